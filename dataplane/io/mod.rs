@@ -1,0 +1,66 @@
+//! Ports carry bursts of buffers and never look inside them.
+//!
+//! A [`Port`] is one queue pair of one device, owned by one core. [`ring`] joins two ends in memory,
+//! [`fault`] and [`pcap`] wrap any port, and `dpdk` (feature `dpdk`) is the real thing.
+
+use arrayvec::ArrayVec;
+
+use crate::limits::BURST;
+
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
+pub mod fault;
+pub mod pcap;
+pub mod ring;
+
+/// One packet's memory. Dropping it gives the memory back to its pool.
+pub trait Buf: Sized {
+    /// The packet's bytes, from the Ethernet header on.
+    fn bytes(&self) -> &[u8];
+
+    /// The packet's bytes, to be changed in place.
+    fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Sets the packet's length; new bytes are unspecified. False when the buffer is too small,
+    /// and then nothing has changed.
+    fn resize(&mut self, len: usize) -> bool;
+
+    /// The packet continues in further segments that [`Buf::bytes`] does not show.
+    fn is_segmented(&self) -> bool {
+        false
+    }
+
+    /// The device has checked the IPv4 and UDP checksums and found them good.
+    fn checksums_verified(&self) -> bool {
+        false
+    }
+
+    /// Asks the cache for the first line of the packet.
+    #[inline]
+    fn prefetch(&self) {}
+}
+
+/// Up to [`BURST`] packets; a contiguous array of buffers.
+pub type Burst<B> = ArrayVec<B, BURST>;
+
+/// One queue pair of a device.
+pub trait Port {
+    /// The buffers this port carries.
+    type Buf: Buf;
+
+    /// Appends received packets to `burst` until it is full or none is left; returns how many came.
+    fn rx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize;
+
+    /// Sends from the front of `burst` and removes what was sent; the rest stays, in order.
+    /// Returns how many were sent.
+    fn tx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize;
+}
+
+/// Where new buffers come from: one core's handle on a pool that was filled at start-up.
+pub trait Pool {
+    /// The buffers of this pool.
+    type Buf: Buf;
+
+    /// An empty buffer, or none when the pool is exhausted.
+    fn take(&mut self) -> Option<Self::Buf>;
+}

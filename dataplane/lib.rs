@@ -1,0 +1,6 @@
+//! wedjat: a software leaf scheduler for microsecond tasks.
+#![deny(unsafe_code)]
+
+pub mod io;
+pub mod limits;
+pub mod wire;

@@ -1,0 +1,36 @@
+//! Every bound of the dataplane in one place, and the relations between them.
+
+/// Packets taken from or given to a port at once.
+pub const BURST: usize = 32;
+
+/// Dispatcher cores of one leaf.
+pub const CORES_MAX: usize = 64;
+
+/// Ports of one leaf.
+pub const PORTS_MAX: usize = 8;
+
+/// Pools of one leaf.
+pub const POOLS_MAX: usize = 1024;
+
+/// Worker ids are 0 ..= `WORKER_ID_MAX`; [`crate::wire::task::NO_MEMBER`] is no worker.
+pub const WORKER_ID_MAX: u16 = 0x7FFE;
+
+/// Members of one pool: workers under a leaf, leaves under a spine.
+pub const MEMBERS_MAX: usize = 0x7FFF;
+
+/// Slots of the neighbour (ARP) table, a power of two.
+pub const NEIGHBOURS: usize = 4096;
+
+/// Packets a core holds while it waits for a neighbour's MAC address.
+pub const UNRESOLVED_HELD_MAX: usize = 256;
+
+/// Multi-packet tasks a core tracks at once, a power of two.
+pub const CONNECTIONS: usize = 1 << 16;
+
+/// Bytes of the largest packet that the dataplane itself makes (ARP, refusals, signals).
+pub const OWN_PACKET_MAX: usize = 128;
+
+const _: () = assert!(NEIGHBOURS.is_power_of_two());
+const _: () = assert!(CONNECTIONS.is_power_of_two());
+const _: () = assert!(MEMBERS_MAX <= u16::MAX as usize);
+const _: () = assert!(WORKER_ID_MAX < crate::wire::task::NO_MEMBER);

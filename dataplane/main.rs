@@ -1,0 +1,2 @@
+//! The `wedjat` command.
+fn main() {}

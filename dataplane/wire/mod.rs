@@ -1,0 +1,2 @@
+//! Bytes to values and back: no state, no I/O, no unsafe.
+pub mod task;

@@ -1,0 +1,2 @@
+//! The `wedjat-pktgen` command.
+fn main() {}

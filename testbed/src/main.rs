@@ -1,0 +1,2 @@
+//! The `wedjat-testbed` command.
+fn main() {}
