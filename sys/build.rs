@@ -1,0 +1,2 @@
+//! Generates the bindings.
+fn main() {}
