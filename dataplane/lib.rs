@@ -3,4 +3,5 @@
 
 pub mod io;
 pub mod limits;
+pub mod reason;
 pub mod wire;

@@ -1,2 +1,36 @@
 //! Bytes to values and back: no state, no I/O, no unsafe.
+//!
+//! Functions named `parse` take untrusted bytes, never panic, and say why they refuse.
+//! Functions named `emit` write into a buffer of at least the length their documentation states
+//! and panic on a shorter one.
+
+pub mod arp;
+pub mod checksum;
+pub mod ether;
+pub mod ipv4;
 pub mod task;
+pub mod udp;
+
+/// The big-endian `u16` at `at`.
+#[inline]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The big-endian `u32` at `at`.
+#[inline]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Writes a big-endian `u16` at `at`.
+#[inline]
+fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Writes a big-endian `u32` at `at`.
+#[inline]
+fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}

@@ -1,4 +1,344 @@
-//! The task header.
+//! The task header: 11 bytes at the start of the UDP payload, those of the Horus switch release,
+//! and an optional extension of 16 bytes. All fields are big-endian.
+//!
+//! | off | type | field | meaning |
+//! |---|---|---|---|
+//! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 must be 0, bit 7 further packets of this task follow |
+//! | 1 | u16 | pool | worker pool |
+//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies |
+//! | 5 | u16 | dst | the member chosen; the client's own id on replies |
+//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply: tasks the worker still has |
+//! | 9 | u16 | seq | low 16 bits of the task's sequence number |
+//! | 11 | u32 | app | application id |
+//! | 15 | u32 | seq32 | full sequence number |
+//! | 19 | u32 | service_ns | reply: measured processing time, saturating; load signal: average queue, 16.16 |
+//! | 23 | u16 | class | task type, 0 = unknown; load and idle signals: live workers |
+//! | 25 | u16 | reserved | 0 on sending, ignored on receipt |
 
+use super::checksum::Delta;
+use super::{put_u16, put_u32, u16_at, u32_at};
+use crate::reason::DropReason;
+
+/// Bytes of the header.
+pub const LEN: usize = 11;
+/// Bytes of the extension.
+pub const EXTENSION_LEN: usize = 16;
 /// The `dst` of a task for which no member is chosen.
 pub const NO_MEMBER: u16 = 0x7FFF;
+/// The UDP port of tasks unless configured otherwise.
+pub const UDP_PORT: u16 = 1234;
+
+const EXTENSION_BIT: u8 = 1 << 5;
+const RESERVED_BIT: u8 = 1 << 6;
+const MORE_BIT: u8 = 1 << 7;
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// A task, or the first packet of one.
+    NewTask = 0,
+    /// A reply; the worker has more to do.
+    TaskDone = 2,
+    /// A reply; the worker is now idle.
+    TaskDoneIdle = 3,
+    /// A rack has an idle worker.
+    IdleAdd = 6,
+    /// A rack's average queue length.
+    LoadUpdate = 7,
+    /// A rack has no idle worker any more.
+    IdleRemove = 10,
+    /// A server is alive.
+    KeepAlive = 11,
+    /// A worker asks to join.
+    WorkerId = 12,
+    /// A worker has joined.
+    WorkerIdAck = 13,
+    /// A further packet of a task.
+    TaskContinuation = 16,
+}
+
+impl Code {
+    /// The code of this number, if it is assigned.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0 => Self::NewTask,
+            2 => Self::TaskDone,
+            3 => Self::TaskDoneIdle,
+            6 => Self::IdleAdd,
+            7 => Self::LoadUpdate,
+            10 => Self::IdleRemove,
+            11 => Self::KeepAlive,
+            12 => Self::WorkerId,
+            13 => Self::WorkerIdAck,
+            16 => Self::TaskContinuation,
+            _ => return None,
+        })
+    }
+
+    /// A reply to a client.
+    #[inline]
+    #[must_use]
+    pub const fn is_reply(self) -> bool {
+        matches!(self, Self::TaskDone | Self::TaskDoneIdle)
+    }
+
+    /// A task or a part of one.
+    #[inline]
+    #[must_use]
+    pub const fn is_task(self) -> bool {
+        matches!(self, Self::NewTask | Self::TaskContinuation)
+    }
+}
+
+/// The header's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is.
+    pub code: Code,
+    /// The extension follows.
+    pub extended: bool,
+    /// Further packets of this task follow.
+    pub more: bool,
+    /// Worker pool.
+    pub pool: u16,
+    /// Who sends: 0 for clients, scheduler id, or worker id on replies.
+    pub src: u16,
+    /// The member chosen; the client's own id on replies.
+    pub dst: u16,
+    /// Task: 1 when chosen from the idle list. Reply: tasks the worker still has.
+    pub qlen: u16,
+    /// Low 16 bits of the sequence number.
+    pub seq: u16,
+}
+
+/// The extension's values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extension {
+    /// Application id; with `seq32` the task's id.
+    pub app: u32,
+    /// Full sequence number.
+    pub seq32: u32,
+    /// Reply: processing time. Load signal: average queue length, 16.16 fixed point.
+    pub service_ns: u32,
+    /// Task type, 0 when unknown. Load and idle signals: live workers.
+    pub class: u16,
+}
+
+impl Header {
+    /// A client's new task of one packet.
+    #[must_use]
+    pub const fn new_task(pool: u16, seq: u16) -> Self {
+        Self {
+            code: Code::NewTask,
+            extended: false,
+            more: false,
+            pool,
+            src: 0,
+            dst: NO_MEMBER,
+            qlen: 0,
+            seq,
+        }
+    }
+
+    /// Bytes of the header and its extension.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        if self.extended { LEN + EXTENSION_LEN } else { LEN }
+    }
+
+    /// A header is never empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Reads the header at the start of a UDP payload. When `extended` is set, the extension's bytes
+    /// are there: [`Extension::parse`] may be called.
+    ///
+    /// # Errors
+    /// The reason for which the packet must be dropped.
+    #[inline]
+    pub fn parse(payload: &[u8]) -> Result<Self, DropReason> {
+        let Some(bytes) = payload.first_chunk::<LEN>() else {
+            return Err(DropReason::TaskShort);
+        };
+        let kind = bytes[0];
+        if kind & RESERVED_BIT != 0 {
+            return Err(DropReason::TaskReservedBit);
+        }
+        let Some(code) = Code::from_bits(kind & 0x1F) else {
+            return Err(DropReason::TaskCode);
+        };
+        let extended = kind & EXTENSION_BIT != 0;
+        if extended && payload.len() < LEN + EXTENSION_LEN {
+            return Err(DropReason::TaskShort);
+        }
+        Ok(Self {
+            code,
+            extended,
+            more: kind & MORE_BIT != 0,
+            pool: u16_at(bytes, 1),
+            src: u16_at(bytes, 3),
+            dst: u16_at(bytes, 5),
+            qlen: u16_at(bytes, 7),
+            seq: u16_at(bytes, 9),
+        })
+    }
+
+    /// Writes the header's [`LEN`] bytes at the start of `payload`.
+    #[inline]
+    pub fn emit(&self, payload: &mut [u8]) {
+        let bytes = &mut payload[..LEN];
+        bytes[0] = self.code as u8
+            | if self.extended { EXTENSION_BIT } else { 0 }
+            | if self.more { MORE_BIT } else { 0 };
+        put_u16(bytes, 1, self.pool);
+        put_u16(bytes, 3, self.src);
+        put_u16(bytes, 5, self.dst);
+        put_u16(bytes, 7, self.qlen);
+        put_u16(bytes, 9, self.seq);
+    }
+}
+
+impl Extension {
+    /// Reads the extension behind a header that says it is there.
+    ///
+    /// # Panics
+    /// When `payload` is shorter than header and extension.
+    #[inline]
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Self {
+        let bytes = &payload[LEN..LEN + EXTENSION_LEN];
+        Self {
+            app: u32_at(bytes, 0),
+            seq32: u32_at(bytes, 4),
+            service_ns: u32_at(bytes, 8),
+            class: u16_at(bytes, 12),
+        }
+    }
+
+    /// Writes the extension behind the header.
+    #[inline]
+    pub fn emit(&self, payload: &mut [u8]) {
+        let bytes = &mut payload[LEN..LEN + EXTENSION_LEN];
+        put_u32(bytes, 0, self.app);
+        put_u32(bytes, 4, self.seq32);
+        put_u32(bytes, 8, self.service_ns);
+        put_u16(bytes, 12, self.class);
+        put_u16(bytes, 14, 0);
+    }
+}
+
+/// Writes the scheduler's choice into a task's header and says what that does to a checksum.
+#[inline]
+#[must_use]
+pub fn choose(payload: &mut [u8], dst: u16, qlen: u16) -> Delta {
+    // Both fields start at odd offsets and so lie across two words of the datagram.
+    let delta = Delta::default()
+        .straddling_word(u16_at(payload, 5), dst)
+        .straddling_word(u16_at(payload, 7), qlen);
+    put_u16(payload, 5, dst);
+    put_u16(payload, 7, qlen);
+    delta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> impl Strategy<Value = Header> {
+        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16];
+        (proptest::sample::select(codes.to_vec()), any::<(bool, bool, u16, u16, u16, u16, u16)>())
+            .prop_map(|(code, (extended, more, pool, src, dst, qlen, seq))| Header {
+                code: Code::from_bits(code).unwrap(),
+                extended,
+                more,
+                pool,
+                src,
+                dst,
+                qlen,
+                seq,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn headers_round_trip(header in header(), app: u32, seq32: u32, service_ns: u32, class: u16) {
+            let mut bytes = [0; LEN + EXTENSION_LEN];
+            let extension = Extension { app, seq32, service_ns, class };
+            header.emit(&mut bytes);
+            extension.emit(&mut bytes);
+            prop_assert_eq!(Header::parse(&bytes), Ok(header));
+            prop_assert_eq!(Extension::parse(&bytes), extension);
+        }
+
+        #[test]
+        fn parsing_never_panics_and_what_parses_emits_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(header) = Header::parse(&bytes) {
+                let mut again = vec![0; bytes.len()];
+                header.emit(&mut again);
+                prop_assert_eq!(&again[..LEN], &bytes[..LEN]);
+                if header.extended {
+                    let _ = Extension::parse(&bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn golden_bytes_of_the_switch_release() {
+        // A task as the Horus client sends it, and the reply of worker 5 with 3 tasks queued.
+        let task = [0, 0, 1, 0, 0, 0x7F, 0xFF, 0, 0, 0x12, 0x34];
+        assert_eq!(Header::parse(&task), Ok(Header::new_task(1, 0x1234)));
+        let reply = [2, 0, 1, 0, 5, 0, 9, 0, 3, 0x12, 0x34];
+        let header = Header::parse(&reply).unwrap();
+        assert_eq!((header.code, header.src, header.dst, header.qlen), (Code::TaskDone, 5, 9, 3));
+    }
+
+    #[test]
+    fn refusals() {
+        let parse = |kind: u8, len: usize| {
+            Header::parse(
+                &[
+                    kind, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                    0, 0,
+                ][..len],
+            )
+        };
+        assert_eq!(parse(0, 10), Err(DropReason::TaskShort));
+        assert_eq!(parse(0x20, 26), Err(DropReason::TaskShort));
+        assert!(parse(0x20, 27).is_ok());
+        assert_eq!(parse(0x40, 27), Err(DropReason::TaskReservedBit));
+        for code in [1, 4, 5, 8, 9, 14, 15, 17, 31] {
+            assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
+        }
+    }
+
+    #[test]
+    fn choosing_keeps_the_datagrams_checksum() {
+        use crate::wire::udp::{self, Flow};
+        let mut frame = vec![0; udp::PAYLOAD + 27];
+        Header::new_task(1, 7).emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: Default::default(),
+            dst_mac: Default::default(),
+            src: 1,
+            dst: 2,
+            src_port: 3,
+            dst_port: 4,
+        };
+        flow.emit(&mut frame, 27);
+        for (dst, qlen) in [(5, 1), (0x1FE, 0), (0x7FFE, 1)] {
+            let delta = choose(&mut frame[udp::PAYLOAD..], dst, qlen);
+            udp::mend(&mut frame[34..], delta);
+            assert!(udp::parse(&frame, false).is_ok());
+            let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();
+            assert_eq!((header.dst, header.qlen), (dst, qlen));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Ethernet II.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes of the header.
+pub const LEN: usize = 14;
+/// EtherType of IPv4.
+pub const IPV4: u16 = 0x0800;
+/// EtherType of ARP.
+pub const ARP: u16 = 0x0806;
+
+/// A MAC address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// The broadcast address.
+    pub const BROADCAST: Self = Self([0xFF; 6]);
+
+    /// The address as the low 48 bits of a number, first byte lowest.
+    #[inline]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+
+    /// The address from the low 48 bits of a number.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        let [a, b, c, d, e, f, _, _] = bits.to_le_bytes();
+        Self([a, b, c, d, e, f])
+    }
+
+    /// A group address (broadcast included).
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 == 1
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = || {
+            format!(
+                "`{text}` is not a MAC address; write six bytes in hex, as in 02:00:00:00:02:0b"
+            )
+        };
+        let mut mac = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut mac {
+            let part = parts
+                .next()
+                .filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()))
+                .ok_or_else(refuse)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| refuse())?;
+        }
+        if parts.next().is_some() {
+            return Err(refuse());
+        }
+        Ok(Self(mac))
+    }
+}
+
+/// The destination of a frame of at least [`LEN`] bytes.
+#[inline]
+#[must_use]
+pub fn dst(frame: &[u8]) -> Mac {
+    Mac([frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]])
+}
+
+/// The source of a frame of at least [`LEN`] bytes.
+#[inline]
+#[must_use]
+pub fn src(frame: &[u8]) -> Mac {
+    Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]])
+}
+
+/// The EtherType of a frame of at least [`LEN`] bytes.
+#[inline]
+#[must_use]
+pub fn ether_type(frame: &[u8]) -> u16 {
+    super::u16_at(frame, 12)
+}
+
+/// Writes both addresses, leaving the EtherType.
+#[inline]
+pub fn emit_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
+    frame[0..6].copy_from_slice(&dst.0);
+    frame[6..12].copy_from_slice(&src.0);
+}
+
+/// Writes a header of [`LEN`] bytes.
+pub fn emit(frame: &mut [u8], dst: Mac, src: Mac, ether_type: u16) {
+    emit_addresses(frame, dst, src);
+    super::put_u16(frame, 12, ether_type);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mac_text_round_trips_and_refuses() {
+        let mac: Mac = "02:00:0a:FF:02:0b".parse().unwrap();
+        assert_eq!(mac.to_string(), "02:00:0a:ff:02:0b");
+        assert_eq!(Mac::from_bits(mac.to_bits()), mac);
+        for bad in [
+            "",
+            "02:00:00:00:02",
+            "02:00:00:00:02:0b:01",
+            "2:0:0:0:2:b",
+            "02-00-00-00-02-0b",
+            "02:00:00:00:02:0g",
+            "+2:00:00:00:02:0b",
+        ] {
+            assert!(bad.parse::<Mac>().is_err(), "{bad}");
+        }
+    }
+}

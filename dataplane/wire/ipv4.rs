@@ -1,0 +1,160 @@
+//! IPv4 (RFC 791), as far as a layer-3 hop for UDP needs it.
+
+use super::checksum::{self, Delta};
+use super::{put_u16, put_u32, u16_at, u32_at};
+use crate::reason::DropReason;
+
+/// Bytes of a header without options.
+pub const LEN: usize = 20;
+/// Protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// What a checked header says. Addresses are numbers in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the header, options included.
+    pub len: usize,
+    /// Bytes of header and payload.
+    pub total_len: usize,
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// Payload protocol.
+    pub protocol: u8,
+}
+
+/// Checks the header at the start of `packet`. Bytes behind the total length (Ethernet padding) are ignored.
+///
+/// # Errors
+/// The reason for which the packet must be dropped.
+#[inline]
+pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
+    if packet.len() < LEN {
+        return Err(DropReason::Runt);
+    }
+    let version_len = packet[0];
+    let len = usize::from(version_len & 0xF) * 4;
+    let total_len = usize::from(u16_at(packet, 2));
+    if version_len >> 4 != 4 || len < LEN || total_len < len || total_len > packet.len() {
+        return Err(DropReason::Ipv4Header);
+    }
+    if !verified && checksum::fold(checksum::sum(&packet[..len])) != 0xFFFF {
+        return Err(DropReason::Ipv4Checksum);
+    }
+    // More fragments, or an offset: neither the reserved bit nor "don't fragment" matter.
+    if u16_at(packet, 6) & 0x3FFF != 0 {
+        return Err(DropReason::Ipv4Fragment);
+    }
+    Ok(Header {
+        len,
+        total_len,
+        src: u32_at(packet, 12),
+        dst: u32_at(packet, 16),
+        protocol: packet[9],
+    })
+}
+
+/// The time to live of a checked header.
+#[inline]
+#[must_use]
+pub fn ttl(packet: &[u8]) -> u8 {
+    packet[8]
+}
+
+/// Replaces the destination, takes one from the time to live (which must be above 0) and mends the checksum.
+#[inline]
+pub fn forward_to(packet: &mut [u8], dst: u32) {
+    let delta = Delta::default().double_word(u32_at(packet, 16), dst);
+    put_u32(packet, 16, dst);
+    decrement_ttl(packet, delta);
+}
+
+/// Replaces the source, takes one from the time to live (which must be above 0) and mends the checksum.
+#[inline]
+pub fn forward_from(packet: &mut [u8], src: u32) {
+    let delta = Delta::default().double_word(u32_at(packet, 12), src);
+    put_u32(packet, 12, src);
+    decrement_ttl(packet, delta);
+}
+
+#[inline]
+fn decrement_ttl(packet: &mut [u8], delta: Delta) {
+    let old = u16_at(packet, 8); // time to live and protocol share a word
+    let new = old.wrapping_sub(0x0100);
+    put_u16(packet, 8, new);
+    let checksum = delta.word(old, new).apply(u16_at(packet, 10));
+    put_u16(packet, 10, checksum);
+}
+
+/// Writes a header of [`LEN`] bytes without options, "don't fragment" set, with its checksum.
+pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: usize) {
+    packet[..LEN].fill(0);
+    packet[0] = 0x45;
+    put_u16(packet, 2, (LEN + payload_len) as u16);
+    put_u16(packet, 6, 0x4000);
+    packet[8] = 64;
+    packet[9] = protocol;
+    put_u32(packet, 12, src);
+    put_u32(packet, 16, dst);
+    let sum = checksum::sum(&packet[..LEN]);
+    put_u16(packet, 10, !checksum::fold(sum));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet() -> Vec<u8> {
+        let mut packet = vec![0; LEN + 8];
+        emit(&mut packet, 0x0A00_0101, 0x0A00_0201, UDP, 8);
+        packet
+    }
+
+    #[test]
+    fn round_trip() {
+        let header = parse(&packet(), false).unwrap();
+        assert_eq!((header.src, header.dst, header.protocol), (0x0A00_0101, 0x0A00_0201, UDP));
+        assert_eq!((header.len, header.total_len), (20, 28));
+    }
+
+    #[test]
+    fn each_fault_has_its_reason() {
+        let with = |at: usize, byte: u8| {
+            let mut packet = packet();
+            packet[at] = byte;
+            packet[10] = 0;
+            packet[11] = 0;
+            let sum = checksum::sum(&packet[..LEN]);
+            put_u16(&mut packet, 10, !checksum::fold(sum));
+            parse(&packet, false)
+        };
+        assert_eq!(with(0, 0x65), Err(DropReason::Ipv4Header));
+        assert_eq!(with(0, 0x44), Err(DropReason::Ipv4Header));
+        assert_eq!(with(3, 29), Err(DropReason::Ipv4Header));
+        assert_eq!(with(3, 19), Err(DropReason::Ipv4Header));
+        assert_eq!(with(6, 0x20), Err(DropReason::Ipv4Fragment));
+        assert_eq!(with(7, 1), Err(DropReason::Ipv4Fragment));
+        assert!(with(6, 0).is_ok());
+        assert_eq!(parse(&packet()[..19], false), Err(DropReason::Runt));
+        let mut bad = packet();
+        bad[11] ^= 1;
+        assert_eq!(parse(&bad, false), Err(DropReason::Ipv4Checksum));
+        assert!(parse(&bad, true).is_ok());
+    }
+
+    #[test]
+    fn forwarding_keeps_the_checksum_true() {
+        let mut packet = packet();
+        for hop in 0..60 {
+            forward_to(&mut packet, 0xC0A8_0000 + hop);
+            forward_from(&mut packet, 0xFFFF_FF00 + hop);
+            if ttl(&packet) < 2 {
+                break;
+            }
+            let header = parse(&packet, false).unwrap();
+            assert_eq!((header.dst, header.src), (0xC0A8_0000 + hop, 0xFFFF_FF00 + hop));
+        }
+        assert!(ttl(&packet) < 2);
+    }
+}

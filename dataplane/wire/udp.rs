@@ -1,0 +1,194 @@
+//! UDP over IPv4 over Ethernet: the one frame that tasks travel in.
+
+use super::checksum::{self, Delta};
+use super::ether::{self, Mac};
+use super::{ipv4, put_u16, u16_at};
+use crate::reason::DropReason;
+
+/// Bytes of the UDP header.
+pub const LEN: usize = 8;
+/// Bytes before the payload when the IPv4 header has no options.
+pub const PAYLOAD: usize = ether::LEN + ipv4::LEN + LEN;
+
+/// A checked datagram's addresses and place in its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Offset of the UDP header in the frame.
+    pub at: u16,
+    /// Offset behind the datagram's last byte in the frame.
+    pub end: u16,
+}
+
+impl Datagram {
+    /// Offset of the payload in the frame.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self) -> usize {
+        usize::from(self.at) + LEN
+    }
+}
+
+/// Checks an IPv4 frame (whose EtherType the caller has seen) down to the UDP payload.
+/// `verified`: the device has checked the checksums already.
+///
+/// # Errors
+/// The reason for which the frame must be dropped.
+#[inline]
+pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
+    let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
+    let ip = ipv4::parse(packet, verified)?;
+    if ip.protocol != ipv4::UDP {
+        return Err(DropReason::NotUdp);
+    }
+    let segment = &packet[ip.len..ip.total_len];
+    if segment.len() < LEN {
+        return Err(DropReason::UdpLength);
+    }
+    let udp_len = usize::from(u16_at(segment, 4));
+    if udp_len < LEN || udp_len > segment.len() {
+        return Err(DropReason::UdpLength);
+    }
+    if !verified && u16_at(segment, 6) != 0 {
+        let sum = checksum::pseudo_header(ip.src, ip.dst)
+            + udp_len as u32
+            + checksum::sum(&segment[..udp_len]);
+        if checksum::fold(sum) != 0xFFFF {
+            return Err(DropReason::UdpChecksum);
+        }
+    }
+    let at = ether::LEN + ip.len;
+    Ok(Datagram {
+        src: ip.src,
+        dst: ip.dst,
+        src_port: u16_at(segment, 0),
+        dst_port: u16_at(segment, 2),
+        at: at as u16,
+        end: (at + udp_len) as u16,
+    })
+}
+
+/// Mends the checksum of the UDP header at the start of `segment` after a change.
+#[inline]
+pub fn mend(segment: &mut [u8], delta: Delta) {
+    let checksum = delta.apply_udp(u16_at(segment, 6));
+    put_u16(segment, 6, checksum);
+}
+
+/// Where a frame comes from and goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Source MAC address.
+    pub src_mac: Mac,
+    /// Destination MAC address.
+    pub dst_mac: Mac,
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+}
+
+impl Flow {
+    /// Writes the headers of a frame whose payload, `payload_len` bytes at [`PAYLOAD`], is already in
+    /// place, with both checksums.
+    pub fn emit(&self, frame: &mut [u8], payload_len: usize) {
+        let udp_len = LEN + payload_len;
+        ether::emit(frame, self.dst_mac, self.src_mac, ether::IPV4);
+        let packet = &mut frame[ether::LEN..];
+        ipv4::emit(packet, self.src, self.dst, ipv4::UDP, udp_len);
+        let segment = &mut packet[ipv4::LEN..ipv4::LEN + udp_len];
+        put_u16(segment, 0, self.src_port);
+        put_u16(segment, 2, self.dst_port);
+        put_u16(segment, 4, udp_len as u16);
+        put_u16(segment, 6, 0);
+        let sum =
+            checksum::pseudo_header(self.src, self.dst) + udp_len as u32 + checksum::sum(segment);
+        let checksum = !checksum::fold(sum);
+        put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; PAYLOAD + payload.len()];
+        frame[PAYLOAD..].copy_from_slice(payload);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src: 0x0A00_0102,
+            dst: 0x0A00_0101,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit(&mut frame, payload.len());
+        frame
+    }
+
+    #[test]
+    fn golden_frame() {
+        // Checked with an independent implementation of the checksums (RFC 768, RFC 791).
+        let frame = frame(&[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
+        let expected = [
+            0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
+            0x45, 0, 0, 39, 0, 0, 0x40, 0, 64, 17, 0x24, 0xC4, 10, 0, 1, 2, 10, 0, 1,
+            1, // IPv4
+            0x9C, 0x40, 0x04, 0xD2, 0, 19, 0x40, 0xB3, // UDP
+            0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7,
+        ];
+        assert_eq!(frame, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn emitted_frames_parse(payload in proptest::collection::vec(any::<u8>(), 0..1400)) {
+            let frame = frame(&payload);
+            let datagram = parse(&frame, false).unwrap();
+            prop_assert_eq!(datagram.src_port, 40_000);
+            prop_assert_eq!(&frame[datagram.payload()..usize::from(datagram.end)], &payload[..]);
+        }
+
+        #[test]
+        fn one_flipped_bit_is_noticed(payload in proptest::collection::vec(any::<u8>(), 1..64), bit in 0..8_u8, at in any::<prop::sample::Index>()) {
+            let mut frame = frame(&payload);
+            let at = ether::LEN + at.index(frame.len() - ether::LEN);
+            frame[at] ^= 1 << bit;
+            // Only the checksum field itself may be flipped into "no checksum".
+            let zeroed = at >= ether::LEN + ipv4::LEN + 6 && u16_at(&frame, ether::LEN + ipv4::LEN + 6) == 0;
+            prop_assert!(zeroed || parse(&frame, false).is_err());
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes, true);
+            let _ = parse(&bytes, false);
+        }
+    }
+
+    #[test]
+    fn lengths_and_padding() {
+        let mut padded = frame(&[1, 2, 3]);
+        padded.extend([0; 15]); // Ethernet pads to 60 bytes
+        assert_eq!(parse(&padded, false).unwrap().end, (PAYLOAD + 3) as u16);
+        let mut long = frame(&[1, 2, 3]);
+        put_u16(&mut long, ether::LEN + ipv4::LEN + 4, 12);
+        assert_eq!(parse(&long, false), Err(DropReason::UdpLength));
+        put_u16(&mut long, ether::LEN + ipv4::LEN + 4, 7);
+        assert_eq!(parse(&long, false), Err(DropReason::UdpLength));
+        assert_eq!(parse(&long[..10], false), Err(DropReason::Runt));
+    }
+}
