@@ -1,0 +1,72 @@
+/* What wedjat uses of DPDK, for bindgen. Constants that Rust cannot read from a macro, and the field
+ * offsets of rte_mbuf (opaque in Rust), are evaluated here, by the C compiler, against the installed headers. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_build_config.h>
+#include <rte_cycles.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+#include <rte_version.h>
+
+#if RTE_VERSION < RTE_VERSION_NUM(21, 11, 0, 0)
+#error "wedjat needs DPDK 21.11 or later"
+#endif
+
+enum {
+	WEDJAT_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	WEDJAT_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+	WEDJAT_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	WEDJAT_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	WEDJAT_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	WEDJAT_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	WEDJAT_MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags),
+};
+
+/* The widths that Rust reads these fields with. */
+#define WEDJAT_FIELD_IS(field, type) \
+	_Static_assert(sizeof(((struct rte_mbuf *)0)->field) == sizeof(type), "rte_mbuf." #field)
+WEDJAT_FIELD_IS(buf_addr, void *);
+WEDJAT_FIELD_IS(buf_len, uint16_t);
+WEDJAT_FIELD_IS(data_off, uint16_t);
+WEDJAT_FIELD_IS(data_len, uint16_t);
+WEDJAT_FIELD_IS(pkt_len, uint32_t);
+WEDJAT_FIELD_IS(nb_segs, uint16_t);
+WEDJAT_FIELD_IS(ol_flags, uint64_t);
+
+static const uint64_t WEDJAT_RX_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK | RTE_MBUF_F_RX_L4_CKSUM_MASK;
+static const uint64_t WEDJAT_RX_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+static const uint64_t WEDJAT_RX_OFFLOAD_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+static const uint64_t WEDJAT_RSS_UDP = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
+static const uint32_t WEDJAT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
+static const uint32_t WEDJAT_MBUF_HEADROOM = RTE_PKTMBUF_HEADROOM;
+
+/* Where the shared library looks for drivers; a macro of DPDK's own build. */
+#ifdef RTE_EAL_PMD_PATH
+#define WEDJAT_DRIVER_FOLDER RTE_EAL_PMD_PATH
+#else
+#define WEDJAT_DRIVER_FOLDER ""
+#endif
+
+/* rte_errno is a macro over a thread-local variable. */
+static inline int wedjat_errno(void)
+{
+	return rte_errno;
+}
+
+/* The layout of struct rte_eth_link differs between releases. Returns whether the link is up. */
+static inline int wedjat_link_up(uint16_t port, uint32_t *speed_mbps)
+{
+	struct rte_eth_link link = {0};
+	int error = rte_eth_link_get_nowait(port, &link);
+
+	*speed_mbps = link.link_speed;
+	return error == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
