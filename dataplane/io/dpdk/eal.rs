@@ -1,0 +1,441 @@
+//! DPDK's environment abstraction layer (EAL): started once, kept while anything of it is in use, cleaned up last.
+#![allow(unsafe_code, reason = "calls into libdpdk")]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::Arc;
+
+use wedjat_sys as sys;
+
+/// Mebibytes that EAL maps at start when there are no hugepages; pages are taken as they are touched.
+const MEMORY_MB: u32 = 512;
+
+/// The running environment. Clones share it, pools and devices hold one, and the last to go cleans up.
+#[derive(Clone)]
+pub struct Eal {
+    _running: Arc<Running>,
+    ticks_hz: u64,
+}
+
+struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // SAFETY: EAL runs, and returns a static string.
+        let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) }
+            .to_string_lossy()
+            .into_owned();
+        // SAFETY: made only after a successful rte_eal_init; pools and devices hold an `Eal`, so none is left.
+        unsafe { sys::rte_eal_cleanup() };
+        // EAL leaves its folder behind; one that is not empty is somebody else's as well, and stays.
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+/// Why EAL did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EalError {
+    /// An argument contains a NUL byte.
+    #[error("EAL argument {0:?} contains a NUL byte: remove it")]
+    Argument(String),
+    /// `rte_eal_init` failed.
+    #[error("DPDK's EAL did not start: {reason}{said}\n  arguments: {arguments}\n  {hint}")]
+    Init {
+        /// The text of `rte_errno`.
+        reason: String,
+        /// What EAL logged, indented.
+        said: String,
+        /// The arguments it was given.
+        arguments: String,
+        /// What to try.
+        hint: &'static str,
+    },
+    /// `rte_thread_register` failed.
+    #[error(
+        "DPDK cannot register this thread: {reason}; at most {} threads can be, and none after a secondary process joined",
+        sys::RTE_MAX_LCORE
+    )]
+    Register {
+        /// The text of `rte_errno`.
+        reason: String,
+    },
+}
+
+impl Eal {
+    /// Starts EAL with the user's arguments and [`arguments`]' additions; `devices` are those that will be opened.
+    ///
+    /// # Errors
+    /// When EAL refuses: the error carries what EAL logged and what to try. A second start is refused as well.
+    pub fn init(user: &[String], devices: &[&str]) -> Result<Self, EalError> {
+        let cpus: Vec<usize> = core_affinity::get_core_ids()
+            .unwrap_or_default()
+            .iter()
+            .map(|core| core.id)
+            .collect();
+        Self::start(&arguments(
+            user,
+            devices,
+            hugepages_usable(),
+            &cpus,
+            std::process::id(),
+        ))
+    }
+
+    fn start(arguments: &[String]) -> Result<Self, EalError> {
+        let mut argv = Vec::with_capacity(arguments.len() + 2);
+        for argument in std::iter::once("wedjat").chain(arguments.iter().map(String::as_str)) {
+            let text =
+                CString::new(argument).map_err(|_| EalError::Argument(argument.to_owned()))?;
+            // EAL and its drivers keep pointers into argv as long as the process lives.
+            argv.push(text.into_raw());
+        }
+        let argc = argv.len() as c_int;
+        argv.push(std::ptr::null_mut());
+        let log = LogCapture::start();
+        // SAFETY: argv is NULL-terminated and its strings are never freed; the array itself is leaked below.
+        let parsed =
+            unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr().cast::<*mut c_char>()) };
+        let errno = errno();
+        let said = log.map(LogCapture::finish).unwrap_or_default();
+        if parsed < 0 {
+            return Err(refusal(errno, &said, arguments));
+        }
+        said.lines().for_each(|line| log::warn!("{line}"));
+        // SAFETY: EAL is running, so the TSC has been calibrated.
+        let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
+        Ok(Self {
+            _running: Arc::new(Running),
+            ticks_hz,
+        })
+    }
+
+    /// Ticks of [`Eal::now`] in a second.
+    pub fn ticks_hz(&self) -> u64 {
+        self.ticks_hz
+    }
+
+    /// The time-stamp counter, in ticks.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        // SAFETY: rdtsc is part of the base instruction set and touches no memory.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_rdtsc()
+        }
+        // SAFETY: reads a counter; EAL is running.
+        #[cfg(not(target_arch = "x86_64"))]
+        unsafe {
+            sys::rte_get_tsc_cycles()
+        }
+    }
+
+    /// Makes the calling thread known to EAL, which gives it mempool caches of its own, until the guard is dropped.
+    ///
+    /// Pin the thread first. The thread that started EAL is known already; for it the guard does nothing.
+    ///
+    /// # Errors
+    /// When EAL has no lcore id left for it.
+    pub fn register_thread(&self) -> Result<Lcore, EalError> {
+        // SAFETY: reads a thread-local variable.
+        let known = unsafe { sys::rte_lcore_id() } < sys::RTE_MAX_LCORE;
+        // SAFETY: EAL is running and this thread is not registered.
+        if !known && unsafe { sys::rte_thread_register() } != 0 {
+            return Err(EalError::Register {
+                reason: error_text(errno()),
+            });
+        }
+        Ok(Lcore {
+            ours: !known,
+            _eal: self.clone(),
+            _this_thread: PhantomData,
+        })
+    }
+}
+
+/// A thread's registration with EAL; stays on its thread.
+#[must_use = "the thread is registered while this lives"]
+pub struct Lcore {
+    ours: bool,
+    _eal: Eal,
+    _this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Lcore {
+    fn drop(&mut self) {
+        if self.ours {
+            // SAFETY: this thread was registered by us (the guard is not Send), and EAL still runs.
+            unsafe { sys::rte_thread_unregister() };
+        }
+    }
+}
+
+/// DPDK's release, such as `DPDK 22.11.11`.
+pub fn version() -> String {
+    // SAFETY: returns a static string, with or without a running EAL.
+    unsafe { CStr::from_ptr(sys::rte_version()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The folder from which the shared library loads its drivers; empty when the build names none.
+pub fn driver_folder() -> &'static str {
+    CStr::from_bytes_until_nul(sys::WEDJAT_DRIVER_FOLDER)
+        .ok()
+        .and_then(|folder| folder.to_str().ok())
+        .unwrap_or("")
+}
+
+/// The user's EAL arguments and what a machine as we found it needs besides; the user's own always win.
+///
+/// | not given | added | why |
+/// |---|---|---|
+/// | memory | `--no-huge --no-shconf -m 512` when no hugepage is free | starts on any machine, leaves no files |
+/// | `--file-prefix` | `wedjat-PID` | two processes never share EAL's files by accident |
+/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts threads: dispatchers are ours |
+/// | PCI devices | `-a ADDRESS` for each in `devices`, else `--no-pci` | touches no NIC but those named |
+/// | `--vdev` | for each of `devices` that has arguments | a config can name a virtual device whole |
+/// | `--log-level` | `warning` | EAL is chatty |
+pub fn arguments(
+    user: &[String],
+    devices: &[&str],
+    hugepages: bool,
+    cpus: &[usize],
+    process: u32,
+) -> Vec<String> {
+    let given = |options: &[&str]| {
+        user.iter()
+            .any(|argument| options.iter().any(|option| is_option(argument, option)))
+    };
+    let mut all = user.to_vec();
+    let mut add = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
+
+    let no_huge = given(&["--no-huge"]);
+    let memory = [
+        "-m",
+        "--socket-mem",
+        "--huge-dir",
+        "--in-memory",
+        "--single-file-segments",
+    ];
+    if no_huge || (!hugepages && !given(&memory)) {
+        if !no_huge {
+            add(&["--no-huge"]);
+        }
+        // --in-memory would say more, but EAL refuses it together with --no-huge, which implies --legacy-mem.
+        if !given(&["--no-shconf", "--in-memory", "--proc-type"]) {
+            add(&["--no-shconf"]);
+        }
+        if !given(&["-m"]) {
+            add(&["-m", &MEMORY_MB.to_string()]);
+        }
+    }
+    if !given(&["--file-prefix"]) {
+        add(&["--file-prefix", &format!("wedjat-{process}")]);
+    }
+    if !given(&["-l", "-c", "--lcores", "-s", "-S"]) && !cpus.is_empty() {
+        let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        add(&["--lcores", &format!("0@({})", list.join(","))]);
+    }
+    if !given(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
+        let addresses: Vec<&&str> = devices
+            .iter()
+            .filter(|device| is_pci_address(device))
+            .collect();
+        addresses.iter().for_each(|address| add(&["-a", address]));
+        if addresses.is_empty() {
+            add(&["--no-pci"]);
+        }
+    }
+    devices
+        .iter()
+        .filter(|device| device.contains(',') && !is_pci_address(device))
+        .for_each(|device| {
+            add(&["--vdev", device]);
+        });
+    if !given(&["--log-level"]) {
+        add(&["--log-level", "warning"]);
+    }
+    all
+}
+
+/// `-m512`, `-m` (its value follows), `--vdev=x` and `--vdev` (its value follows) all are the option.
+fn is_option(argument: &str, option: &str) -> bool {
+    match argument.strip_prefix(option) {
+        Some(rest) if option.starts_with("--") => rest.is_empty() || rest.starts_with('='),
+        Some(_) => !argument.starts_with("--"),
+        None => false,
+    }
+}
+
+/// `[domain:]bus:device.function`, possibly with driver arguments after a comma.
+pub(super) fn is_pci_address(device: &str) -> bool {
+    let address = device.split(',').next().unwrap_or_default();
+    let Some((rest, function)) = address.rsplit_once('.') else {
+        return false;
+    };
+    let parts: Vec<&str> = rest.split(':').collect();
+    (2..=3).contains(&parts.len())
+        && function.len() == 1
+        && std::iter::once(&function)
+            .chain(&parts)
+            .all(|part| u32::from_str_radix(part, 16).is_ok())
+}
+
+/// Whether EAL would find a free hugepage and a hugetlbfs mount.
+fn hugepages_usable() -> bool {
+    let mounted =
+        fs::read_to_string("/proc/mounts").is_ok_and(|mounts| mounts.contains(" hugetlbfs "));
+    let free = |folder: fs::DirEntry| {
+        fs::read_to_string(folder.path().join("free_hugepages"))
+            .is_ok_and(|count| count.trim().parse::<u64>().is_ok_and(|count| count > 0))
+    };
+    mounted
+        && fs::read_dir("/sys/kernel/mm/hugepages").is_ok_and(|folders| folders.flatten().any(free))
+}
+
+pub(super) fn errno() -> c_int {
+    // SAFETY: reads a thread-local variable.
+    unsafe { sys::wedjat_errno() }
+}
+
+/// DPDK's text for an error number, of either sign.
+pub(super) fn error_text(number: c_int) -> String {
+    // SAFETY: returns a pointer to a static or thread-local string that is copied at once.
+    unsafe { CStr::from_ptr(sys::rte_strerror(number.abs())) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn refusal(errno: c_int, said: &str, arguments: &[String]) -> EalError {
+    EalError::Init {
+        reason: error_text(errno),
+        said: said
+            .lines()
+            .rev()
+            .take(8)
+            .collect::<Vec<_>>()
+            .iter()
+            .rev()
+            .map(|line| format!("\n    {line}"))
+            .collect(),
+        arguments: arguments.join(" "),
+        hint: hint(errno, said),
+    }
+}
+
+fn hint(errno: c_int, said: &str) -> &'static str {
+    let said = said.to_lowercase();
+    if errno == libc::EALREADY {
+        "EAL starts once in a process; use the one that runs"
+    } else if said.contains("command line") {
+        "correct the EAL arguments (those after --)"
+    } else if said.contains("hugepage") || said.contains("memory") || errno == libc::ENOMEM {
+        "reserve hugepages (dpdk-hugepages.py --setup 1G) or start with --no-huge -m 512"
+    } else if said.contains("lock") && said.contains("config") {
+        "another DPDK process uses this --file-prefix: give each its own"
+    } else if said.contains("permission") || errno == libc::EACCES || errno == libc::EPERM {
+        "start as root, or with --no-huge --no-pci, which need no rights"
+    } else if said.contains("vdev") || said.contains("probe") || errno == libc::ENODEV {
+        "check the device's name and arguments, and that its driver is installed (librte-net-*); wedjat doctor lists them"
+    } else {
+        "check the EAL arguments (those after --); wedjat doctor checks the machine"
+    }
+}
+
+/// Collects what EAL logs while it starts, so that a failure can say why.
+struct LogCapture {
+    file: File,
+}
+
+impl LogCapture {
+    fn start() -> Option<Self> {
+        // SAFETY: a plain system call with a static name; the descriptor is owned by `file` from here on.
+        let descriptor = unsafe { libc::memfd_create(c"eal-log".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is open and nobody else's.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        // SAFETY: `dup` gives the stream a descriptor of its own. The stream is never closed, because a thread of EAL
+        // may still be writing to it when `finish` has put another in its place.
+        let opened = unsafe {
+            let stream = libc::fdopen(libc::dup(file.as_raw_fd()), c"w".as_ptr());
+            if !stream.is_null() {
+                libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0);
+                sys::rte_openlog_stream(stream.cast());
+            }
+            !stream.is_null()
+        };
+        opened.then_some(Self { file })
+    }
+
+    fn finish(mut self) -> String {
+        // SAFETY: a null stream means DPDK's default one, standard error.
+        unsafe { sys::rte_openlog_stream(std::ptr::null_mut()) };
+        let mut text = String::new();
+        let read = self
+            .file
+            .rewind()
+            .and_then(|()| self.file.read_to_string(&mut text));
+        read.map(|_| text).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_bare_machine_gets_what_it_needs() {
+        assert_eq!(
+            arguments(&[], &["net_memif0"], false, &[0, 1], 7).join(" "),
+            "--no-huge --no-shconf -m 512 --file-prefix wedjat-7 --lcores 0@(0,1) --no-pci --log-level warning"
+        );
+    }
+
+    #[test]
+    fn hugepages_and_named_devices_are_used() {
+        assert_eq!(
+            arguments(&[], &["0000:03:00.0", "net_null0,size=64"], true, &[2], 7).join(" "),
+            "--file-prefix wedjat-7 --lcores 0@(2) -a 0000:03:00.0 --vdev net_null0,size=64 --log-level warning"
+        );
+    }
+
+    #[test]
+    fn the_users_arguments_win() {
+        let user =
+            words("--no-huge --no-shconf -m64 --file-prefix=a -l 0-1 --no-pci --log-level=debug");
+        assert_eq!(arguments(&user, &["03:00.0"], true, &[0], 7), user);
+        let user = words("--socket-mem=64 -a 04:00.0 --lcores=3@1 --file-prefix b --log-level 8");
+        assert_eq!(arguments(&user, &["03:00.0"], false, &[0], 7), user);
+    }
+
+    #[test]
+    fn pci_addresses_are_told_from_names() {
+        for address in [
+            "0000:03:00.0",
+            "03:00.1",
+            "0002:af:1f.7",
+            "03:00.0,txq_inline=64",
+        ] {
+            assert!(is_pci_address(address), "{address}");
+        }
+        for name in [
+            "net_memif0",
+            "net_pcap0,rx_pcap=a:b.c",
+            "eth_af_packet0",
+            "0.0",
+            "",
+            "x:y.z",
+        ] {
+            assert!(!is_pci_address(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! A device, configured and started, and its queue pairs as ports.
+#![allow(unsafe_code, reason = "calls into libdpdk")]
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use wedjat_sys as sys;
+
+use super::eal::{Eal, error_text, is_pci_address};
+use super::mbuf::Mbuf;
+use super::pool::MbufPool;
+use crate::io::{Burst, Port};
+
+/// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
+const NAME_BYTES: usize = 64;
+
+/// How to set a device up.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// RX/TX queue pairs, one a dispatcher core. With several, the device spreads packets by RSS over the UDP 4-tuple
+    /// where it can; otherwise by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
+    pub queues: u16,
+    /// Slots of each receive queue, adjusted to what the device allows.
+    pub rx_slots: u16,
+    /// Slots of each transmit queue, adjusted to what the device allows.
+    pub tx_slots: u16,
+    /// Bytes of the largest IP packet; none keeps the device's.
+    pub mtu: Option<u16>,
+    /// Receive packets for every MAC address. Devices that cannot are left as they are.
+    pub promiscuous: bool,
+    /// Let the device check IPv4 and UDP checksums where it can.
+    pub checksums: bool,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            rx_slots: 1024,
+            tx_slots: 1024,
+            mtu: None,
+            promiscuous: false,
+            checksums: true,
+        }
+    }
+}
+
+/// Why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No such device.
+    #[error(
+        "no device {name:?}: EAL has {present}; create a virtual one with --vdev {name},... after --, or bind the NIC \
+         to a DPDK driver (dpdk-devbind.py) and allow it with -a ADDRESS"
+    )]
+    Absent {
+        /// The device asked for.
+        name: String,
+        /// Those there are.
+        present: String,
+    },
+    /// Too many queues, or none.
+    #[error(
+        "device {name:?} cannot have {asked} queue pairs: its driver {driver} allows 1 to {most}{hint}"
+    )]
+    Queues {
+        /// The device.
+        name: String,
+        /// Its driver.
+        driver: String,
+        /// Queue pairs asked for.
+        asked: u16,
+        /// The most it can have.
+        most: u16,
+        /// What to try.
+        hint: &'static str,
+    },
+    /// A call failed.
+    #[error("device {name:?}: cannot {step}: {reason}")]
+    Refused {
+        /// The device.
+        name: String,
+        /// What was tried.
+        step: &'static str,
+        /// DPDK's text.
+        reason: String,
+    },
+}
+
+/// A started device. It is stopped and closed when this and its ports are gone.
+pub struct Device(Arc<Opened>);
+
+struct Opened {
+    id: u16,
+    name: String,
+    driver: String,
+    // Kept alive: the queues receive into the pool.
+    _pool: MbufPool,
+    _eal: Eal,
+}
+
+/// What the device counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets lost because a receive queue was full.
+    pub rx_missed: u64,
+    /// Packets that arrived damaged.
+    pub rx_errors: u64,
+    /// Packets lost because the pool had no mbuf.
+    pub rx_no_mbuf: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+}
+
+/// State of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// A peer or carrier is there.
+    pub up: bool,
+    /// Mb/s; what virtual devices say means nothing.
+    pub speed_mbps: u32,
+}
+
+impl Device {
+    /// Configures and starts the device called `name` (a PCI address, or a virtual device's name, with or without its
+    /// arguments) and gives its queue pairs, one port each.
+    ///
+    /// # Errors
+    /// When there is no such device, it has too few queues, or it refuses a step of its configuration.
+    pub fn open(
+        eal: &Eal,
+        name: &str,
+        pool: &MbufPool,
+        options: &DeviceOptions,
+    ) -> Result<(Self, Vec<QueuePort>), DeviceError> {
+        let id = find(name)?;
+        let setup = Setup {
+            id,
+            name,
+            pool,
+            options,
+        };
+        let info = setup.info()?;
+        setup.check_queues(&info)?;
+        setup.configure(&info)?;
+        // From here on a failure closes the device.
+        let opened = Arc::new(Opened {
+            id,
+            name: name.to_owned(),
+            driver: driver_name(&info),
+            _pool: pool.clone(),
+            _eal: eal.clone(),
+        });
+        setup.queues()?;
+        setup.start()?;
+        let port = |queue| QueuePort {
+            id,
+            queue,
+            _device: Arc::clone(&opened),
+            _one_thread: PhantomData,
+        };
+        let ports = (0..options.queues).map(port).collect();
+        Ok((Self(opened), ports))
+    }
+
+    /// The name it was opened by.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The driver's name, such as `net_memif`.
+    pub fn driver(&self) -> &str {
+        &self.0.driver
+    }
+
+    /// Its MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        let mut address = sys::rte_ether_addr::default();
+        // SAFETY: the port is open and `address` is valid for writing.
+        unsafe { sys::rte_eth_macaddr_get(self.0.id, &mut address) };
+        address.addr_bytes
+    }
+
+    /// Bytes of the largest IP packet.
+    pub fn mtu(&self) -> u16 {
+        let mut mtu = 0;
+        // SAFETY: the port is open and `mtu` is valid for writing.
+        unsafe { sys::rte_eth_dev_get_mtu(self.0.id, &mut mtu) };
+        mtu
+    }
+
+    /// The NUMA node it hangs on, if it says.
+    pub fn node(&self) -> Option<usize> {
+        // SAFETY: the port is open.
+        usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id) }).ok()
+    }
+
+    /// State of the link, without waiting.
+    pub fn link(&self) -> Link {
+        let mut speed_mbps = 0;
+        // SAFETY: the port is open and the speed is valid for writing.
+        let up = unsafe { sys::wedjat_link_up(self.0.id, &mut speed_mbps) } == 1;
+        Link { up, speed_mbps }
+    }
+
+    /// What the device has counted; zeros where it counts nothing.
+    pub fn stats(&self) -> DeviceStats {
+        let mut stats = sys::rte_eth_stats::default();
+        // SAFETY: the port is open and `stats` is valid for writing.
+        unsafe { sys::rte_eth_stats_get(self.0.id, &mut stats) };
+        DeviceStats {
+            rx_packets: stats.ipackets,
+            tx_packets: stats.opackets,
+            rx_bytes: stats.ibytes,
+            tx_bytes: stats.obytes,
+            rx_missed: stats.imissed,
+            rx_errors: stats.ierrors,
+            rx_no_mbuf: stats.rx_nombuf,
+            tx_errors: stats.oerrors,
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is going, so no queue is polled any more. Closing frees the mbufs of the queues.
+        unsafe {
+            sys::rte_eth_dev_stop(self.id);
+            sys::rte_eth_dev_close(self.id);
+        }
+    }
+}
+
+/// One queue pair of a device; one thread at a time polls it, and it may move between threads.
+pub struct QueuePort {
+    id: u16,
+    queue: u16,
+    _device: Arc<Opened>,
+    // DPDK's bursts take no lock: two threads must never share a queue.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+impl Port for QueuePort {
+    type Buf = Mbuf;
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        let len = burst.len();
+        let room = burst.remaining_capacity() as u16;
+        // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers. The
+        // driver fills the first `received` of them with mbufs that are now ours; only those are counted in.
+        unsafe {
+            let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+            let received = usize::from(sys::rte_eth_rx_burst(self.id, self.queue, spare, room));
+            burst.set_len(len + received);
+            received
+        }
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        let len = burst.len();
+        // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first `sent`, so
+        // they leave the burst without being dropped, and the others move to its front.
+        unsafe {
+            let start = burst.as_mut_ptr();
+            let sent = usize::from(sys::rte_eth_tx_burst(
+                self.id,
+                self.queue,
+                start.cast(),
+                len as u16,
+            ));
+            if sent < len {
+                std::ptr::copy(start.add(sent), start, len - sent);
+            }
+            burst.set_len(len - sent);
+            sent
+        }
+    }
+}
+
+/// The steps of a device's set-up, in the order DPDK wants them (programmer's guide, "Poll Mode Driver").
+struct Setup<'a> {
+    id: u16,
+    name: &'a str,
+    pool: &'a MbufPool,
+    options: &'a DeviceOptions,
+}
+
+impl Setup<'_> {
+    fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: `find` gave a valid port, and `info` is valid for writing.
+        let error = unsafe { sys::rte_eth_dev_info_get(self.id, &mut info) };
+        self.accept("read its description", error)?;
+        Ok(info)
+    }
+
+    fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
+        let most = info.max_rx_queues.min(info.max_tx_queues);
+        let asked = self.options.queues;
+        if (1..=most).contains(&asked) {
+            return Ok(());
+        }
+        let driver = driver_name(info);
+        let hint = match driver.as_str() {
+            "net_af_packet" => "; raise it with qpairs=N in its --vdev",
+            "net_af_xdp" => {
+                "; raise it with queue_count=N in its --vdev, and ethtool -L IFACE combined N"
+            }
+            "net_pcap" => "; name one rx_pcap and one tx_pcap a queue in its --vdev",
+            _ => "; give it that many dispatcher cores at most",
+        };
+        Err(DeviceError::Queues {
+            name: self.name.to_owned(),
+            driver,
+            asked,
+            most,
+            hint,
+        })
+    }
+
+    fn configure(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
+        let mut conf = sys::rte_eth_conf::default();
+        if let Some(mtu) = self.options.mtu {
+            conf.rxmode.mtu = u32::from(mtu);
+        }
+        if self.options.checksums {
+            conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;
+        }
+        let rss = info.flow_type_rss_offloads & sys::WEDJAT_RSS_UDP;
+        if self.options.queues > 1 && rss != 0 {
+            conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
+            conf.rx_adv_conf.rss_conf.rss_hf = rss;
+        }
+        let queues = self.options.queues;
+        // SAFETY: the port is valid and not started, and `conf` is copied.
+        let error = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &conf) };
+        self.accept("configure it", error)
+    }
+
+    fn queues(&self) -> Result<(), DeviceError> {
+        let (mut rx_slots, mut tx_slots) = (self.options.rx_slots, self.options.tx_slots);
+        // SAFETY: the port is configured and both counts are valid for writing.
+        let error =
+            unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut rx_slots, &mut tx_slots) };
+        self.accept("size its queues", error)?;
+        // SAFETY: the port is configured.
+        let node = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
+        for queue in 0..self.options.queues {
+            // SAFETY: the port is configured for these queues; null takes the driver's defaults; `Opened` keeps the pool.
+            let error = unsafe {
+                let (none, pool) = (std::ptr::null(), self.pool.as_ptr());
+                sys::rte_eth_rx_queue_setup(self.id, queue, rx_slots, node, none, pool)
+            };
+            self.accept("set up a receive queue", error)?;
+            // SAFETY: as above.
+            let error = unsafe {
+                sys::rte_eth_tx_queue_setup(self.id, queue, tx_slots, node, std::ptr::null())
+            };
+            self.accept("set up a transmit queue", error)?;
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> Result<(), DeviceError> {
+        if self.options.promiscuous {
+            // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
+            unsafe { sys::rte_eth_promiscuous_enable(self.id) };
+        }
+        // SAFETY: every queue is set up.
+        let error = unsafe { sys::rte_eth_dev_start(self.id) };
+        self.accept("start it", error)
+    }
+
+    fn accept(&self, step: &'static str, error: c_int) -> Result<(), DeviceError> {
+        if error == 0 {
+            return Ok(());
+        }
+        Err(DeviceError::Refused {
+            name: self.name.to_owned(),
+            step,
+            reason: error_text(error),
+        })
+    }
+}
+
+/// The port id of a device.
+fn find(name: &str) -> Result<u16, DeviceError> {
+    let absent = || DeviceError::Absent {
+        name: name.to_owned(),
+        present: present(),
+    };
+    let short = name.split(',').next().unwrap_or_default();
+    let full = if is_pci_address(short) && short.matches(':').count() == 1 {
+        format!("0000:{short}")
+    } else {
+        short.to_owned()
+    };
+    let text = CString::new(full).map_err(|_| absent())?;
+    let mut id = 0;
+    // SAFETY: the name is a C string and `id` is valid for writing.
+    let found = unsafe { sys::rte_eth_dev_get_port_by_name(text.as_ptr(), &mut id) } == 0;
+    found.then_some(id).ok_or_else(absent)
+}
+
+/// The names of all devices, for people.
+fn present() -> String {
+    let named = |id: u16| {
+        let mut name = [0 as c_char; NAME_BYTES];
+        // SAFETY: the buffer has the size DPDK documents, and what is written to it ends with a NUL.
+        let text = unsafe {
+            let found = sys::rte_eth_dev_is_valid_port(id) == 1
+                && sys::rte_eth_dev_get_name_by_port(id, name.as_mut_ptr()) == 0;
+            found.then(|| CStr::from_ptr(name.as_ptr()))
+        };
+        text.map(|text| text.to_string_lossy().into_owned())
+    };
+    let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16)
+        .filter_map(named)
+        .collect();
+    if names.is_empty() {
+        "no device at all".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn driver_name(info: &sys::rte_eth_dev_info) -> String {
+    if info.driver_name.is_null() {
+        return "unknown".to_owned();
+    }
+    // SAFETY: drivers set this to a static string.
+    unsafe { CStr::from_ptr(info.driver_name) }
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,199 @@
+//! EAL, pool, mbufs and ports in one process: a ring device that receives what it sends, a null device, no NIC.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool};
+use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::limits::BURST;
+
+const MBUFS: u32 = 4095;
+
+// EAL starts once in a process, so one test runs every check in turn.
+#[test]
+fn mbufs_pass_through_devices_and_all_come_back() {
+    let devices = ["net_ring0,", "net_null0,size=64"];
+    let eal = Eal::init(&[], &devices).unwrap();
+    assert!(eal.ticks_hz() > 1_000_000);
+    assert!(eal.now() < eal.now());
+    let again = Eal::init(&[], &[]);
+    assert!(
+        matches!(again, Err(EalError::Init { .. })),
+        "a second start must be refused"
+    );
+
+    let pool = MbufPool::new(&eal, "packets", MBUFS).unwrap();
+    assert_eq!(pool.in_use(), 0);
+    assert!(
+        MbufPool::new(&eal, "packets", MBUFS).is_err(),
+        "the name is taken"
+    );
+    assert!(
+        MbufPool::new(&eal, "huge", u32::MAX / 2).is_err(),
+        "more than EAL has"
+    );
+
+    lengths(&pool);
+    segments(&pool);
+    absent(&eal, &pool);
+    loopback(&eal, &pool);
+    null(&eal, &pool);
+    another_thread(&eal, &pool);
+    exhaustion(&pool);
+    assert_eq!(pool.in_use(), 0, "every mbuf is back");
+}
+
+fn lengths(pool: &MbufPool) {
+    let mut mbuf = pool.handle().take().unwrap();
+    assert!(mbuf.bytes().is_empty());
+    assert!(mbuf.resize(60));
+    mbuf.bytes_mut().fill(7);
+    assert!(mbuf.resize(62), "grows in place");
+    assert_eq!(mbuf.bytes()[..60], [7; 60]);
+    assert!(mbuf.resize(2048));
+    assert!(!mbuf.resize(2049), "longer than the buffer");
+    assert_eq!(mbuf.bytes().len(), 2048, "a refused length changes nothing");
+    assert!(mbuf.resize(0));
+    assert!(!mbuf.checksums_verified());
+    assert_eq!(pool.in_use(), 1);
+}
+
+fn segments(pool: &MbufPool) {
+    let mut head = pool.handle().take().unwrap();
+    let tail = pool.handle().take().unwrap();
+    assert!(!head.is_segmented());
+    assert!(head.chain(tail).is_ok());
+    assert!(head.is_segmented());
+    assert!(!head.resize(10), "the length of a chain is not ours to set");
+    drop(head);
+    assert_eq!(pool.in_use(), 0, "a chain returns whole");
+}
+
+fn absent(eal: &Eal, pool: &MbufPool) {
+    let Err(error) = Device::open(eal, "net_none9", pool, &DeviceOptions::default()) else {
+        panic!("a device that is not there was opened")
+    };
+    let text = error.to_string();
+    assert!(
+        text.contains("net_none9") && text.contains("net_ring0"),
+        "{text}"
+    );
+    let none = DeviceOptions {
+        queues: 0,
+        ..DeviceOptions::default()
+    };
+    let refused = Device::open(eal, "net_ring0", pool, &none);
+    assert!(matches!(refused, Err(DeviceError::Queues { asked: 0, .. })));
+}
+
+fn packets(pool: &MbufPool, bytes: impl IntoIterator<Item = u8>) -> Burst<wedjat::io::dpdk::Mbuf> {
+    let mut handle = pool.handle();
+    let packet = |byte| {
+        let mut mbuf = handle.take().unwrap();
+        assert!(mbuf.resize(60));
+        mbuf.bytes_mut().fill(byte);
+        mbuf
+    };
+    bytes.into_iter().map(packet).collect()
+}
+
+fn loopback(eal: &Eal, pool: &MbufPool) {
+    let (device, mut ports) =
+        Device::open(eal, "net_ring0", pool, &DeviceOptions::default()).unwrap();
+    assert_eq!((device.name(), device.driver()), ("net_ring0", "net_ring"));
+    let port = &mut ports[0];
+    let mut burst = packets(pool, 0..20);
+    assert_eq!(port.tx_burst(&mut burst), 20);
+    assert!(burst.is_empty());
+    assert_eq!(pool.in_use(), 20);
+    burst = packets(pool, [99]);
+    assert_eq!(
+        port.rx_burst(&mut burst),
+        20,
+        "received behind what was there"
+    );
+    let firsts: Vec<u8> = burst.iter().map(|mbuf| mbuf.bytes()[0]).collect();
+    assert_eq!(firsts[0], 99);
+    assert_eq!(firsts[1..], (0..20).collect::<Vec<u8>>());
+    assert_eq!(burst[20].bytes(), [19; 60]);
+
+    // A ring that is full keeps the rest with the sender, in order.
+    burst.clear();
+    let mut sent = 0u32;
+    loop {
+        let base = sent as u8;
+        burst.extend(packets(
+            pool,
+            (0..BURST as u8).map(|i| base.wrapping_add(i)),
+        ));
+        let went = port.tx_burst(&mut burst);
+        sent += went as u32;
+        if went < BURST {
+            assert_eq!(burst.len(), BURST - went);
+            let left: Vec<u8> = burst.iter().map(|mbuf| mbuf.bytes()[0]).collect();
+            let expected: Vec<u8> = (went..BURST).map(|i| base.wrapping_add(i as u8)).collect();
+            assert_eq!(left, expected);
+            break;
+        }
+        burst.clear();
+    }
+    burst.clear();
+    let mut received = 0u32;
+    while port.rx_burst(&mut burst) > 0 {
+        for mbuf in burst.drain(..) {
+            assert_eq!(mbuf.bytes()[0], received as u8);
+            received += 1;
+        }
+    }
+    assert_eq!(received, sent);
+    assert_eq!(device.stats().tx_packets, u64::from(sent) + 20);
+    drop((device, ports));
+    assert_eq!(pool.in_use(), 0);
+}
+
+fn null(eal: &Eal, pool: &MbufPool) {
+    let two = DeviceOptions {
+        queues: 2,
+        promiscuous: true,
+        ..DeviceOptions::default()
+    };
+    let (device, mut ports) = Device::open(eal, "net_null0,size=64", pool, &two).unwrap();
+    assert_eq!(ports.len(), 2);
+    let mut burst = Burst::new();
+    for port in &mut ports {
+        assert_eq!(port.rx_burst(&mut burst), BURST);
+        assert_eq!(port.rx_burst(&mut burst), 0, "no room");
+        assert!(burst.iter().all(|mbuf| mbuf.bytes().len() == 64));
+        assert_eq!(port.tx_burst(&mut burst), BURST);
+    }
+    assert!(device.link().up);
+    assert_eq!(device.stats().rx_packets, 2 * BURST as u64);
+    drop((device, ports));
+    assert_eq!(pool.in_use(), 0);
+}
+
+fn another_thread(eal: &Eal, pool: &MbufPool) {
+    let _already_known = eal.register_thread().unwrap();
+    let (eal, ours) = (eal.clone(), pool.clone());
+    let thread = std::thread::spawn(move || {
+        let lcore = eal.register_thread().unwrap();
+        let held = packets(&ours, 0..BURST as u8);
+        assert_eq!(ours.in_use(), BURST);
+        drop(lcore);
+        held
+    });
+    let held = thread.join().unwrap();
+    assert_eq!(pool.in_use(), BURST);
+    drop(held);
+    assert_eq!(pool.in_use(), 0);
+}
+
+fn exhaustion(pool: &MbufPool) {
+    let mut handle = pool.handle();
+    let all: Vec<_> = std::iter::from_fn(|| handle.take()).collect();
+    assert!(
+        all.len() > MBUFS as usize * 3 / 4,
+        "all but what other cores' caches hold"
+    );
+    assert!(handle.take().is_none());
+    assert_eq!(pool.in_use(), all.len());
+}
