@@ -1,0 +1,203 @@
+//! The scanner under the small languages of the command line: service times, arrivals, rates.
+//!
+//! Its errors show the text with a caret under the place, and what may stand there.
+
+use std::fmt;
+
+/// Units of time, longest name first, with their length in nanoseconds.
+const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+
+/// Why a text could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrammarError {
+    subject: &'static str,
+    text: String,
+    at: usize,
+    problem: String,
+}
+
+impl fmt::Display for GrammarError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let column = self.text[..self.at].chars().count();
+        writeln!(f, "cannot read this {}: {}", self.subject, self.problem)?;
+        writeln!(f, "  {}", self.text)?;
+        write!(f, "  {:column$}^", "")
+    }
+}
+
+impl std::error::Error for GrammarError {}
+
+/// A position in a text of the command line.
+pub(crate) struct Scanner<'a> {
+    subject: &'static str,
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    /// Starts at the front of `text`, which is called `subject` in errors.
+    pub(crate) fn new(subject: &'static str, text: &'a str) -> Self {
+        Self { subject, text, at: 0 }
+    }
+
+    /// The place of the next token, for [`Scanner::error_at`].
+    pub(crate) fn place(&mut self) -> usize {
+        let rest = &self.text[self.at..];
+        self.at += rest.len() - rest.trim_start().len();
+        self.at
+    }
+
+    /// An error about the token at `at`.
+    pub(crate) fn error_at(&self, at: usize, problem: impl Into<String>) -> GrammarError {
+        let (subject, text) = (self.subject, self.text.to_owned());
+        GrammarError { subject, text, at, problem: problem.into() }
+    }
+
+    /// Takes `symbol` when it comes next.
+    pub(crate) fn accept(&mut self, symbol: char) -> bool {
+        let at = self.place();
+        let found = self.text[at..].starts_with(symbol);
+        if found {
+            self.at = at + symbol.len_utf8();
+        }
+        found
+    }
+
+    /// Takes `symbol`, or fails.
+    pub(crate) fn expect(&mut self, symbol: char) -> Result<(), GrammarError> {
+        if self.accept(symbol) {
+            return Ok(());
+        }
+        Err(self.error_at(self.at, format!("expected `{symbol}` here")))
+    }
+
+    /// Nothing may follow.
+    pub(crate) fn end(&mut self) -> Result<(), GrammarError> {
+        let at = self.place();
+        if at == self.text.len() {
+            return Ok(());
+        }
+        Err(self.error_at(at, "nothing more was expected here"))
+    }
+
+    /// Takes a word of letters, digits and dashes that starts with a letter; empty when none comes next.
+    pub(crate) fn word(&mut self) -> &'a str {
+        let at = self.place();
+        let rest = &self.text[at..];
+        let part_of_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let len = match rest.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            true => rest.find(|c: char| !part_of_word(c)).unwrap_or(rest.len()),
+            false => 0,
+        };
+        self.at = at + len;
+        &rest[..len]
+    }
+
+    /// Takes a decimal number.
+    pub(crate) fn number(&mut self) -> Result<f64, GrammarError> {
+        let at = self.place();
+        let rest = &self.text[at..];
+        let mantissa = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let value: f64 = rest[..mantissa]
+            .parse()
+            .map_err(|_| self.error_at(at, "expected a number here, as in 0.5 or 50"))?;
+        self.at = at + mantissa;
+        Ok(value)
+    }
+
+    /// Takes a time with its unit, in nanoseconds.
+    pub(crate) fn time_ns(&mut self) -> Result<f64, GrammarError> {
+        let at = self.place();
+        let value = self
+            .number()
+            .map_err(|_| self.error_at(at, "expected a time here, as in 50us or 1.5ms"))?;
+        let unit_at = self.at;
+        let unit = self.word();
+        match UNITS.iter().find(|(name, _)| *name == unit) {
+            Some((_, scale)) => Ok(value * scale),
+            None => Err(self.error_at(unit_at, "expected a unit of time here: ns, us, ms or s")),
+        }
+    }
+
+    /// Takes a list of `N` times in parentheses.
+    pub(crate) fn times_ns<const N: usize>(&mut self) -> Result<[f64; N], GrammarError> {
+        let mut times = [0.0; N];
+        self.expect('(')?;
+        for (i, time) in times.iter_mut().enumerate() {
+            if i > 0 {
+                self.expect(',')?;
+            }
+            *time = self.time_ns()?;
+        }
+        self.expect(')')?;
+        Ok(times)
+    }
+}
+
+/// A time of the grammar, printed in the largest unit that keeps it a short number.
+pub(crate) struct Time(pub(crate) f64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, scale) in UNITS.iter().rev() {
+            let value = self.0 / scale;
+            // Only a unit in which the number reads back as the same time may be used.
+            if value >= 1.0 && (value * scale).to_bits() == self.0.to_bits() {
+                return write!(f, "{value}{name}");
+            }
+        }
+        write!(f, "{}ns", self.0)
+    }
+}
+
+/// Reads a time such as `10s` or `500us`, in nanoseconds.
+///
+/// # Errors
+/// What is wrong, where, and what is allowed.
+pub fn parse_time_ns(text: &str) -> Result<f64, GrammarError> {
+    let mut scanner = Scanner::new("time", text);
+    let time_ns = scanner.time_ns()?;
+    scanner.end()?;
+    Ok(time_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn units_of_time() {
+        assert_eq!(parse_time_ns("7ns"), Ok(7.0));
+        assert_eq!(parse_time_ns("50us"), Ok(50_000.0));
+        assert_eq!(parse_time_ns(" 1.5 ms "), Ok(1_500_000.0));
+        assert_eq!(parse_time_ns("2s"), Ok(2e9));
+    }
+
+    #[test]
+    fn errors_point_at_the_place() {
+        let error = parse_time_ns("50uss").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "cannot read this time: expected a unit of time here: ns, us, ms or s\n  50uss\n    ^"
+        );
+        for (text, at) in [("", 0), ("x", 0), ("5", 1), ("1.2.3us", 0), ("5us 6", 4), ("-5us", 0)] {
+            assert_eq!(parse_time_ns(text).unwrap_err().at, at, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn printed_times_read_back(ns in 0.0..1e12_f64) {
+            let text = Time(ns).to_string();
+            prop_assert_eq!(parse_time_ns(&text), Ok(ns), "{}", text);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,12}") {
+            if let Err(error) = parse_time_ns(&text) {
+                prop_assert!(error.to_string().contains('^'));
+            }
+        }
+    }
+}
