@@ -1,0 +1,241 @@
+//! Latency histograms that know of the tasks that never came back.
+//!
+//! *Response* is measured from the time a task was due, *service* from the time it was sent. A task
+//! without an answer took for ever: it counts as infinite in every percentile. Mean and maximum are of
+//! the answered ones. Windows and cores merge by adding histograms; percentiles are never averaged.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longest latency told apart, an hour; longer ones count as this.
+const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
+/// Significant digits kept: a thousandth of the value.
+const DIGITS: u8 = 3;
+
+/// Latencies of a set of tasks, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    finite: Histogram<u64>,
+    infinite: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        let finite = Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS)
+            .expect("the bounds are constants that the histogram accepts");
+        Self { finite, infinite: 0 }
+    }
+}
+
+impl Latency {
+    /// A task took so long.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.finite.saturating_record(ns);
+    }
+
+    /// `tasks` tasks were never answered.
+    pub fn record_infinite(&mut self, tasks: u64) {
+        self.infinite += tasks;
+    }
+
+    /// Adds another set of tasks.
+    pub fn merge(&mut self, other: &Self) {
+        self.finite.add(&other.finite).expect("both histograms have the same bounds");
+        self.infinite += other.infinite;
+    }
+
+    /// Tasks recorded, unanswered ones included.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.finite.len() + self.infinite
+    }
+
+    /// The latency in nanoseconds that `quantile` of the tasks did not exceed; infinite when too few were answered,
+    /// not a number when there are no tasks.
+    #[must_use]
+    pub fn quantile_ns(&self, quantile: f64) -> f64 {
+        let tasks = self.tasks();
+        if tasks == 0 {
+            return f64::NAN;
+        }
+        let rank = ((quantile * tasks as f64).ceil() as u64).clamp(1, tasks);
+        let answered = self.finite.len();
+        if rank > answered {
+            return f64::INFINITY;
+        }
+        // Half a rank back: the histogram rounds up, and must not be pushed to the next by rounding.
+        self.finite.value_at_quantile((rank as f64 - 0.5) / answered as f64) as f64
+    }
+
+    /// Mean of the answered tasks; not a number when there are none.
+    #[must_use]
+    pub fn mean_ns(&self) -> f64 {
+        if self.finite.is_empty() { f64::NAN } else { self.finite.mean() }
+    }
+
+    /// The summary that reports show.
+    #[must_use]
+    pub fn summary(&self) -> LatencySummary {
+        let us = |quantile| Micros(self.quantile_ns(quantile) / 1e3);
+        let max_ns = if self.finite.is_empty() { f64::NAN } else { self.finite.max() as f64 };
+        LatencySummary {
+            p50: us(0.5),
+            p90: us(0.9),
+            p99: us(0.99),
+            p999: us(0.999),
+            p9999: us(0.9999),
+            mean: Micros(self.mean_ns() / 1e3),
+            max: Micros(max_ns / 1e3),
+        }
+    }
+}
+
+/// Microseconds; null in JSON when infinite or unknown.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Micros(pub f64);
+
+impl std::fmt::Display for Micros {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self.0 {
+            us if us.is_nan() => "-".to_owned(),
+            us if us.is_infinite() => "inf".to_owned(),
+            us if us >= 1000.0 => format!("{us:.0}"),
+            us if us >= 10.0 => format!("{us:.1}"),
+            us => format!("{us:.2}"),
+        };
+        f.pad(&text)
+    }
+}
+
+impl Serialize for Micros {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Three decimals are nanoseconds, all that was measured.
+        let finite = self.0.is_finite().then(|| (self.0 * 1e3).round() / 1e3);
+        finite.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Micros {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::<f64>::deserialize(deserializer).map(|us| Self(us.unwrap_or(f64::INFINITY)))
+    }
+}
+
+/// Percentiles over all tasks, mean and maximum over the answered ones, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // each is what its name says
+pub struct LatencySummary {
+    pub p50: Micros,
+    pub p90: Micros,
+    pub p99: Micros,
+    pub p999: Micros,
+    pub p9999: Micros,
+    pub mean: Micros,
+    pub max: Micros,
+}
+
+/// Half the width of the 95% confidence interval of a figure whose values in repeated windows these are
+/// (Student's t); infinite when a window's is, not a number for fewer than two windows.
+#[must_use]
+pub fn ci95_half_width(values: &[f64]) -> f64 {
+    /// Two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom.
+    const T: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+        2.052, 2.048, 2.045, 2.042,
+    ];
+    if values.len() < 2 {
+        return f64::NAN;
+    }
+    if values.iter().any(|value| value.is_infinite()) {
+        return f64::INFINITY;
+    }
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let t = T.get(values.len() - 2).copied().unwrap_or(1.96);
+    t * (variance / n).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(latencies_ns: &[u64], infinite: u64) -> Latency {
+        let mut latency = Latency::default();
+        latencies_ns.iter().for_each(|ns| latency.record(*ns));
+        latency.record_infinite(infinite);
+        latency
+    }
+
+    #[test]
+    fn a_lost_task_is_infinitely_late() {
+        // 985 answered, 15 lost: 98.5% came back, so p90 is finite and p99 is not.
+        let latency = of(&[1000; 985], 15);
+        assert_eq!(latency.quantile_ns(0.9), 1000.0);
+        assert_eq!(latency.quantile_ns(0.985), 1000.0);
+        assert_eq!(latency.quantile_ns(0.99), f64::INFINITY);
+        let summary = latency.summary();
+        assert_eq!(summary.p99.to_string(), "inf");
+        assert_eq!(summary.mean.0, 1.0);
+        let json = serde_json::to_value(summary).unwrap();
+        assert!(json["p99"].is_null() && json["p50"] == 1.0, "{json}");
+        let back: LatencySummary = serde_json::from_value(json).unwrap();
+        assert_eq!(back.p99.0, f64::INFINITY);
+    }
+
+    #[test]
+    fn nothing_measured_is_not_zero() {
+        let summary = Latency::default().summary();
+        assert_eq!(summary.p50.to_string(), "-");
+        assert!(serde_json::to_value(summary).unwrap()["mean"].is_null());
+    }
+
+    #[test]
+    fn beyond_the_range_saturates() {
+        assert!(of(&[u64::MAX], 0).quantile_ns(0.5) >= LATENCY_MAX_NS as f64);
+    }
+
+    #[test]
+    fn confidence_of_known_values() {
+        // Mean 3, sample variance 2.5, t(4) = 2.776: 2.776 * sqrt(2.5 / 5) = 1.963.
+        assert!((ci95_half_width(&[1.0, 2.0, 3.0, 4.0, 5.0]) - 1.963).abs() < 1e-3);
+        assert!(ci95_half_width(&[1.0]).is_nan());
+        assert_eq!(ci95_half_width(&[1.0, f64::INFINITY]), f64::INFINITY);
+    }
+
+    proptest! {
+        #[test]
+        fn quantiles_are_those_of_the_sorted_tasks(
+            mut ns in proptest::collection::vec(1..1_000_000_u64, 1..300), infinite in 0..30_u64,
+            quantile in 0.0..1.0_f64,
+        ) {
+            let latency = of(&ns, infinite);
+            ns.sort_unstable();
+            let tasks = ns.len() as u64 + infinite;
+            let rank = ((quantile * tasks as f64).ceil() as usize).max(1);
+            match ns.get(rank - 1) {
+                Some(exact) => {
+                    let found = latency.quantile_ns(quantile);
+                    prop_assert!((found / *exact as f64 - 1.0).abs() < 1.1e-3, "{found} {exact}");
+                }
+                None => prop_assert_eq!(latency.quantile_ns(quantile), f64::INFINITY),
+            }
+        }
+
+        #[test]
+        fn merging_is_measuring_together(
+            a in proptest::collection::vec(1..1_000_000_u64, 0..50), b in proptest::collection::vec(1..1_000_000_u64, 0..50),
+        ) {
+            let mut merged = of(&a, 1);
+            merged.merge(&of(&b, 2));
+            let together = of(&[a, b].concat(), 3);
+            prop_assert_eq!(merged.tasks(), together.tasks());
+            for quantile in [0.1, 0.5, 0.9] {
+                prop_assert_eq!(merged.quantile_ns(quantile), together.quantile_ns(quantile));
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Seeds: one number from the user, an independent stream for every purpose and core.
+//!
+//! Arrivals and service times drawn from streams seeded alike make a task's size follow from the gap
+//! before it; tails measured so are wrong. So streams are derived, logged, and tested for it before a run.
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::arrival::Schedule;
+use crate::service::Service;
+
+/// The generator of every stream: its outputs never change between releases, so a seed names a run.
+pub type Stream = Xoshiro256PlusPlus;
+
+/// Pairs of gap and service time that the self-test looks at.
+const PAIRS: usize = 1 << 14;
+/// A service time is compared with the gaps up to this many tasks before and after it.
+const LAG_MAX: usize = 8;
+/// Raw outputs of a stream that must not occur in another.
+const OUTPUTS: usize = 4096;
+/// Ranks of independent series correlate by more than this many standard deviations once in
+/// a hundred thousand self-tests.
+const DEVIATIONS_MAX: f64 = 5.0;
+
+/// The seed of one stream, as it is logged and reported.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct StreamSeed {
+    /// What the stream is drawn for.
+    pub purpose: String,
+    /// The core that draws.
+    pub core: u32,
+    /// Its seed.
+    pub seed: u64,
+}
+
+impl StreamSeed {
+    /// The seed for `purpose` on `core` that follows from the user's `seed`.
+    #[must_use]
+    pub fn derive(seed: u64, purpose: &str, core: u32) -> Self {
+        let named =
+            purpose.bytes().fold(split_mix(seed), |state, byte| split_mix(state ^ u64::from(byte)));
+        let seed = split_mix(named ^ (u64::from(core) << 32));
+        Self { purpose: purpose.to_owned(), core, seed }
+    }
+
+    /// The stream itself.
+    #[must_use]
+    pub fn stream(&self) -> Stream {
+        Stream::seed_from_u64(self.seed)
+    }
+}
+
+/// The step and finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, OOPSLA 2014).
+fn split_mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// The two streams of one core of the generator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreSeeds {
+    /// When tasks are due.
+    pub arrivals: StreamSeed,
+    /// How long they take.
+    pub service: StreamSeed,
+}
+
+impl CoreSeeds {
+    /// The streams of `core` that follow from the user's `seed`.
+    #[must_use]
+    pub fn derive(seed: u64, core: u32) -> Self {
+        Self {
+            arrivals: StreamSeed::derive(seed, "arrivals", core),
+            service: StreamSeed::derive(seed, "service", core),
+        }
+    }
+}
+
+/// Two streams depend on each other: a run with them would measure nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DependentStreams {
+    /// An output of one stream occurs in the other.
+    #[error("the streams {0} and {1} share outputs: they must not be seeded alike")]
+    Overlap(String, String),
+    /// Gaps and service times correlate.
+    #[error(
+        "arrival gaps and service times correlate on core {core}: {correlation:+.4} at lag {lag}, \
+         beyond {limit:.4}; choose another --seed"
+    )]
+    Correlated {
+        /// The core whose streams these are.
+        core: u32,
+        /// Tasks between the gap and the service time.
+        lag: i32,
+        /// Rank correlation.
+        correlation: f64,
+        /// What chance explains.
+        limit: f64,
+    },
+}
+
+/// What the self-test found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Independence {
+    /// The largest rank correlation of gaps and service times over all cores and lags.
+    pub correlation_max: f64,
+    /// What chance explains.
+    pub limit: f64,
+}
+
+/// Checks, on the very numbers that a run would start with, that no stream follows from another.
+///
+/// # Errors
+/// Which streams do.
+pub fn self_test(
+    cores: &[CoreSeeds],
+    schedule: &Schedule,
+    service: &Service,
+) -> Result<Independence, DependentStreams> {
+    check_overlap(cores)?;
+    let limit = DEVIATIONS_MAX / (PAIRS as f64).sqrt();
+    let mut correlation_max = 0.0_f64;
+    for core in cores {
+        let gaps = ranks(&gaps(&mut core.arrivals.stream(), schedule.clone()));
+        let mut stream = core.service.stream();
+        let services: Vec<_> = (0..PAIRS).map(|_| service.sample_ns(&mut stream).0).collect();
+        let services = ranks(&services);
+        for lag in -(LAG_MAX as i32)..=LAG_MAX as i32 {
+            let correlation = correlation(&gaps, &services, lag);
+            correlation_max = correlation_max.max(correlation.abs());
+            if correlation.abs() > limit {
+                let core = core.arrivals.core;
+                return Err(DependentStreams::Correlated { core, lag, correlation, limit });
+            }
+        }
+    }
+    Ok(Independence { correlation_max, limit })
+}
+
+/// Streams seeded alike, or one ahead of the other, share 64-bit outputs; others do by a chance of 1e-12.
+fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
+    let mut outputs = Vec::new();
+    for seed in cores.iter().flat_map(|core| [&core.arrivals, &core.service]) {
+        let mut stream = seed.stream();
+        outputs.extend((0..OUTPUTS).map(|_| (stream.next_u64(), seed)));
+    }
+    outputs.sort_unstable_by_key(|(output, _)| *output);
+    let name = |seed: &StreamSeed| format!("{}/{}", seed.purpose, seed.core);
+    match outputs.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => Err(DependentStreams::Overlap(name(pair[0].1), name(pair[1].1))),
+        None => Ok(()),
+    }
+}
+
+fn gaps(stream: &mut Stream, mut schedule: Schedule) -> Vec<f64> {
+    let mut before = 0;
+    (0..PAIRS)
+        .map(|_| {
+            let due = schedule.advance(stream);
+            let gap = due - before;
+            before = due;
+            gap as f64
+        })
+        .collect()
+}
+
+/// Ranks, equal values sharing their mean rank: heavy tails would drown a correlation of the values.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<_> = (0..values.len()).collect();
+    order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut start = 0;
+    for tie in order.chunk_by(|a, b| values[*a] == values[*b]) {
+        let rank = start as f64 + (tie.len() - 1) as f64 / 2.0;
+        tie.iter().for_each(|i| ranks[*i] = rank);
+        start += tie.len();
+    }
+    ranks
+}
+
+/// Pearson correlation of `a[i]` with `b[i + lag]`; 0 when one of them never varies.
+fn correlation(a: &[f64], b: &[f64], lag: i32) -> f64 {
+    let shift = lag.unsigned_abs() as usize;
+    let (a, b) = if lag >= 0 { (a, &b[shift..]) } else { (&a[shift..], b) };
+    let n = a.len().min(b.len()) as f64;
+    let pairs = || a.iter().zip(b);
+    let (mean_a, mean_b) =
+        (pairs().map(|(a, _)| a).sum::<f64>() / n, pairs().map(|(_, b)| b).sum::<f64>() / n);
+    let (mut aa, mut bb, mut ab) = (0.0, 0.0, 0.0);
+    for (a, b) in pairs() {
+        let (a, b) = (a - mean_a, b - mean_b);
+        aa += a * a;
+        bb += b * b;
+        ab += a * b;
+    }
+    if aa == 0.0 || bb == 0.0 { 0.0 } else { ab / (aa * bb).sqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrival::Arrivals;
+
+    fn test_of(cores: &[CoreSeeds], arrivals: &str, service: &str) -> Result<Independence, String> {
+        let arrivals: Arrivals = arrivals.parse().unwrap();
+        let schedule = Schedule::new(&arrivals, 200e3, 1e9).unwrap();
+        self_test(cores, &schedule, &service.parse().unwrap()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn derived_streams_are_independent() {
+        for seed in 0..20 {
+            let cores: Vec<_> = (0..4).map(|core| CoreSeeds::derive(seed, core)).collect();
+            for service in ["exp(50us)", "fixed(1us)", "mix(0.5*exp(5us), 0.5*exp(50us))"] {
+                let found = test_of(&cores, "poisson", service).unwrap();
+                assert!(found.correlation_max < found.limit);
+            }
+        }
+    }
+
+    #[test]
+    fn a_shared_seed_is_caught() {
+        let mut core = CoreSeeds::derive(7, 0);
+        core.service.seed = core.arrivals.seed;
+        let error = test_of(&[core], "poisson", "exp(50us)").unwrap_err();
+        assert!(error.contains("arrivals/0") && error.contains("service/0"), "{error}");
+    }
+
+    #[test]
+    fn a_seed_shared_between_cores_is_caught() {
+        let cores = [CoreSeeds::derive(7, 0), CoreSeeds::derive(7, 1), CoreSeeds::derive(7, 0)];
+        assert!(test_of(&cores[..2], "constant", "fixed(1us)").is_ok());
+        assert!(test_of(&cores, "constant", "fixed(1us)").is_err());
+    }
+
+    #[test]
+    fn correlated_numbers_are_found_at_their_lag() {
+        // As if the streams overlapped unseen: the service time three tasks later is the gap.
+        let gaps = gaps(
+            &mut CoreSeeds::derive(7, 0).arrivals.stream(),
+            Schedule::new(&Arrivals::Poisson, 200e3, 1e9).unwrap(),
+        );
+        let mut services = gaps.clone();
+        services.rotate_right(3);
+        let (gaps, services) = (ranks(&gaps), ranks(&services));
+        assert!(correlation(&gaps, &services, 3) > 0.99);
+        for lag in [-8, -3, 0, 2, 8] {
+            assert!(correlation(&gaps, &services, lag).abs() < 0.05, "{lag}");
+        }
+    }
+
+    #[test]
+    fn derivation_is_fixed_for_ever() {
+        let seed = StreamSeed::derive(7, "arrivals", 0);
+        assert_eq!(seed, StreamSeed::derive(7, "arrivals", 0));
+        let others = [
+            StreamSeed::derive(8, "arrivals", 0),
+            StreamSeed::derive(7, "service", 0),
+            StreamSeed::derive(7, "arrivals", 1),
+        ];
+        assert!(others.iter().all(|other| other.seed != seed.seed));
+        // SplitMix64's published first output for state 0.
+        assert_eq!(split_mix(0), 0xE220_A839_7B1D_CDAF);
+    }
+}

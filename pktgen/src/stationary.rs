@@ -1,0 +1,101 @@
+//! Was the system in a steady state while it was measured? A latency that still grows is no latency.
+//!
+//! Mann-Kendall's test finds a trend over the windows; since windows at high load hang together, which
+//! makes the test see trends too easily, the change from the first to the last third must also be large.
+
+use serde::{Deserialize, Serialize};
+
+/// Fewer windows than this tell nothing.
+const WINDOWS_MIN: usize = 6;
+/// |Z| beyond this is a trend: two-sided 1%.
+const Z_MAX: f64 = 2.576;
+/// And its last third must differ from the first by this factor.
+const CHANGE_MAX: f64 = 1.25;
+
+/// What the windows say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// No trend.
+    Stationary,
+    /// The figure rises: the offered load is more than the system takes.
+    Rising,
+    /// The figure falls: the warm-up was too short.
+    Falling,
+    /// Too few windows to tell.
+    Unknown,
+}
+
+/// The trend of a figure over equal, consecutive windows; infinite values rank above all others.
+#[must_use]
+pub fn verdict(windows: &[f64]) -> Verdict {
+    let windows: Vec<_> = windows.iter().copied().filter(|value| !value.is_nan()).collect();
+    if windows.len() < WINDOWS_MIN {
+        return Verdict::Unknown;
+    }
+    let z = mann_kendall_z(&windows);
+    let third = windows.len() / 3;
+    let change = mean(&windows[windows.len() - third..]) / mean(&windows[..third]);
+    if z > Z_MAX && change > CHANGE_MAX {
+        Verdict::Rising
+    } else if z < -Z_MAX && change < 1.0 / CHANGE_MAX {
+        Verdict::Falling
+    } else {
+        Verdict::Stationary
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Mann-Kendall's statistic with the continuity correction, ties ignored in the variance (which then
+/// is too large, so ties make a trend harder to find, never easier).
+fn mann_kendall_z(values: &[f64]) -> f64 {
+    let mut s = 0_i64;
+    for (i, earlier) in values.iter().enumerate() {
+        for later in &values[i + 1..] {
+            s += i64::from(later > earlier) - i64::from(later < earlier);
+        }
+    }
+    let n = values.len() as f64;
+    let deviation = (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+    (s - s.signum()) as f64 / deviation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_and_warm_up_are_told_from_noise() {
+        let rising: Vec<_> = (0..20).map(|i| 100.0 + 10.0 * f64::from(i)).collect();
+        assert_eq!(verdict(&rising), Verdict::Rising);
+        let falling: Vec<_> = rising.iter().rev().copied().collect();
+        assert_eq!(verdict(&falling), Verdict::Falling);
+        let noise: Vec<_> = (0..20).map(|i| 100.0 + f64::from(i * 7919 % 13)).collect();
+        assert_eq!(verdict(&noise), Verdict::Stationary);
+        // A clear trend of no importance.
+        let slight: Vec<_> = (0..20).map(|i| 100.0 + 0.1 * f64::from(i)).collect();
+        assert_eq!(verdict(&slight), Verdict::Stationary);
+    }
+
+    #[test]
+    fn losses_that_begin_are_a_rise() {
+        let mut windows = vec![100.0; 10];
+        windows.extend([f64::INFINITY; 10]);
+        assert_eq!(verdict(&windows), Verdict::Rising);
+    }
+
+    #[test]
+    fn too_little_is_unknown() {
+        assert_eq!(verdict(&[1.0, 2.0, 3.0]), Verdict::Unknown);
+        assert_eq!(verdict(&[f64::NAN; 20]), Verdict::Unknown);
+    }
+
+    #[test]
+    fn statistic_of_a_known_series() {
+        // n = 4, all pairs rising: S = 6, variance 4*3*13/18 = 8.667, Z = 5 / 2.944 = 1.698.
+        assert!((mann_kendall_z(&[1.0, 2.0, 3.0, 4.0]) - 1.698).abs() < 1e-3);
+    }
+}
