@@ -1,1 +1,296 @@
-//! To come.
+//! Packet captures: a port that records what passes, and whole files of frames for tests and traces.
+//!
+//! Files are pcap with nanosecond time stamps, link type Ethernet, as tcpdump, Wireshark and DPDK's pcap driver read.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
+use pcap_file::{DataLink, TsResolution};
+
+use super::{Buf, Burst, Port};
+
+/// The longest packet that is recorded whole.
+const SNAP_LEN: u32 = 65_535;
+
+/// Why a capture could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The file cannot be created.
+    #[error("cannot write the capture {path}: {reason}; choose a file in a folder that exists and is yours", path = path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: std::io::Error,
+    },
+    /// The file cannot be opened.
+    #[error("cannot read the capture {path}: {reason}", path = path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: std::io::Error,
+    },
+    /// Writing failed half-way.
+    #[error("the capture {path} is incomplete: {reason}; is the disk full?", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        reason: String,
+    },
+    /// The file is no capture of Ethernet frames, or is cut off.
+    #[error("{path} is not a whole pcap file of Ethernet frames: {reason} (packet {packet}); convert others with editcap -F nsecpcap", path = path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Packets read before.
+        packet: usize,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A file being written.
+struct Capture {
+    path: PathBuf,
+    writer: PcapWriter<BufWriter<File>>,
+}
+
+impl Capture {
+    fn create(path: &Path) -> Result<Self, CaptureError> {
+        let refused = |reason| CaptureError::Create { path: path.to_owned(), reason };
+        let file = BufWriter::new(File::create(path).map_err(refused)?);
+        let header = PcapHeader {
+            snaplen: SNAP_LEN,
+            datalink: DataLink::ETHERNET,
+            ts_resolution: TsResolution::NanoSecond,
+            ..PcapHeader::default()
+        };
+        let writer =
+            PcapWriter::with_header(file, header).map_err(|error| incomplete(path, error))?;
+        Ok(Self { path: path.to_owned(), writer })
+    }
+
+    fn write(&mut self, time: Duration, bytes: &[u8]) -> Result<(), CaptureError> {
+        let packet = PcapPacket::new(time, bytes.len() as u32, bytes);
+        self.writer.write_packet(&packet).map(|_| ()).map_err(|error| incomplete(&self.path, error))
+    }
+
+    fn finish(self) -> Result<(), CaptureError> {
+        self.writer.into_writer().flush().map_err(|error| incomplete(&self.path, error))
+    }
+}
+
+fn incomplete(path: &Path, error: impl std::error::Error) -> CaptureError {
+    CaptureError::Write { path: path.to_owned(), reason: whole_text(&error) }
+}
+
+/// An error and what caused it: pcap-file keeps the system's reason in the source.
+fn whole_text(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// A port that records every packet it receives and sends. It writes to a file as packets pass, so it is for looking,
+/// not for speed.
+pub struct Tap<P: Port, C: FnMut() -> Duration> {
+    port: P,
+    clock: C,
+    // None once writing has failed: the port must go on.
+    capture: Option<Capture>,
+    failure: Option<CaptureError>,
+    recorded: u64,
+    // What is being sent, until it is known how much of it was.
+    pending: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl<P: Port, C: FnMut() -> Duration> Tap<P, C> {
+    /// Records what passes `port` in the file `path`, with time stamps from `clock` (time since the Unix epoch).
+    ///
+    /// # Errors
+    /// When the file cannot be created.
+    pub fn new(port: P, path: &Path, clock: C) -> Result<Self, CaptureError> {
+        Ok(Self {
+            port,
+            clock,
+            capture: Some(Capture::create(path)?),
+            failure: None,
+            recorded: 0,
+            pending: Vec::new(),
+            lengths: Vec::new(),
+        })
+    }
+
+    /// Packets in the file so far.
+    pub fn recorded(&self) -> u64 {
+        self.recorded
+    }
+
+    /// The wrapped port.
+    pub fn inner(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// Ends the recording and gives the port back.
+    ///
+    /// # Errors
+    /// When something, earlier or now, could not be written.
+    pub fn finish(self) -> Result<P, CaptureError> {
+        match (self.failure, self.capture) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(capture)) => capture.finish().map(|()| self.port),
+            (None, None) => Ok(self.port),
+        }
+    }
+
+    fn record(&mut self, time: Duration, bytes: &[u8]) {
+        let Some(capture) = &mut self.capture else { return };
+        match capture.write(time, bytes) {
+            Ok(()) => self.recorded += 1,
+            Err(failure) => {
+                self.capture = None;
+                self.failure = Some(failure);
+            }
+        }
+    }
+}
+
+impl<P: Port, C: FnMut() -> Duration> Port for Tap<P, C> {
+    type Buf = P::Buf;
+
+    fn rx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
+        let received = self.port.rx_burst(burst);
+        if received > 0 {
+            let time = (self.clock)();
+            let first = burst.len() - received;
+            for packet in &burst[first..] {
+                self.record(time, packet.bytes());
+            }
+        }
+        received
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
+        self.pending.clear();
+        self.lengths.clear();
+        for packet in burst.iter() {
+            self.pending.extend_from_slice(packet.bytes());
+            self.lengths.push(packet.bytes().len());
+        }
+        let sent = self.port.tx_burst(burst);
+        if sent > 0 {
+            let time = (self.clock)();
+            let (pending, lengths) =
+                (std::mem::take(&mut self.pending), std::mem::take(&mut self.lengths));
+            let mut rest = pending.as_slice();
+            for &length in &lengths[..sent] {
+                let (bytes, after) = rest.split_at(length);
+                self.record(time, bytes);
+                rest = after;
+            }
+            (self.pending, self.lengths) = (pending, lengths);
+        }
+        sent
+    }
+}
+
+/// Writes a capture of `frames`, a microsecond apart.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_frames<F: AsRef<[u8]>>(
+    path: &Path,
+    frames: impl IntoIterator<Item = F>,
+) -> Result<(), CaptureError> {
+    let mut capture = Capture::create(path)?;
+    for (micros, frame) in (0..).zip(frames) {
+        capture.write(Duration::from_micros(micros), frame.as_ref())?;
+    }
+    capture.finish()
+}
+
+/// The frames of a capture, in its order.
+///
+/// # Errors
+/// When the file cannot be read, or is not a whole capture of Ethernet frames.
+pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
+    let file =
+        File::open(path).map_err(|reason| CaptureError::Open { path: path.to_owned(), reason })?;
+    let malformed = |packet, reason| CaptureError::Format { path: path.to_owned(), packet, reason };
+    let mut reader =
+        PcapReader::new(BufReader::new(file)).map_err(|error| malformed(0, whole_text(&error)))?;
+    if reader.header().datalink != DataLink::ETHERNET {
+        return Err(malformed(0, format!("its link type is {:?}", reader.header().datalink)));
+    }
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.map_err(|error| malformed(frames.len() + 1, whole_text(&error)))?;
+        frames.push(packet.data.into_owned());
+    }
+    Ok(frames)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::ring::{Frame, FramePool, pair};
+
+    #[test]
+    fn files_come_back_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pcap");
+        let frames: Vec<Vec<u8>> =
+            (0..100u8).map(|byte| vec![byte; 14 + usize::from(byte) * 15]).collect();
+        write_frames(&path, &frames).unwrap();
+        assert_eq!(read_frames(&path).unwrap(), frames);
+        write_frames(&path, Vec::<Vec<u8>>::new()).unwrap();
+        assert!(read_frames(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_tap_records_both_ways_but_nothing_that_stayed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tap.pcap");
+        let pool = FramePool::new(16, 64);
+        let (mut left, right) = pair(2, &pool);
+        let mut tap = Tap::new(right, &path, || Duration::new(1, 5)).unwrap();
+        assert!(left.send(&[1; 20]));
+        let mut burst: Burst<Frame> = Burst::new();
+        burst.push(pool.frame(&[9; 9]).unwrap());
+        assert_eq!(tap.rx_burst(&mut burst), 1);
+        burst.clear();
+        burst.extend([2u8, 3, 4].map(|byte| pool.frame(&[byte; 30]).unwrap()));
+        assert_eq!(tap.tx_burst(&mut burst), 2);
+        assert_eq!(tap.tx_burst(&mut burst), 0);
+        assert_eq!(tap.recorded(), 3);
+        tap.finish().unwrap();
+        assert_eq!(read_frames(&path).unwrap(), [vec![1; 20], vec![2; 30], vec![3; 30]]);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_or_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = folder.path().join("no/such/file.pcap");
+        let text = write_frames(&absent, [[0u8; 14]]).unwrap_err().to_string();
+        assert!(text.contains("no/such/file.pcap") && text.contains("No such file"), "{text}");
+        assert!(matches!(read_frames(&absent), Err(CaptureError::Open { .. })));
+
+        let full = write_frames(Path::new("/dev/full"), [[0u8; 14]]);
+        assert!(matches!(full, Err(CaptureError::Write { .. })));
+
+        let cut = folder.path().join("cut.pcap");
+        write_frames(&cut, [[1u8; 60], [2; 60]]).unwrap();
+        let whole = std::fs::read(&cut).unwrap();
+        std::fs::write(&cut, &whole[..whole.len() - 7]).unwrap();
+        assert!(matches!(read_frames(&cut), Err(CaptureError::Format { packet: 2, .. })));
+        std::fs::write(&cut, b"not a capture at all, by its first bytes").unwrap();
+        assert!(matches!(read_frames(&cut), Err(CaptureError::Format { packet: 0, .. })));
+    }
+}
