@@ -36,10 +36,7 @@ fn main() {
     if link_static {
         link_archives(&library);
     } else {
-        library
-            .libs
-            .iter()
-            .for_each(|name| println!("cargo::rustc-link-lib=dylib={name}"));
+        library.libs.iter().for_each(|name| println!("cargo::rustc-link-lib=dylib={name}"));
     }
     for path in &library.link_paths {
         println!("cargo::rustc-link-search=native={}", path.display());
@@ -89,10 +86,7 @@ fn cflags() -> Vec<String> {
         .args(["--cflags", "libdpdk"])
         .output()
         .unwrap_or_else(|error| stop(&format!("pkg-config --cflags libdpdk: {error}")));
-    String::from_utf8_lossy(&output.stdout)
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect()
+    String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
 }
 
 fn generate(out: &Path, flags: &[String]) {
@@ -117,9 +111,7 @@ fn generate(out: &Path, flags: &[String]) {
     builder
         .generate()
         .unwrap_or_else(|error| {
-            stop(&format!(
-                "bindgen cannot read DPDK's headers (is libclang installed?): {error}"
-            ))
+            stop(&format!("bindgen cannot read DPDK's headers (is libclang installed?): {error}"))
         })
         .write_to_file(out.join("bindings.rs"))
         .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
@@ -154,11 +146,7 @@ fn link_archives(library: &pkg_config::Library) {
     for name in &archives {
         println!("cargo::rustc-link-lib=static:+whole-archive,-bundle={name}");
     }
-    for name in library
-        .libs
-        .iter()
-        .filter(|name| archive_name(name).is_none())
-    {
+    for name in library.libs.iter().filter(|name| archive_name(name).is_none()) {
         if shared_exists(name, folders) {
             println!("cargo::rustc-link-lib=dylib={name}");
         }
@@ -167,10 +155,7 @@ fn link_archives(library: &pkg_config::Library) {
 
 /// `:librte_eal.a` and `rte_eal` are both the archive `rte_eal`.
 fn archive_name(name: &str) -> Option<String> {
-    let name = name
-        .trim_start_matches("-l")
-        .trim_start_matches(":lib")
-        .trim_end_matches(".a");
+    let name = name.trim_start_matches("-l").trim_start_matches(":lib").trim_end_matches(".a");
     name.starts_with("rte_").then(|| name.to_owned())
 }
 

@@ -16,21 +16,12 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     assert!(eal.ticks_hz() > 1_000_000);
     assert!(eal.now() < eal.now());
     let again = Eal::init(&[], &[]);
-    assert!(
-        matches!(again, Err(EalError::Init { .. })),
-        "a second start must be refused"
-    );
+    assert!(matches!(again, Err(EalError::Init { .. })), "a second start must be refused");
 
     let pool = MbufPool::new(&eal, "packets", MBUFS).unwrap();
     assert_eq!(pool.in_use(), 0);
-    assert!(
-        MbufPool::new(&eal, "packets", MBUFS).is_err(),
-        "the name is taken"
-    );
-    assert!(
-        MbufPool::new(&eal, "huge", u32::MAX / 2).is_err(),
-        "more than EAL has"
-    );
+    assert!(MbufPool::new(&eal, "packets", MBUFS).is_err(), "the name is taken");
+    assert!(MbufPool::new(&eal, "huge", u32::MAX / 2).is_err(), "more than EAL has");
 
     lengths(&pool);
     segments(&pool);
@@ -73,14 +64,8 @@ fn absent(eal: &Eal, pool: &MbufPool) {
         panic!("a device that is not there was opened")
     };
     let text = error.to_string();
-    assert!(
-        text.contains("net_none9") && text.contains("net_ring0"),
-        "{text}"
-    );
-    let none = DeviceOptions {
-        queues: 0,
-        ..DeviceOptions::default()
-    };
+    assert!(text.contains("net_none9") && text.contains("net_ring0"), "{text}");
+    let none = DeviceOptions { queues: 0, ..DeviceOptions::default() };
     let refused = Device::open(eal, "net_ring0", pool, &none);
     assert!(matches!(refused, Err(DeviceError::Queues { asked: 0, .. })));
 }
@@ -106,11 +91,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     assert!(burst.is_empty());
     assert_eq!(pool.in_use(), 20);
     burst = packets(pool, [99]);
-    assert_eq!(
-        port.rx_burst(&mut burst),
-        20,
-        "received behind what was there"
-    );
+    assert_eq!(port.rx_burst(&mut burst), 20, "received behind what was there");
     let firsts: Vec<u8> = burst.iter().map(|mbuf| mbuf.bytes()[0]).collect();
     assert_eq!(firsts[0], 99);
     assert_eq!(firsts[1..], (0..20).collect::<Vec<u8>>());
@@ -121,10 +102,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     let mut sent = 0u32;
     loop {
         let base = sent as u8;
-        burst.extend(packets(
-            pool,
-            (0..BURST as u8).map(|i| base.wrapping_add(i)),
-        ));
+        burst.extend(packets(pool, (0..BURST as u8).map(|i| base.wrapping_add(i))));
         let went = port.tx_burst(&mut burst);
         sent += went as u32;
         if went < BURST {
@@ -151,11 +129,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
 }
 
 fn null(eal: &Eal, pool: &MbufPool) {
-    let two = DeviceOptions {
-        queues: 2,
-        promiscuous: true,
-        ..DeviceOptions::default()
-    };
+    let two = DeviceOptions { queues: 2, promiscuous: true, ..DeviceOptions::default() };
     let (device, mut ports) = Device::open(eal, "net_null0,size=64", pool, &two).unwrap();
     assert_eq!(ports.len(), 2);
     let mut burst = Burst::new();
@@ -190,10 +164,7 @@ fn another_thread(eal: &Eal, pool: &MbufPool) {
 fn exhaustion(pool: &MbufPool) {
     let mut handle = pool.handle();
     let all: Vec<_> = std::iter::from_fn(|| handle.take()).collect();
-    assert!(
-        all.len() > MBUFS as usize * 3 / 4,
-        "all but what other cores' caches hold"
-    );
+    assert!(all.len() > MBUFS as usize * 3 / 4, "all but what other cores' caches hold");
     assert!(handle.take().is_none());
     assert_eq!(pool.in_use(), all.len());
 }

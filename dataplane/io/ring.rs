@@ -23,9 +23,7 @@ impl FramePool {
             let pushed = free.push(vec![0; frame_bytes].into_boxed_slice());
             debug_assert!(pushed.is_ok());
         }
-        Self {
-            free: Arc::new(free),
-        }
+        Self { free: Arc::new(free) }
     }
 
     /// How many frames the pool was made with.
@@ -55,11 +53,7 @@ impl FramePool {
 
     fn take_frame(&self) -> Option<Frame> {
         let memory = self.free.pop()?;
-        Some(Frame {
-            memory,
-            len: 0,
-            home: Arc::clone(&self.free),
-        })
+        Some(Frame { memory, len: 0, home: Arc::clone(&self.free) })
     }
 }
 
@@ -122,29 +116,17 @@ pub struct RingPort {
 /// # Panics
 /// When `depth` is 0.
 pub fn pair(depth: usize, pool: &FramePool) -> (RingPort, RingPort) {
-    let (there, back) = (
-        Arc::new(ArrayQueue::new(depth)),
-        Arc::new(ArrayQueue::new(depth)),
-    );
-    let left = RingPort {
-        incoming: Arc::clone(&back),
-        outgoing: Arc::clone(&there),
-        pool: pool.clone(),
-    };
-    let right = RingPort {
-        incoming: there,
-        outgoing: back,
-        pool: pool.clone(),
-    };
+    let (there, back) = (Arc::new(ArrayQueue::new(depth)), Arc::new(ArrayQueue::new(depth)));
+    let left =
+        RingPort { incoming: Arc::clone(&back), outgoing: Arc::clone(&there), pool: pool.clone() };
+    let right = RingPort { incoming: there, outgoing: back, pool: pool.clone() };
     (left, right)
 }
 
 impl RingPort {
     /// Sends a copy of `bytes`; false when the pool is exhausted, its frames are too small, or the wire is full.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
-        self.pool
-            .frame(bytes)
-            .is_some_and(|frame| self.outgoing.push(frame).is_ok())
+        self.pool.frame(bytes).is_some_and(|frame| self.outgoing.push(frame).is_ok())
     }
 
     /// The next frame that has arrived, if any.
@@ -211,13 +193,7 @@ mod tests {
         let (mut left, mut right) = pair(3, &pool);
         let mut burst: Burst<Frame> = (0..5u8).map(|byte| pool.frame(&[byte]).unwrap()).collect();
         assert_eq!(left.tx_burst(&mut burst), 3);
-        assert_eq!(
-            burst
-                .iter()
-                .map(|frame| frame.bytes()[0])
-                .collect::<Vec<_>>(),
-            [3, 4]
-        );
+        assert_eq!(burst.iter().map(|frame| frame.bytes()[0]).collect::<Vec<_>>(), [3, 4]);
         assert_eq!(left.tx_burst(&mut burst), 0);
         assert_eq!(right.receive().unwrap().bytes(), [0]);
         assert_eq!(left.tx_burst(&mut burst), 1);

@@ -30,8 +30,10 @@ impl Drop for Running {
             .into_owned();
         // SAFETY: made only after a successful rte_eal_init; pools and devices hold an `Eal`, so none is left.
         unsafe { sys::rte_eal_cleanup() };
-        // EAL leaves its folder behind; one that is not empty is somebody else's as well, and stays.
-        let _ = fs::remove_dir(folder);
+        // EAL leaves its folder behind, and its telemetry socket until the process exits; ours has a name of our own.
+        if folder.ends_with(&own_prefix(std::process::id())) {
+            let _ = fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -70,18 +72,9 @@ impl Eal {
     /// # Errors
     /// When EAL refuses: the error carries what EAL logged and what to try. A second start is refused as well.
     pub fn init(user: &[String], devices: &[&str]) -> Result<Self, EalError> {
-        let cpus: Vec<usize> = core_affinity::get_core_ids()
-            .unwrap_or_default()
-            .iter()
-            .map(|core| core.id)
-            .collect();
-        Self::start(&arguments(
-            user,
-            devices,
-            hugepages_usable(),
-            &cpus,
-            std::process::id(),
-        ))
+        let cpus: Vec<usize> =
+            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        Self::start(&arguments(user, devices, hugepages_usable(), &cpus, std::process::id()))
     }
 
     fn start(arguments: &[String]) -> Result<Self, EalError> {
@@ -106,10 +99,7 @@ impl Eal {
         said.lines().for_each(|line| log::warn!("{line}"));
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
-        Ok(Self {
-            _running: Arc::new(Running),
-            ticks_hz,
-        })
+        Ok(Self { _running: Arc::new(Running), ticks_hz })
     }
 
     /// Ticks of [`Eal::now`] in a second.
@@ -143,15 +133,9 @@ impl Eal {
         let known = unsafe { sys::rte_lcore_id() } < sys::RTE_MAX_LCORE;
         // SAFETY: EAL is running and this thread is not registered.
         if !known && unsafe { sys::rte_thread_register() } != 0 {
-            return Err(EalError::Register {
-                reason: error_text(errno()),
-            });
+            return Err(EalError::Register { reason: error_text(errno()) });
         }
-        Ok(Lcore {
-            ours: !known,
-            _eal: self.clone(),
-            _this_thread: PhantomData,
-        })
+        Ok(Lcore { ours: !known, _eal: self.clone(), _this_thread: PhantomData })
     }
 }
 
@@ -175,9 +159,7 @@ impl Drop for Lcore {
 /// DPDK's release, such as `DPDK 22.11.11`.
 pub fn version() -> String {
     // SAFETY: returns a static string, with or without a running EAL.
-    unsafe { CStr::from_ptr(sys::rte_version()) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
 /// The folder from which the shared library loads its drivers; empty when the build names none.
@@ -206,20 +188,13 @@ pub fn arguments(
     process: u32,
 ) -> Vec<String> {
     let given = |options: &[&str]| {
-        user.iter()
-            .any(|argument| options.iter().any(|option| is_option(argument, option)))
+        user.iter().any(|argument| options.iter().any(|option| is_option(argument, option)))
     };
     let mut all = user.to_vec();
     let mut add = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
 
     let no_huge = given(&["--no-huge"]);
-    let memory = [
-        "-m",
-        "--socket-mem",
-        "--huge-dir",
-        "--in-memory",
-        "--single-file-segments",
-    ];
+    let memory = ["-m", "--socket-mem", "--huge-dir", "--in-memory", "--single-file-segments"];
     if no_huge || (!hugepages && !given(&memory)) {
         if !no_huge {
             add(&["--no-huge"]);
@@ -233,32 +208,33 @@ pub fn arguments(
         }
     }
     if !given(&["--file-prefix"]) {
-        add(&["--file-prefix", &format!("wedjat-{process}")]);
+        add(&["--file-prefix", &own_prefix(process)]);
     }
     if !given(&["-l", "-c", "--lcores", "-s", "-S"]) && !cpus.is_empty() {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
         add(&["--lcores", &format!("0@({})", list.join(","))]);
     }
     if !given(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
-        let addresses: Vec<&&str> = devices
-            .iter()
-            .filter(|device| is_pci_address(device))
-            .collect();
+        let addresses: Vec<&&str> =
+            devices.iter().filter(|device| is_pci_address(device)).collect();
         addresses.iter().for_each(|address| add(&["-a", address]));
         if addresses.is_empty() {
             add(&["--no-pci"]);
         }
     }
-    devices
-        .iter()
-        .filter(|device| device.contains(',') && !is_pci_address(device))
-        .for_each(|device| {
+    devices.iter().filter(|device| device.contains(',') && !is_pci_address(device)).for_each(
+        |device| {
             add(&["--vdev", device]);
-        });
+        },
+    );
     if !given(&["--log-level"]) {
         add(&["--log-level", "warning"]);
     }
     all
+}
+
+fn own_prefix(process: u32) -> String {
+    format!("wedjat-{process}")
 }
 
 /// `-m512`, `-m` (its value follows), `--vdev=x` and `--vdev` (its value follows) all are the option.
@@ -304,9 +280,7 @@ pub(super) fn errno() -> c_int {
 /// DPDK's text for an error number, of either sign.
 pub(super) fn error_text(number: c_int) -> String {
     // SAFETY: returns a pointer to a static or thread-local string that is copied at once.
-    unsafe { CStr::from_ptr(sys::rte_strerror(number.abs())) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(sys::rte_strerror(number.abs())) }.to_string_lossy().into_owned()
 }
 
 fn refusal(errno: c_int, said: &str, arguments: &[String]) -> EalError {
@@ -376,10 +350,7 @@ impl LogCapture {
         // SAFETY: a null stream means DPDK's default one, standard error.
         unsafe { sys::rte_openlog_stream(std::ptr::null_mut()) };
         let mut text = String::new();
-        let read = self
-            .file
-            .rewind()
-            .and_then(|()| self.file.read_to_string(&mut text));
+        let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
         read.map(|_| text).unwrap_or_default()
     }
 }
@@ -419,22 +390,11 @@ mod tests {
 
     #[test]
     fn pci_addresses_are_told_from_names() {
-        for address in [
-            "0000:03:00.0",
-            "03:00.1",
-            "0002:af:1f.7",
-            "03:00.0,txq_inline=64",
-        ] {
+        for address in ["0000:03:00.0", "03:00.1", "0002:af:1f.7", "03:00.0,txq_inline=64"] {
             assert!(is_pci_address(address), "{address}");
         }
-        for name in [
-            "net_memif0",
-            "net_pcap0,rx_pcap=a:b.c",
-            "eth_af_packet0",
-            "0.0",
-            "",
-            "x:y.z",
-        ] {
+        for name in ["net_memif0", "net_pcap0,rx_pcap=a:b.c", "eth_af_packet0", "0.0", "", "x:y.z"]
+        {
             assert!(!is_pci_address(name), "{name}");
         }
     }

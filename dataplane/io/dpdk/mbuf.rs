@@ -50,13 +50,7 @@ impl Mbuf {
     #[inline(always)]
     fn set_field<T: Copy>(&mut self, offset: u32, value: T) {
         // SAFETY: as in `field`, and the mbuf is ours alone.
-        unsafe {
-            self.0
-                .as_ptr()
-                .byte_add(offset as usize)
-                .cast::<T>()
-                .write(value)
-        }
+        unsafe { self.0.as_ptr().byte_add(offset as usize).cast::<T>().write(value) }
     }
 
     #[inline(always)]

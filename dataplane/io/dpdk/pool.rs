@@ -83,11 +83,7 @@ impl MbufPool {
         let pool =
             unsafe { sys::rte_pktmbuf_pool_create(text.as_ptr(), mbufs, cache, 0, room, ANY_NODE) };
         let pool = NonNull::new(pool).ok_or_else(|| refused(errno()))?;
-        Ok(Self(Arc::new(Mempool {
-            pool,
-            size: mbufs,
-            eal: eal.clone(),
-        })))
+        Ok(Self(Arc::new(Mempool { pool, size: mbufs, eal: eal.clone() })))
     }
 
     /// How many mbufs the pool was made with.

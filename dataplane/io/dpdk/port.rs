@@ -144,12 +144,7 @@ impl Device {
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<QueuePort>), DeviceError> {
         let id = find(name)?;
-        let setup = Setup {
-            id,
-            name,
-            pool,
-            options,
-        };
+        let setup = Setup { id, name, pool, options };
         let info = setup.info()?;
         setup.check_queues(&info)?;
         setup.configure(&info)?;
@@ -163,12 +158,8 @@ impl Device {
         });
         setup.queues()?;
         setup.start()?;
-        let port = |queue| QueuePort {
-            id,
-            queue,
-            _device: Arc::clone(&opened),
-            _one_thread: PhantomData,
-        };
+        let port =
+            |queue| QueuePort { id, queue, _device: Arc::clone(&opened), _one_thread: PhantomData };
         let ports = (0..options.queues).map(port).collect();
         Ok((Self(opened), ports))
     }
@@ -274,12 +265,8 @@ impl Port for QueuePort {
         // they leave the burst without being dropped, and the others move to its front.
         unsafe {
             let start = burst.as_mut_ptr();
-            let sent = usize::from(sys::rte_eth_tx_burst(
-                self.id,
-                self.queue,
-                start.cast(),
-                len as u16,
-            ));
+            let sent =
+                usize::from(sys::rte_eth_tx_burst(self.id, self.queue, start.cast(), len as u16));
             if sent < len {
                 std::ptr::copy(start.add(sent), start, len - sent);
             }
@@ -321,13 +308,7 @@ impl Setup<'_> {
             "net_pcap" => "; name one rx_pcap and one tx_pcap a queue in its --vdev",
             _ => "; give it that many dispatcher cores at most",
         };
-        Err(DeviceError::Queues {
-            name: self.name.to_owned(),
-            driver,
-            asked,
-            most,
-            hint,
-        })
+        Err(DeviceError::Queues { name: self.name.to_owned(), driver, asked, most, hint })
     }
 
     fn configure(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
@@ -387,20 +368,13 @@ impl Setup<'_> {
         if error == 0 {
             return Ok(());
         }
-        Err(DeviceError::Refused {
-            name: self.name.to_owned(),
-            step,
-            reason: error_text(error),
-        })
+        Err(DeviceError::Refused { name: self.name.to_owned(), step, reason: error_text(error) })
     }
 }
 
 /// The port id of a device.
 fn find(name: &str) -> Result<u16, DeviceError> {
-    let absent = || DeviceError::Absent {
-        name: name.to_owned(),
-        present: present(),
-    };
+    let absent = || DeviceError::Absent { name: name.to_owned(), present: present() };
     let short = name.split(',').next().unwrap_or_default();
     let full = if is_pci_address(short) && short.matches(':').count() == 1 {
         format!("0000:{short}")
@@ -426,14 +400,8 @@ fn present() -> String {
         };
         text.map(|text| text.to_string_lossy().into_owned())
     };
-    let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16)
-        .filter_map(named)
-        .collect();
-    if names.is_empty() {
-        "no device at all".to_owned()
-    } else {
-        names.join(", ")
-    }
+    let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(named).collect();
+    if names.is_empty() { "no device at all".to_owned() } else { names.join(", ") }
 }
 
 fn driver_name(info: &sys::rte_eth_dev_info) -> String {
@@ -441,7 +409,5 @@ fn driver_name(info: &sys::rte_eth_dev_info) -> String {
         return "unknown".to_owned();
     }
     // SAFETY: drivers set this to a static string.
-    unsafe { CStr::from_ptr(info.driver_name) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
