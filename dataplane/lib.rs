@@ -4,4 +4,5 @@
 pub mod io;
 pub mod limits;
 pub mod reason;
+pub mod state;
 pub mod wire;

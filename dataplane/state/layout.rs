@@ -1,0 +1,183 @@
+//! Where everything lies in a state region. Writer and readers compute it alike from the region's
+//! shape, which the header and the pools' entries hold.
+//!
+//! | section | words | written by |
+//! |---|---|---|
+//! | header | u64 x [`HEADER_WORDS`] | creator |
+//! | pools | per pool: id, members, policy name in four words | creator |
+//! | servers | u64 per server: address | creator |
+//! | workers | u64 per member: worker id, server | creator |
+//! | neighbours | two u64 per slot | any core |
+//! | reported | per pool, u64 per member: report number, load | any core |
+//! | per core: drift | u64 per member: report number, drift | that core |
+//! | per core: outstanding | u32 per member | that core |
+//! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
+//! | per core: counters | u64 each | that core |
+
+use super::counters;
+use super::region::ALIGN;
+
+/// u64 words of the header.
+pub const HEADER_WORDS: usize = 32;
+/// u64 words of a pool's entry: id, members, and 32 bytes of its policy's name.
+pub const POOL_WORDS: usize = 6;
+
+/// How much of everything there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Dispatcher cores.
+    pub cores: usize,
+    /// Members of each pool.
+    pub pools: Vec<usize>,
+    /// Worker servers.
+    pub servers: usize,
+    /// Slots of the neighbour table.
+    pub neighbours: usize,
+}
+
+/// A pool's place.
+#[derive(Clone, Debug)]
+pub struct PoolLayout {
+    /// Index of its first member among those of all pools.
+    pub first_member: usize,
+    /// How many members it has.
+    pub members: usize,
+    /// Offset of its reported loads.
+    pub reported: usize,
+}
+
+/// An idle list's place.
+#[derive(Clone, Debug)]
+pub struct IdleLayout {
+    /// Offset of its count.
+    pub count: usize,
+    /// Offset of its members.
+    pub members: usize,
+    /// Offset of its places.
+    pub places: usize,
+}
+
+/// A core's place.
+#[derive(Clone, Debug)]
+pub struct CoreLayout {
+    /// Offset of its drifts, over all pools' members.
+    pub drift: usize,
+    /// Offset of its counts of outstanding tasks, over all pools' members.
+    pub outstanding: usize,
+    /// Its idle list for each pool.
+    pub idle: Vec<IdleLayout>,
+    /// Offset of its counters.
+    pub counters: usize,
+}
+
+/// Offsets in bytes from the region's start.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Bytes of it all.
+    pub len: usize,
+    /// Offset of the pools' entries.
+    pub pool_entries: usize,
+    /// Offset of the servers.
+    pub servers: usize,
+    /// Offset of the workers, one per member of every pool.
+    pub workers: usize,
+    /// Members of all pools.
+    pub members: usize,
+    /// Offset of the neighbour table.
+    pub neighbours: usize,
+    /// Each pool's place.
+    pub pools: Vec<PoolLayout>,
+    /// Each core's place.
+    pub cores: Vec<CoreLayout>,
+}
+
+/// Hands out aligned stretches of a region.
+struct Cursor(usize);
+
+impl Cursor {
+    fn take(&mut self, bytes: usize) -> usize {
+        let at = self.0;
+        self.0 = (at + bytes).next_multiple_of(ALIGN);
+        at
+    }
+}
+
+impl Layout {
+    /// Offset of the pools' entries in every layout: behind the header.
+    pub const POOL_ENTRIES: usize = (8 * HEADER_WORDS).next_multiple_of(ALIGN);
+
+    /// The layout of a region of this shape.
+    #[must_use]
+    pub fn new(shape: &Shape) -> Self {
+        let mut cursor = Cursor(Self::POOL_ENTRIES);
+        let members = shape.pools.iter().sum::<usize>();
+        let pool_entries = cursor.take(8 * POOL_WORDS * shape.pools.len());
+        let servers = cursor.take(8 * shape.servers);
+        let workers = cursor.take(8 * members);
+        let neighbours = cursor.take(16 * shape.neighbours);
+        let mut first_member = 0;
+        let mut pools = Vec::with_capacity(shape.pools.len());
+        for &members in &shape.pools {
+            pools.push(PoolLayout { first_member, members, reported: cursor.take(8 * members) });
+            first_member += members;
+        }
+        let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members)).collect();
+        Self { len: cursor.0, pool_entries, servers, workers, members, neighbours, pools, cores }
+    }
+}
+
+fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
+    CoreLayout {
+        drift: cursor.take(8 * members),
+        outstanding: cursor.take(4 * members),
+        idle: pools
+            .iter()
+            .map(|&members| IdleLayout {
+                count: cursor.take(2),
+                members: cursor.take(2 * members),
+                places: cursor.take(2 * members),
+            })
+            .collect(),
+        counters: cursor.take(8 * counters::COUNT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_disjoint_and_aligned() {
+        let shape = Shape { cores: 2, pools: vec![3, 0, 700], servers: 5, neighbours: 64 };
+        let layout = Layout::new(&shape);
+        let mut sections = vec![
+            (0, 8 * HEADER_WORDS),
+            (layout.pool_entries, 8 * POOL_WORDS * 3),
+            (layout.servers, 40),
+            (layout.workers, 8 * 703),
+            (layout.neighbours, 1024),
+        ];
+        for pool in layout.pools.iter().filter(|pool| pool.members > 0) {
+            sections.push((pool.reported, 8 * pool.members));
+        }
+        for core in &layout.cores {
+            sections.push((core.drift, 8 * 703));
+            sections.push((core.outstanding, 4 * 703));
+            sections.push((core.counters, 8 * counters::COUNT));
+            for (idle, pool) in core.idle.iter().zip(&layout.pools) {
+                sections.push((idle.count, 2));
+                if pool.members > 0 {
+                    sections.push((idle.members, 2 * pool.members));
+                    sections.push((idle.places, 2 * pool.members));
+                }
+            }
+        }
+        sections.sort_unstable();
+        for pair in sections.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+            assert!(pair[1].0.is_multiple_of(ALIGN));
+        }
+        let last = sections.last().unwrap();
+        assert!(last.0 + last.1 <= layout.len);
+    }
+}

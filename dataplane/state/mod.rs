@@ -1,0 +1,20 @@
+//! What a node believes about its members, in memory that other processes can read.
+//!
+//! One file holds it all (layout in [`layout`]): the members, their last reported loads (shared by all
+//! cores), and for every core its drift, its idle lists and its counters. Every word has one writing
+//! core but for the reported loads, the neighbours and the members' flags, whose words are
+//! self-contained; so all access is relaxed atomic access and no core ever waits.
+
+pub mod counters;
+pub mod idle;
+pub mod layout;
+pub mod neighbour;
+pub mod region;
+pub mod table;
+pub mod view;
+
+pub use counters::{Counter, Counters};
+pub use idle::IdleList;
+pub use neighbour::Neighbours;
+pub use table::{Snapshot, StateError, Table};
+pub use view::{Load, Member, Picks, Report, View};

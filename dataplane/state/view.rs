@@ -1,0 +1,438 @@
+//! One dispatcher core's view of one pool's members: the values policies decide on.
+//!
+//! A member's load as this core sees it is `reported + drift`: the queue length of its last report,
+//! whichever core that passed, plus what *this* core has sent it since. Both words carry the report's
+//! number, so a core learns from the shared word alone that its drift belongs to an older report
+//! and no longer counts; no core writes another's words.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::idle::IdleList;
+use super::layout::{Layout, Shape};
+use super::region::{Region, Slice};
+
+/// A member's index within its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member(pub u16);
+
+impl Member {
+    /// As an array index.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A queue length in 16.16 fixed point: tasks at a worker, average tasks per worker at a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Load(pub u32);
+
+impl Load {
+    /// One task.
+    pub const ONE: Self = Self(1 << 16);
+
+    /// A whole number of tasks.
+    #[inline]
+    #[must_use]
+    pub const fn tasks(tasks: u16) -> Self {
+        Self((tasks as u32) << 16)
+    }
+
+    /// As a number, for people.
+    #[must_use]
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / 65_536.0
+    }
+}
+
+/// What a member says of itself in a reply or signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Who reports.
+    pub member: Member,
+    /// Its queue, running tasks included.
+    pub load: Load,
+    /// Processing time of the task just answered, 0 when not told.
+    pub service_ns: u32,
+}
+
+impl Report {
+    /// The member has nothing to do.
+    #[inline]
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.load.0 == 0
+    }
+}
+
+/// How tasks found their members; counted by policies, collected by their caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Picks {
+    /// From the idle list.
+    pub idle: u64,
+    /// By comparing two random members.
+    pub po2: u64,
+    /// Those for which a switch would have passed the packet through its pipeline again (Horus 3.3).
+    pub resubmits: u64,
+    /// Messages beyond tasks and replies that the policy asked for (probes, reports).
+    pub messages: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct View {
+    reported: Slice<AtomicU64>,
+    drift: Slice<AtomicU64>,
+    outstanding: Slice<AtomicU32>,
+    /// The other cores' counts of outstanding tasks: a reply may pass another core than its task did.
+    elsewhere: Vec<Slice<AtomicU32>>,
+    active: Vec<Member>,
+    place: Vec<u16>,
+    idle: IdleList,
+    settled: Vec<Settled>,
+    /// How tasks found their members so far.
+    pub picks: Picks,
+}
+
+/// Least number of tasks seen in flight to a member over a window of its replies.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    replies: u8,
+    least: u32,
+}
+
+impl Settled {
+    const FRESH: Self = Self { replies: 0, least: u32::MAX };
+    /// Replies in a window.
+    const WINDOW: u8 = 64;
+}
+
+const NOWHERE: u16 = u16::MAX;
+
+#[inline]
+const fn pack(report: u32, load: u32) -> u64 {
+    (report as u64) << 32 | load as u64
+}
+
+impl View {
+    /// Views of one pool with `members` members for `cores` cores, on the heap: what the simulator
+    /// and embedders without a state file use. All members are active and on no idle list.
+    #[must_use]
+    pub fn heap(members: usize, cores: usize) -> Vec<Self> {
+        let layout = Layout::new(&Shape { cores, pools: vec![members], servers: 0, neighbours: 0 });
+        let region = Region::heap(layout.len);
+        (0..cores).map(|core| Self::new(&region, &layout, core, 0)).collect()
+    }
+
+    /// The view of `pool` by `core` in a region of that layout.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
+        let first = layout.pools[pool].first_member;
+        let members = layout.pools[pool].members;
+        let own = &layout.cores[core];
+        let outstanding = |core: usize| {
+            region.slice::<AtomicU32>(layout.cores[core].outstanding + 4 * first, members)
+        };
+        let idle = &own.idle[pool];
+        Self {
+            reported: region.slice(layout.pools[pool].reported, members),
+            drift: region.slice(own.drift + 8 * first, members),
+            outstanding: outstanding(core),
+            elsewhere: (0..layout.cores.len())
+                .filter(|&other| other != core)
+                .map(outstanding)
+                .collect(),
+            active: (0..members as u16).map(Member).collect(),
+            place: (0..members as u16).collect(),
+            idle: IdleList::new(
+                region.slice(idle.count, 1),
+                region.slice(idle.members, members),
+                region.slice(idle.places, members),
+            ),
+            settled: vec![Settled::FRESH; members],
+            picks: Picks::default(),
+        }
+    }
+
+    /// Members of the pool, active or not.
+    #[inline]
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.reported.len()
+    }
+
+    /// The members that may be chosen, in no particular order.
+    #[inline]
+    #[must_use]
+    pub fn active(&self) -> &[Member] {
+        &self.active
+    }
+
+    /// `member` may be chosen.
+    #[inline]
+    #[must_use]
+    pub fn is_active(&self, member: Member) -> bool {
+        self.place[member.index()] != NOWHERE
+    }
+
+    /// Lets `member` be chosen, or no longer; it also leaves the idle list then.
+    pub fn set_active(&mut self, member: Member, active: bool) {
+        if active == self.is_active(member) {
+            return;
+        }
+        if active {
+            self.place[member.index()] = self.active.len() as u16;
+            self.active.push(member);
+        } else {
+            let place = self.place[member.index()];
+            self.active.swap_remove(usize::from(place));
+            if let Some(&moved) = self.active.get(usize::from(place)) {
+                self.place[moved.index()] = place;
+            }
+            self.place[member.index()] = NOWHERE;
+            self.idle.remove(member);
+        }
+    }
+
+    /// The members this core believes idle.
+    #[inline]
+    #[must_use]
+    pub fn idle(&self) -> &IdleList {
+        &self.idle
+    }
+
+    /// The members this core believes idle, to be changed.
+    #[inline]
+    pub fn idle_mut(&mut self) -> &mut IdleList {
+        &mut self.idle
+    }
+
+    /// The last reported load of `member`, and what this core has sent it since.
+    #[inline]
+    #[must_use]
+    pub fn load_and_drift(&self, member: Member) -> (Load, Load) {
+        let reported = self.reported[member.index()].load(Relaxed);
+        let drift = self.drift[member.index()].load(Relaxed);
+        // A drift noted against an older report has been answered by it. A mask, not a branch.
+        let current =
+            0_u32.wrapping_sub(u32::from((drift >> 32) as u32 == (reported >> 32) as u32));
+        (Load(reported as u32), Load(drift as u32 & current))
+    }
+
+    /// Reported load plus drift.
+    #[inline]
+    #[must_use]
+    pub fn estimate(&self, member: Member) -> u64 {
+        let (load, drift) = self.load_and_drift(member);
+        u64::from(load.0) + u64::from(drift.0)
+    }
+
+    /// The last reported load alone.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, member: Member) -> Load {
+        Load(self.reported[member.index()].load(Relaxed) as u32)
+    }
+
+    /// Number of reports taken from `member`, modulo 2^32.
+    #[must_use]
+    pub fn reports(&self, member: Member) -> u32 {
+        (self.reported[member.index()].load(Relaxed) >> 32) as u32
+    }
+
+    /// Notes `by` more load sent to `member`, saturating: [`Load::ONE`] to a worker, its share to a leaf.
+    #[inline]
+    pub fn add_drift(&mut self, member: Member, by: Load) {
+        let reported = self.reported[member.index()].load(Relaxed);
+        let (_, drift) = self.load_and_drift(member);
+        let word = pack((reported >> 32) as u32, drift.0.saturating_add(by.0));
+        self.drift[member.index()].store(word, Relaxed);
+    }
+
+    /// Counts a task sent to `member`.
+    #[inline]
+    pub fn sent(&mut self, member: Member) {
+        self.add_drift(member, Load::ONE);
+        self.balance(member, 1);
+    }
+
+    /// Counts a task answered by `member`.
+    #[inline]
+    pub fn answered(&mut self, member: Member) {
+        self.balance(member, -1);
+    }
+
+    #[inline]
+    fn balance(&mut self, member: Member, by: i32) {
+        let count = &self.outstanding[member.index()];
+        let new = count.load(Relaxed).wrapping_add_signed(by);
+        // Alone, a core cannot have more answers than tasks: a surplus answer is a duplicate.
+        let new = if self.elsewhere.is_empty() && (new as i32) < 0 { 0 } else { new };
+        count.store(new, Relaxed);
+    }
+
+    /// Tasks sent to `member` and not answered, over all cores.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self, member: Member) -> u32 {
+        let mut total = self.outstanding[member.index()].load(Relaxed);
+        for other in &self.elsewhere {
+            total = total.wrapping_add(other[member.index()].load(Relaxed));
+        }
+        (total as i32).max(0) as u32
+    }
+
+    /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.
+    #[inline]
+    pub fn set_load(&mut self, member: Member, load: Load) {
+        let word = &self.reported[member.index()];
+        let report = ((word.load(Relaxed) >> 32) as u32).wrapping_add(1);
+        word.store(pack(report, load.0), Relaxed);
+    }
+
+    /// Takes a report and keeps as drift what was still on its way when the member answered: the
+    /// tasks outstanding beyond those it reports. Returns how many.
+    #[inline]
+    pub fn set_load_keeping_in_flight(&mut self, member: Member, load: Load) -> u32 {
+        let in_flight = self.outstanding(member).saturating_sub(load.0 >> 16);
+        let in_flight = in_flight - self.settle(member, in_flight);
+        self.set_load(member, load);
+        self.add_drift(member, Load(in_flight.saturating_mul(Load::ONE.0)));
+        in_flight
+    }
+
+    /// Watches the tasks in flight to `member` at each of its replies, and returns how many of them
+    /// are now written off as lost. Lost tasks would otherwise stay in flight for ever; since traffic
+    /// to one member pauses now and then, what never leaves the count over 64 replies is lost.
+    #[inline]
+    pub fn settle(&mut self, member: Member, in_flight: u32) -> u32 {
+        let settled = &mut self.settled[member.index()];
+        settled.least = settled.least.min(in_flight);
+        settled.replies += 1;
+        if settled.replies < Settled::WINDOW {
+            return 0;
+        }
+        let lost = settled.least;
+        *settled = Settled::FRESH;
+        self.write_off(member, lost);
+        lost
+    }
+
+    /// Takes `lost` tasks off the count of those outstanding at `member`.
+    pub fn write_off(&mut self, member: Member, lost: u32) {
+        self.balance(member, -(lost.min(i32::MAX as u32) as i32));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(members: usize) -> View {
+        View::heap(members, 1).remove(0)
+    }
+
+    const A: Member = Member(0);
+    const B: Member = Member(1);
+
+    #[test]
+    fn a_report_replaces_load_and_drift() {
+        let mut view = view(2);
+        view.sent(A);
+        view.sent(A);
+        assert_eq!(view.estimate(A), 2 << 16);
+        view.set_load(A, Load::tasks(5));
+        assert_eq!(view.load_and_drift(A), (Load::tasks(5), Load(0)));
+        view.sent(A);
+        assert_eq!(view.estimate(A), 6 << 16);
+        assert_eq!(view.estimate(B), 0);
+    }
+
+    #[test]
+    fn drift_saturates() {
+        let mut view = view(1);
+        view.add_drift(A, Load(u32::MAX - 1));
+        view.sent(A);
+        view.sent(A);
+        assert_eq!(view.load_and_drift(A).1, Load(u32::MAX));
+        view.set_load(A, Load::tasks(u16::MAX));
+        view.add_drift(A, Load(u32::MAX));
+        assert_eq!(view.estimate(A), u64::from(u32::MAX) + (0xFFFF << 16));
+    }
+
+    #[test]
+    fn each_core_has_its_drift_and_all_share_the_reports() {
+        let mut views = View::heap(1, 2);
+        let mut second = views.pop().unwrap();
+        let mut first = views.pop().unwrap();
+        first.sent(A);
+        second.sent(A);
+        second.sent(A);
+        assert_eq!((first.estimate(A), second.estimate(A)), (1 << 16, 2 << 16));
+        assert_eq!(first.outstanding(A), 3);
+        // The reply passes the first core; the second forgets its drift without being told.
+        first.answered(A);
+        first.set_load(A, Load::tasks(1));
+        assert_eq!((first.estimate(A), second.estimate(A)), (1 << 16, 1 << 16));
+        assert_eq!(second.outstanding(A), 2);
+        // Answers may pass another core than their tasks did.
+        first.answered(A);
+        first.answered(A);
+        assert_eq!((first.outstanding(A), second.outstanding(A)), (0, 0));
+    }
+
+    #[test]
+    fn in_flight_tasks_are_not_forgotten() {
+        let mut view = view(1);
+        for _ in 0..4 {
+            view.sent(A);
+        }
+        // The member answers one and has one queued: two have not reached it yet.
+        view.answered(A);
+        assert_eq!(view.set_load_keeping_in_flight(A, Load::tasks(1)), 2);
+        assert_eq!(view.load_and_drift(A), (Load::tasks(1), Load::tasks(2)));
+    }
+
+    #[test]
+    fn lost_tasks_are_written_off() {
+        let mut view = view(1);
+        for _ in 0..3 {
+            view.sent(A); // lost
+        }
+        for _ in 0..2 * usize::from(Settled::WINDOW) {
+            view.sent(A);
+            view.answered(A);
+            view.set_load_keeping_in_flight(A, Load(0));
+        }
+        assert_eq!(view.outstanding(A), 0);
+        assert_eq!(view.estimate(A), 0);
+    }
+
+    #[test]
+    fn duplicate_answers_do_not_wrap() {
+        let mut view = view(1);
+        view.answered(A);
+        view.answered(A);
+        assert_eq!(view.outstanding(A), 0);
+        view.sent(A);
+        assert_eq!(view.outstanding(A), 1);
+    }
+
+    #[test]
+    fn inactive_members_leave_and_return() {
+        let mut view = view(3);
+        view.idle_mut().insert(B);
+        view.set_active(B, false);
+        view.set_active(B, false);
+        assert_eq!(view.active(), [A, Member(2)]);
+        assert!(view.idle().is_empty() && !view.is_active(B));
+        view.set_active(A, false);
+        assert_eq!(view.active(), [Member(2)]);
+        view.set_active(B, true);
+        view.set_active(A, true);
+        assert_eq!(view.active(), [Member(2), B, A]);
+    }
+}
