@@ -3,6 +3,7 @@
 
 pub mod io;
 pub mod limits;
+pub mod policy;
 pub mod reason;
 pub mod state;
 pub mod wire;

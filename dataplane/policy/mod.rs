@@ -1,0 +1,271 @@
+//! Scheduling policies: values in, a member out.
+//!
+//! A policy sees a task's values, one core's [`View`] of the pool and a random source; never bytes, ports
+//! or clocks. The simulator and the dataplane drive the same types through [`Dispatcher`]. Names and
+//! parameters are in [`catalogue`]; each policy's file cites its paper and states its deviations.
+
+mod catalogue;
+mod horus;
+mod jsq;
+mod racksched;
+mod random;
+mod round_robin;
+
+pub use catalogue::{CATALOGUE, Entry, PolicyError, PolicySpec};
+pub use horus::{Horus, HorusInflight};
+pub use jsq::Jsq;
+pub use racksched::RackSched;
+pub use random::Random;
+pub use round_robin::RoundRobin;
+
+use enum_dispatch::enum_dispatch;
+use rand::{Rng as _, SeedableRng};
+
+use crate::state::{Load, Member, Report, View};
+
+/// The random source of policies: seedable, and its stream never changes between releases.
+pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
+
+/// What a policy may know of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Task type, 0 when unknown.
+    pub class: u16,
+}
+
+/// A policy's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// The member chosen.
+    pub member: Member,
+    /// It was believed idle (the task header's `qlen`, Horus's idleSelected).
+    pub idle: bool,
+}
+
+/// Which of a node's dispatcher cores this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Its number, from 0.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Core {
+    /// The only core.
+    pub const ONLY: Self = Self { index: 0, count: 1 };
+}
+
+/// A way to choose a member for a task. [`Policy::pick`] is the only hook that must be there.
+///
+/// The caller counts the task as sent ([`View::sent`]) after each pick, and as answered
+/// ([`View::answered`]) before each `on_reply`.
+#[enum_dispatch]
+pub trait Policy {
+    /// Chooses among the view's active members; none when no member may have the task now.
+    fn pick(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick>;
+
+    /// Chooses for a run of tasks, one after the other, each counted as sent before the next is
+    /// looked at. One call per burst, so that the policy is known at compile time within the loop.
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        for (task, pick) in tasks.iter().zip(picks) {
+            *pick = self.pick(task, view, rng);
+            if let Some(pick) = pick {
+                view.sent(pick.member);
+            }
+        }
+    }
+
+    /// A member reported.
+    fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
+        view.set_load(report.member, report.load);
+    }
+
+    /// The active members changed, or the policy starts: what it derives from them is stale.
+    fn on_members(&mut self, _core: Core, _view: &mut View) {}
+
+    /// Time passed; called now and then.
+    fn on_tick(&mut self, _now_ns: u64, _view: &mut View, _rng: &mut Rng) {}
+}
+
+/// Every policy, so that a pool's is chosen when it starts and known within a burst.
+#[enum_dispatch(Policy)]
+#[derive(Clone, Debug)]
+pub enum AnyPolicy {
+    /// Idle list, then power of two on load plus drift.
+    Horus,
+    /// As Horus, never forgetting tasks in flight.
+    HorusInflight,
+    /// Power of two on reported loads.
+    RackSched,
+    /// Uniform.
+    Random,
+    /// One after the other.
+    RoundRobin,
+    /// Least outstanding tasks.
+    Jsq,
+}
+
+/// One core's scheduler of one pool: a policy, what it decides on, and its random source.
+#[derive(Debug)]
+pub struct Dispatcher {
+    policy: AnyPolicy,
+    view: View,
+    rng: Rng,
+    core: Core,
+}
+
+impl Dispatcher {
+    /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
+    #[must_use]
+    pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
+        let mut dispatcher =
+            Self { policy: spec.build(), view, rng: Rng::seed_from_u64(seed), core };
+        dispatcher.policy.on_members(core, &mut dispatcher.view);
+        dispatcher
+    }
+
+    /// Chooses for a run of tasks, counting each as sent.
+    #[inline]
+    pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
+        self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+    }
+
+    /// Takes the report that came with a reply.
+    #[inline]
+    pub fn reply(&mut self, report: &Report) {
+        self.view.answered(report.member);
+        self.policy.on_reply(report, &mut self.view, &mut self.rng);
+    }
+
+    /// Takes a report that came without a reply, in a keep-alive for instance.
+    pub fn refresh(&mut self, report: &Report) {
+        self.policy.on_reply(report, &mut self.view, &mut self.rng);
+    }
+
+    /// Lets a member be chosen, or no longer.
+    pub fn set_active(&mut self, member: Member, active: bool) {
+        if self.view.is_active(member) != active {
+            self.view.set_active(member, active);
+            self.policy.on_members(self.core, &mut self.view);
+        }
+    }
+
+    /// Replaces the policy between bursts; what is known of the members stays.
+    pub fn change(&mut self, spec: &PolicySpec) {
+        self.policy = spec.build();
+        self.policy.on_members(self.core, &mut self.view);
+    }
+
+    /// Lets the policy see time pass.
+    pub fn tick(&mut self, now_ns: u64) {
+        self.policy.on_tick(now_ns, &mut self.view, &mut self.rng);
+    }
+
+    /// What it decides on.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// What it decides on, to be changed.
+    #[inline]
+    pub fn view_mut(&mut self) -> &mut View {
+        &mut self.view
+    }
+}
+
+/// The seed of one random stream of a node, from the node's seed and the stream's place.
+#[must_use]
+pub fn stream_seed(seed: u64, core: usize, pool: usize) -> u64 {
+    // Two steps of SplitMix64, so that neighbouring places have unrelated seeds.
+    let place = (core as u64) << 32 | pool as u64;
+    let mut mix = rand_xoshiro::SplitMix64::seed_from_u64(seed);
+    rand_xoshiro::SplitMix64::seed_from_u64(mix.next_u64() ^ place).next_u64()
+}
+
+/// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
+/// rejection: the bias is below n / 2^32).
+#[inline]
+fn below(n: usize, bits: u32) -> usize {
+    ((u64::from(bits) * n as u64) >> 32) as usize
+}
+
+/// A uniform member, none when there are no members.
+#[inline]
+fn sample_one(view: &View, rng: &mut Rng) -> Option<Member> {
+    let active = view.active();
+    active.get(below(active.len(), rng.next_u64() as u32)).copied()
+}
+
+/// Two distinct members in random order; a lone member twice.
+#[inline]
+fn sample_two(view: &View, rng: &mut Rng) -> Option<(Member, Member)> {
+    let active = view.active();
+    let n = active.len();
+    if n < 2 {
+        return active.first().map(|&only| (only, only));
+    }
+    let bits = rng.next_u64();
+    let first = below(n, bits as u32);
+    let second = below(n - 1, (bits >> 32) as u32);
+    let second = second + usize::from(second >= first);
+    Some((active[first], active[second]))
+}
+
+/// Puts this core's share of the active members, believed idle, on its idle list: a node that starts
+/// knows of no load, and two cores must not both believe a worker to be theirs (JIQ).
+fn share_idle(core: Core, view: &mut View) {
+    for place in 0..view.active().len() {
+        let member = view.active()[place];
+        let fresh = view.reports(member) == 0 && view.outstanding(member) == 0;
+        if fresh && member.index() % core.count == core.index {
+            view.idle_mut().insert(member);
+        }
+    }
+}
+
+/// Keeps the idle list true to a report: in when idle, out when not. Idempotent, so that a lost reply or
+/// a lost task takes no member off for ever.
+#[inline]
+fn note_idleness(member: Member, idle: bool, view: &mut View) {
+    if !idle {
+        view.idle_mut().remove(member);
+    } else if view.is_active(member) {
+        view.idle_mut().insert(member);
+    }
+}
+
+/// One of a pair, chosen without a branch: the outcome is a coin toss, and a mispredicted branch costs
+/// as much as the rest of the decision.
+#[inline]
+fn select<T>(second: bool, a: T, b: T) -> T {
+    std::hint::select_unpredictable(second, b, a)
+}
+
+/// Power of two on load plus drift, counting the picks for which a switch would have passed the packet
+/// through its pipeline again: those where the drift of the member with the smaller *load* exceeds the
+/// difference of the loads (Horus 3.3). A switch then folds drift into load, which makes the next such
+/// packet rarer; this counts as if it did not, so it is an upper bound.
+#[inline]
+fn pick_of_two(view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    let (a, b) = sample_two(view, rng)?;
+    let (load_a, drift_a) = view.load_and_drift(a);
+    let (load_b, drift_b) = view.load_and_drift(b);
+    let total = |load: Load, drift: Load| u64::from(load.0) + u64::from(drift.0);
+    let member = select(total(load_b, drift_b) < total(load_a, drift_a), a, b);
+    let lazy_drift = select(load_b < load_a, drift_a, drift_b);
+    view.picks.po2 += 1;
+    view.picks.resubmits += u64::from(lazy_drift.0 > load_a.0.abs_diff(load_b.0));
+    Some(Pick { member, idle: false })
+}
+
+#[cfg(test)]
+mod tests;

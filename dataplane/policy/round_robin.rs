@@ -1,0 +1,27 @@
+//! One member after the other.
+
+use super::{Core, Pick, Policy, Rng, Task};
+use crate::state::View;
+
+/// Cycles over the active members; cores start at different ones.
+#[derive(Clone, Debug, Default)]
+pub struct RoundRobin {
+    next: usize,
+}
+
+impl Policy for RoundRobin {
+    #[inline]
+    fn pick(&mut self, _task: &Task, view: &mut View, _rng: &mut Rng) -> Option<Pick> {
+        let active = view.active();
+        if self.next >= active.len() {
+            self.next = 0;
+        }
+        let member = *active.get(self.next)?;
+        self.next += 1;
+        Some(Pick { member, idle: false })
+    }
+
+    fn on_members(&mut self, core: Core, view: &mut View) {
+        self.next = view.active().len() * core.index / core.count;
+    }
+}

@@ -1,0 +1,185 @@
+//! What policies promise, held against small views.
+
+use super::*;
+use crate::state::Load;
+
+fn dispatcher(policy: &str, members: usize) -> Dispatcher {
+    let view = View::heap(members, 1).remove(0);
+    Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
+}
+
+fn picks(dispatcher: &mut Dispatcher, count: usize) -> Vec<Option<Pick>> {
+    let mut picks = vec![None; count];
+    dispatcher.schedule(&vec![Task::default(); count], &mut picks);
+    picks
+}
+
+fn pick(dispatcher: &mut Dispatcher) -> Pick {
+    picks(dispatcher, 1)[0].unwrap()
+}
+
+fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
+    let report = Report { member: Member(member), load: Load::tasks(queue), service_ns: 0 };
+    dispatcher.reply(&report);
+}
+
+/// How often each member was chosen.
+fn histogram(picks: &[Option<Pick>], members: usize) -> Vec<usize> {
+    let mut counts = vec![0; members];
+    for pick in picks.iter().flatten() {
+        counts[pick.member.index()] += 1;
+    }
+    counts
+}
+
+#[test]
+fn every_policy_copes_with_no_one_and_two_members() {
+    for entry in CATALOGUE {
+        let mut none = dispatcher(entry.name, 0);
+        assert_eq!(picks(&mut none, 3), [None; 3], "{}", entry.name);
+        let mut one = dispatcher(entry.name, 1);
+        assert_eq!(histogram(&picks(&mut one, 5), 1), [5], "{}", entry.name);
+        let mut two = dispatcher(entry.name, 2);
+        two.set_active(Member(0), false);
+        assert_eq!(histogram(&picks(&mut two, 5), 2), [0, 5], "{}", entry.name);
+        two.set_active(Member(1), false);
+        assert_eq!(picks(&mut two, 2), [None; 2], "{}", entry.name);
+        two.set_active(Member(0), true);
+        assert_eq!(histogram(&picks(&mut two, 5), 2), [5, 0], "{}", entry.name);
+    }
+}
+
+#[test]
+fn equal_seeds_make_equal_choices_and_others_do_not() {
+    for entry in CATALOGUE {
+        let run = |seed: u64| {
+            let view = View::heap(64, 1).remove(0);
+            let spec = entry.name.parse().unwrap();
+            let mut dispatcher = Dispatcher::new(&spec, view, Core::ONLY, seed);
+            let mut all = Vec::new();
+            for round in 0..200_u16 {
+                all.extend(picks(&mut dispatcher, 3));
+                reply(&mut dispatcher, round % 64, round % 5);
+            }
+            all
+        };
+        assert_eq!(run(1), run(1), "{}", entry.name);
+        if entry.name != "round-robin" {
+            assert_ne!(run(1), run(2), "{}", entry.name);
+        }
+    }
+}
+
+#[test]
+fn uniform_choices_are_uniform() {
+    // 64,000 draws over 64 members: 1,000 each with a deviation of 31; six of them allowed.
+    for policy in ["random", "racksched"] {
+        let mut dispatcher = dispatcher(policy, 64);
+        let counts = histogram(&picks(&mut dispatcher, 64_000), 64);
+        assert!(counts.iter().all(|count| count.abs_diff(1000) < 190), "{policy} {counts:?}");
+    }
+}
+
+#[test]
+fn jsq_breaks_ties_uniformly() {
+    let mut counts = [0; 3];
+    for seed in 0..3000 {
+        let view = View::heap(3, 1).remove(0);
+        let mut dispatcher = Dispatcher::new(&"jsq".parse().unwrap(), view, Core::ONLY, seed);
+        counts[pick(&mut dispatcher).member.index()] += 1;
+    }
+    assert!(counts.iter().all(|&count: &usize| count.abs_diff(1000) < 160), "{counts:?}");
+}
+
+#[test]
+fn horus_takes_idle_members_first_and_each_once() {
+    let mut horus = dispatcher("horus", 8);
+    let first = picks(&mut horus, 8);
+    assert!(first.iter().flatten().all(|pick| pick.idle));
+    assert_eq!(histogram(&first, 8), [1; 8]);
+    assert!(!pick(&mut horus).idle);
+    reply(&mut horus, 5, 0);
+    reply(&mut horus, 5, 0); // a duplicate changes nothing
+    assert_eq!(pick(&mut horus), Pick { member: Member(5), idle: true });
+    assert!(!pick(&mut horus).idle);
+}
+
+#[test]
+fn horus_takes_a_busy_member_off_its_idle_list() {
+    let mut horus = dispatcher("horus", 2);
+    reply(&mut horus, 1, 3);
+    assert_eq!(pick(&mut horus), Pick { member: Member(0), idle: true });
+    // Both busy now: load 3 against a drift of 1.
+    assert_eq!(pick(&mut horus), Pick { member: Member(0), idle: false });
+}
+
+#[test]
+fn horus_compares_load_plus_drift_and_racksched_load_alone() {
+    let prepare = |policy: &str| {
+        let mut dispatcher = dispatcher(policy, 2);
+        reply(&mut dispatcher, 0, 2);
+        reply(&mut dispatcher, 1, 4);
+        dispatcher
+    };
+    // 2 and 4: two to the first, then the tie is anyone's.
+    let mut horus = prepare("horus");
+    assert_eq!(histogram(&picks(&mut horus, 2), 2), [2, 0]);
+    assert_eq!(horus.view().picks.resubmits, 0);
+    assert_eq!(histogram(&picks(&mut horus, 20), 2), [10, 10]);
+    assert!(horus.view().picks.resubmits > 0);
+    let mut racksched = prepare("racksched");
+    assert_eq!(histogram(&picks(&mut racksched, 20), 2), [20, 0]);
+}
+
+#[test]
+fn horus_forgets_tasks_in_flight_and_horus_inflight_does_not() {
+    let after = |policy: &str| {
+        let mut dispatcher = dispatcher(policy, 1);
+        picks(&mut dispatcher, 3);
+        reply(&mut dispatcher, 0, 0); // the first is done; two are still on their way
+        (dispatcher.view().estimate(Member(0)) >> 16, dispatcher.view().idle().len())
+    };
+    assert_eq!(after("horus"), (0, 1));
+    assert_eq!(after("horus-inflight"), (2, 0));
+}
+
+#[test]
+fn cores_start_with_disjoint_idle_members() {
+    let spec: PolicySpec = "horus".parse().unwrap();
+    let cores = View::heap(9, 2)
+        .into_iter()
+        .enumerate()
+        .map(|(index, view)| Dispatcher::new(&spec, view, Core { index, count: 2 }, index as u64));
+    let idle: Vec<_> = cores.map(|core| core.view().idle().len()).collect();
+    assert_eq!(idle, [5, 4]);
+}
+
+#[test]
+fn a_policy_changes_and_knowledge_stays() {
+    let mut dispatcher = dispatcher("racksched", 2);
+    reply(&mut dispatcher, 0, 9);
+    reply(&mut dispatcher, 1, 1);
+    dispatcher.change(&"horus".parse().unwrap());
+    assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5]);
+}
+
+#[test]
+fn names_parse_and_errors_say_what_is_allowed() {
+    for entry in CATALOGUE {
+        let spec: PolicySpec = entry.name.parse().unwrap();
+        assert_eq!(spec.to_string().parse::<PolicySpec>().unwrap(), spec);
+    }
+    let error = |text: &str| text.parse::<PolicySpec>().unwrap_err().to_string();
+    assert!(error("hours").contains("known: horus"), "{}", error("hours"));
+    assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
+    assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
+}
+
+#[test]
+fn stream_seeds_differ() {
+    let mut seeds: Vec<_> =
+        (0..8).flat_map(|core| (0..8).map(move |pool| stream_seed(7, core, pool))).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 64);
+}
