@@ -2,9 +2,19 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod engine;
 pub mod grammar;
+pub mod host;
 pub mod latency;
+pub mod load;
+pub mod outstanding;
+pub mod payload;
 pub mod rate;
+pub mod reflector;
 pub mod seed;
+pub mod send;
 pub mod service;
 pub mod stationary;
+pub mod tally;
+pub mod target;
+pub mod template;

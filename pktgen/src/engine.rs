@@ -1,0 +1,662 @@
+//! The generator on one core: sends what is due, takes answers in, counts. It has no clock and no random
+//! source of its own, so tests run it on made-up time and the network alike.
+
+use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::wire::arp;
+
+use crate::arrival::{BurstsTooLong, Schedule};
+use crate::host::{Answer, Heard, Host};
+use crate::load::Load;
+use crate::outstanding::{Outstanding, Stray};
+use crate::seed::CoreSeeds;
+use crate::send::Pacer;
+use crate::tally::{Clock, Tally};
+use crate::target::Target;
+use crate::template::{Task, Template};
+
+/// An unanswered ARP question is asked again after this.
+const ASK_AGAIN_S: f64 = 0.1;
+/// The next hop has so long to answer ARP.
+const RESOLVE_S: f64 = 10.0;
+/// After the last due time the backlog may still go out for so long; the rest is unsent.
+const GRACE_S: f64 = 0.001;
+/// Unsent tasks counted in one poll, so that no poll takes long.
+const LEAVE_MAX: usize = 4096;
+/// Tasks on their way that are remembered: a second of them, within these bounds (powers of two).
+const OUTSTANDING_BITS: std::ops::RangeInclusive<u32> = 12..=22;
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Asking for the next hop's MAC address.
+    Resolving,
+    /// The next hop did not answer: the run is over.
+    Unresolved,
+    /// Sending, not measuring yet.
+    WarmingUp,
+    /// Sending and measuring.
+    Measuring,
+    /// All is sent; waiting for answers.
+    Draining,
+    /// The run is over.
+    Done,
+}
+
+impl Phase {
+    /// Nothing more will happen.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Unresolved | Self::Done)
+    }
+}
+
+/// A generator that cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// Bursts and rate contradict each other.
+    #[error(transparent)]
+    Bursts(#[from] BurstsTooLong),
+    /// A frame does not fit into a buffer.
+    #[error("frames of {0} bytes do not fit into the pool's buffers; choose a smaller size")]
+    FrameTooLong(usize),
+}
+
+/// Times of a run, in ticks; `start` moves to when the next hop is known.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    warmup: u64,
+    duration: u64,
+    grace: u64,
+    drain: u64,
+    ask_again: u64,
+    resolve: u64,
+}
+
+/// The generator on one core.
+pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
+    port: P,
+    pool: L,
+    host: Host,
+    template: Template,
+    app: u32,
+    extended: bool,
+    load: Load,
+    schedule: Schedule,
+    seeds: CoreSeeds,
+    times: Times,
+    tick_ns: f64,
+    phase: Phase,
+    pacer: Option<Pacer>,
+    /// Built and not yet taken by the device; their sequence numbers are consecutive.
+    pending: Burst<P::Buf>,
+    pending_seq: u32,
+    incoming: Burst<P::Buf>,
+    control: Burst<P::Buf>,
+    outstanding: Outstanding,
+    tally: Tally,
+    /// While resolving: when to give up and when to ask next. Afterwards: when the load ends.
+    deadline: u64,
+    ask_at: u64,
+}
+
+impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
+    /// A generator for `core` of the load's cores, on a clock of `hz` ticks a second. It starts when first polled.
+    ///
+    /// # Errors
+    /// When arrivals and rate contradict each other, or a frame does not fit into a buffer of `pool`.
+    /// Call [`Load::self_test`] first, once for all cores.
+    pub fn new(
+        load: &Load,
+        target: &Target,
+        core: u32,
+        hz: f64,
+        port: P,
+        mut pool: L,
+    ) -> Result<Self, SetupError> {
+        let schedule = load.schedule(hz)?;
+        let seeds = CoreSeeds::derive(load.seed, core);
+        // Answers to an earlier run with another seed are not taken for ours.
+        let app = seeds.arrivals.seed as u32;
+        let template = Template::new(&target.frame(app));
+        let frame_len = template.frame_len();
+        if pool.take().is_some_and(|mut buf| !buf.resize(frame_len)) {
+            return Err(SetupError::FrameTooLong(frame_len));
+        }
+        let ticks = |seconds: f64| (seconds * hz).round() as u64;
+        let times = Times {
+            warmup: ticks(load.warmup_s),
+            duration: ticks(load.duration_s),
+            grace: ticks(load.late_after_s.max(GRACE_S)),
+            drain: ticks(load.drain_s),
+            ask_again: ticks(ASK_AGAIN_S),
+            resolve: ticks(RESOLVE_S),
+        };
+        let tick_ns = 1e9 / hz;
+        let clock = Clock { start: 0, window_ticks: 1, tick_ns, late_ticks: 0 };
+        Ok(Self {
+            port,
+            pool,
+            host: target.host(),
+            template,
+            app,
+            extended: target.extended,
+            load: load.clone(),
+            schedule,
+            seeds,
+            times,
+            tick_ns,
+            phase: Phase::Resolving,
+            pacer: None,
+            pending: Burst::new(),
+            pending_seq: 0,
+            incoming: Burst::new(),
+            control: Burst::new(),
+            outstanding: Outstanding::new(outstanding_bits(load)),
+            tally: Tally::new(clock, load.windows, load.service.classes()),
+            deadline: 0,
+            ask_at: 0,
+        })
+    }
+
+    /// Sends what is due at `now`, then takes in what has come.
+    #[inline]
+    pub fn poll(&mut self, now: u64) -> Phase {
+        self.transmit(now);
+        self.receive(now);
+        self.phase
+    }
+
+    /// Where the run stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Sends what is due at `now`. Calls with a fresh clock for each half are more exact than
+    /// [`Generator::poll`].
+    #[inline]
+    pub fn transmit(&mut self, now: u64) {
+        match self.phase {
+            Phase::WarmingUp | Phase::Measuring => self.send_due(now),
+            Phase::Resolving => self.resolve(now),
+            Phase::Draining => self.drain(now),
+            Phase::Unresolved | Phase::Done => {}
+        }
+    }
+
+    fn resolve(&mut self, now: u64) {
+        if self.host.next_hop_mac().is_some() {
+            return self.start(now);
+        }
+        if self.deadline == 0 {
+            self.deadline = now.saturating_add(self.times.resolve).max(1);
+        }
+        if now >= self.deadline {
+            self.phase = Phase::Unresolved;
+        } else if now >= self.ask_at {
+            self.ask_at = now + self.times.ask_again;
+            let Some(mut question) = self.pool.take() else { return };
+            if question.resize(arp::FRAME_LEN) {
+                self.host.ask(question.bytes_mut());
+                self.control.push(question);
+                self.send_control();
+            }
+        }
+    }
+
+    fn start(&mut self, now: u64) {
+        if let Some(mac) = self.host.next_hop_mac() {
+            self.template.set_next_hop(mac);
+        }
+        let measured_from = now + self.times.warmup;
+        self.deadline = measured_from + self.times.duration;
+        let clock = Clock {
+            start: measured_from,
+            window_ticks: (self.times.duration.div_ceil(self.load.windows.max(1) as u64)).max(1),
+            tick_ns: self.tick_ns,
+            late_ticks: (self.load.late_after_s * 1e9 / self.tick_ns) as u64,
+        };
+        self.tally = Tally::new(clock, self.load.windows, self.load.service.classes());
+        let (schedule, service) = (self.schedule.clone(), self.load.service.clone());
+        self.pacer = Some(Pacer::new(schedule, service, &self.seeds, now, self.deadline));
+        self.phase = Phase::WarmingUp;
+    }
+
+    #[inline]
+    fn send_due(&mut self, now: u64) {
+        self.build_due(now);
+        if !self.pending.is_empty() {
+            self.send_pending(now);
+        }
+        if now >= self.tally.measured_from() {
+            self.phase = Phase::Measuring;
+        }
+        if now >= self.deadline {
+            self.end_load(now);
+        }
+    }
+
+    #[inline]
+    fn build_due(&mut self, now: u64) {
+        let Some(pacer) = &mut self.pacer else { return };
+        while !self.pending.is_full() && pacer.is_due(now) {
+            // The buffer first: a task for which there is none stays due.
+            let Some(mut buf) = self.pool.take() else {
+                self.tally.pool_empty += 1;
+                break;
+            };
+            if !buf.resize(self.template.frame_len()) {
+                break; // not after `Generator::new` has tried
+            }
+            let due = pacer.take();
+            let seq = self.outstanding.next_seq();
+            let task = Task { seq, service_ns: due.service_ns, class: due.class };
+            self.template.write(buf.bytes_mut(), task);
+            self.tally.schedule(due.at);
+            if let Some(lost) = self.outstanding.build(due.at, due.class) {
+                self.tally.lose(&lost);
+            }
+            self.pending.push(buf);
+        }
+    }
+
+    #[inline]
+    fn send_pending(&mut self, now: u64) {
+        let sent = self.port.tx_burst(&mut self.pending);
+        for _ in 0..sent {
+            let due = self.outstanding.send(self.pending_seq, now);
+            self.tally.send(due, now);
+            self.pending_seq = self.pending_seq.wrapping_add(1);
+        }
+        self.tally.tx_full += u64::from(!self.pending.is_empty());
+    }
+
+    /// The load ends when all is sent, or when the time for the backlog is up.
+    fn end_load(&mut self, now: u64) {
+        let all_sent = self.pending.is_empty() && self.pacer.as_ref().is_none_or(Pacer::is_done);
+        if !all_sent && now < self.deadline + self.times.grace {
+            return;
+        }
+        for _ in self.pending.drain(..) {
+            self.tally.leave(self.outstanding.due(self.pending_seq));
+            self.pending_seq = self.pending_seq.wrapping_add(1);
+        }
+        self.phase = Phase::Draining;
+        self.deadline = now + self.times.drain;
+    }
+
+    fn drain(&mut self, now: u64) {
+        if let Some(pacer) = &mut self.pacer {
+            for _ in 0..LEAVE_MAX {
+                if pacer.is_done() {
+                    self.pacer = None;
+                    break;
+                }
+                let due = pacer.take();
+                self.tally.schedule(due.at);
+                self.tally.leave(due.at);
+            }
+        }
+        let over = self.outstanding.is_empty() || now >= self.deadline;
+        if over && self.pacer.is_none() {
+            for flight in self.outstanding.give_up() {
+                self.tally.lose(&flight);
+            }
+            self.phase = Phase::Done;
+        }
+    }
+
+    /// Takes in what has come by `now`.
+    #[inline]
+    pub fn receive(&mut self, now: u64) {
+        if self.port.rx_burst(&mut self.incoming) == 0 {
+            return;
+        }
+        for buf in &self.incoming {
+            buf.prefetch();
+        }
+        let mut incoming = std::mem::take(&mut self.incoming);
+        for buf in incoming.drain(..) {
+            self.take_in(buf, now);
+        }
+        self.send_control();
+    }
+
+    #[inline]
+    fn take_in(&mut self, mut buf: P::Buf, now: u64) {
+        let verified = buf.checksums_verified();
+        match self.host.hear(buf.bytes_mut(), verified) {
+            Heard::Answer(answer) => self.take_answer(answer, now),
+            Heard::ArpAnswer => self.control.push(buf),
+            Heard::NextHop(_) => {}
+            Heard::Nothing(_) => self.tally.strays.foreign += 1,
+        }
+    }
+
+    #[inline]
+    fn take_answer(&mut self, answer: Answer, now: u64) {
+        let seq = match answer.id {
+            Some((app, seq32)) if self.extended && app == self.app => seq32,
+            None if !self.extended => self.outstanding.full_seq(answer.seq),
+            _ => {
+                self.tally.strays.unknown += 1;
+                return;
+            }
+        };
+        match self.outstanding.answer(seq) {
+            Ok(flight) if answer.refused => self.tally.refuse(&flight),
+            Ok(flight) => self.tally.answer(&flight, now),
+            Err(Stray::Duplicate) => self.tally.strays.duplicates += 1,
+            Err(Stray::Late) => self.tally.strays.late_answers += 1,
+            Err(Stray::Unknown) => self.tally.strays.unknown += 1,
+        }
+    }
+
+    /// ARP that the device does not take is dropped: it will be asked again.
+    fn send_control(&mut self) {
+        if !self.control.is_empty() {
+            self.port.tx_burst(&mut self.control);
+            self.control.clear();
+        }
+    }
+
+    /// Tasks sent and not answered.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// What has been counted so far; complete when the run is over.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Gives back what the generator was made of, and what it has counted.
+    #[must_use]
+    pub fn into_parts(self) -> (P, L, Tally) {
+        (self.port, self.pool, self.tally)
+    }
+}
+
+/// A second's tasks of one core, as a power of two.
+fn outstanding_bits(load: &Load) -> u32 {
+    let tasks = load.rate_pps / f64::from(load.cores);
+    let bits = tasks.log2().ceil().max(0.0) as u32;
+    bits.clamp(*OUTSTANDING_BITS.start(), *OUTSTANDING_BITS.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reflector::reflect;
+    use crate::tally::Ledger;
+    use std::collections::VecDeque;
+    use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+    use wedjat::wire::ether::Mac;
+
+    const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    /// One tick is one nanosecond.
+    const HZ: f64 = 1e9;
+    const STEP: u64 = 100;
+
+    fn load(rate_pps: f64) -> Load {
+        Load {
+            warmup_s: 0.001,
+            duration_s: 0.01,
+            drain_s: 0.002,
+            windows: 10,
+            ..Load::new(rate_pps, "mix(0.5*fixed(3us), 0.5*fixed(9us))".parse().unwrap())
+        }
+    }
+
+    /// What the other end does with the `n`th task: answers it after each of these times.
+    type Answers = fn(u64) -> &'static [u64];
+
+    /// The other end of the wire: answers ARP, and tasks as it is told.
+    struct Peer {
+        port: RingPort,
+        answers: Answers,
+        tasks: u64,
+        held: VecDeque<(u64, Frame)>,
+        bytes: Vec<Vec<u8>>,
+    }
+
+    impl Peer {
+        fn poll(&mut self, now: u64, pool: &FramePool) {
+            while let Some(mut frame) = self.port.receive() {
+                let task = ether_type(&frame) == wedjat::wire::ether::IPV4;
+                if task {
+                    self.bytes.push(frame.bytes().to_vec());
+                }
+                if !reflect(frame.bytes_mut(), PEER) {
+                    continue;
+                }
+                let delays = if task { (self.answers)(self.tasks) } else { &[0] };
+                self.tasks += u64::from(task);
+                for delay in delays {
+                    let copy = pool.frame(frame.bytes()).unwrap();
+                    self.held.push_back((now + delay, copy));
+                }
+            }
+            self.held.make_contiguous().sort_by_key(|(at, _)| *at);
+            while self.held.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, frame) = self.held.pop_front().unwrap();
+                assert!(self.port.send(frame.bytes()));
+            }
+        }
+    }
+
+    fn ether_type(frame: &Frame) -> u16 {
+        wedjat::wire::ether::ether_type(frame.bytes())
+    }
+
+    struct Run {
+        tally: Tally,
+        frames: Vec<Vec<u8>>,
+        phase: Phase,
+    }
+
+    /// Runs to the end on made-up time; `polled` says at which steps the generator runs.
+    fn run(
+        load: &Load,
+        target: &Target,
+        depth: usize,
+        answers: Answers,
+        polled: fn(u64) -> bool,
+    ) -> Run {
+        let pool = FramePool::new(8192, 128);
+        let (ours, theirs) = ring::pair(depth, &pool);
+        let mut generator = Generator::new(load, target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut peer =
+            Peer { port: theirs, answers, tasks: 0, held: VecDeque::new(), bytes: Vec::new() };
+        let mut now = 1;
+        while !generator.phase().is_over() {
+            if polled(now) {
+                generator.poll(now);
+            }
+            peer.poll(now, &pool);
+            now += STEP;
+            assert!(now < 20_000_000_000, "the run does not end");
+        }
+        let phase = generator.phase();
+        let (port, _, tally) = generator.into_parts();
+        let frames = std::mem::take(&mut peer.bytes);
+        drop((port, peer));
+        assert_eq!(pool.in_use(), 0, "every buffer comes back");
+        assert!(tally.warmup.balances() && tally.measured.balances(), "{:?}", tally.measured);
+        Run { tally, frames, phase }
+    }
+
+    fn target() -> Target {
+        Target::new(US, 0x0A00_0102, 0x0A00_0101)
+    }
+
+    #[test]
+    fn a_perfect_echo_gives_its_own_latency() {
+        let run = run(&load(1e6), &target(), 1024, |_| &[7_000], |_| true);
+        let Ledger { scheduled, sent, late, answered, .. } = run.tally.measured;
+        assert_eq!((sent, answered, late), (scheduled, scheduled, 0));
+        assert!((9_500..10_500).contains(&scheduled), "{scheduled}");
+        assert!((900..1_100).contains(&run.tally.warmup.sent));
+        // Sent within a step, answered after 7 us, seen a step later.
+        let response = run.tally.response();
+        for quantile in [0.01, 0.5, 1.0] {
+            let ns = response.quantile_ns(quantile);
+            assert!((7_000.0..7_000.0 * 1.001 + 2.0 * STEP as f64).contains(&ns), "{ns}");
+        }
+        let service = run.tally.service.quantile_ns(0.5);
+        assert!((7_100.0..7_110.0).contains(&service), "{service}");
+        assert!(run.tally.windows.iter().all(|window| window.tasks() > 800));
+        let classes: Vec<_> = run.tally.classes.iter().map(|c| c.response.tasks()).collect();
+        assert_eq!(classes.iter().sum::<u64>(), answered);
+        assert!(classes.iter().all(|tasks| *tasks > answered / 3), "{classes:?}");
+    }
+
+    #[test]
+    fn losses_duplicates_and_short_headers_are_counted() {
+        for extended in [false, true] {
+            let target = Target { extended, ..target() };
+            let answers: Answers = |n| match n % 4 {
+                0 => &[],
+                1 => &[1_000, 2_000],
+                _ => &[1_000],
+            };
+            let run = run(&load(1e6), &target, 1024, answers, |_| true);
+            let ledger = run.tally.measured;
+            assert!(ledger.lost.abs_diff(ledger.sent / 4) <= 1, "{ledger:?}");
+            let all = ledger.sent + run.tally.warmup.sent;
+            assert!(run.tally.strays.duplicates.abs_diff(all / 4) <= 1, "{:?}", run.tally.strays);
+            assert_eq!(run.tally.response().quantile_ns(0.9), f64::INFINITY);
+            assert!(run.tally.response().quantile_ns(0.7).is_finite());
+        }
+    }
+
+    #[test]
+    fn a_stalled_generator_measures_from_the_due_time() {
+        // It stalls for 100 us in every 200: tasks due meanwhile go out late, answered within 1 us.
+        let run = run(&load(1e6), &target(), 1024, |_| &[1_000], |now| now / 100_000 % 2 == 0);
+        let ledger = run.tally.measured;
+        assert_eq!(ledger.answered, ledger.scheduled);
+        let adherence = ledger.adherence();
+        assert!((0.4..0.6).contains(&adherence), "{adherence}");
+        // A quarter of the tasks waited 50 us or more; the service time hides it but for the stalls that
+        // answers themselves met.
+        let response = run.tally.response().quantile_ns(0.76);
+        assert!((45_000.0..60_000.0).contains(&response), "{response}");
+        assert!(run.tally.service.quantile_ns(0.9) < 2_000.0);
+    }
+
+    #[test]
+    fn a_full_wire_makes_tasks_late_and_then_unsent() {
+        // A wire of 4 frames that nobody empties until the end: 4 tasks are sent, and lost.
+        let pool = FramePool::new(256, 128);
+        let (ours, theirs) = ring::pair(4, &pool);
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut now = 0;
+        while !generator.poll(now).is_over() {
+            now += STEP;
+        }
+        let tally = generator.tally();
+        let (warmup, measured) = (tally.warmup, tally.measured);
+        assert_eq!((warmup.sent + measured.sent, warmup.lost), (4, 4));
+        assert_eq!((measured.unsent, measured.adherence()), (measured.scheduled, 0.0));
+        assert!(warmup.balances() && measured.balances() && measured.scheduled > 9_000);
+        assert!(tally.tx_full > 0);
+        drop((generator, theirs));
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn an_empty_pool_delays_and_loses_nothing() {
+        let pool = FramePool::new(2, 128);
+        let (ours, mut theirs) = ring::pair(1024, &pool);
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let (mut now, mut seen) = (0, 0);
+        while !generator.poll(now).is_over() {
+            seen += u64::from(theirs.receive().is_some());
+            now += STEP;
+        }
+        let tally = generator.tally();
+        assert!(tally.pool_empty > 0);
+        assert_eq!(tally.warmup.sent + tally.measured.sent, seen);
+        assert_eq!(tally.measured.sent, tally.measured.scheduled);
+        assert!(tally.measured.balances());
+    }
+
+    #[test]
+    fn refusals_are_infinite_and_foreign_answers_are_not_ours() {
+        let pool = FramePool::new(256, 128);
+        let (ours, mut theirs) = ring::pair(64, &pool);
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut now = 0;
+        while !generator.poll(now).is_over() {
+            while let Some(mut frame) = theirs.receive() {
+                // The task itself comes back from its destination: refused. And once as somebody else's.
+                let bytes = frame.bytes_mut();
+                let (src, dst) = bytes[26..34].split_at_mut(4);
+                src.swap_with_slice(dst);
+                assert!(theirs.send(bytes));
+                bytes[53] ^= 1; // the application id
+                bytes[40..42].fill(0);
+                assert!(theirs.send(bytes));
+                assert!(theirs.send(&bytes[..20]));
+            }
+            now += STEP;
+        }
+        let tally = generator.tally();
+        assert_eq!(tally.measured.refused, tally.measured.sent);
+        assert!(tally.measured.balances());
+        assert_eq!(tally.response().quantile_ns(0.01), f64::INFINITY);
+        let all = tally.warmup.sent + tally.measured.sent;
+        assert_eq!((tally.strays.unknown, tally.strays.foreign), (all, all));
+    }
+
+    #[test]
+    fn the_same_seed_sends_the_same_bytes() {
+        let of = |seed| {
+            let load = Load { seed, ..load(5e5) };
+            run(&load, &target(), 1024, |_| &[0], |_| true).frames
+        };
+        let first = of(7);
+        assert!(first.len() > 4_000);
+        assert_eq!(first, of(7));
+        assert_ne!(first, of(8));
+    }
+
+    #[test]
+    fn a_silent_next_hop_ends_the_run() {
+        let pool = FramePool::new(16, 128);
+        let (ours, mut theirs) = ring::pair(4, &pool);
+        let mut generator =
+            Generator::new(&load(1e6), &target(), 0, HZ, ours, pool.clone()).unwrap();
+        let (mut now, mut questions) = (1, 0);
+        while !generator.poll(now).is_over() {
+            questions += u64::from(theirs.receive().is_some());
+            now += 1_000_000;
+        }
+        assert_eq!(generator.phase(), Phase::Unresolved);
+        assert_eq!(questions, 100);
+        assert_eq!(generator.tally().measured, Ledger::default());
+    }
+
+    #[test]
+    fn a_found_next_hop_ends_well() {
+        let run = run(&load(1e5), &target(), 64, |_| &[0], |_| true);
+        assert_eq!(run.phase, Phase::Done);
+        assert!(run.frames.iter().all(|frame| wedjat::wire::ether::dst(frame) == PEER));
+    }
+
+    #[test]
+    fn frames_too_long_for_the_pool_are_refused() {
+        let pool = FramePool::new(16, 128);
+        let (ours, _theirs) = ring::pair(4, &pool);
+        let target = Target { frame_bytes: 129, ..target() };
+        let error = Generator::new(&load(1e6), &target, 0, HZ, ours, pool).err().unwrap();
+        assert!(error.to_string().contains("129 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! The generator as a host on its network: it answers ARP for its address, finds its next hop's, and tells
+//! the answers to its tasks from everything else.
+
+use wedjat::reason::DropReason;
+use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Extension, Header, NO_MEMBER};
+use wedjat::wire::udp;
+
+/// An end point: one address on one wire.
+#[derive(Clone, Debug)]
+pub struct Host {
+    mac: Mac,
+    ip: u32,
+    next_hop: u32,
+    next_hop_mac: Option<Mac>,
+}
+
+/// What a frame meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// An answer to a task.
+    Answer(Answer),
+    /// An ARP question about us: the frame now holds the answer, to be sent.
+    ArpAnswer,
+    /// The next hop's MAC address.
+    NextHop(Mac),
+    /// Nothing for us.
+    Nothing(DropReason),
+}
+
+/// An answer to a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Application id and full sequence number, when the answer carries the extension.
+    pub id: Option<(u32, u32)>,
+    /// Low 16 bits of the sequence number.
+    pub seq: u16,
+    /// The scheduler gave the task back undone.
+    pub refused: bool,
+}
+
+impl Host {
+    /// A host at `ip` whose packets all go to `next_hop`.
+    #[must_use]
+    pub fn new(mac: Mac, ip: u32, next_hop: u32, next_hop_mac: Option<Mac>) -> Self {
+        Self { mac, ip, next_hop, next_hop_mac }
+    }
+
+    /// Where packets go, once known.
+    #[must_use]
+    pub fn next_hop_mac(&self) -> Option<Mac> {
+        self.next_hop_mac
+    }
+
+    /// Writes the question for the next hop's MAC address; `frame` has [`arp::FRAME_LEN`] bytes.
+    pub fn ask(&self, frame: &mut [u8]) {
+        arp::Packet::request(self.mac, self.ip, self.next_hop).emit(frame, Mac::BROADCAST);
+    }
+
+    /// Takes a frame in. `verified`: the device has checked its checksums.
+    #[inline]
+    pub fn hear(&mut self, frame: &mut [u8], verified: bool) -> Heard {
+        if frame.len() < ether::LEN {
+            return Heard::Nothing(DropReason::Runt);
+        }
+        match ether::ether_type(frame) {
+            ether::IPV4 => match self.hear_task(frame, verified) {
+                Ok(answer) => Heard::Answer(answer),
+                Err(reason) => Heard::Nothing(reason),
+            },
+            ether::ARP => self.hear_arp(frame),
+            _ => Heard::Nothing(DropReason::EtherType),
+        }
+    }
+
+    #[inline]
+    fn hear_task(&self, frame: &[u8], verified: bool) -> Result<Answer, DropReason> {
+        let datagram = udp::parse(frame, verified)?;
+        if datagram.dst != self.ip {
+            return Err(DropReason::OtherAddress);
+        }
+        let payload = &frame[datagram.payload()..usize::from(datagram.end)];
+        let header = Header::parse(payload)?;
+        let refused = match header.code {
+            Code::TaskDone | Code::TaskDoneIdle => header.src == NO_MEMBER,
+            // Our own packet back.
+            Code::NewTask => true,
+            _ => return Err(DropReason::TaskRole),
+        };
+        let id = header.extended.then(|| {
+            let extension = Extension::parse(payload);
+            (extension.app, extension.seq32)
+        });
+        Ok(Answer { id, seq: header.seq, refused })
+    }
+
+    fn hear_arp(&mut self, frame: &mut [u8]) -> Heard {
+        let packet = match arp::Packet::parse(frame) {
+            Ok(packet) => packet,
+            Err(reason) => return Heard::Nothing(reason),
+        };
+        match packet.operation {
+            Operation::Request if packet.target == self.ip => {
+                packet.answer(self.mac).emit(frame, packet.sender_mac);
+                Heard::ArpAnswer
+            }
+            Operation::Reply if packet.sender == self.next_hop => {
+                self.next_hop_mac = Some(packet.sender_mac);
+                Heard::NextHop(packet.sender_mac)
+            }
+            _ => Heard::Nothing(DropReason::ArpOther),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wedjat::wire::udp::Flow;
+
+    const US: u32 = 0x0A00_0102;
+    const LEAF: u32 = 0x0A00_0101;
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+    fn host() -> Host {
+        Host::new(MAC, US, LEAF, None)
+    }
+
+    fn reply(code: Code, src: u16, dst_ip: u32) -> Vec<u8> {
+        let header = Header { code, src, extended: true, ..Header::new_task(1, 0x1234) };
+        let mut frame = vec![0; udp::PAYLOAD + 27];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let extension = Extension { app: 5, seq32: 0x9_1234, ..Extension::default() };
+        extension.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: LEAF_MAC,
+            dst_mac: MAC,
+            src: LEAF,
+            dst: dst_ip,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        flow.emit(&mut frame, 27);
+        frame
+    }
+
+    #[test]
+    fn answers_and_refusals_are_told_apart() {
+        let answer = |refused| Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused };
+        for (code, src, refused) in [
+            (Code::TaskDone, 4, false),
+            (Code::TaskDoneIdle, 4, false),
+            (Code::TaskDone, NO_MEMBER, true),
+            (Code::NewTask, 0, true),
+        ] {
+            let heard = host().hear(&mut reply(code, src, US), false);
+            assert_eq!(heard, Heard::Answer(answer(refused)), "{code:?} from {src}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_us_has_its_reason() {
+        let hear = |mut frame: Vec<u8>| host().hear(&mut frame, false);
+        assert_eq!(hear(reply(Code::TaskDone, 4, 7)), Heard::Nothing(DropReason::OtherAddress));
+        assert_eq!(hear(reply(Code::KeepAlive, 4, US)), Heard::Nothing(DropReason::TaskRole));
+        let mut damaged = reply(Code::TaskDone, 4, US);
+        damaged[50] ^= 1;
+        assert_eq!(hear(damaged), Heard::Nothing(DropReason::UdpChecksum));
+        assert_eq!(hear(vec![0; 60]), Heard::Nothing(DropReason::EtherType));
+        assert_eq!(hear(vec![0; 3]), Heard::Nothing(DropReason::Runt));
+    }
+
+    #[test]
+    fn arp_is_asked_and_answered() {
+        let mut host = host();
+        let mut question = [0; arp::FRAME_LEN];
+        host.ask(&mut question);
+        let asked = arp::Packet::parse(&question).unwrap();
+        assert_eq!((asked.sender, asked.target), (US, LEAF));
+        let mut reply = [0; arp::FRAME_LEN];
+        asked.answer(LEAF_MAC).emit(&mut reply, MAC);
+        assert_eq!(host.hear(&mut reply, false), Heard::NextHop(LEAF_MAC));
+        assert_eq!(host.next_hop_mac(), Some(LEAF_MAC));
+
+        let mut about_us = [0; arp::FRAME_LEN];
+        arp::Packet::request(LEAF_MAC, LEAF, US).emit(&mut about_us, Mac::BROADCAST);
+        assert_eq!(host.hear(&mut about_us, false), Heard::ArpAnswer);
+        let answer = arp::Packet::parse(&about_us).unwrap();
+        assert_eq!((answer.sender, answer.sender_mac), (US, MAC));
+        assert_eq!(ether::dst(&about_us), LEAF_MAC);
+
+        let mut about_others = [0; arp::FRAME_LEN];
+        arp::Packet::request(LEAF_MAC, LEAF, 77).emit(&mut about_others, Mac::BROADCAST);
+        assert_eq!(host.hear(&mut about_others, false), Heard::Nothing(DropReason::ArpOther));
+    }
+
+    proptest! {
+        #[test]
+        fn random_frames_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), arp in any::<bool>()) {
+            if bytes.len() > 13 {
+                bytes[12..14].copy_from_slice(&if arp { [8, 6] } else { [8, 0] });
+            }
+            let _ = host().hear(&mut bytes, false);
+            let _ = host().hear(&mut bytes, true);
+        }
+    }
+}

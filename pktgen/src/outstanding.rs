@@ -1,0 +1,223 @@
+//! Which tasks are on their way: matches answers to tasks by sequence number, each task once.
+
+/// One task on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flight {
+    /// When it was due, in ticks.
+    pub due: u64,
+    /// When it was sent, in ticks.
+    pub sent: u64,
+    /// Its type.
+    pub class: u16,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Never,
+    Built,
+    Sent,
+    Answered,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    flight: Flight,
+    seq: u32,
+    state: State,
+}
+
+/// Why an answer belongs to no task on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// The task has been answered before.
+    Duplicate,
+    /// The task had been given up as lost, so many were sent since.
+    Late,
+    /// No such task was sent.
+    Unknown,
+}
+
+/// The tasks on their way: a ring indexed by sequence number. A task that is still unanswered when
+/// the ring comes round to it is lost.
+#[derive(Clone, Debug)]
+pub struct Outstanding {
+    slots: Box<[Slot]>,
+    next: u32,
+    sent: usize,
+}
+
+impl Outstanding {
+    /// Room for `2^bits` tasks.
+    ///
+    /// # Panics
+    /// When `bits` is above 31.
+    #[must_use]
+    pub fn new(bits: u32) -> Self {
+        assert!(bits <= 31, "sequence numbers have 32 bits");
+        let slots = vec![Slot::default(); 1 << bits].into_boxed_slice();
+        Self { slots, next: 0, sent: 0 }
+    }
+
+    /// The sequence number of the next task.
+    #[must_use]
+    pub fn next_seq(&self) -> u32 {
+        self.next
+    }
+
+    /// Tasks sent and not answered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sent
+    }
+
+    /// All sent tasks are answered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sent == 0
+    }
+
+    #[inline]
+    fn slot(&mut self, seq: u32) -> &mut Slot {
+        let mask = self.slots.len() - 1;
+        &mut self.slots[seq as usize & mask]
+    }
+
+    /// A task is built and has the next sequence number. Returns the task that is given up for it, if any.
+    #[inline]
+    pub fn build(&mut self, due: u64, class: u16) -> Option<Flight> {
+        let seq = self.next;
+        self.next = seq.wrapping_add(1);
+        let slot = self.slot(seq);
+        let lost = (slot.state == State::Sent).then_some(slot.flight);
+        *slot = Slot { flight: Flight { due, sent: 0, class }, seq, state: State::Built };
+        self.sent -= usize::from(lost.is_some());
+        lost
+    }
+
+    /// The task `seq` is sent; returns when it was due.
+    #[inline]
+    pub fn send(&mut self, seq: u32, now: u64) -> u64 {
+        let slot = self.slot(seq);
+        slot.flight.sent = now;
+        slot.state = State::Sent;
+        let due = slot.flight.due;
+        self.sent += 1;
+        due
+    }
+
+    /// When the built task `seq` is due.
+    #[must_use]
+    pub fn due(&self, seq: u32) -> u64 {
+        self.slots[seq as usize & (self.slots.len() - 1)].flight.due
+    }
+
+    /// An answer with the full sequence number has come.
+    #[inline]
+    pub fn answer(&mut self, seq: u32) -> Result<Flight, Stray> {
+        let (next, capacity) = (self.next, self.slots.len() as u32);
+        let slot = self.slot(seq);
+        if slot.seq == seq && slot.state == State::Sent {
+            slot.state = State::Answered;
+            let flight = slot.flight;
+            self.sent -= 1;
+            return Ok(flight);
+        }
+        if slot.seq == seq && slot.state == State::Answered {
+            return Err(Stray::Duplicate);
+        }
+        // Between the oldest that the ring remembers and half the sequence space.
+        let age = next.wrapping_sub(seq);
+        let reused = slot.state != State::Never && slot.seq != seq;
+        Err(if reused && age > capacity && age < 1 << 31 { Stray::Late } else { Stray::Unknown })
+    }
+
+    /// The youngest built task with these low 16 bits.
+    #[inline]
+    #[must_use]
+    pub fn full_seq(&self, seq: u16) -> u32 {
+        let youngest = self.next.wrapping_sub(1);
+        youngest.wrapping_sub(u32::from((youngest as u16).wrapping_sub(seq)))
+    }
+
+    /// Gives up all tasks still on their way.
+    pub fn give_up(&mut self) -> impl Iterator<Item = Flight> + '_ {
+        self.sent = 0;
+        self.slots.iter_mut().filter(|slot| slot.state == State::Sent).map(|slot| {
+            slot.state = State::Answered;
+            slot.flight
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn sent(outstanding: &mut Outstanding, tasks: u64) -> usize {
+        let mut lost = 0;
+        for due in 0..tasks {
+            let seq = outstanding.next_seq();
+            lost += usize::from(outstanding.build(due, 1).is_some());
+            assert_eq!(outstanding.send(seq, due + 5), due);
+        }
+        lost
+    }
+
+    #[test]
+    fn every_task_is_answered_once() {
+        let mut outstanding = Outstanding::new(3);
+        assert_eq!(sent(&mut outstanding, 4), 0);
+        assert_eq!(outstanding.answer(2), Ok(Flight { due: 2, sent: 7, class: 1 }));
+        assert_eq!(outstanding.answer(2), Err(Stray::Duplicate));
+        assert_eq!(outstanding.answer(4), Err(Stray::Unknown));
+        assert_eq!(outstanding.answer(u32::MAX), Err(Stray::Unknown));
+        assert_eq!(outstanding.len(), 3);
+        assert_eq!(outstanding.give_up().count(), 3);
+        assert!(outstanding.is_empty());
+    }
+
+    #[test]
+    fn a_built_task_is_not_on_its_way() {
+        let mut outstanding = Outstanding::new(3);
+        outstanding.build(0, 1);
+        assert_eq!(outstanding.answer(0), Err(Stray::Unknown));
+        assert_eq!(outstanding.give_up().count(), 0);
+    }
+
+    #[test]
+    fn what_the_ring_forgot_is_late() {
+        let mut outstanding = Outstanding::new(3);
+        assert_eq!(sent(&mut outstanding, 12), 4);
+        assert_eq!(outstanding.answer(3), Err(Stray::Late));
+        assert_eq!(outstanding.answer(4).unwrap().due, 4);
+        assert_eq!(outstanding.answer(12), Err(Stray::Unknown));
+    }
+
+    #[test]
+    fn short_sequence_numbers_find_the_youngest_task() {
+        let mut outstanding = Outstanding::new(3);
+        outstanding.next = 0x1_0005;
+        assert_eq!(outstanding.full_seq(4), 0x1_0004);
+        assert_eq!(outstanding.full_seq(5), 0x0_0005);
+        assert_eq!(outstanding.full_seq(0xFFFF), 0x0_FFFF);
+    }
+
+    proptest! {
+        #[test]
+        fn books_balance(answers in proptest::collection::vec(0..200_u32, 0..300), tasks in 1..150_u64) {
+            let mut outstanding = Outstanding::new(6);
+            let mut lost = sent(&mut outstanding, tasks);
+            let mut answered = HashSet::new();
+            for seq in answers {
+                if outstanding.answer(seq).is_ok() {
+                    prop_assert!(answered.insert(seq));
+                }
+            }
+            lost += outstanding.give_up().count();
+            prop_assert_eq!(answered.len() + lost, tasks as usize);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! What a run has counted: the loss ledger, and latencies by window and by task class.
+
+use serde::{Deserialize, Serialize};
+
+use crate::latency::Latency;
+use crate::outstanding::Flight;
+
+/// What became of the tasks of a stretch of time, by the time they were due.
+///
+/// At the end of a run `scheduled = sent + unsent` and `sent = answered + refused + lost`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Due.
+    pub scheduled: u64,
+    /// Handed to the device.
+    pub sent: u64,
+    /// Of those sent, how many later than the tolerance.
+    pub late: u64,
+    /// Never handed to the device.
+    pub unsent: u64,
+    /// Answered by a worker.
+    pub answered: u64,
+    /// Given back undone by the scheduler.
+    pub refused: u64,
+    /// Not answered by the end of the drain.
+    pub lost: u64,
+}
+
+impl Ledger {
+    /// Every task is accounted for once.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.scheduled == self.sent + self.unsent
+            && self.sent == self.answered + self.refused + self.lost
+    }
+
+    /// Share of the schedule that was kept: tasks sent on time of tasks due.
+    #[must_use]
+    pub fn adherence(&self) -> f64 {
+        if self.scheduled == 0 {
+            return 0.0;
+        }
+        (self.sent - self.late) as f64 / self.scheduled as f64
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.scheduled += other.scheduled;
+        self.sent += other.sent;
+        self.late += other.late;
+        self.unsent += other.unsent;
+        self.answered += other.answered;
+        self.refused += other.refused;
+        self.lost += other.lost;
+    }
+}
+
+/// Packets that are no first answer to a task on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strays {
+    /// Further answers to an answered task.
+    pub duplicates: u64,
+    /// Answers to tasks that had been given up as lost.
+    pub late_answers: u64,
+    /// Answers to tasks that were never sent, or to somebody else's.
+    pub unknown: u64,
+    /// Everything else that came in, ARP apart.
+    pub foreign: u64,
+}
+
+impl Strays {
+    fn merge(&mut self, other: &Self) {
+        self.duplicates += other.duplicates;
+        self.late_answers += other.late_answers;
+        self.unknown += other.unknown;
+        self.foreign += other.foreign;
+    }
+}
+
+/// Latencies of one task class.
+#[derive(Clone, Debug, Default)]
+pub struct ClassLatency {
+    /// From the due time.
+    pub response: Latency,
+    /// From the send time.
+    pub service: Latency,
+}
+
+/// All that a core has counted; cores merge.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Tasks due before the measured time.
+    pub warmup: Ledger,
+    /// Tasks due in it.
+    pub measured: Ledger,
+    /// Packets that belong to no task.
+    pub strays: Strays,
+    /// Times that the device did not take all packets of a burst.
+    pub tx_full: u64,
+    /// Times that no packet buffer was left.
+    pub pool_empty: u64,
+    /// Response latencies of the measured time, in equal windows by due time.
+    pub windows: Vec<Latency>,
+    /// Latencies by class, index 0 for class 1; empty when there is one class only.
+    pub classes: Vec<ClassLatency>,
+    /// Latencies from the send time of all measured tasks.
+    pub service: Latency,
+    clock: Clock,
+}
+
+/// The measured time on the core's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// First tick of the measured time.
+    pub(crate) start: u64,
+    /// Ticks of a window, at least 1.
+    pub(crate) window_ticks: u64,
+    /// Nanoseconds of a tick.
+    pub(crate) tick_ns: f64,
+    /// A task sent more than this after it was due is late.
+    pub(crate) late_ticks: u64,
+}
+
+impl Clock {
+    #[inline]
+    fn ns(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.tick_ns) as u64
+    }
+}
+
+impl Tally {
+    pub(crate) fn new(clock: Clock, windows: usize, classes: usize) -> Self {
+        let classes = if classes > 1 { classes } else { 0 };
+        Self {
+            warmup: Ledger::default(),
+            measured: Ledger::default(),
+            strays: Strays::default(),
+            tx_full: 0,
+            pool_empty: 0,
+            windows: vec![Latency::default(); windows.max(1)],
+            classes: vec![ClassLatency::default(); classes],
+            service: Latency::default(),
+            clock,
+        }
+    }
+
+    #[inline]
+    fn ledger(&mut self, due: u64) -> &mut Ledger {
+        if due < self.clock.start { &mut self.warmup } else { &mut self.measured }
+    }
+
+    /// First tick of the measured time.
+    #[inline]
+    pub(crate) fn measured_from(&self) -> u64 {
+        self.clock.start
+    }
+
+    /// A task has come due.
+    #[inline]
+    pub(crate) fn schedule(&mut self, due: u64) {
+        self.ledger(due).scheduled += 1;
+    }
+
+    /// A task was handed to the device.
+    #[inline]
+    pub(crate) fn send(&mut self, due: u64, now: u64) {
+        let late = now > due + self.clock.late_ticks;
+        let ledger = self.ledger(due);
+        ledger.sent += 1;
+        ledger.late += u64::from(late);
+    }
+
+    /// A task will not be sent any more.
+    pub(crate) fn leave(&mut self, due: u64) {
+        self.ledger(due).unsent += 1;
+    }
+
+    /// A task was answered.
+    #[inline]
+    pub(crate) fn answer(&mut self, flight: &Flight, now: u64) {
+        self.ledger(flight.due).answered += 1;
+        if flight.due < self.clock.start {
+            return;
+        }
+        let response_ns = self.clock.ns(now.saturating_sub(flight.due));
+        let service_ns = self.clock.ns(now.saturating_sub(flight.sent));
+        self.window(flight.due).record(response_ns);
+        self.service.record(service_ns);
+        if let Some(class) = self.class(flight.class) {
+            class.response.record(response_ns);
+            class.service.record(service_ns);
+        }
+    }
+
+    /// A task was given back undone: it took for ever.
+    pub(crate) fn refuse(&mut self, flight: &Flight) {
+        self.ledger(flight.due).refused += 1;
+        self.record_infinite(flight);
+    }
+
+    /// A task was never answered.
+    pub(crate) fn lose(&mut self, flight: &Flight) {
+        self.ledger(flight.due).lost += 1;
+        self.record_infinite(flight);
+    }
+
+    fn record_infinite(&mut self, flight: &Flight) {
+        if flight.due < self.clock.start {
+            return;
+        }
+        self.window(flight.due).record_infinite(1);
+        self.service.record_infinite(1);
+        if let Some(class) = self.class(flight.class) {
+            class.response.record_infinite(1);
+            class.service.record_infinite(1);
+        }
+    }
+
+    #[inline]
+    fn window(&mut self, due: u64) -> &mut Latency {
+        let window = ((due - self.clock.start) / self.clock.window_ticks) as usize;
+        let last = self.windows.len() - 1;
+        &mut self.windows[window.min(last)]
+    }
+
+    #[inline]
+    fn class(&mut self, class: u16) -> Option<&mut ClassLatency> {
+        self.classes.get_mut(usize::from(class).wrapping_sub(1))
+    }
+
+    /// Response latencies of the whole measured time.
+    #[must_use]
+    pub fn response(&self) -> Latency {
+        let mut all = Latency::default();
+        self.windows.iter().for_each(|window| all.merge(window));
+        all
+    }
+
+    /// Adds what another core counted over the same time.
+    pub fn merge(&mut self, other: &Self) {
+        self.warmup.merge(&other.warmup);
+        self.measured.merge(&other.measured);
+        self.strays.merge(&other.strays);
+        self.tx_full += other.tx_full;
+        self.pool_empty += other.pool_empty;
+        self.windows.iter_mut().zip(&other.windows).for_each(|(a, b)| a.merge(b));
+        self.service.merge(&other.service);
+        for (a, b) in self.classes.iter_mut().zip(&other.classes) {
+            a.response.merge(&b.response);
+            a.service.merge(&b.service);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally() -> Tally {
+        let clock = Clock { start: 1000, window_ticks: 100, tick_ns: 2.0, late_ticks: 10 };
+        Tally::new(clock, 3, 2)
+    }
+
+    fn one(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
+        let flight = Flight { due, sent, class: 2 };
+        tally.schedule(due);
+        tally.send(due, sent);
+        match answered {
+            Some(now) => tally.answer(&flight, now),
+            None => tally.lose(&flight),
+        }
+    }
+
+    #[test]
+    fn warm_up_is_apart_and_latencies_start_at_their_own_times() {
+        let mut tally = tally();
+        one(&mut tally, 999, 999, Some(2000));
+        one(&mut tally, 1000, 1010, Some(1110));
+        one(&mut tally, 1250, 1270, None);
+        tally.schedule(1299);
+        tally.leave(1299);
+        assert_eq!((tally.warmup.answered, tally.measured.answered), (1, 1));
+        assert!(tally.warmup.balances() && tally.measured.balances());
+        assert_eq!((tally.measured.late, tally.measured.unsent, tally.measured.lost), (1, 1, 1));
+        assert!((tally.measured.adherence() - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(tally.response().quantile_ns(0.5), 220.0);
+        assert_eq!(tally.service.quantile_ns(0.5), 200.0);
+        assert_eq!(tally.windows[2].quantile_ns(0.5), f64::INFINITY);
+        assert_eq!(tally.classes[1].response.tasks(), 2);
+        assert_eq!(tally.classes[0].response.tasks(), 0);
+    }
+
+    #[test]
+    fn cores_merge() {
+        let (mut a, mut b) = (tally(), tally());
+        one(&mut a, 1000, 1000, Some(1100));
+        one(&mut b, 1000, 1000, None);
+        a.merge(&b);
+        assert_eq!((a.measured.sent, a.measured.lost), (2, 1));
+        assert_eq!(a.response().tasks(), 2);
+        assert!(a.measured.balances());
+    }
+}

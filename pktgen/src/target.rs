@@ -1,0 +1,82 @@
+//! Where the load goes: addresses, ports, and the form of the packets.
+
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task;
+use wedjat::wire::udp::Flow;
+
+use crate::host::Host;
+use crate::template::TaskFrame;
+
+/// Where the load goes.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// MAC address of the port.
+    pub mac: Mac,
+    /// The generator's address.
+    pub ip: u32,
+    /// The scheduler's address.
+    pub dst: u32,
+    /// Where packets go on the wire when that is not `dst` itself.
+    pub next_hop: Option<u32>,
+    /// The next hop's MAC address; ARP finds it otherwise.
+    pub next_hop_mac: Option<Mac>,
+    /// The scheduler's UDP port.
+    pub udp_port: u16,
+    /// Worker pool.
+    pub pool: u16,
+    /// First source port.
+    pub src_port: u16,
+    /// Number of source ports.
+    pub flows: u16,
+    /// Send the header extension.
+    pub extended: bool,
+    /// Send UDP checksums.
+    pub checksums: bool,
+    /// Bytes of a frame at least.
+    pub frame_bytes: usize,
+}
+
+impl Target {
+    /// Pool 1 of the scheduler at `dst`, 64 flows, extended headers, checksums, short frames.
+    #[must_use]
+    pub fn new(mac: Mac, ip: u32, dst: u32) -> Self {
+        Self {
+            mac,
+            ip,
+            dst,
+            next_hop: None,
+            next_hop_mac: None,
+            udp_port: task::UDP_PORT,
+            pool: 1,
+            src_port: 40_000,
+            flows: 64,
+            extended: true,
+            checksums: true,
+            frame_bytes: 0,
+        }
+    }
+
+    /// The host that the generator is.
+    pub(crate) fn host(&self) -> Host {
+        Host::new(self.mac, self.ip, self.next_hop.unwrap_or(self.dst), self.next_hop_mac)
+    }
+
+    pub(crate) fn frame(&self, app: u32) -> TaskFrame {
+        let flow = Flow {
+            src_mac: self.mac,
+            dst_mac: self.next_hop_mac.unwrap_or_default(),
+            src: self.ip,
+            dst: self.dst,
+            src_port: self.src_port,
+            dst_port: self.udp_port,
+        };
+        TaskFrame {
+            flow,
+            flows: self.flows,
+            pool: self.pool,
+            app: self.extended.then_some(app),
+            frame_bytes: self.frame_bytes,
+            checksums: self.checksums,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The frame of a task, built once; a task only fills in what differs and mends the checksum for it.
+
+use wedjat::wire::checksum::Delta;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{self, Extension, Header};
+use wedjat::wire::udp::{self, Flow};
+
+use crate::payload;
+
+/// The shortest Ethernet frame without its checksum (IEEE 802.3, 3.2.7): shorter ones would be padded on the way.
+const FRAME_MIN: usize = 60;
+/// The longest frame: an MTU of 1500 bytes.
+pub const FRAME_MAX: usize = 1514;
+
+const SRC_PORT: usize = udp::PAYLOAD - udp::LEN;
+const CHECKSUM: usize = SRC_PORT + 6;
+const SEQ: usize = udp::PAYLOAD + 9;
+const SEQ32: usize = udp::PAYLOAD + 15;
+const CLASS: usize = udp::PAYLOAD + 23;
+// A field at an odd offset of the payload straddles two words of the checksum.
+const _: () = assert!((SEQ - udp::PAYLOAD) % 2 == 1 && (SEQ32 - udp::PAYLOAD) % 2 == 1);
+const _: () = assert!((CLASS - udp::PAYLOAD) % 2 == 1);
+const _: () = assert!(task::LEN % 2 == 1 && task::EXTENSION_LEN.is_multiple_of(2));
+
+/// What all tasks of one core have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskFrame {
+    /// Addresses and ports; the source port is the first of [`TaskFrame::flows`].
+    pub flow: Flow,
+    /// Number of consecutive source ports, so that receive-side scaling spreads the tasks.
+    pub flows: u16,
+    /// The pool that shall run the tasks.
+    pub pool: u16,
+    /// The application id; none for tasks without the header extension.
+    pub app: Option<u32>,
+    /// Bytes of a frame at least.
+    pub frame_bytes: usize,
+    /// Send UDP checksums (0, "none", otherwise: RFC 768 allows it over IPv4).
+    pub checksums: bool,
+}
+
+/// What differs from task to task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Sequence number.
+    pub seq: u32,
+    /// Time asked of the worker.
+    pub service_ns: u32,
+    /// Task type.
+    pub class: u16,
+}
+
+/// A frame ready but for the task.
+#[derive(Clone, Debug)]
+pub struct Template {
+    bytes: Vec<u8>,
+    extended: bool,
+    work: usize,
+    first_port: u16,
+    flows: u32,
+}
+
+impl Template {
+    /// Builds the frame; `flow`'s MAC addresses may be set later.
+    #[must_use]
+    pub fn new(frame: &TaskFrame) -> Self {
+        let extended = frame.app.is_some();
+        let header = Header { extended, ..Header::new_task(frame.pool, 0) };
+        let work = udp::PAYLOAD + header.len();
+        let len = (work + payload::LEN).max(FRAME_MIN).max(frame.frame_bytes).min(FRAME_MAX);
+        let mut bytes = vec![0; len];
+        header.emit(&mut bytes[udp::PAYLOAD..]);
+        if let Some(app) = frame.app {
+            Extension { app, ..Extension::default() }.emit(&mut bytes[udp::PAYLOAD..]);
+        }
+        // The source port is left 0, as everything that `Template::write` fills in.
+        Flow { src_port: 0, ..frame.flow }.emit(&mut bytes, len - udp::PAYLOAD);
+        if !frame.checksums {
+            bytes[CHECKSUM..CHECKSUM + 2].fill(0);
+        }
+        let (first_port, flows) = (frame.flow.src_port, u32::from(frame.flows.max(1)));
+        Self { bytes, extended, work, first_port, flows }
+    }
+
+    /// The next hop, once it is known.
+    pub fn set_next_hop(&mut self, mac: Mac) {
+        let src = ether::src(&self.bytes);
+        ether::emit_addresses(&mut self.bytes, mac, src);
+    }
+
+    /// Bytes of a frame.
+    #[must_use]
+    pub fn frame_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Writes the frame of `task`; `frame` has [`Template::frame_len`] bytes. Flows take turns.
+    #[inline]
+    pub fn write(&self, frame: &mut [u8], task: Task) {
+        frame.copy_from_slice(&self.bytes);
+        let port = self.first_port.wrapping_add((task.seq % self.flows) as u16);
+        let [seq_high, seq_low] = [(task.seq >> 16) as u16, task.seq as u16];
+        let [work_high, work_low] = [(task.service_ns >> 16) as u16, task.service_ns as u16];
+        put(frame, SRC_PORT, port);
+        put(frame, SEQ, seq_low);
+        payload::emit(&mut frame[self.work..], task.service_ns);
+        let mut delta = Delta::default()
+            .word(0, port)
+            .straddling_word(0, seq_low)
+            .straddling_word(0, work_high)
+            .straddling_word(0, work_low);
+        if self.extended {
+            put(frame, SEQ32, seq_high);
+            put(frame, SEQ32 + 2, seq_low);
+            put(frame, CLASS, task.class);
+            delta = delta
+                .straddling_word(0, seq_high)
+                .straddling_word(0, seq_low)
+                .straddling_word(0, task.class);
+        }
+        udp::mend(&mut frame[SRC_PORT..], delta);
+    }
+}
+
+#[inline]
+fn put(frame: &mut [u8], at: usize, value: u16) {
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frame(app: Option<u32>, frame_bytes: usize, checksums: bool) -> TaskFrame {
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac::default(),
+            src: 0x0A00_0102,
+            dst: 0x0A00_0101,
+            src_port: 65_530,
+            dst_port: 1234,
+        };
+        TaskFrame { flow, flows: 64, pool: 3, app, frame_bytes, checksums }
+    }
+
+    proptest! {
+        #[test]
+        fn frames_say_what_the_task_is(
+            seq in any::<u32>(), service_ns in any::<u32>(), class in any::<u16>(),
+            app in proptest::option::of(any::<u32>()), frame_bytes in 0..2000_usize,
+            checksums in any::<bool>(),
+        ) {
+            let mut template = Template::new(&frame(app, frame_bytes, checksums));
+            template.set_next_hop(Mac([2, 0, 0, 0, 0, 9]));
+            let mut bytes = vec![0xAA; template.frame_len()];
+            template.write(&mut bytes, Task { seq, service_ns, class });
+            prop_assert!((FRAME_MIN..=FRAME_MAX).contains(&bytes.len()));
+            prop_assert_eq!(ether::dst(&bytes), Mac([2, 0, 0, 0, 0, 9]));
+            let datagram = udp::parse(&bytes, false).unwrap();
+            prop_assert_eq!(bytes[CHECKSUM..CHECKSUM + 2] != [0, 0], checksums);
+            prop_assert_eq!(datagram.src_port, 65_530_u16.wrapping_add((seq % 64) as u16));
+            let payload = &bytes[datagram.payload()..usize::from(datagram.end)];
+            let header = Header::parse(payload).unwrap();
+            prop_assert_eq!((header.pool, header.seq), (3, seq as u16));
+            prop_assert_eq!(payload::parse(payload, &header), Some(service_ns));
+            if let Some(app) = app {
+                let expected = Extension { app, seq32: seq, service_ns: 0, class };
+                prop_assert_eq!(Extension::parse(payload), expected);
+            }
+        }
+    }
+}
