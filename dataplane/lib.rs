@@ -7,3 +7,8 @@ pub mod policy;
 pub mod reason;
 pub mod state;
 pub mod wire;
+
+/// The revision of the sources, as git describes it; `unknown` outside a repository.
+pub const REVISION: &str = env!("WEDJAT_REVISION");
+/// The compiler.
+pub const RUSTC: &str = env!("WEDJAT_RUSTC");
