@@ -135,6 +135,23 @@ pub struct LatencySummary {
     pub max: Micros,
 }
 
+impl LatencySummary {
+    /// The figure under a key; not a number under any other.
+    #[must_use]
+    pub fn named(&self, key: &str) -> Micros {
+        match key {
+            "p50" => self.p50,
+            "p90" => self.p90,
+            "p99" => self.p99,
+            "p999" => self.p999,
+            "p9999" => self.p9999,
+            "mean" => self.mean,
+            "max" => self.max,
+            _ => Micros(f64::NAN),
+        }
+    }
+}
+
 /// Half the width of the 95% confidence interval of a figure whose values in repeated windows these are
 /// (Student's t); infinite when a window's is, not a number for fewer than two windows.
 #[must_use]

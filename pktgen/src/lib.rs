@@ -3,14 +3,17 @@
 
 pub mod arrival;
 pub mod engine;
+pub mod floor;
 pub mod grammar;
 pub mod host;
 pub mod latency;
 pub mod load;
+pub mod manifest;
 pub mod outstanding;
 pub mod payload;
 pub mod rate;
 pub mod reflector;
+pub mod report;
 pub mod seed;
 pub mod send;
 pub mod service;

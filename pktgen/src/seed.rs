@@ -23,14 +23,19 @@ const OUTPUTS: usize = 4096;
 const DEVIATIONS_MAX: f64 = 5.0;
 
 /// The seed of one stream, as it is logged and reported.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StreamSeed {
     /// What the stream is drawn for.
     pub purpose: String,
     /// The core that draws.
     pub core: u32,
-    /// Its seed.
+    /// Its seed, in hex where many readers of JSON would round a number.
+    #[serde(serialize_with = "hex")]
     pub seed: u64,
+}
+
+fn hex<S: serde::Serializer>(seed: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{seed:#018x}"))
 }
 
 impl StreamSeed {

@@ -1,0 +1,111 @@
+//! The floor of the generator's latencies: what it measures when every task is answered at once.
+
+use wedjat::io::{Buf, Burst, Pool, Port};
+
+use crate::engine::{Generator, Phase, SetupError};
+use crate::latency::LatencySummary;
+use crate::load::Load;
+use crate::reflector::reflect;
+use crate::target::Target;
+use wedjat::wire::ether::Mac;
+
+/// A port that leads back to itself, and makes of every task that comes back its answer.
+pub struct Looped<P: Port> {
+    port: P,
+    mac: Mac,
+}
+
+impl<P: Port> Looped<P> {
+    /// `port` receives what it sends.
+    #[must_use]
+    pub fn new(port: P) -> Self {
+        Self { port, mac: Mac([2, 0, 0, 0, 0, 2]) }
+    }
+}
+
+impl<P: Port> Port for Looped<P> {
+    type Buf = P::Buf;
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
+        let before = burst.len();
+        self.port.rx_burst(burst);
+        for buf in &mut burst[before..] {
+            reflect(buf.bytes_mut(), self.mac);
+        }
+        burst.len() - before
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
+        self.port.tx_burst(burst)
+    }
+}
+
+/// Measures the floor at the rate of `load` on a port that receives what it sends, for `seconds`.
+///
+/// # Errors
+/// When the load cannot be set up.
+pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
+    load: &Load,
+    seconds: f64,
+    port: P,
+    pool: L,
+    hz: f64,
+    mut now: impl FnMut() -> u64,
+) -> Result<LatencySummary, SetupError> {
+    let load = Load {
+        warmup_s: seconds / 4.0,
+        duration_s: seconds,
+        drain_s: seconds,
+        cores: 1,
+        rate_pps: load.rate_pps / f64::from(load.cores),
+        ..load.clone()
+    };
+    let mac = Mac([2, 0, 0, 0, 0, 1]);
+    let target = Target { next_hop_mac: Some(mac), ..Target::new(mac, 1, 2) };
+    let mut generator = Generator::new(&load, &target, 0, hz, Looped::new(port), pool)?;
+    while generator.phase() != Phase::Done {
+        generator.transmit(now());
+        generator.receive(now());
+    }
+    Ok(generator.tally().response().summary())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wedjat::io::ring::{self, FramePool};
+
+    /// A wire whose two ends are one port: it receives what it sends.
+    struct Loop(ring::RingPort, ring::RingPort);
+
+    impl Port for Loop {
+        type Buf = ring::Frame;
+
+        fn rx_burst(&mut self, burst: &mut Burst<ring::Frame>) -> usize {
+            self.1.rx_burst(burst)
+        }
+
+        fn tx_burst(&mut self, burst: &mut Burst<ring::Frame>) -> usize {
+            self.0.tx_burst(burst)
+        }
+    }
+
+    #[test]
+    fn the_floor_is_one_turn_of_the_loop() {
+        let pool = FramePool::new(256, 128);
+        let (left, right) = ring::pair(128, &pool);
+        let load = Load::new(1e5, "fixed(50us)".parse().unwrap());
+        let mut ticks = 0;
+        // Each look at the clock takes 100 ns.
+        let clock = || {
+            ticks += 100;
+            ticks
+        };
+        let floor = measure(&load, 0.01, Loop(left, right), pool.clone(), 1e9, clock).unwrap();
+        assert!(floor.p99.0 <= 0.4, "{floor:?}");
+        assert!(floor.p50.0 >= 0.1, "{floor:?}");
+        assert_eq!(pool.in_use(), 0);
+    }
+}

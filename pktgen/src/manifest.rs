@@ -1,0 +1,151 @@
+//! Where a report's figures come from: enough to judge them, and to measure them again.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::load::Load;
+use crate::seed::StreamSeed;
+
+/// Revision, machine, seeds and configuration of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Manifest {
+    /// Revision of the sources.
+    pub revision: String,
+    /// Compiler.
+    pub rustc: String,
+    /// DPDK's release, when packets went through it.
+    pub dpdk: Option<String>,
+    /// Processor model.
+    pub cpu: String,
+    /// Start of the run, RFC 3339, UTC.
+    pub started: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// The seed that all others follow from.
+    pub seed: u64,
+    /// The seed of each stream.
+    pub seeds: Vec<StreamSeed>,
+    /// The load offered.
+    pub config: Config,
+}
+
+/// The load as it was understood.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    /// Tasks a second.
+    pub rate_pps: f64,
+    /// Arrival process.
+    pub arrivals: String,
+    /// Service times.
+    pub service: String,
+    /// Mean service time.
+    pub service_mean_us: f64,
+    /// Seconds of warm-up.
+    pub warmup_s: f64,
+    /// Seconds measured.
+    pub duration_s: f64,
+    /// Seconds of drain at most.
+    pub drain_s: f64,
+    /// Windows of the measured time.
+    pub windows: usize,
+    /// Cores that sent.
+    pub cores: u32,
+    /// The device, when there was one.
+    pub device: Option<String>,
+}
+
+impl Manifest {
+    /// The manifest of a run of `load` that starts at `started`.
+    #[must_use]
+    pub fn new(load: &Load, started: SystemTime) -> Self {
+        let seeds = load.seeds().into_iter().flat_map(|core| [core.arrivals, core.service]);
+        Self {
+            revision: wedjat::REVISION.to_owned(),
+            rustc: wedjat::RUSTC.to_owned(),
+            dpdk: None,
+            cpu: cpu_model(),
+            started: rfc3339(started.duration_since(UNIX_EPOCH).unwrap_or_default()),
+            command: std::env::args().collect(),
+            seed: load.seed,
+            seeds: seeds.collect(),
+            config: Config {
+                rate_pps: load.rate_pps,
+                arrivals: load.arrivals.to_string(),
+                service: load.service.to_string(),
+                service_mean_us: load.service.mean_ns() / 1e3,
+                warmup_s: load.warmup_s,
+                duration_s: load.duration_s,
+                drain_s: load.drain_s,
+                windows: load.windows,
+                cores: load.cores,
+                device: None,
+            },
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests(load: &Load) -> Self {
+        Self::new(load, UNIX_EPOCH)
+    }
+}
+
+fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or_else(|| "unknown".to_owned(), |(_, model)| model.trim().to_owned())
+}
+
+/// A time since 1970 as RFC 3339 writes it, in UTC.
+fn rfc3339(since_epoch: Duration) -> String {
+    let seconds = since_epoch.as_secs();
+    let (year, month, day) = civil(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of a day since 1970, counted in 400-year cycles of years that begin in March.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468; // since 0000-03-01
+    let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
+    let year_of_cycle = (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524
+        - day_of_cycle / 146_096)
+        / 365;
+    let day_of_year =
+        day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let month = (5 * day_of_year + 2) / 153; // 0 is March
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (cycle * 400 + year_of_cycle + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn all_seeds_are_stated() {
+        let load = Load { cores: 2, ..Load::new(1e5, "exp(5us)".parse().unwrap()) };
+        let manifest = Manifest::for_tests(&load);
+        let names: Vec<_> =
+            manifest.seeds.iter().map(|s| format!("{}/{}", s.purpose, s.core)).collect();
+        assert_eq!(names, ["arrivals/0", "service/0", "arrivals/1", "service/1"]);
+        let json = serde_json::to_value(&manifest).unwrap();
+        assert!(json["seeds"][0]["seed"].as_str().unwrap().starts_with("0x"));
+        assert_eq!(json["config"]["service"], "exp(5us)");
+    }
+}

@@ -1,0 +1,506 @@
+//! What a run says of itself: figures, verdict and manifest, as text, JSON or CSV with stable keys.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+
+use crate::grammar::Time;
+use crate::latency::{LatencySummary, Micros, ci95_half_width};
+use crate::load::Load;
+use crate::manifest::Manifest;
+use crate::rate::Rate;
+use crate::stationary::{self, Verdict};
+use crate::tally::{Strays, Tally};
+
+/// Below this share of tasks sent on time the report warns.
+pub const ADHERENCE_WARNING: f64 = 0.999;
+/// Below this share the run is invalid: it did not offer the load that it was asked for.
+pub const ADHERENCE_MIN: f64 = 0.95;
+
+/// Half widths of 95% confidence intervals, from the windows of the measured time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Confidence {
+    /// Of the median.
+    pub p50: Micros,
+    /// Of the 99th percentile.
+    pub p99: Micros,
+    /// Of the mean.
+    pub mean: Micros,
+}
+
+/// One task class.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassReport {
+    /// The class on the wire.
+    pub class: u16,
+    /// Its service times, as the user wrote them.
+    pub service: String,
+    /// Tasks sent.
+    pub tasks: u64,
+    /// From the due time.
+    pub response_us: LatencySummary,
+    /// From the send time.
+    pub service_us: LatencySummary,
+}
+
+/// A finished run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Tasks a second asked for.
+    pub offered_pps: f64,
+    /// Measured seconds.
+    pub duration_s: f64,
+    /// Tasks due in the measured time; they are those that the following counts are of.
+    pub scheduled: u64,
+    /// Handed to the device.
+    pub sent: u64,
+    /// Sent more than `late_after_us` after they were due.
+    pub late: u64,
+    /// Never handed to the device.
+    pub unsent: u64,
+    /// Share of the scheduled tasks that were sent on time.
+    pub adherence: f64,
+    /// What counts as late.
+    pub late_after_us: f64,
+    /// Answered by a worker.
+    pub answered: u64,
+    /// Given back undone.
+    pub refused: u64,
+    /// Not answered by the end of the drain.
+    pub lost: u64,
+    /// Answered tasks a second.
+    pub answered_pps: f64,
+    /// Latency from the due time; unanswered tasks count as infinite (null) in the percentiles.
+    pub response_us: LatencySummary,
+    /// Latency from the send time.
+    pub service_us: LatencySummary,
+    /// Confidence of the response latencies.
+    pub response_ci95_us: Confidence,
+    /// Latency with no scheduler and no work in between, when measured.
+    pub floor_us: Option<LatencySummary>,
+    /// Latencies of each class of a mix.
+    pub classes: Vec<ClassReport>,
+    /// Whether latency had a trend over the measured time.
+    pub stationary: Verdict,
+    /// The generator kept up, its books balance, and something was answered.
+    pub valid: bool,
+    /// Why not.
+    pub reasons: Vec<String>,
+    /// What else a reader must know.
+    pub warnings: Vec<String>,
+    /// Packets that belong to no task, warm-up included.
+    #[serde(flatten)]
+    pub strays: Strays,
+    /// Where the figures come from.
+    pub manifest: Manifest,
+}
+
+impl Report {
+    /// The report of what all cores have counted together; `floor` as [`crate::floor::measure`] found it.
+    #[must_use]
+    pub fn new(
+        load: &Load,
+        tally: &Tally,
+        floor: Option<LatencySummary>,
+        manifest: Manifest,
+    ) -> Self {
+        let ledger = tally.measured;
+        let medians: Vec<_> = tally.windows.iter().map(|window| window.quantile_ns(0.5)).collect();
+        let stationary = stationary::verdict(&medians);
+        let reasons = reasons(tally);
+        Self {
+            offered_pps: load.rate_pps,
+            duration_s: load.duration_s,
+            scheduled: ledger.scheduled,
+            sent: ledger.sent,
+            late: ledger.late,
+            unsent: ledger.unsent,
+            adherence: ledger.adherence(),
+            late_after_us: load.late_after_s * 1e6,
+            answered: ledger.answered,
+            refused: ledger.refused,
+            lost: ledger.lost,
+            answered_pps: ledger.answered as f64 / load.duration_s,
+            response_us: tally.response().summary(),
+            service_us: tally.service.summary(),
+            response_ci95_us: confidence(tally),
+            floor_us: floor,
+            classes: classes(load, tally),
+            stationary,
+            valid: reasons.is_empty(),
+            reasons,
+            warnings: warnings(tally, stationary),
+            strays: tally.strays,
+            manifest,
+        }
+    }
+
+    /// One JSON object.
+    #[must_use]
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report has only plain values and string keys")
+    }
+
+    /// Keys and values of one CSV row; the keys are always the same.
+    #[must_use]
+    pub fn csv_fields(&self) -> Vec<(String, String)> {
+        let mut fields = vec![
+            ("offered_pps".to_owned(), self.offered_pps.to_string()),
+            ("duration_s".to_owned(), self.duration_s.to_string()),
+            ("scheduled".to_owned(), self.scheduled.to_string()),
+            ("sent".to_owned(), self.sent.to_string()),
+            ("late".to_owned(), self.late.to_string()),
+            ("unsent".to_owned(), self.unsent.to_string()),
+            ("adherence".to_owned(), self.adherence.to_string()),
+            ("answered".to_owned(), self.answered.to_string()),
+            ("refused".to_owned(), self.refused.to_string()),
+            ("lost".to_owned(), self.lost.to_string()),
+            ("duplicates".to_owned(), self.strays.duplicates.to_string()),
+        ];
+        for (name, summary) in [
+            ("response_us", Some(self.response_us)),
+            ("service_us", Some(self.service_us)),
+            ("floor_us", self.floor_us),
+        ] {
+            for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
+                let value = summary.map(|summary| summary.named(key).0.to_string());
+                fields.push((format!("{name}.{key}"), value.unwrap_or_default()));
+            }
+        }
+        let stationary = format!("{:?}", self.stationary).to_lowercase();
+        fields.push(("stationary".to_owned(), stationary));
+        fields.push(("valid".to_owned(), self.valid.to_string()));
+        fields.push(("seed".to_owned(), self.manifest.seed.to_string()));
+        fields.push(("revision".to_owned(), self.manifest.revision.clone()));
+        fields.push(("started".to_owned(), self.manifest.started.clone()));
+        fields
+    }
+}
+
+/// Reports as CSV, one row each under one header.
+///
+/// # Errors
+/// When the text cannot be written, which memory allows always.
+pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for (i, report) in reports.iter().enumerate() {
+        let fields = report.csv_fields();
+        if i == 0 {
+            writer.write_record(fields.iter().map(|(key, _)| key))?;
+        }
+        writer.write_record(fields.iter().map(|(_, value)| value))?;
+    }
+    let bytes = writer.into_inner().map_err(|error| error.into_error())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn reasons(tally: &Tally) -> Vec<String> {
+    let ledger = tally.measured;
+    let mut reasons = Vec::new();
+    if ledger.scheduled == 0 {
+        reasons.push("no task was due in the measured time".to_owned());
+    } else if ledger.adherence() < ADHERENCE_MIN {
+        reasons.push(format!(
+            "only {:.2}% of the tasks were sent on time ({:.0}% are needed): {} late, {} unsent; \
+             lower the rate, or give the generator a core of its own",
+            ledger.adherence() * 100.0,
+            ADHERENCE_MIN * 100.0,
+            ledger.late,
+            ledger.unsent
+        ));
+    }
+    if ledger.sent > 0 && ledger.answered == 0 {
+        reasons.push("no task was answered".to_owned());
+    }
+    if !ledger.balances() || !tally.warmup.balances() {
+        reasons.push("the loss ledger does not balance: this is a bug of the generator".to_owned());
+    }
+    reasons
+}
+
+fn warnings(tally: &Tally, stationary: Verdict) -> Vec<String> {
+    let ledger = tally.measured;
+    let mut warnings = Vec::new();
+    let adherence = ledger.adherence();
+    if (ADHERENCE_MIN..ADHERENCE_WARNING).contains(&adherence) {
+        warnings.push(format!("{:.2}% of the tasks were sent on time", adherence * 100.0));
+    }
+    match stationary {
+        Verdict::Rising => warnings.push(
+            "latency rose while it was measured: the load is more than the system takes, and the \
+             percentiles depend on the duration"
+                .to_owned(),
+        ),
+        Verdict::Falling => {
+            warnings.push("latency fell while it was measured: give a longer --warmup".to_owned())
+        }
+        Verdict::Stationary | Verdict::Unknown => {}
+    }
+    if tally.pool_empty > 0 {
+        warnings.push(format!(
+            "the buffer pool was empty {} times: give a larger --buffers",
+            tally.pool_empty
+        ));
+    }
+    if tally.tx_full > 0 {
+        warnings.push(format!("the device's transmit queue was full {} times", tally.tx_full));
+    }
+    warnings
+}
+
+fn confidence(tally: &Tally) -> Confidence {
+    let of = |figure: &dyn Fn(&crate::latency::Latency) -> f64| {
+        let windows: Vec<_> =
+            tally.windows.iter().map(figure).filter(|value| !value.is_nan()).collect();
+        Micros(ci95_half_width(&windows) / 1e3)
+    };
+    Confidence {
+        p50: of(&|window| window.quantile_ns(0.5)),
+        p99: of(&|window| window.quantile_ns(0.99)),
+        mean: of(&|window| window.mean_ns()),
+    }
+}
+
+fn classes(load: &Load, tally: &Tally) -> Vec<ClassReport> {
+    (1_u16..)
+        .zip(&tally.classes)
+        .map(|(class, latency)| ClassReport {
+            class,
+            service: load.service.class_name(class),
+            tasks: latency.response.tasks(),
+            response_us: latency.response.summary(),
+            service_us: latency.service.summary(),
+        })
+        .collect()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.manifest.config;
+        writeln!(
+            f,
+            "{} tasks/s offered, {}, {} arrivals, {} measured after {} of warm-up",
+            Rate::Pps(self.offered_pps),
+            config.service,
+            config.arrivals,
+            Time(self.duration_s * 1e9),
+            Time(config.warmup_s * 1e9)
+        )?;
+        writeln!(
+            f,
+            "  scheduled {}  sent {}  late {} (by more than {})  unsent {}  adherence {:.3}%",
+            self.scheduled,
+            self.sent,
+            self.late,
+            Time(self.late_after_us * 1e3),
+            self.unsent,
+            self.adherence * 100.0
+        )?;
+        writeln!(
+            f,
+            "  sent {} = answered {} + refused {} + lost {}   duplicates {}",
+            self.sent, self.answered, self.refused, self.lost, self.strays.duplicates
+        )?;
+        let mut table = String::new();
+        self.write_latencies(&mut table)?;
+        write!(f, "{table}")?;
+        for warning in &self.warnings {
+            writeln!(f, "  warning: {warning}")?;
+        }
+        writeln!(f, "  seed {}, revision {}", self.manifest.seed, self.manifest.revision)?;
+        match self.valid {
+            true => write!(f, "  VALID"),
+            false => write!(f, "  INVALID: {}", self.reasons.join("; ")),
+        }
+    }
+}
+
+impl Report {
+    fn write_latencies(&self, out: &mut String) -> fmt::Result {
+        write!(out, "  {:<22}", "us")?;
+        for name in ["p50", "p90", "p99", "p99.9", "p99.99", "mean", "max"] {
+            write!(out, "{name:>10}")?;
+        }
+        writeln!(out)?;
+        write_row(out, "response (from due)", &self.response_us)?;
+        let ci = &self.response_ci95_us;
+        let of = |value: Micros| format!("+-{value}");
+        let (p50, p99, mean) = (of(ci.p50), of(ci.p99), of(ci.mean));
+        writeln!(
+            out,
+            "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}",
+            "  95% confidence", "", ""
+        )?;
+        write_row(out, "service (from sent)", &self.service_us)?;
+        for class in &self.classes {
+            let name = format!("{}: {}", class.class, class.service);
+            write_row(out, &name, &class.response_us)?;
+        }
+        if let Some(floor) = &self.floor_us {
+            write_row(out, "floor (no scheduler)", floor)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_row(out: &mut String, name: &str, summary: &LatencySummary) -> fmt::Result {
+    write!(out, "  {name:<22}")?;
+    for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
+        write!(out, "{:>10}", summary.named(key))?;
+    }
+    writeln!(out)
+}
+
+/// A table with one line for each of several runs.
+#[must_use]
+pub fn table(reports: &[Report]) -> String {
+    let mut out = String::new();
+    let names = [
+        "offered",
+        "scheduled",
+        "sent",
+        "answered",
+        "refused",
+        "lost",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "adherence",
+        "verdict",
+    ];
+    let mut row = |cells: [String; 12]| {
+        let line: Vec<_> = cells.iter().map(|cell| format!("{cell:>10}")).collect();
+        out.push_str(line.join(" ").trim_end());
+        out.push('\n');
+    };
+    row(names.map(str::to_owned));
+    for report in reports {
+        let us = &report.response_us;
+        row([
+            Rate::Pps(report.offered_pps).to_string(),
+            report.scheduled.to_string(),
+            report.sent.to_string(),
+            report.answered.to_string(),
+            report.refused.to_string(),
+            report.lost.to_string(),
+            us.p50.to_string(),
+            us.p90.to_string(),
+            us.p99.to_string(),
+            us.p999.to_string(),
+            format!("{:.3}%", report.adherence * 100.0),
+            if report.valid { "valid" } else { "INVALID" }.to_owned(),
+        ]);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outstanding::Flight;
+    use crate::tally::Clock;
+
+    fn load() -> Load {
+        Load::new(1e5, "mix(0.5*fixed(5us), 0.5*fixed(9us))".parse().unwrap())
+    }
+
+    /// A hundred tasks of 20 us; so many late, unsent, lost.
+    fn report(late: u64, unsent: u64, lost: u64) -> Report {
+        let load = load();
+        let clock = Clock { start: 0, window_ticks: 1_000, tick_ns: 1.0, late_ticks: 10 };
+        let mut tally = Tally::new(clock, 10, 2);
+        for i in 0..100_u64 {
+            let due = i * 100;
+            tally.schedule(due);
+            if i < unsent {
+                tally.leave(due);
+                continue;
+            }
+            let sent = if i < unsent + late { due + 11 } else { due };
+            let flight = Flight { due, sent, class: 1 + (i % 2) as u16 };
+            tally.send(due, sent);
+            if i >= 100 - lost {
+                tally.lose(&flight);
+            } else {
+                tally.answer(&flight, due + 20_000);
+            }
+        }
+        Report::new(&load, &tally, None, Manifest::for_tests(&load))
+    }
+
+    #[test]
+    fn verdicts() {
+        let good = report(0, 0, 0);
+        assert!(good.valid && good.warnings.is_empty() && good.reasons.is_empty(), "{good}");
+        assert!(good.to_string().ends_with("VALID"));
+        let late = report(3, 0, 0);
+        assert!(late.valid && late.warnings[0].contains("97.00%"), "{late}");
+        let bad = report(3, 3, 0);
+        assert!(!bad.valid && bad.reasons[0].contains("94.00%"), "{bad}");
+        assert!(bad.to_string().contains("INVALID: only 94.00%"));
+        let silent = report(0, 0, 100);
+        assert!(!silent.valid && silent.reasons[0].contains("no task was answered"));
+    }
+
+    #[test]
+    fn json_keys_are_stable() {
+        let json: serde_json::Value = serde_json::from_str(&report(1, 1, 2).json()).unwrap();
+        for key in [
+            "offered_pps",
+            "scheduled",
+            "sent",
+            "late",
+            "unsent",
+            "adherence",
+            "answered",
+            "refused",
+            "lost",
+            "duplicates",
+            "late_answers",
+            "unknown",
+            "foreign",
+            "response_us",
+            "service_us",
+            "response_ci95_us",
+            "floor_us",
+            "classes",
+            "stationary",
+            "valid",
+            "reasons",
+            "warnings",
+            "manifest",
+        ] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
+            assert!(
+                json["response_us"].get(key).is_some() && json["service_us"].get(key).is_some()
+            );
+        }
+        let p50 = json["response_us"]["p50"].as_f64().unwrap();
+        assert!((p50 - 20.0).abs() < 0.05, "{p50}");
+        assert!(json["response_us"]["p99"].is_null(), "two of 99 lost");
+        assert_eq!(json["sent"], 99);
+        assert_eq!(json["classes"][1]["service"], "fixed(9us)");
+    }
+
+    #[test]
+    fn csv_has_a_row_for_each_report_under_one_header() {
+        let text = csv(&[report(0, 0, 0), report(0, 0, 50)]).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let column = reader.headers().unwrap().iter().position(|key| key == "response_us.p99");
+        let values: Vec<_> =
+            reader.records().map(|record| record.unwrap()[column.unwrap()].to_owned()).collect();
+        assert_eq!(values[1], "inf");
+        assert!((values[0].parse::<f64>().unwrap() - 20.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn a_sweep_is_a_table() {
+        let text = table(&[report(0, 0, 0), report(0, 20, 0)]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].ends_with("valid") && lines[2].ends_with("INVALID"), "{text}");
+    }
+}
