@@ -16,11 +16,13 @@ const MEMORY_MB: u32 = 512;
 /// The running environment. Clones share it, pools and devices hold one, and the last to go cleans up.
 #[derive(Clone)]
 pub struct Eal {
-    _running: Arc<Running>,
+    running: Arc<Running>,
     ticks_hz: u64,
 }
 
-struct Running;
+struct Running {
+    arguments: Vec<String>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -72,9 +74,30 @@ impl Eal {
     /// # Errors
     /// When EAL refuses: the error carries what EAL logged and what to try. A second start is refused as well.
     pub fn init(user: &[String], devices: &[&str]) -> Result<Self, EalError> {
-        let cpus: Vec<usize> =
+        Self::init_beside(user, devices, &[])
+    }
+
+    /// As [`Eal::init`], and keeps the calling thread and EAL's own threads off the CPUs `dispatchers`, unless the user
+    /// places lcores himself or no other CPU is left. EAL's threads then never interrupt a poll loop.
+    ///
+    /// # Errors
+    /// As [`Eal::init`].
+    pub fn init_beside(
+        user: &[String],
+        devices: &[&str],
+        dispatchers: &[usize],
+    ) -> Result<Self, EalError> {
+        let all: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        Self::start(&arguments(user, devices, hugepages_usable(), &cpus, std::process::id()))
+        let others: Vec<usize> =
+            all.iter().copied().filter(|cpu| !dispatchers.contains(cpu)).collect();
+        let cpus = if others.is_empty() { all } else { others };
+        if !places_lcores(user) {
+            // EAL gives its control threads the caller's CPUs less the lcores', or the main lcore's when none is left.
+            stay_on(&cpus);
+        }
+        let arguments = arguments(user, devices, hugepages_usable(), &cpus, std::process::id());
+        Self::start(&arguments)
     }
 
     fn start(arguments: &[String]) -> Result<Self, EalError> {
@@ -99,7 +122,21 @@ impl Eal {
         said.lines().for_each(|line| log::warn!("{line}"));
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
-        Ok(Self { _running: Arc::new(Running), ticks_hz })
+        let running = Running { arguments: arguments.to_vec() };
+        Ok(Self { running: Arc::new(running), ticks_hz })
+    }
+
+    /// What EAL was started with, ours included: a run's manifest states it.
+    pub fn arguments(&self) -> &[String] {
+        &self.running.arguments
+    }
+
+    /// What follows the name in a device's `--vdev`.
+    pub(super) fn vdev_arguments(&self, name: &str) -> Option<&str> {
+        self.running.arguments.iter().find_map(|word| {
+            let (vdev, arguments) = word.strip_prefix("--vdev=").unwrap_or(word).split_once(',')?;
+            (vdev == name).then_some(arguments)
+        })
     }
 
     /// Ticks of [`Eal::now`] in a second.
@@ -187,9 +224,7 @@ pub fn arguments(
     cpus: &[usize],
     process: u32,
 ) -> Vec<String> {
-    let given = |options: &[&str]| {
-        user.iter().any(|argument| options.iter().any(|option| is_option(argument, option)))
-    };
+    let given = |options: &[&str]| is_given(user, options);
     let mut all = user.to_vec();
     let mut add = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
 
@@ -210,7 +245,7 @@ pub fn arguments(
     if !given(&["--file-prefix"]) {
         add(&["--file-prefix", &own_prefix(process)]);
     }
-    if !given(&["-l", "-c", "--lcores", "-s", "-S"]) && !cpus.is_empty() {
+    if !places_lcores(user) && !cpus.is_empty() {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
         add(&["--lcores", &format!("0@({})", list.join(","))]);
     }
@@ -231,6 +266,26 @@ pub fn arguments(
         add(&["--log-level", "warning"]);
     }
     all
+}
+
+fn places_lcores(user: &[String]) -> bool {
+    is_given(user, &["-l", "-c", "--lcores", "-s", "-S"])
+}
+
+fn is_given(user: &[String], options: &[&str]) -> bool {
+    user.iter().any(|argument| options.iter().any(|option| is_option(argument, option)))
+}
+
+/// Restricts the calling thread to `cpus`; the scheduler keeps the old set when that fails.
+fn stay_on(cpus: &[usize]) {
+    // SAFETY: a CPU set is plain bits, zero is valid; CPU_SET ignores what is out of its range; size and pointer agree.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
 }
 
 fn own_prefix(process: u32) -> String {
@@ -286,18 +341,16 @@ pub(super) fn error_text(number: c_int) -> String {
 fn refusal(errno: c_int, said: &str, arguments: &[String]) -> EalError {
     EalError::Init {
         reason: error_text(errno),
-        said: said
-            .lines()
-            .rev()
-            .take(8)
-            .collect::<Vec<_>>()
-            .iter()
-            .rev()
-            .map(|line| format!("\n    {line}"))
-            .collect(),
+        said: indented_end(said),
         arguments: arguments.join(" "),
         hint: hint(errno, said),
     }
+}
+
+/// The last lines of a log, each on a line of its own after a message.
+pub(super) fn indented_end(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(8)..].iter().map(|line| format!("\n    {line}")).collect()
 }
 
 fn hint(errno: c_int, said: &str) -> &'static str {
@@ -319,13 +372,13 @@ fn hint(errno: c_int, said: &str) -> &'static str {
     }
 }
 
-/// Collects what EAL logs while it starts, so that a failure can say why.
-struct LogCapture {
+/// Collects what DPDK logs during a step of start-up, so that a failure can say why.
+pub(super) struct LogCapture {
     file: File,
 }
 
 impl LogCapture {
-    fn start() -> Option<Self> {
+    pub(super) fn start() -> Option<Self> {
         // SAFETY: a plain system call with a static name; the descriptor is owned by `file` from here on.
         let descriptor = unsafe { libc::memfd_create(c"eal-log".as_ptr(), libc::MFD_CLOEXEC) };
         if descriptor < 0 {
@@ -346,7 +399,7 @@ impl LogCapture {
         opened.then_some(Self { file })
     }
 
-    fn finish(mut self) -> String {
+    pub(super) fn finish(mut self) -> String {
         // SAFETY: a null stream means DPDK's default one, standard error.
         unsafe { sys::rte_openlog_stream(std::ptr::null_mut()) };
         let mut text = String::new();

@@ -5,16 +5,27 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use wedjat_sys as sys;
 
-use super::eal::{Eal, error_text, is_pci_address};
+use super::eal::{Eal, LogCapture, error_text, indented_end, is_pci_address};
 use super::mbuf::Mbuf;
 use super::pool::MbufPool;
 use crate::io::{Burst, Port};
 
 /// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
 const NAME_BYTES: usize = 64;
+
+/// How often a memif client looks for its server.
+const PEER_RETRY: Duration = Duration::from_millis(20);
+
+/// How long a memif server may take to answer a client; one that was not ready refuses and stays silent.
+const PEER_ANSWER: Duration = Duration::from_millis(300);
+
+/// How long the memif driver's own thread may take to clean up after a peer has gone. Stopping the device meanwhile
+/// would run the same clean-up twice at once, for which the driver (DPDK 22.11) has no lock.
+const PEER_SETTLE: Duration = Duration::from_millis(100);
 
 /// How to set a device up.
 #[derive(Clone, Debug)]
@@ -32,6 +43,8 @@ pub struct DeviceOptions {
     pub promiscuous: bool,
     /// Let the device check IPv4 and UDP checksums where it can.
     pub checksums: bool,
+    /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
+    pub wait_for_peer: Duration,
 }
 
 impl Default for DeviceOptions {
@@ -43,6 +56,7 @@ impl Default for DeviceOptions {
             mtu: None,
             promiscuous: false,
             checksums: true,
+            wait_for_peer: Duration::from_secs(10),
         }
     }
 }
@@ -78,7 +92,7 @@ pub enum DeviceError {
         hint: &'static str,
     },
     /// A call failed.
-    #[error("device {name:?}: cannot {step}: {reason}")]
+    #[error("device {name:?}: cannot {step}: {reason}{said}")]
     Refused {
         /// The device.
         name: String,
@@ -86,6 +100,29 @@ pub enum DeviceError {
         step: &'static str,
         /// DPDK's text.
         reason: String,
+        /// What the driver logged, indented.
+        said: String,
+    },
+    /// The memif server did not appear.
+    #[error(
+        "device {name:?}: no memif server came within {waited:?}: start the side with role=server first, with the same \
+         socket= and id="
+    )]
+    NoPeer {
+        /// The device.
+        name: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// `restart` was not given all ports.
+    #[error("device {name:?} restarts with all of its {queues} ports in hand, not {given}")]
+    Ports {
+        /// The device.
+        name: String,
+        /// Its ports.
+        queues: u16,
+        /// Those given.
+        given: usize,
     },
 }
 
@@ -96,6 +133,8 @@ struct Opened {
     id: u16,
     name: String,
     driver: String,
+    queues: u16,
+    connects: bool,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
     _eal: Eal,
@@ -145,23 +184,42 @@ impl Device {
     ) -> Result<(Self, Vec<QueuePort>), DeviceError> {
         let id = find(name)?;
         let setup = Setup { id, name, pool, options };
-        let info = setup.info()?;
-        setup.check_queues(&info)?;
-        setup.configure(&info)?;
-        // From here on a failure closes the device.
-        let opened = Arc::new(Opened {
-            id,
-            name: name.to_owned(),
-            driver: driver_name(&info),
-            _pool: pool.clone(),
-            _eal: eal.clone(),
-        });
-        setup.queues()?;
-        setup.start()?;
+        let log = LogCapture::start();
+        let opened = setup.open(eal);
+        let said = log.map(LogCapture::finish).unwrap_or_default();
+        let opened = Arc::new(opened.map_err(|error| error.with_log(&said))?);
+        said.lines().for_each(|line| log::warn!("{line}"));
         let port =
-            |queue| QueuePort { id, queue, _device: Arc::clone(&opened), _one_thread: PhantomData };
+            |queue| QueuePort { id, queue, device: Arc::clone(&opened), _one_thread: PhantomData };
         let ports = (0..options.queues).map(port).collect();
         Ok((Self(opened), ports))
+    }
+
+    /// Stops and starts the device, which makes a memif client whose server has gone connect to the next one; a server
+    /// and other devices recover by themselves. `ports` are all of the device's ports: with them in hand, no thread is
+    /// polling.
+    ///
+    /// # Errors
+    /// When a port is missing or the device does not start; it may be tried again.
+    pub fn restart(
+        &self,
+        ports: &mut [QueuePort],
+        wait_for_peer: Duration,
+    ) -> Result<(), DeviceError> {
+        let given = ports.iter().filter(|port| Arc::ptr_eq(&port.device, &self.0)).count();
+        if given != usize::from(self.0.queues) {
+            return Err(DeviceError::Ports {
+                name: self.0.name.clone(),
+                queues: self.0.queues,
+                given,
+            });
+        }
+        let log = LogCapture::start();
+        std::thread::sleep(PEER_SETTLE);
+        // Every port is borrowed here, so no thread polls.
+        let started = self.0.stop().and_then(|()| self.0.start(wait_for_peer));
+        let said = log.map(LogCapture::finish).unwrap_or_default();
+        started.map_err(|error| error.with_log(&said))
     }
 
     /// The name it was opened by.
@@ -198,10 +256,7 @@ impl Device {
 
     /// State of the link, without waiting.
     pub fn link(&self) -> Link {
-        let mut speed_mbps = 0;
-        // SAFETY: the port is open and the speed is valid for writing.
-        let up = unsafe { sys::wedjat_link_up(self.0.id, &mut speed_mbps) } == 1;
-        Link { up, speed_mbps }
+        self.0.link()
     }
 
     /// What the device has counted; zeros where it counts nothing.
@@ -222,6 +277,66 @@ impl Device {
     }
 }
 
+impl Opened {
+    /// Starts the device. A memif client connects once, when it is started, and only to a server that has been started
+    /// itself, so it is tried again until its link is up.
+    fn start(&self, wait_for_peer: Duration) -> Result<(), DeviceError> {
+        if !self.connects {
+            return self.try_start();
+        }
+        let began = Instant::now();
+        loop {
+            if self.try_start().is_ok() {
+                if self.becomes_linked() {
+                    return Ok(());
+                }
+                self.stop()?;
+            }
+            if began.elapsed() >= wait_for_peer {
+                let (name, waited) = (self.name.clone(), wait_for_peer);
+                return Err(DeviceError::NoPeer { name, waited });
+            }
+            std::thread::sleep(PEER_RETRY);
+        }
+    }
+
+    fn becomes_linked(&self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < PEER_ANSWER {
+            if self.link().up {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    fn try_start(&self) -> Result<(), DeviceError> {
+        // SAFETY: every queue is set up.
+        accept(&self.name, "start it", unsafe { sys::rte_eth_dev_start(self.id) })
+    }
+
+    /// The caller sees to it that no thread polls the device.
+    fn stop(&self) -> Result<(), DeviceError> {
+        // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined.
+        accept(&self.name, "stop it", unsafe { sys::rte_eth_dev_stop(self.id) })
+    }
+
+    fn link(&self) -> Link {
+        let mut speed_mbps = 0;
+        // SAFETY: the port is open and the speed is valid for writing.
+        let up = unsafe { sys::wedjat_link_up(self.id, &mut speed_mbps) } == 1;
+        Link { up, speed_mbps }
+    }
+}
+
+/// A memif device of role client, the driver's default.
+fn is_memif_client(eal: &Eal, name: &str, driver: &str) -> bool {
+    let name = name.split(',').next().unwrap_or_default();
+    let server = |argument: &str| matches!(argument, "role=server" | "role=master");
+    driver == "net_memif" && !eal.vdev_arguments(name).is_some_and(|all| all.split(',').any(server))
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
         // SAFETY: the last owner is going, so no queue is polled any more. Closing frees the mbufs of the queues.
@@ -236,9 +351,16 @@ impl Drop for Opened {
 pub struct QueuePort {
     id: u16,
     queue: u16,
-    _device: Arc<Opened>,
+    device: Arc<Opened>,
     // DPDK's bursts take no lock: two threads must never share a queue.
     _one_thread: PhantomData<Cell<()>>,
+}
+
+impl QueuePort {
+    /// Which of the device's queue pairs this is.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
 }
 
 impl Port for QueuePort {
@@ -285,6 +407,30 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
+    fn open(&self, eal: &Eal) -> Result<Opened, DeviceError> {
+        let info = self.info()?;
+        self.check_queues(&info)?;
+        self.configure(&info)?;
+        // From here on a failure closes the device.
+        let driver = driver_name(&info);
+        let opened = Opened {
+            id: self.id,
+            name: self.name.to_owned(),
+            connects: is_memif_client(eal, self.name, &driver),
+            driver,
+            queues: self.options.queues,
+            _pool: self.pool.clone(),
+            _eal: eal.clone(),
+        };
+        self.queues()?;
+        if self.options.promiscuous {
+            // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
+            unsafe { sys::rte_eth_promiscuous_enable(self.id) };
+        }
+        opened.start(self.options.wait_for_peer)?;
+        Ok(opened)
+    }
+
     fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
         let mut info = sys::rte_eth_dev_info::default();
         // SAFETY: `find` gave a valid port, and `info` is valid for writing.
@@ -354,21 +500,26 @@ impl Setup<'_> {
         Ok(())
     }
 
-    fn start(&self) -> Result<(), DeviceError> {
-        if self.options.promiscuous {
-            // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
-            unsafe { sys::rte_eth_promiscuous_enable(self.id) };
-        }
-        // SAFETY: every queue is set up.
-        let error = unsafe { sys::rte_eth_dev_start(self.id) };
-        self.accept("start it", error)
-    }
-
     fn accept(&self, step: &'static str, error: c_int) -> Result<(), DeviceError> {
-        if error == 0 {
-            return Ok(());
+        accept(self.name, step, error)
+    }
+}
+
+/// DPDK's way to say yes is 0.
+fn accept(name: &str, step: &'static str, error: c_int) -> Result<(), DeviceError> {
+    if error == 0 {
+        return Ok(());
+    }
+    let (name, reason) = (name.to_owned(), error_text(error));
+    Err(DeviceError::Refused { name, step, reason, said: String::new() })
+}
+
+impl DeviceError {
+    fn with_log(mut self, log: &str) -> Self {
+        if let Self::Refused { said, .. } = &mut self {
+            *said = indented_end(log);
         }
-        Err(DeviceError::Refused { name: self.name.to_owned(), step, reason: error_text(error) })
+        self
     }
 }
 
