@@ -1,0 +1,209 @@
+//! Two DPDK processes joined by memif, without hugepages: packets cross, and a peer that dies can come back.
+//!
+//! The test starts itself again as its peer, because EAL starts once in a process; so it has a `main` of its own.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[cfg(not(feature = "dpdk"))]
+fn main() {
+    println!("dpdk_memif: SKIPPED, built without the feature dpdk");
+}
+
+#[cfg(feature = "dpdk")]
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("peer") => peer::run(&std::env::args().nth(2).unwrap()),
+        Some("--list") => println!("dpdk_memif: test"),
+        _ => memif::run(),
+    }
+}
+
+#[cfg(feature = "dpdk")]
+mod memif {
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
+    use wedjat::io::{Buf, Burst, Pool, Port};
+
+    /// Long enough for the slowest machine; a healthy one needs a fraction of a second.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    pub fn run() {
+        let socket = |end| format!("@wedjat-test-{}-{end}", std::process::id());
+        let ours = |end, role| format!("net_memif{end},role={role},socket={}", socket(end));
+        let theirs = |role, end| format!("net_memif0,role={role},socket={}", socket(end));
+        let devices = [ours(0, "server"), ours(1, "client"), ours(2, "client")];
+        let names: Vec<&str> = devices.iter().map(String::as_str).collect();
+        let eal = Eal::init(&[], &names).unwrap();
+        let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
+
+        println!("a server: its client comes, dies, comes back and leaves");
+        let (device, ports) = open(&eal, &devices[0], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
+        assert!(!wire.device.link().up, "nobody is there yet");
+        assert_eq!(wire.send(1), 0, "nobody takes it");
+        let peer = theirs("client", 0);
+        let first = visit(&mut wire, &peer);
+        kill(&mut wire, first);
+        let second = visit(&mut wire, &peer);
+        say_goodbye(&mut wire, second);
+        drop(wire);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+
+        println!("a client: its server is late, dies, comes back and leaves");
+        let alone = open(&eal, &devices[2], &pool, Duration::from_millis(50));
+        assert!(matches!(alone, Err(DeviceError::NoPeer { .. })));
+        let peer = theirs("server", 1);
+        let late = std::thread::spawn({
+            let peer = peer.clone();
+            move || {
+                std::thread::sleep(Duration::from_millis(200));
+                spawn(&peer)
+            }
+        });
+        let (device, ports) = open(&eal, &devices[1], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
+        wire.wait_for_link(true);
+        wire.echo(1000);
+        kill(&mut wire, late.join().unwrap());
+        assert!(matches!(wire.device.restart(&mut [], PATIENCE), Err(DeviceError::Ports { .. })));
+        let again = wire.device.restart(&mut wire.ports, Duration::ZERO);
+        assert!(matches!(again, Err(DeviceError::NoPeer { .. })));
+        let second = spawn(&peer);
+        wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+        wire.wait_for_link(true);
+        wire.echo(1000);
+        say_goodbye(&mut wire, second);
+        drop(wire);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+        println!("dpdk_memif: ok");
+    }
+
+    fn open(
+        eal: &Eal,
+        device: &str,
+        pool: &MbufPool,
+        wait_for_peer: Duration,
+    ) -> Result<(Device, Vec<QueuePort>), DeviceError> {
+        Device::open(eal, device, pool, &DeviceOptions { wait_for_peer, ..Default::default() })
+    }
+
+    fn visit(wire: &mut Wire, peer: &str) -> Child {
+        let child = spawn(peer);
+        wire.wait_for_link(true);
+        wire.echo(1000);
+        child
+    }
+
+    fn kill(wire: &mut Wire, mut peer: Child) {
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+        wire.wait_for_link(false);
+        assert_eq!(wire.send(1), 0, "nobody takes it");
+    }
+
+    fn say_goodbye(wire: &mut Wire, mut peer: Child) {
+        drop(peer.stdin.take());
+        assert!(peer.wait().unwrap().success(), "the peer found something wrong");
+        wire.wait_for_link(false);
+    }
+
+    fn spawn(device: &str) -> Child {
+        let own = std::env::current_exe().unwrap();
+        Command::new(own).args(["peer", device]).stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    struct Wire {
+        ports: Vec<QueuePort>,
+        device: Device,
+        pool: MbufPool,
+    }
+
+    impl Wire {
+        fn wait_for_link(&mut self, up: bool) {
+            let start = Instant::now();
+            let mut burst = Burst::new();
+            while self.device.link().up != up {
+                assert!(start.elapsed() < PATIENCE, "the link never became up = {up}");
+                self.ports[0].rx_burst(&mut burst);
+                burst.clear();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+
+        /// Sends `count` packets at once; returns how many went.
+        fn send(&mut self, count: u32) -> usize {
+            let mut burst: Burst<Mbuf> = (0..count).map(|number| self.packet(number)).collect();
+            self.ports[0].tx_burst(&mut burst)
+        }
+
+        fn packet(&self, number: u32) -> Mbuf {
+            let mut mbuf = self.pool.handle().take().unwrap();
+            assert!(mbuf.resize(60));
+            mbuf.bytes_mut().fill(0);
+            mbuf.bytes_mut()[..4].copy_from_slice(&number.to_be_bytes());
+            mbuf
+        }
+
+        /// Sends numbered packets a few at a time and expects each back, in order, inverted by the peer.
+        fn echo(&mut self, count: u32) {
+            let start = Instant::now();
+            let (mut sent, mut received) = (0, 0);
+            let mut out = Burst::new();
+            let mut back: Burst<Mbuf> = Burst::new();
+            while received < count {
+                assert!(start.elapsed() < PATIENCE, "{received} of {sent} came back");
+                while sent < count && sent - received < 64 && !out.is_full() {
+                    out.push(self.packet(sent));
+                    sent += 1;
+                }
+                self.ports[0].tx_burst(&mut out);
+                if self.ports[0].rx_burst(&mut back) == 0 {
+                    std::thread::yield_now();
+                }
+                for mbuf in back.drain(..) {
+                    assert_eq!(mbuf.bytes().len(), 60);
+                    assert_eq!(mbuf.bytes()[..4], (!received).to_be_bytes());
+                    received += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "dpdk")]
+mod peer {
+    use std::io::Read;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
+    use wedjat::io::{Buf, Burst, Port};
+
+    /// Inverts and returns what arrives until standard input is closed.
+    pub fn run(device: &str) {
+        let eal = Eal::init(&[], &[device]).unwrap();
+        let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
+        let (opened, mut ports) =
+            Device::open(&eal, device, &pool, &DeviceOptions::default()).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read(&mut [0]);
+            told.store(true, Ordering::Release);
+        });
+        let mut burst = Burst::new();
+        while !over.load(Ordering::Acquire) {
+            if ports[0].rx_burst(&mut burst) == 0 {
+                std::thread::yield_now();
+            }
+            for mbuf in &mut burst {
+                mbuf.bytes_mut()[..4].iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            while ports[0].tx_burst(&mut burst) > 0 {}
+            burst.clear();
+        }
+        drop((opened, ports));
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+    }
+}
