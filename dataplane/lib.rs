@@ -5,6 +5,8 @@ pub mod io;
 pub mod limits;
 pub mod policy;
 pub mod reason;
+pub mod role;
+pub mod stage;
 pub mod state;
 pub mod wire;
 

@@ -137,11 +137,12 @@ impl Dispatcher {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
     }
 
-    /// Takes the report that came with a reply.
+    /// Takes the report that came with a reply; false when the member had no task outstanding.
     #[inline]
-    pub fn reply(&mut self, report: &Report) {
-        self.view.answered(report.member);
+    pub fn reply(&mut self, report: &Report) -> bool {
+        let expected = self.view.answered(report.member);
         self.policy.on_reply(report, &mut self.view, &mut self.rng);
+        expected
     }
 
     /// Takes a report that came without a reply, in a keep-alive for instance.

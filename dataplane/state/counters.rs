@@ -32,6 +32,10 @@ pub enum Counter {
     Resubmits,
     /// Replies of workers.
     Replies,
+    /// Replies, among them, of workers that had no task outstanding: duplicates, or tasks of an earlier run.
+    SurplusReplies,
+    /// Packets made here that could not be sent.
+    OriginatedUnsent,
     /// Polls that brought packets.
     BusyPolls,
     /// Polls that brought none.
@@ -42,7 +46,7 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::RxPackets,
         Self::TxPackets,
         Self::Consumed,
@@ -54,6 +58,8 @@ impl Counter {
         Self::Po2Picks,
         Self::Resubmits,
         Self::Replies,
+        Self::SurplusReplies,
+        Self::OriginatedUnsent,
         Self::BusyPolls,
         Self::EmptyPolls,
         Self::BusyTicks,
@@ -74,6 +80,8 @@ impl Counter {
             Self::Po2Picks => "po2_picks",
             Self::Resubmits => "resubmits",
             Self::Replies => "replies",
+            Self::SurplusReplies => "surplus_replies",
+            Self::OriginatedUnsent => "originated_unsent",
             Self::BusyPolls => "busy_polls",
             Self::EmptyPolls => "empty_polls",
             Self::BusyTicks => "busy_ticks",

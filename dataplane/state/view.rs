@@ -259,19 +259,20 @@ impl View {
         self.balance(member, 1);
     }
 
-    /// Counts a task answered by `member`.
+    /// Counts a task answered by `member`; false, and nothing changed, when none is outstanding there: the
+    /// reply is a duplicate, or of a task sent by somebody else.
     #[inline]
-    pub fn answered(&mut self, member: Member) {
-        self.balance(member, -1);
+    pub fn answered(&mut self, member: Member) -> bool {
+        let expected = self.outstanding(member) > 0;
+        self.balance(member, -i32::from(expected));
+        expected
     }
 
     #[inline]
     fn balance(&mut self, member: Member, by: i32) {
+        // Below 0 where replies pass another core than their tasks; only the sum over cores has a meaning.
         let count = &self.outstanding[member.index()];
-        let new = count.load(Relaxed).wrapping_add_signed(by);
-        // Alone, a core cannot have more answers than tasks: a surplus answer is a duplicate.
-        let new = if self.elsewhere.is_empty() && (new as i32) < 0 { 0 } else { new };
-        count.store(new, Relaxed);
+        count.store(count.load(Relaxed).wrapping_add_signed(by), Relaxed);
     }
 
     /// Tasks sent to `member` and not answered, over all cores.
@@ -323,7 +324,8 @@ impl View {
 
     /// Takes `lost` tasks off the count of those outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
-        self.balance(member, -(lost.min(i32::MAX as u32) as i32));
+        let lost = lost.min(self.outstanding(member)).min(i32::MAX as u32);
+        self.balance(member, -(lost as i32));
     }
 }
 
@@ -414,8 +416,7 @@ mod tests {
     #[test]
     fn duplicate_answers_do_not_wrap() {
         let mut view = view(1);
-        view.answered(A);
-        view.answered(A);
+        assert!(!view.answered(A) && !view.answered(A));
         assert_eq!(view.outstanding(A), 0);
         view.sent(A);
         assert_eq!(view.outstanding(A), 1);

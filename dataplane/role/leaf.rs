@@ -1,0 +1,340 @@
+//! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
+//! for every packet.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use crossbeam_queue::ArrayQueue;
+
+use super::neighbourhood::Neighbourhood;
+use crate::io::{Buf, Burst, Pool, Port};
+use crate::limits::{BURST, PORTS_MAX};
+use crate::policy::PolicySpec;
+use crate::reason::DropReason;
+use crate::stage::{Stages, Verdict};
+use crate::state::{Counter, Member};
+use crate::wire::arp;
+use crate::wire::ether::{self, Mac};
+
+/// What a control thread asks of a core; done between bursts.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Let a member of a pool (both by index) be chosen, or no longer.
+    SetActive {
+        /// Index of the pool.
+        pool: usize,
+        /// The member.
+        member: Member,
+        /// Whether it may be chosen.
+        active: bool,
+    },
+    /// Replace a pool's policy.
+    SetPolicy {
+        /// Index of the pool.
+        pool: usize,
+        /// The new policy.
+        policy: PolicySpec,
+    },
+}
+
+/// Times in ticks of the clock that the caller of [`Leaf::poll`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Ticks a second.
+    pub ticks_hz: u64,
+}
+
+impl Timing {
+    /// Between two looks at commands, neighbours and policies' clocks.
+    fn tick(self) -> u64 {
+        (self.ticks_hz / 10_000).max(1)
+    }
+
+    /// Between two ARP questions for one neighbour.
+    fn ask(self) -> u64 {
+        (self.ticks_hz / 5).max(1)
+    }
+
+    /// Between two rounds of questions for servers that have not answered.
+    fn servers(self) -> u64 {
+        self.ticks_hz.max(1)
+    }
+
+    fn to_ns(self, ticks: u64) -> u64 {
+        (u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks_hz.max(1))) as u64
+    }
+}
+
+/// One dispatcher core.
+#[derive(Debug)]
+pub struct Leaf<P: Port, A> {
+    stages: Stages,
+    ports: ArrayVec<P, PORTS_MAX>,
+    tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// Packets that the leaf makes itself, apart from those that pass: the ledger counts them apart.
+    own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    pool: A,
+    neighbourhood: Neighbourhood<P::Buf>,
+    commands: Arc<ArrayQueue<Command>>,
+    timing: Timing,
+    next_tick: u64,
+    next_servers: u64,
+    last_poll: u64,
+    was_busy: bool,
+}
+
+impl<P, A> Leaf<P, A>
+where
+    P: Port,
+    A: Pool<Buf = P::Buf>,
+{
+    /// A leaf over these ports, in the order of the network's. `pool` is where its own packets come from.
+    ///
+    /// # Panics
+    /// When the ports are not as many as the network's.
+    #[must_use]
+    pub fn new(
+        stages: Stages,
+        ports: Vec<P>,
+        pool: A,
+        commands: Arc<ArrayQueue<Command>>,
+        timing: Timing,
+    ) -> Self {
+        assert_eq!(ports.len(), stages.network().ports().len());
+        Self {
+            tx: ports.iter().map(|_| Burst::new()).collect(),
+            own: ports.iter().map(|_| Burst::new()).collect(),
+            ports: ports.into_iter().collect(),
+            stages,
+            pool,
+            neighbourhood: Neighbourhood::new(timing.ask()),
+            commands,
+            timing,
+            next_tick: 0,
+            next_servers: 0,
+            last_poll: 0,
+            was_busy: false,
+        }
+    }
+
+    /// One pass over all ports at `now` ticks; returns how many packets came.
+    #[inline]
+    pub fn poll(&mut self, now: u64) -> usize {
+        self.account_time(now);
+        let mut received = 0;
+        for port in 0..self.ports.len() {
+            let mut burst = Burst::new();
+            received += self.ports[port].rx_burst(&mut burst);
+            self.dispatch(port, now, burst);
+        }
+        if now >= self.next_tick {
+            self.tick(now);
+        }
+        self.flush();
+        self.was_busy = received > 0;
+        received
+    }
+
+    /// A poll lasts until the next one starts: one reading of the clock a poll is enough.
+    #[inline]
+    fn account_time(&mut self, now: u64) {
+        let counters = self.stages.counters();
+        if self.was_busy {
+            counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
+            counters.add(Counter::BusyPolls, 1);
+        } else {
+            counters.add(Counter::EmptyPolls, 1);
+        }
+        self.last_poll = now;
+    }
+
+    /// Has a burst decided on and puts each packet where its verdict says.
+    #[inline]
+    fn dispatch(&mut self, port: usize, now: u64, mut burst: Burst<P::Buf>) {
+        if burst.is_empty() {
+            return;
+        }
+        let count = burst.len();
+        let mut verdicts = [Verdict::Consumed; BURST];
+        self.stages.process(port, now, &mut burst, &mut verdicts);
+        let mut consumed = 0;
+        for (packet, verdict) in burst.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Forward { port } => self.forward(packet, usize::from(port)),
+                Verdict::Hold { port, slot, next_hop } => {
+                    if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
+                        self.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
+                    }
+                    self.next_tick = now; // ask at once
+                }
+                Verdict::Answer => {
+                    consumed += 1;
+                    self.originate(packet, port);
+                }
+                Verdict::Consumed => consumed += 1,
+                Verdict::Drop(_) => {}
+            }
+        }
+        let counters = self.stages.counters();
+        counters.add(Counter::RxPackets, count as u64);
+        counters.add(Counter::Consumed, consumed);
+    }
+
+    #[inline]
+    fn forward(&mut self, packet: P::Buf, port: usize) {
+        if self.tx[port].is_full() {
+            self.flush_port(port);
+        }
+        self.tx[port].push(packet);
+    }
+
+    fn originate(&mut self, packet: P::Buf, port: usize) {
+        if self.own[port].is_full() {
+            self.flush_own(port);
+        }
+        self.own[port].push(packet);
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        for port in 0..self.ports.len() {
+            if !self.tx[port].is_empty() {
+                self.flush_port(port);
+            }
+            if !self.own[port].is_empty() {
+                self.flush_own(port);
+            }
+        }
+        self.stages.collect_picks();
+    }
+
+    /// Sends; what the device does not take at the second try is dropped.
+    #[inline]
+    fn flush_port(&mut self, port: usize) {
+        let sent = send(&mut self.ports[port], &mut self.tx[port]);
+        let counters = self.stages.counters();
+        counters.add(Counter::TxPackets, sent.0);
+        if sent.1 > 0 {
+            counters.drop(DropReason::TxFull, sent.1);
+        }
+    }
+
+    #[cold]
+    fn flush_own(&mut self, port: usize) {
+        let sent = send(&mut self.ports[port], &mut self.own[port]);
+        let counters = self.stages.counters();
+        counters.add(Counter::Originated, sent.0);
+        counters.add(Counter::OriginatedUnsent, sent.1);
+    }
+
+    /// What need not happen at every poll.
+    #[cold]
+    fn tick(&mut self, now: u64) {
+        self.next_tick = now + self.timing.tick();
+        while let Some(command) = self.commands.pop() {
+            self.obey(command);
+        }
+        self.stages.tick(self.timing.to_ns(now));
+        if now >= self.next_servers {
+            self.next_servers = now + self.timing.servers();
+            self.ask_for_servers(now);
+        }
+        if !self.neighbourhood.is_quiet() {
+            self.meet_neighbours(now);
+        }
+        self.stages.counters().set(Counter::Held, self.neighbourhood.held() as u64);
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::SetActive { pool, member, active } => {
+                if let Some(dispatcher) = self.stages.dispatcher_mut(pool) {
+                    dispatcher.set_active(member, active);
+                }
+            }
+            Command::SetPolicy { pool, policy } => {
+                if let Some(dispatcher) = self.stages.dispatcher_mut(pool) {
+                    dispatcher.change(&policy);
+                }
+            }
+        }
+    }
+
+    fn ask_for_servers(&mut self, now: u64) {
+        for index in 0..self.stages.network().servers().len() {
+            let server = self.stages.network().servers()[index];
+            if self.stages.neighbours().mac(server.slot).is_none() {
+                self.neighbourhood.ask(server.port, server.slot, server.next_hop, now);
+            }
+        }
+    }
+
+    /// Asks for neighbours, sends on what waited for those that answered, and gives up on the others.
+    fn meet_neighbours(&mut self, now: u64) {
+        while let Some(ask) = self.neighbourhood.due(now, self.stages.neighbours()) {
+            self.ask(ask.port, ask.address);
+        }
+        while let Some((mut packet, port, slot)) =
+            self.neighbourhood.resolved(self.stages.neighbours())
+        {
+            let port = usize::from(port);
+            if let Some(mac) = self.stages.neighbours().mac(slot) {
+                let own = self.stages.network().port(port).mac;
+                ether::emit_addresses(packet.bytes_mut(), mac, own);
+            }
+            self.forward(packet, port);
+        }
+        while self.neighbourhood.given_up(now).is_some() {
+            self.stages.counters().drop(DropReason::NeighbourUnresolved, 1);
+        }
+    }
+
+    fn ask(&mut self, port: u8, address: u32) {
+        let port = usize::from(port);
+        let own = *self.stages.network().port(port);
+        let Some(mut packet) = self.pool.take() else {
+            return self.stages.counters().add(Counter::OriginatedUnsent, 1);
+        };
+        // Every buffer is larger than an ARP packet (limits::OWN_PACKET_MAX).
+        if !packet.resize(arp::FRAME_LEN) {
+            return self.stages.counters().add(Counter::OriginatedUnsent, 1);
+        }
+        arp::Packet::request(own.mac, own.ip, address).emit(packet.bytes_mut(), Mac::BROADCAST);
+        self.originate(packet, port);
+    }
+
+    /// The leaf stops: what it still holds is dropped and counted.
+    pub fn close(&mut self) {
+        while self.neighbourhood.abandon().is_some() {
+            self.stages.counters().drop(DropReason::Shutdown, 1);
+        }
+        self.stages.counters().set(Counter::Held, 0);
+        self.flush();
+    }
+
+    /// What the leaf decides with.
+    #[must_use]
+    pub fn stages(&self) -> &Stages {
+        &self.stages
+    }
+
+    /// What the leaf decides with, to be changed between polls.
+    pub fn stages_mut(&mut self) -> &mut Stages {
+        &mut self.stages
+    }
+}
+
+/// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
+#[inline]
+fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
+    let mut sent = port.tx_burst(burst);
+    if !burst.is_empty() {
+        sent += port.tx_burst(burst);
+    }
+    let unsent = burst.len();
+    burst.clear();
+    (sent as u64, unsent as u64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,582 @@
+//! The leaf over in-memory ports: everything it promises of single packets, and its ledger under a storm.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::io::ring::{Frame, FramePool, RingPort, pair};
+use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::stage::network::ServerSpec;
+use crate::stage::{Connections, Network, PortAddress, Side};
+use crate::state::Table;
+use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::wire::ipv4;
+use crate::wire::task::{Code, Extension, Header};
+use crate::wire::udp::{self, Flow};
+
+const LEAF_CLIENTS: u32 = 0x0A00_0101;
+const LEAF_WORKERS: u32 = 0x0A00_0201;
+const CLIENT: u32 = 0x0A00_0102;
+const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+const CLIENTS: usize = 0;
+const WORKERS: usize = 1;
+const FRAMES: usize = 2048;
+
+fn server_mac(server: usize) -> Mac {
+    Mac([2, 0, 0, 0, 2, 11 + server as u8])
+}
+
+/// Two servers of four workers each (ids 10 to 17, pool 7), on the far ends of the leaf's ports.
+struct Rig {
+    leaf: Leaf<RingPort, FramePool>,
+    far: Vec<RingPort>,
+    pool: FramePool,
+    commands: Arc<ArrayQueue<Command>>,
+    now: u64,
+}
+
+fn rig_with(policy: &str, servers_known: bool, client_known: bool, depth: usize) -> Rig {
+    rigs(policy, servers_known, client_known, depth, 1).remove(0)
+}
+
+fn rig(policy: &str) -> Rig {
+    rig_with(policy, true, true, 256)
+}
+
+fn rigs(
+    policy: &str,
+    servers_known: bool,
+    client_known: bool,
+    depth: usize,
+    cores: usize,
+) -> Vec<Rig> {
+    let workers = (0..8).map(|at| WorkerSpec { id: 10 + at, server: at / 4 }).collect();
+    let table = Table::heap(&Spec {
+        node: 1,
+        cores,
+        servers: SERVERS.to_vec(),
+        pools: vec![PoolSpec { id: 7, policy: policy.to_owned(), workers }],
+        ticks_hz: 1_000_000_000,
+        seed: 7,
+    });
+    let neighbours = table.neighbours();
+    let port = |mac, ip, side| PortAddress { mac, ip, prefix: 24, side, gateway: None };
+    let servers: Vec<_> = SERVERS
+        .iter()
+        .enumerate()
+        .map(|(at, &ip)| ServerSpec {
+            ip,
+            mac: servers_known.then(|| server_mac(at)),
+            workers: (0..4).map(|worker| 10 + 4 * at as u16 + worker).collect(),
+            pool: 7,
+        })
+        .collect();
+    let ports = vec![
+        port(LEAF_MACS[0], LEAF_CLIENTS, Side::Clients),
+        port(LEAF_MACS[1], LEAF_WORKERS, Side::Workers),
+    ];
+    let network = Arc::new(Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap());
+    if client_known {
+        neighbours.fix(neighbours.insert(CLIENTS, CLIENT).unwrap(), CLIENT_MAC);
+    }
+    let core = |index: usize| {
+        let core = Core { index, count: cores };
+        let dispatcher = Dispatcher::new(
+            &policy.parse().unwrap(),
+            table.view(index, 0),
+            core,
+            stream_seed(7, index, 0),
+        );
+        let stages = Stages::new(
+            Arc::clone(&network),
+            neighbours.clone(),
+            vec![dispatcher],
+            Connections::new(64, 1_000_000),
+            table.counters(index),
+        );
+        let pool = FramePool::new(FRAMES, 256);
+        let (near_clients, far_clients) = pair(depth, &pool);
+        let (near_workers, far_workers) = pair(depth, &pool);
+        let commands = Arc::new(ArrayQueue::new(8));
+        let leaf = Leaf::new(
+            stages,
+            vec![near_clients, near_workers],
+            pool.clone(),
+            Arc::clone(&commands),
+            Timing { ticks_hz: 1_000_000_000 },
+        );
+        Rig { leaf, far: vec![far_clients, far_workers], pool, commands, now: 1 }
+    };
+    (0..cores).map(core).collect()
+}
+
+impl Rig {
+    fn poll(&mut self) {
+        self.now += 1_000;
+        self.leaf.poll(self.now);
+    }
+
+    /// Lets `ns` pass.
+    fn wait(&mut self, ns: u64) {
+        self.now += ns;
+        self.leaf.poll(self.now);
+    }
+
+    /// What comes out of a port after `frame` went in at `port`.
+    fn through(&mut self, port: usize, frame: &[u8], out: usize) -> Vec<Frame> {
+        assert!(self.far[port].send(frame));
+        self.poll();
+        self.receive(out)
+    }
+
+    fn receive(&mut self, port: usize) -> Vec<Frame> {
+        std::iter::from_fn(|| self.far[port].receive()).collect()
+    }
+
+    /// The one packet that comes out, parsed; its checksums are checked.
+    fn one(&mut self, port: usize, frame: &[u8], out: usize) -> (udp::Datagram, Header, Frame) {
+        let mut frames = self.through(port, frame, out);
+        assert_eq!(frames.len(), 1, "drops: {:?}", self.drops());
+        let frame = frames.remove(0);
+        let datagram = udp::parse(frame.bytes(), false).unwrap();
+        let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+        (datagram, header, frame)
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.leaf.stages().counters();
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason.name(), counters.dropped(reason)))
+            .filter(|drop| drop.1 > 0)
+            .collect()
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.leaf.stages().counters().read(counter)
+    }
+
+    fn outstanding(&mut self, member: u16) -> u32 {
+        let dispatcher = self.leaf.stages_mut().dispatcher_mut(0).unwrap();
+        dispatcher.view().outstanding(Member(member))
+    }
+
+    fn assert_accounted(&mut self) {
+        self.leaf.close();
+        for port in 0..2 {
+            self.receive(port);
+        }
+        assert!(self.leaf.stages().counters().balances(), "{:?}", self.drops());
+        assert_eq!(self.pool.in_use(), 0, "every buffer came back");
+    }
+}
+
+fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; udp::PAYLOAD + payload.len()];
+    frame[udp::PAYLOAD..].copy_from_slice(payload);
+    flow.emit(&mut frame, payload.len());
+    frame
+}
+
+fn client_flow() -> Flow {
+    Flow {
+        src_mac: CLIENT_MAC,
+        dst_mac: LEAF_MACS[CLIENTS],
+        src: CLIENT,
+        dst: LEAF_CLIENTS,
+        src_port: 40_000,
+        dst_port: 1234,
+    }
+}
+
+fn task_of(header: Header) -> Vec<u8> {
+    let mut payload = [0xAB; 40];
+    header.emit(&mut payload);
+    if header.extended {
+        let seq32 = u32::from(header.seq);
+        Extension { app: 3, seq32, service_ns: 0, class: 2 }.emit(&mut payload);
+    }
+    frame(&client_flow(), &payload[..if header.extended { 40 } else { 20 }])
+}
+
+fn task(seq: u16) -> Vec<u8> {
+    task_of(Header::new_task(7, seq))
+}
+
+fn reply_from(server: u32, header: Header) -> Vec<u8> {
+    let mut payload = [0xCD; 20];
+    header.emit(&mut payload);
+    let flow = Flow {
+        src_mac: server_mac(0),
+        dst_mac: LEAF_MACS[WORKERS],
+        src: server,
+        dst: CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    frame(&flow, &payload)
+}
+
+fn done(worker: u16, qlen: u16) -> Header {
+    let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+    Header { code, src: worker, dst: 0, qlen, ..Header::new_task(7, 1) }
+}
+
+fn reply(worker: u16, qlen: u16) -> Vec<u8> {
+    reply_from(SERVERS[usize::from(worker - 10) / 4], done(worker, qlen))
+}
+
+#[test]
+fn a_task_goes_to_an_idle_worker_and_its_reply_comes_back_from_the_leaf() {
+    let mut rig = rig("horus");
+    let (datagram, header, frame) = rig.one(CLIENTS, &task(5), WORKERS);
+    assert_eq!((datagram.src, datagram.src_port, datagram.dst_port), (CLIENT, 40_000, 1234));
+    assert!((10..18).contains(&header.dst));
+    let server = usize::from(header.dst - 10) / 4;
+    assert_eq!(datagram.dst, SERVERS[server]);
+    assert_eq!((header.code, header.qlen, header.seq), (Code::NewTask, 1, 5));
+    assert_eq!(ether::dst(frame.bytes()), server_mac(server));
+    assert_eq!(ether::src(frame.bytes()), LEAF_MACS[WORKERS]);
+    assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 63);
+    assert_eq!(&frame.bytes()[datagram.payload() + 11..], [0xAB; 9]);
+    drop(frame);
+    assert_eq!(rig.outstanding(header.dst - 10), 1);
+
+    let (datagram, reply_header, frame) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+    assert_eq!((datagram.src, datagram.src_port), (LEAF_CLIENTS, 1234));
+    assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+    assert_eq!(reply_header, done(header.dst, 0));
+    assert_eq!(ether::dst(frame.bytes()), CLIENT_MAC);
+    assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 63);
+    drop(frame);
+    assert_eq!(rig.outstanding(header.dst - 10), 0);
+    assert_eq!((rig.count(Counter::Scheduled), rig.count(Counter::Replies)), (1, 1));
+    assert_eq!(rig.count(Counter::IdlePicks), 1);
+    rig.assert_accounted();
+}
+
+#[test]
+fn absent_udp_checksums_stay_absent() {
+    let mut rig = rig("horus");
+    let mut task = task(1);
+    task[40..42].fill(0);
+    let (.., frame) = rig.one(CLIENTS, &task, WORKERS);
+    assert_eq!(frame.bytes()[40..42], [0, 0]);
+    drop(frame);
+    rig.assert_accounted();
+}
+
+#[test]
+fn ip_options_and_padding_pass() {
+    let mut rig = rig("random");
+    let mut with_options = task(1);
+    with_options.splice(34..34, [1, 1, 1, 1]); // four "no operation"s
+    with_options[14] = 0x46;
+    let total_len = (with_options.len() - 14) as u16;
+    with_options[16..18].copy_from_slice(&total_len.to_be_bytes());
+    with_options[24..26].fill(0);
+    let sum = crate::wire::checksum::sum(&with_options[14..38]);
+    let checksum = !crate::wire::checksum::fold(sum);
+    with_options[24..26].copy_from_slice(&checksum.to_be_bytes());
+    with_options.extend([0; 6]);
+    let (datagram, header, _) = rig.one(CLIENTS, &with_options, WORKERS);
+    assert_eq!((datagram.at, header.seq), (38, 1));
+}
+
+#[test]
+fn the_extension_passes_untouched() {
+    let mut rig = rig("horus");
+    let header = Header { extended: true, ..Header::new_task(7, 9) };
+    let (datagram, _, frame) = rig.one(CLIENTS, &task_of(header), WORKERS);
+    let extension = Extension::parse(&frame.bytes()[datagram.payload()..]);
+    assert_eq!(extension, Extension { app: 3, seq32: 9, service_ns: 0, class: 2 });
+}
+
+#[test]
+fn the_leaf_answers_arp_for_its_own_addresses_only() {
+    let mut rig = rig_with("horus", true, false, 256);
+    let mut frame = [0; arp::FRAME_LEN];
+    arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
+    let answers = rig.through(CLIENTS, &frame, CLIENTS);
+    let answer = arp::Packet::parse(answers[0].bytes()).unwrap();
+    assert_eq!((answer.sender_mac, answer.sender), (LEAF_MACS[CLIENTS], LEAF_CLIENTS));
+    assert_eq!((answer.target_mac, ether::dst(answers[0].bytes())), (CLIENT_MAC, CLIENT_MAC));
+    drop(answers);
+    arp::Packet::request(CLIENT_MAC, CLIENT, 0x0A00_0163).emit(&mut frame, Mac::BROADCAST);
+    assert!(rig.through(CLIENTS, &frame, CLIENTS).is_empty());
+    assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (2, 1));
+    // The question taught the leaf who the client is: a reply goes out at once.
+    let (.., reply) = rig.one(WORKERS, &reply(10, 0), CLIENTS);
+    assert_eq!(ether::dst(reply.bytes()), CLIENT_MAC);
+    drop(reply);
+    rig.assert_accounted();
+}
+
+#[test]
+fn servers_are_asked_for_and_tasks_wait_for_the_answer() {
+    let mut rig = rig_with("horus", false, true, 256);
+    let asked = rig.through(CLIENTS, &task(1), WORKERS);
+    let questions: Vec<_> =
+        asked.iter().map(|frame| arp::Packet::parse(frame.bytes()).unwrap()).collect();
+    let mut targets: Vec<_> = questions.iter().map(|question| question.target).collect();
+    targets.sort_unstable();
+    assert_eq!(targets, SERVERS);
+    drop(asked);
+    assert_eq!(rig.count(Counter::Held), 1);
+    assert!(rig.leaf.stages().counters().balances());
+    for (server, question) in questions.iter().enumerate() {
+        let mut frame = [0; arp::FRAME_LEN];
+        let server = if question.target == SERVERS[0] { 0 } else { server.max(1) };
+        question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
+        assert!(rig.far[WORKERS].send(&frame));
+    }
+    rig.poll();
+    rig.wait(1_000_000);
+    let out = rig.receive(WORKERS);
+    assert_eq!(out.len(), 1);
+    let datagram = udp::parse(out[0].bytes(), false).unwrap();
+    let server = SERVERS.iter().position(|&ip| ip == datagram.dst).unwrap();
+    assert_eq!(ether::dst(out[0].bytes()), server_mac(server));
+    drop(out);
+    assert_eq!(rig.count(Counter::Held), 0);
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_for_a_server_that_does_not_answer_are_counted() {
+    let mut rig = rig_with("horus", false, true, 256);
+    rig.through(CLIENTS, &task(1), WORKERS);
+    for _ in 0..10 {
+        rig.wait(200_000_000);
+    }
+    assert_eq!(rig.drops(), [("neighbour_unresolved", 1)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_reply_waits_while_the_leaf_asks_for_the_client() {
+    let mut rig = rig_with("horus", true, false, 256);
+    let out = rig.through(WORKERS, &reply(10, 0), CLIENTS);
+    let question = arp::Packet::parse(out[0].bytes()).unwrap();
+    assert_eq!((question.target, question.sender), (CLIENT, LEAF_CLIENTS));
+    let mut frame = [0; arp::FRAME_LEN];
+    question.answer(CLIENT_MAC).emit(&mut frame, LEAF_MACS[CLIENTS]);
+    drop(out);
+    rig.through(CLIENTS, &frame, CLIENTS);
+    rig.wait(1_000_000);
+    // It may have gone out with the poll that brought the answer.
+    assert_eq!(rig.count(Counter::TxPackets), 1);
+    rig.assert_accounted();
+}
+
+#[test]
+fn every_refusal_has_its_counter_and_changes_no_load() {
+    let mut rig = rig("horus");
+    let edit = |mut frame: Vec<u8>, at: usize, bytes: &[u8]| {
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let header = |header: Header| task_of(header);
+    let new = Header::new_task(7, 1);
+    let mut unsummed = task(1);
+    unsummed[40..42].fill(0);
+    let mut old = task(1);
+    old[22] = 1;
+    old[24..26].fill(0);
+    let sum = crate::wire::checksum::sum(&old[14..34]);
+    let checksum = !crate::wire::checksum::fold(sum);
+    old[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let away = Flow { dst: 0x0A00_0155, ..client_flow() };
+    let port = Flow { dst_port: 53, ..client_flow() };
+    let cases = [
+        (CLIENTS, "runt", task(1)[..13].to_vec()),
+        (CLIENTS, "other_mac", edit(task(1), 0, &[2, 9, 9, 9, 9, 9])),
+        (CLIENTS, "ether_type", edit(task(1), 12, &[0x86, 0xDD])),
+        (CLIENTS, "ipv4_header", edit(task(1), 14, &[0x65])),
+        (CLIENTS, "ipv4_header", task(1)[..50].to_vec()),
+        (CLIENTS, "ipv4_checksum", edit(task(1), 24, &[0xBA, 0xD0])),
+        (CLIENTS, "udp_checksum", edit(task(1), 60, &[1])),
+        (CLIENTS, "other_address", frame(&away, &[0; 20])),
+        (CLIENTS, "udp_port", frame(&port, &[0; 20])),
+        (CLIENTS, "task_short", frame(&client_flow(), &[0; 10])),
+        (CLIENTS, "task_short", frame(&client_flow(), &[0x20; 20])),
+        (CLIENTS, "task_reserved_bit", edit(unsummed.clone(), 42, &[0x40])),
+        (CLIENTS, "task_code", edit(unsummed.clone(), 42, &[5])),
+        (CLIENTS, "task_role", header(Header { code: Code::LoadUpdate, ..new })),
+        (CLIENTS, "task_role", header(done(10, 0))),
+        (CLIENTS, "ttl_expired", old),
+        (CLIENTS, "unknown_pool", header(Header { pool: 8, ..new })),
+        (CLIENTS, "unknown_connection", header(Header { code: Code::TaskContinuation, ..new })),
+        (CLIENTS, "other_mac", edit(reply(10, 3), 0, &LEAF_MACS[WORKERS].0)),
+        (CLIENTS, "wrong_side", edit(reply(10, 3), 0, &LEAF_MACS[CLIENTS].0)),
+        (WORKERS, "wrong_side", edit(task(1), 0, &LEAF_MACS[WORKERS].0)),
+        (WORKERS, "unknown_worker", reply_from(SERVERS[0], done(9, 3))),
+        (WORKERS, "unknown_worker", reply_from(SERVERS[0], done(u16::MAX, 3))),
+        (WORKERS, "spoofed_reply", reply_from(SERVERS[1], done(10, 3))),
+        (WORKERS, "spoofed_reply", reply_from(0x0A00_0263, done(10, 3))),
+        (WORKERS, "pool_mismatch", reply_from(SERVERS[0], Header { pool: 8, ..done(10, 3) })),
+        (WORKERS, "arp_malformed", edit(vec![0xFF; 60], 12, &[8, 6])),
+    ];
+    let mut expected = std::collections::BTreeMap::new();
+    for (port, reason, frame) in cases {
+        *expected.entry(reason).or_insert(0) += 1;
+        assert!(rig.far[port].send(&frame));
+        rig.poll();
+        let drops: std::collections::BTreeMap<_, _> = rig.drops().into_iter().collect();
+        assert_eq!(drops, expected, "after {reason}");
+    }
+    assert_eq!(rig.count(Counter::TxPackets), 0);
+    let view = rig.leaf.stages_mut().dispatcher_mut(0).unwrap().view();
+    assert_eq!(view.idle().len(), 8);
+    assert!(
+        (0..8).map(Member).all(|member| view.estimate(member) == 0 && view.reports(member) == 0)
+    );
+    rig.assert_accounted();
+}
+
+#[test]
+fn replies_without_tasks_are_counted_and_passed_on() {
+    let mut rig = rig("horus");
+    rig.one(WORKERS, &reply(12, 4), CLIENTS);
+    assert_eq!(rig.count(Counter::SurplusReplies), 1);
+    assert_eq!(rig.outstanding(2), 0);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_multi_packet_task_keeps_its_worker() {
+    let mut rig = rig("round-robin");
+    let first = Header { more: true, ..Header::new_task(7, 1) };
+    let next = Header { code: Code::TaskContinuation, ..first };
+    let last = Header { more: false, ..next };
+    let worker = rig.one(CLIENTS, &task_of(first), WORKERS).1.dst;
+    rig.one(CLIENTS, &task(2), WORKERS);
+    let other = rig.one(CLIENTS, &task_of(Header { seq: 3, ..first }), WORKERS).1.dst;
+    assert_ne!(other, worker);
+    for header in [next, first, last, next] {
+        assert_eq!(rig.one(CLIENTS, &task_of(header), WORKERS).1.dst, worker);
+    }
+    assert_eq!(rig.outstanding(worker - 10), 1, "one task, however many packets");
+    rig.wait(10_000_000);
+    rig.through(CLIENTS, &task_of(next), WORKERS);
+    assert_eq!(rig.drops(), [("unknown_connection", 1)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn what_a_full_device_does_not_take_is_counted() {
+    let mut rig = rig_with("random", true, true, 8);
+    for round in 0..4 {
+        for seq in 0..8 {
+            assert!(rig.far[CLIENTS].send(&task(8 * round + seq)));
+        }
+        rig.poll();
+    }
+    assert_eq!(rig.count(Counter::TxPackets), 8);
+    assert_eq!(rig.drops(), [("tx_full", 24)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn commands_change_members_and_policy_between_bursts() {
+    let mut rig = rig("round-robin");
+    for member in 1..8 {
+        let command = Command::SetActive { pool: 0, member: Member(member), active: false };
+        rig.commands.push(command).unwrap();
+    }
+    rig.wait(1_000_000);
+    for seq in 0..4 {
+        assert_eq!(rig.one(CLIENTS, &task(seq), WORKERS).1.dst, 10);
+    }
+    let policy = "horus".parse().unwrap();
+    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.commands.push(Command::SetActive { pool: 0, member: Member(0), active: false }).unwrap();
+    rig.commands.push(Command::SetActive { pool: 9, member: Member(0), active: false }).unwrap();
+    rig.wait(1_000_000);
+    assert!(rig.through(CLIENTS, &task(9), WORKERS).is_empty());
+    assert_eq!(rig.drops(), [("no_member", 1)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn two_cores_share_reports_and_keep_their_own_drift() {
+    let mut cores = rigs("racksched", true, true, 256, 2);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    for worker in 10..18 {
+        first.one(WORKERS, &reply(worker, if worker == 13 { 1 } else { 9 }), CLIENTS);
+    }
+    // Only the first core saw the replies, and the second knows.
+    let mut chosen = [0; 8];
+    for seq in 0..200 {
+        let (_, header, _) = second.one(CLIENTS, &task(seq), WORKERS);
+        chosen[usize::from(header.dst - 10)] += 1;
+    }
+    assert!(chosen[3] > 30 && chosen.iter().all(|&count| count <= chosen[3]), "{chosen:?}");
+    assert_eq!(second.outstanding(3), chosen[3]);
+    assert_eq!(first.outstanding(3), chosen[3]);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes in at whichever port, all of it is accounted for and every buffer comes back.
+    #[test]
+    fn a_storm_of_mutated_packets_is_accounted_for(
+        storm in proptest::collection::vec((
+            0..8_u8, any::<bool>(), any::<u16>(),
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            proptest::option::of(any::<prop::sample::Index>()),
+        ), 1..150),
+    ) {
+        let mut rig = rig_with("horus", false, false, 64);
+        for (kind, at_workers, value, edits, cut) in storm {
+            let mut frame = match kind {
+                0 | 1 => task(value),
+                2 => reply(10 + value % 8, value),
+                3 => task_of(Header { more: true, extended: value & 1 == 1, ..Header::new_task(7, value) }),
+                4 => task_of(Header { code: Code::TaskContinuation, ..Header::new_task(7, value) }),
+                5 => {
+                    let mut frame = vec![0; arp::FRAME_LEN];
+                    let server = usize::from(value & 1);
+                    arp::Packet::request(server_mac(server), SERVERS[server], LEAF_WORKERS)
+                        .emit(&mut frame, Mac::BROADCAST);
+                    frame
+                }
+                6 => {
+                    let mut frame = vec![0; arp::FRAME_LEN];
+                    arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS)
+                        .emit(&mut frame, Mac::BROADCAST);
+                    frame
+                }
+                _ => value.to_le_bytes().repeat(usize::from(value % 60)),
+            };
+            for (at, byte) in edits {
+                if !frame.is_empty() {
+                    let at = at.index(frame.len());
+                    frame[at] = byte;
+                }
+            }
+            if let Some(cut) = cut {
+                frame.truncate(cut.index(frame.len() + 1));
+            }
+            let port = if at_workers { WORKERS } else { CLIENTS };
+            rig.far[port].send(&frame);
+            if value % 3 == 0 {
+                rig.wait(u64::from(value) * 10_000);
+            }
+            if value % 5 == 0 {
+                rig.receive(CLIENTS);
+                rig.receive(WORKERS);
+            }
+        }
+        for _ in 0..12 {
+            rig.wait(300_000_000);
+            rig.receive(CLIENTS);
+            rig.receive(WORKERS);
+        }
+        rig.assert_accounted();
+    }
+}

@@ -1,0 +1,102 @@
+//! Replies and ARP into the state; chooses nothing.
+
+use super::network::{Network, Worker};
+use super::parse::{Kind, Packet};
+use super::{Stages, Verdict};
+use crate::io::Buf;
+use crate::reason::DropReason;
+use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::arp::{self, Operation};
+use crate::wire::task::{Code, Extension};
+
+/// Takes what replies and ARP packets say. Refused and used-up packets get their verdict here.
+#[inline]
+pub fn burst<B: Buf>(
+    stages: &mut Stages,
+    port: usize,
+    packets: &mut [B],
+    parsed: &mut [Packet],
+    verdicts: &mut [Verdict],
+) {
+    let mut replies = 0;
+    for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
+        match parsed.kind {
+            Kind::Task | Kind::Continuation => {}
+            Kind::Reply => match reply(stages, packet.bytes(), parsed) {
+                Ok(()) => replies += 1,
+                Err(reason) => {
+                    parsed.kind = Kind::Refused(reason);
+                    *verdict = Verdict::Drop(reason);
+                }
+            },
+            Kind::Arp => {
+                *verdict = arp(&stages.network, &stages.neighbours, port, packet.bytes_mut())
+                    .unwrap_or_else(Verdict::Drop);
+            }
+            Kind::Refused(reason) => *verdict = Verdict::Drop(reason),
+        }
+    }
+    if replies > 0 {
+        stages.counters.add(Counter::Replies, replies);
+    }
+}
+
+/// Takes the report out of a reply, once it is certain that its worker sent it.
+#[inline]
+fn reply(stages: &mut Stages, frame: &[u8], parsed: &mut Packet) -> Result<(), DropReason> {
+    let worker = sender(&stages.network, parsed)?;
+    parsed.place = worker;
+    let header = &parsed.header;
+    let queue = if header.code == Code::TaskDoneIdle { 0 } else { header.qlen };
+    let service_ns = if header.extended {
+        Extension::parse(&frame[parsed.datagram.payload()..]).service_ns
+    } else {
+        0
+    };
+    let report = Report { member: worker.member, load: Load::tasks(queue), service_ns };
+    if !stages.dispatchers[usize::from(worker.pool)].reply(&report) {
+        stages.counters.add(Counter::SurplusReplies, 1);
+    }
+    Ok(())
+}
+
+#[inline]
+fn sender(network: &Network, parsed: &Packet) -> Result<Worker, DropReason> {
+    let worker = network.worker(parsed.header.src).ok_or(DropReason::UnknownWorker)?;
+    if network.server(worker).ip != parsed.datagram.src {
+        return Err(DropReason::SpoofedReply);
+    }
+    if network.pool_id(usize::from(worker.pool)) != parsed.header.pool {
+        return Err(DropReason::PoolMismatch);
+    }
+    Ok(worker)
+}
+
+/// Learns from an ARP packet and answers it, RFC 826: whoever speaks to us is noted, and whoever is
+/// noted already is kept up to date.
+#[cold]
+fn arp(
+    network: &Network,
+    neighbours: &Neighbours,
+    port: usize,
+    frame: &mut [u8],
+) -> Result<Verdict, DropReason> {
+    let address = network.port(port);
+    let packet = arp::Packet::parse(frame)?;
+    let for_us = packet.target == address.ip;
+    let credible = address.reaches(packet.sender) && !network.is_own(packet.sender);
+    let known = if credible { neighbours.find(port, packet.sender) } else { None };
+    let slot = if credible && for_us {
+        known.or_else(|| neighbours.insert(port, packet.sender))
+    } else {
+        known
+    };
+    if let Some(slot) = slot {
+        neighbours.learn(slot, packet.sender_mac);
+    }
+    if for_us && packet.operation == Operation::Request {
+        packet.answer(address.mac).emit(frame, packet.sender_mac);
+        return Ok(Verdict::Answer);
+    }
+    if slot.is_some() { Ok(Verdict::Consumed) } else { Err(DropReason::ArpOther) }
+}

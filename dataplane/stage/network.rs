@@ -1,0 +1,326 @@
+//! What the stages know of the networks around the node: fixed while it runs.
+
+use crate::limits::WORKER_ID_MAX;
+use crate::state::neighbour::Slot;
+use crate::state::{Member, Neighbours};
+use crate::wire::ether::Mac;
+
+/// Who is behind a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Clients: tasks come in, replies go out.
+    Clients,
+    /// Worker servers: tasks go out, replies come in.
+    Workers,
+    /// Both.
+    Both,
+}
+
+impl Side {
+    /// Clients may be there.
+    #[inline]
+    #[must_use]
+    pub const fn has_clients(self) -> bool {
+        matches!(self, Self::Clients | Self::Both)
+    }
+
+    /// Workers may be there.
+    #[inline]
+    #[must_use]
+    pub const fn has_workers(self) -> bool {
+        matches!(self, Self::Workers | Self::Both)
+    }
+}
+
+/// A port's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAddress {
+    /// The node's MAC address there.
+    pub mac: Mac,
+    /// The node's address there.
+    pub ip: u32,
+    /// Bits of the network's prefix, 0 to 32.
+    pub prefix: u8,
+    /// Who is there.
+    pub side: Side,
+    /// The router to all other networks, if there is one.
+    pub gateway: Option<u32>,
+}
+
+impl PortAddress {
+    /// `address` is on this port's network.
+    #[inline]
+    #[must_use]
+    pub fn reaches(&self, address: u32) -> bool {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        (address ^ self.ip) & mask == 0
+    }
+}
+
+/// A worker server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its address.
+    pub ip: u32,
+    /// The port that leads to it.
+    pub port: u8,
+    /// The next hop to it: itself, or a router.
+    pub next_hop: u32,
+    /// The next hop's place among the neighbours.
+    pub slot: Slot,
+}
+
+/// A worker's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Index of its pool.
+    pub pool: u16,
+    /// Its index in the pool.
+    pub member: Member,
+    /// Index of its server.
+    pub server: u16,
+}
+
+/// A server to build a network with: who runs there, and where it is.
+#[derive(Clone, Debug)]
+pub struct ServerSpec {
+    /// Its address.
+    pub ip: u32,
+    /// Its MAC address, unless ARP shall find it.
+    pub mac: Option<Mac>,
+    /// Its workers' global ids.
+    pub workers: Vec<u16>,
+    /// Id of the pool they serve.
+    pub pool: u16,
+}
+
+/// Why a network can't be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// No port leads to a server.
+    #[error(
+        "no port on the workers' side reaches server {0}; give a port an `ip` in its network, or a `gateway`"
+    )]
+    Unreachable(std::net::Ipv4Addr),
+    /// More servers than neighbours.
+    #[error("more servers than the neighbour table has room for")]
+    TooManyNeighbours,
+}
+
+const NO_POOL: u16 = u16::MAX;
+const NO_WORKER: Worker = Worker { pool: NO_POOL, member: Member(0), server: 0 };
+
+/// Ports, servers, workers and pools, in tables that need no search.
+#[derive(Debug)]
+pub struct Network {
+    /// The node's UDP port for tasks.
+    pub udp_port: u16,
+    ports: Vec<PortAddress>,
+    servers: Vec<Server>,
+    workers: Vec<Worker>,
+    pool_index: Vec<u16>,
+    pool_ids: Vec<u16>,
+    /// Worker ids of each pool's members.
+    members: Vec<Vec<u16>>,
+}
+
+impl Network {
+    /// The tables for these ports, pools and servers; the servers' next hops get a place among the
+    /// neighbours. Pool ids and worker ids must be distinct, worker ids at most
+    /// [`WORKER_ID_MAX`], and pools known: what the configuration's check ensures.
+    ///
+    /// # Errors
+    /// When no port leads to a server.
+    pub fn new(
+        udp_port: u16,
+        ports: Vec<PortAddress>,
+        pool_ids: Vec<u16>,
+        servers: &[ServerSpec],
+        neighbours: &Neighbours,
+    ) -> Result<Self, NetworkError> {
+        let mut pool_index = vec![NO_POOL; 1 << 16];
+        for (index, &id) in pool_ids.iter().enumerate() {
+            pool_index[usize::from(id)] = index as u16;
+        }
+        let mut network = Self {
+            udp_port,
+            ports,
+            servers: Vec::with_capacity(servers.len()),
+            workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
+            members: vec![Vec::new(); pool_ids.len()],
+            pool_index,
+            pool_ids,
+        };
+        for spec in servers {
+            network.add_server(spec, neighbours)?;
+        }
+        Ok(network)
+    }
+
+    fn add_server(
+        &mut self,
+        spec: &ServerSpec,
+        neighbours: &Neighbours,
+    ) -> Result<(), NetworkError> {
+        let (port, next_hop) = self
+            .route(spec.ip, Side::has_workers)
+            .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(spec.ip)))?;
+        let slot = neighbours.insert(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
+        if let Some(mac) = spec.mac {
+            neighbours.fix(slot, mac);
+        }
+        let server = self.servers.len() as u16;
+        self.servers.push(Server { ip: spec.ip, port: port as u8, next_hop, slot });
+        let pool = self.pool_index[usize::from(spec.pool)];
+        for &id in &spec.workers {
+            let members = &mut self.members[usize::from(pool)];
+            let member = Member(members.len() as u16);
+            members.push(id);
+            self.workers[usize::from(id)] = Worker { pool, member, server };
+        }
+        Ok(())
+    }
+
+    /// The port that leads to `address` and the next hop there, among the ports whose side fits.
+    #[inline]
+    #[must_use]
+    pub fn route(&self, address: u32, fits: fn(Side) -> bool) -> Option<(usize, u32)> {
+        let mut via = None;
+        for (index, port) in self.ports.iter().enumerate() {
+            if !fits(port.side) {
+                continue;
+            }
+            if port.reaches(address) {
+                return Some((index, address));
+            }
+            via = via.or(port.gateway.map(|gateway| (index, gateway)));
+        }
+        via
+    }
+
+    /// The port at `index`.
+    #[inline]
+    #[must_use]
+    pub fn port(&self, index: usize) -> &PortAddress {
+        &self.ports[index]
+    }
+
+    /// All ports.
+    #[must_use]
+    pub fn ports(&self) -> &[PortAddress] {
+        &self.ports
+    }
+
+    /// `address` is one of the node's own.
+    #[inline]
+    #[must_use]
+    pub fn is_own(&self, address: u32) -> bool {
+        self.ports.iter().any(|port| port.ip == address)
+    }
+
+    /// All servers.
+    #[must_use]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// How many pools there are.
+    #[must_use]
+    pub fn pools(&self) -> usize {
+        self.pool_ids.len()
+    }
+
+    /// The index of the pool with this id.
+    #[inline]
+    #[must_use]
+    pub fn pool(&self, id: u16) -> Option<usize> {
+        let index = self.pool_index[usize::from(id)];
+        (index != NO_POOL).then_some(usize::from(index))
+    }
+
+    /// The id of the pool at this index.
+    #[inline]
+    #[must_use]
+    pub fn pool_id(&self, index: usize) -> u16 {
+        self.pool_ids[index]
+    }
+
+    /// The worker with this id.
+    #[inline]
+    #[must_use]
+    pub fn worker(&self, id: u16) -> Option<Worker> {
+        self.workers.get(usize::from(id)).copied().filter(|worker| worker.pool != NO_POOL)
+    }
+
+    /// The worker id of a pool's member.
+    #[inline]
+    #[must_use]
+    pub fn worker_id(&self, pool: usize, member: Member) -> u16 {
+        self.members[pool][member.index()]
+    }
+
+    /// Worker ids of the members of the pool at this index.
+    #[must_use]
+    pub fn members(&self, pool: usize) -> &[u16] {
+        &self.members[pool]
+    }
+
+    /// The server of a worker that is known.
+    #[inline]
+    #[must_use]
+    pub fn server(&self, worker: Worker) -> &Server {
+        &self.servers[usize::from(worker.server)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::region::Region;
+
+    fn neighbours() -> Neighbours {
+        Neighbours::new(Region::heap(1024).slice(0, 128))
+    }
+
+    fn port(ip: u32, prefix: u8, side: Side, gateway: Option<u32>) -> PortAddress {
+        PortAddress { mac: Mac([2, 0, 0, 0, 0, 1]), ip, prefix, side, gateway }
+    }
+
+    #[test]
+    fn prefixes_reach() {
+        let reaches =
+            |prefix, address| port(0x0A00_0101, prefix, Side::Both, None).reaches(address);
+        assert!(reaches(24, 0x0A00_01FF) && !reaches(24, 0x0A00_0201));
+        assert!(reaches(0, u32::MAX));
+        assert!(reaches(32, 0x0A00_0101) && !reaches(32, 0x0A00_0102));
+    }
+
+    #[test]
+    fn tables_answer() {
+        let ports = vec![
+            port(0x0A00_0101, 24, Side::Clients, Some(0x0A00_01FE)),
+            port(0x0A00_0201, 24, Side::Workers, None),
+        ];
+        let server = ServerSpec { ip: 0x0A00_020B, mac: None, workers: vec![7, 9], pool: 3 };
+        let network = Network::new(1234, ports, vec![5, 3], &[server], &neighbours()).unwrap();
+        assert_eq!((network.pool(3), network.pool(5), network.pool(0)), (Some(1), Some(0), None));
+        assert_eq!(network.worker(8), None);
+        assert_eq!(network.worker(u16::MAX), None);
+        let worker = network.worker(9).unwrap();
+        assert_eq!((worker.pool, worker.member), (1, Member(1)));
+        assert_eq!((network.server(worker).ip, network.server(worker).port), (0x0A00_020B, 1));
+        assert_eq!(network.worker_id(1, Member(1)), 9);
+        assert_eq!(network.route(0x0A00_0105, Side::has_clients), Some((0, 0x0A00_0105)));
+        assert_eq!(network.route(0x0808_0808, Side::has_clients), Some((0, 0x0A00_01FE)));
+        assert_eq!(network.route(0x0808_0808, Side::has_workers), None);
+    }
+
+    #[test]
+    fn a_server_out_of_reach_is_refused() {
+        let ports = vec![port(0x0A00_0101, 24, Side::Clients, None)];
+        let server = ServerSpec { ip: 0x0A00_010B, mac: None, workers: vec![0], pool: 1 };
+        let error = Network::new(1234, ports, vec![1], &[server], &neighbours()).unwrap_err();
+        assert!(error.to_string().contains("10.0.1.11"), "{error}");
+    }
+}

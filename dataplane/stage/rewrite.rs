@@ -1,0 +1,96 @@
+//! Addresses, header fields and checksums of packets that go on; decides nothing but the way.
+
+use super::network::{Network, Side};
+use super::parse::{Kind, Packet};
+use super::{Stages, Verdict};
+use crate::io::Buf;
+use crate::reason::DropReason;
+use crate::state::Neighbours;
+use crate::state::neighbour::Slot;
+use crate::wire::checksum::Delta;
+use crate::wire::ether::{self, Mac};
+use crate::wire::{ipv4, task, udp};
+
+/// Turns tasks towards their worker's server and replies towards their client.
+#[inline]
+pub fn burst<B: Buf>(
+    stages: &mut Stages,
+    packets: &mut [B],
+    parsed: &[Packet],
+    verdicts: &mut [Verdict],
+) {
+    let (network, neighbours) = (&*stages.network, &stages.neighbours);
+    for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
+        match parsed.kind {
+            Kind::Task | Kind::Continuation => {
+                *verdict = towards_worker(network, neighbours, packet.bytes_mut(), parsed);
+            }
+            Kind::Reply => {
+                *verdict = towards_client(network, neighbours, packet.bytes_mut(), parsed);
+            }
+            Kind::Arp | Kind::Refused(_) => {}
+        }
+    }
+}
+
+#[inline]
+fn towards_worker(
+    network: &Network,
+    neighbours: &Neighbours,
+    frame: &mut [u8],
+    parsed: &Packet,
+) -> Verdict {
+    let server = network.server(parsed.place);
+    let at = usize::from(parsed.datagram.at);
+    let header = &parsed.header;
+    let delta = task::choose(&mut frame[at + udp::LEN..], header.dst, header.qlen);
+    udp::mend(&mut frame[at..], delta.double_word(parsed.datagram.dst, server.ip));
+    ipv4::forward_to(&mut frame[ether::LEN..], server.ip);
+    let port = usize::from(server.port);
+    out(network, neighbours, port, server.slot, server.next_hop, frame)
+}
+
+#[inline]
+fn towards_client(
+    network: &Network,
+    neighbours: &Neighbours,
+    frame: &mut [u8],
+    parsed: &Packet,
+) -> Verdict {
+    let Some((port, next_hop)) = network.route(parsed.datagram.dst, Side::has_clients) else {
+        return Verdict::Drop(DropReason::NoRoute);
+    };
+    let slot = neighbours.find(port, next_hop).or_else(|| neighbours.insert(port, next_hop));
+    let Some(slot) = slot else {
+        return Verdict::Drop(DropReason::NeighbourUnresolved);
+    };
+    // The client asked the leaf, so the leaf answers.
+    let own = network.port(port).ip;
+    let at = usize::from(parsed.datagram.at);
+    udp::mend(&mut frame[at..], Delta::default().double_word(parsed.datagram.src, own));
+    ipv4::forward_from(&mut frame[ether::LEN..], own);
+    out(network, neighbours, port, slot, next_hop, frame)
+}
+
+#[inline]
+fn out(
+    network: &Network,
+    neighbours: &Neighbours,
+    port: usize,
+    slot: Slot,
+    next_hop: u32,
+    frame: &mut [u8],
+) -> Verdict {
+    let src = network.port(port).mac;
+    let port = port as u8;
+    match neighbours.mac(slot) {
+        Some(mac) => {
+            ether::emit_addresses(frame, mac, src);
+            Verdict::Forward { port }
+        }
+        None => {
+            ether::emit_addresses(frame, Mac::default(), src);
+            Verdict::Hold { port, slot, next_hop }
+        }
+    }
+}
