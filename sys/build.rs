@@ -33,7 +33,9 @@ fn main() {
     let flags = cflags();
     generate(&out, &flags);
     compile_wrappers(&out, &flags);
+    println!("cargo::rustc-check-cfg=cfg(dpdk_static)");
     if link_static {
+        println!("cargo::rustc-cfg=dpdk_static");
         link_archives(&library);
     } else {
         library.libs.iter().for_each(|name| println!("cargo::rustc-link-lib=dylib={name}"));

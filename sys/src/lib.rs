@@ -20,4 +20,7 @@
 /// C's stdio stream; only its address is used.
 pub type FILE = core::ffi::c_void;
 
+/// Whether the archives were linked rather than the shared objects.
+pub const LINKED_STATICALLY: bool = cfg!(dpdk_static);
+
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

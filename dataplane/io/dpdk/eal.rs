@@ -199,6 +199,11 @@ pub fn version() -> String {
     unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
+/// Whether libdpdk and its drivers are in this binary; otherwise EAL loads drivers from [`driver_folder`].
+pub fn linked_statically() -> bool {
+    sys::LINKED_STATICALLY
+}
+
 /// The folder from which the shared library loads its drivers; empty when the build names none.
 pub fn driver_folder() -> &'static str {
     CStr::from_bytes_until_nul(sys::WEDJAT_DRIVER_FOLDER)

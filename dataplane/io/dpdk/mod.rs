@@ -38,7 +38,7 @@ mod mbuf;
 mod pool;
 mod port;
 
-pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, version};
+pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, QueuePort};
