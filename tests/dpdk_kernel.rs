@@ -1,0 +1,122 @@
+//! The kernel's interfaces as devices: AF_PACKET, and AF_XDP where the kernel has it, over pairs of veth interfaces.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
+use wedjat::io::{Buf, Burst, Pool, Port};
+
+/// Ethernet's type for local experiments (IEEE 802), to tell our frames from the kernel's own.
+const OURS: [u8; 2] = [0x88, 0xB5];
+const PACKETS: u8 = 100;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Two interfaces of the kernel joined by a wire, deleted when dropped.
+struct Veth(String, String);
+
+impl Veth {
+    fn new(number: u32) -> Self {
+        let name = |end| format!("wj{}{end}{number}", std::process::id());
+        let pair = Self(name("a"), name("b"));
+        ip(&["link", "add", &pair.0, "type", "veth", "peer", "name", &pair.1]);
+        ip(&["link", "set", &pair.0, "up"]);
+        ip(&["link", "set", &pair.1, "up"]);
+        pair
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.0]).status();
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+}
+
+/// Whether the kernel has AF_XDP sockets at all.
+fn has_xdp() -> bool {
+    std::fs::read_to_string("/proc/net/protocols").unwrap().contains("XDP")
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+#[test]
+fn packets_pass_through_interfaces_of_the_kernel() {
+    if !is_root() {
+        println!("SKIPPED: making interfaces and raw sockets needs root");
+        return;
+    }
+    let (first, second) = (Veth::new(0), Veth::new(1));
+    let mut devices = vec![
+        format!("net_af_packet0,iface={}", first.0),
+        format!("net_af_packet1,iface={}", first.1),
+    ];
+    if has_xdp() {
+        devices.push(format!("net_af_packet2,iface={}", second.0));
+        devices.push(format!("net_af_xdp0,iface={}", second.1));
+    } else {
+        println!("AF_XDP SKIPPED: this kernel has none");
+    }
+    let names: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let eal = Eal::init(&[], &names).unwrap();
+    let pool = MbufPool::new(&eal, "packets", 8191).unwrap();
+    exchange(&eal, &pool, &names[..2]);
+    assert_eq!(pool.in_use(), 0, "every mbuf is back");
+    if let [af_packet, af_xdp] = names[2..] {
+        // The AF_XDP driver keeps what is in its fill queue when it closes (seen with DPDK 22.11), so it has a pool of
+        // its own, and that is not asked for its mbufs.
+        let pool = MbufPool::new(&eal, "xdp", 8191).unwrap();
+        exchange(&eal, &pool, &[af_packet, af_xdp]);
+    }
+}
+
+fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) {
+    let options = DeviceOptions { promiscuous: true, ..DeviceOptions::default() };
+    let open = |name: &&str| Device::open(eal, name, pool, &options).unwrap();
+    let mut opened: Vec<(Device, Vec<QueuePort>)> = names.iter().map(open).collect();
+    assert!(opened.iter().all(|(device, _)| device.mac() != [0; 6]), "the interface's address");
+    let [(_, left), (_, right)] = opened.as_mut_slice() else { unreachable!("two names") };
+    cross(pool, &mut left[0], &mut right[0]);
+    cross(pool, &mut right[0], &mut left[0]);
+}
+
+/// Every packet sent on one end arrives once on the other, in order.
+fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
+    let start = Instant::now();
+    let mut out: Burst<Mbuf> = Burst::new();
+    let mut back = Burst::new();
+    let (mut made, mut received) = (0, 0);
+    while received < PACKETS {
+        assert!(start.elapsed() < PATIENCE, "{received} of {made} arrived");
+        while made < PACKETS && made - received < 16 && !out.is_full() {
+            out.push(packet(pool, made));
+            made += 1;
+        }
+        from.tx_burst(&mut out);
+        if to.rx_burst(&mut back) == 0 {
+            std::thread::yield_now();
+        }
+        for mbuf in back.drain(..).filter(|mbuf: &Mbuf| mbuf.bytes()[12..14] == OURS) {
+            assert_eq!(mbuf.bytes(), packet(pool, received).bytes());
+            received += 1;
+        }
+    }
+}
+
+fn packet(pool: &MbufPool, number: u8) -> Mbuf {
+    let mut mbuf = pool.handle().take().unwrap();
+    assert!(mbuf.resize(64 + usize::from(number)));
+    let bytes = mbuf.bytes_mut();
+    bytes.fill(number);
+    bytes[..6].fill(0xFF);
+    bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    bytes[12..14].copy_from_slice(&OURS);
+    mbuf
+}
