@@ -1,6 +1,7 @@
 //! wedjat: a software leaf scheduler for microsecond tasks.
 #![deny(unsafe_code)]
 
+pub mod doctor;
 pub mod io;
 pub mod limits;
 pub mod policy;

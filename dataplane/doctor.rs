@@ -1,0 +1,845 @@
+//! Checks everything a start needs, before it, and names the fix of whatever is missing.
+//!
+//! Every check reads files below [`Request::root`] and starts nothing, so it can be tested with made-up machines, and
+//! run while a leaf is running. The state file's folder is the one place where something is written, and removed.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is to be started.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `/`, or the folder of a made-up machine.
+    pub root: PathBuf,
+    /// CPUs of the dispatchers.
+    pub cores: Vec<usize>,
+    /// Devices of the ports: PCI addresses or virtual devices, with or without their arguments.
+    pub devices: Vec<String>,
+    /// EAL's arguments.
+    pub eal: Vec<String>,
+    /// The shared state file.
+    pub state: Option<PathBuf>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        let (cores, devices, eal) = (Vec::new(), Vec::new(), Vec::new());
+        Self { root: PathBuf::from("/"), cores, devices, eal, state: None }
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// A start works, but slower or less predictably than it could.
+    Warn,
+    /// A start would fail.
+    Fail,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        })
+    }
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at.
+    pub name: String,
+    /// How bad it is.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What to do; empty when all is well.
+    pub fix: String,
+}
+
+impl Finding {
+    fn new(status: Status, name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), status, found: found.into(), fix: fix.into() }
+    }
+
+    fn ok(name: &str, found: impl Into<String>) -> Self {
+        Self::new(Status::Ok, name, found, "")
+    }
+
+    fn warn(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(Status::Warn, name, found, fix)
+    }
+
+    fn fail(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(Status::Fail, name, found, fix)
+    }
+}
+
+/// Looks at everything.
+pub fn run(request: &Request) -> Vec<Finding> {
+    let machine = Machine { root: &request.root };
+    let devices: Vec<Device> =
+        request.devices.iter().map(|device| Device::new(device, &request.eal)).collect();
+    let mut findings = library(&machine, &devices);
+    findings.push(hugepages(&machine, &devices));
+    findings.extend(permissions(&machine, &devices));
+    findings.extend(cores(&machine, &request.cores));
+    findings.push(governor(&machine, &request.cores));
+    findings.push(tsc(&machine));
+    findings.extend(devices.iter().map(|device| presence(&machine, device)));
+    findings.extend(devices.iter().filter_map(|device| nodes(&machine, device, &request.cores)));
+    findings.extend(request.state.as_deref().map(state));
+    findings
+}
+
+/// Whether a start would fail.
+pub fn would_fail(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.status == Status::Fail)
+}
+
+/// The findings as a table, each fix on the line below.
+pub fn render(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Finding { name, status, found, fix } in findings {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{status:<4}  {name:<width$}  {found}");
+        if !fix.is_empty() {
+            let _ = writeln!(text, "      {:<width$}  fix: {fix}", "");
+        }
+    }
+    text
+}
+
+/// The files of a machine.
+struct Machine<'a> {
+    root: &'a Path,
+}
+
+impl Machine<'_> {
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// A file's text without white space around it; empty when it cannot be read.
+    fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).map(|text| text.trim().to_owned()).unwrap_or_default()
+    }
+
+    fn number(&self, path: &str) -> Option<i64> {
+        self.text(path).parse().ok()
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The value of a `Name:  value` line of /proc/self/status.
+    fn own_status(&self, name: &str) -> String {
+        let text = self.text("proc/self/status");
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(|value| value.trim().to_owned()).unwrap_or_default()
+    }
+
+    fn is_root(&self) -> bool {
+        self.own_status("Uid").split_whitespace().nth(1) == Some("0")
+    }
+
+    /// Whether this process has the capability of that number (capabilities(7)).
+    fn has_capability(&self, number: u32) -> bool {
+        u64::from_str_radix(&self.own_status("CapEff"), 16).is_ok_and(|set| set >> number & 1 == 1)
+    }
+}
+
+/// A device as the config or EAL's arguments describe it.
+struct Device {
+    name: String,
+    /// `net_memif` of `net_memif0`; none for a PCI address.
+    driver: Option<String>,
+    /// What follows the name, as `key=value`; none when EAL is not told to create it.
+    arguments: Option<Vec<(String, String)>>,
+}
+
+impl Device {
+    fn new(device: &str, eal: &[String]) -> Self {
+        let (name, inline) =
+            device.split_once(',').map_or((device, None), |(name, rest)| (name, Some(rest)));
+        let told = eal.iter().find_map(|word| {
+            let vdev = word.strip_prefix("--vdev=").unwrap_or(word);
+            let (vdev, rest) = vdev.split_once(',').unwrap_or((vdev, ""));
+            (vdev == name).then_some(rest)
+        });
+        let pair = |text: &str| {
+            let (key, value) = text.split_once('=').unwrap_or((text, ""));
+            (key.to_owned(), value.to_owned())
+        };
+        let arguments = inline.or(told).map(|text| text.split(',').map(pair).collect());
+        let driver = (!is_pci_address(name))
+            .then(|| name.trim_end_matches(|c: char| c.is_ascii_digit()).replace("eth_", "net_"));
+        Self { name: full_address(name), driver, arguments }
+    }
+
+    fn is_pci(&self) -> bool {
+        self.driver.is_none()
+    }
+
+    fn has_driver(&self, driver: &str) -> bool {
+        self.driver.as_deref() == Some(driver)
+    }
+
+    fn argument(&self, key: &str) -> Option<&str> {
+        let mut all = self.arguments.iter().flatten();
+        all.find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+}
+
+fn is_pci_address(name: &str) -> bool {
+    let parts: Vec<&str> = name.split([':', '.']).collect();
+    let separators: String = name.chars().filter(|c| matches!(c, ':' | '.')).collect();
+    matches!(separators.as_str(), ":." | "::.")
+        && parts.iter().all(|part| u32::from_str_radix(part, 16).is_ok())
+}
+
+/// `03:00.0` lies in domain 0.
+fn full_address(name: &str) -> String {
+    let short = is_pci_address(name) && name.matches(':').count() == 1;
+    if short { format!("0000:{name}") } else { name.to_owned() }
+}
+
+/// The drivers that make wedjat run without a NIC.
+#[cfg(feature = "dpdk")]
+const VIRTUAL_DRIVERS: [&str; 6] =
+    ["net_memif", "net_af_packet", "net_af_xdp", "net_pcap", "net_null", "net_ring"];
+
+#[cfg(feature = "dpdk")]
+fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
+    use crate::io::dpdk::{driver_folder, linked_statically, version};
+    if linked_statically() {
+        return vec![Finding::ok(
+            "libdpdk",
+            format!("{}, linked statically with every driver", version()),
+        )];
+    }
+    let folder = driver_folder();
+    let files = machine.names(folder);
+    let mut findings = vec![Finding::ok("libdpdk", format!("{}, drivers in {folder}", version()))];
+    let has =
+        |driver: &str| files.iter().any(|file| file.starts_with(&format!("librte_{driver}.so")));
+    findings.extend(drivers(&has, devices, folder));
+    findings
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
+    let found = "this build has no DPDK: it runs on in-memory ports only";
+    let fix = "install libdpdk-dev and build with default features: cargo build --release";
+    let verdict = if devices.is_empty() { Finding::warn } else { Finding::fail };
+    vec![verdict("libdpdk", found.into(), fix.into())]
+}
+
+#[cfg(feature = "dpdk")]
+fn drivers(has: &dyn Fn(&str) -> bool, devices: &[Device], folder: &str) -> Vec<Finding> {
+    let needed: BTreeSet<&str> =
+        devices.iter().filter_map(|device| device.driver.as_deref()).collect();
+    let missing = needed.iter().filter(|driver| !has(driver)).map(|driver| {
+        let package = driver.replace('_', "-");
+        let fix = format!(
+            "correct the device's name, or install the driver (Debian, Ubuntu: apt-get install 'librte-{package}*')"
+        );
+        Finding::fail("driver", format!("no {driver} in {folder}"), fix)
+    });
+    let mut findings: Vec<Finding> = missing.collect();
+    let (there, absent): (Vec<&str>, Vec<&str>) =
+        VIRTUAL_DRIVERS.into_iter().partition(|driver| has(driver));
+    let mut found = if there.is_empty() { "none".to_owned() } else { there.join(" ") };
+    if !absent.is_empty() {
+        let _ = write!(found, " (not installed: {})", absent.join(" "));
+    }
+    findings.push(Finding::ok("virtual drivers", found));
+    findings
+}
+
+fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
+    const NAME: &str = "hugepages";
+    let folder = "sys/kernel/mm/hugepages";
+    let free = |size: &String| {
+        let pages = machine
+            .number(&format!("{folder}/{size}/free_hugepages"))
+            .filter(|&pages| pages > 0)?;
+        Some(format!("{pages} of {}", size.trim_start_matches("hugepages-")))
+    };
+    let free: Vec<String> = machine.names(folder).iter().filter_map(free).collect();
+    let mounted = machine.text("proc/mounts").contains(" hugetlbfs ");
+    match (free.is_empty(), mounted) {
+        (false, true) => Finding::ok(NAME, format!("free: {}", free.join(", "))),
+        (false, false) => Finding::warn(
+            NAME,
+            format!(
+                "free: {}, but no hugetlbfs is mounted, so EAL cannot use them",
+                free.join(", ")
+            ),
+            "mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages",
+        ),
+        (true, _) if devices.iter().any(Device::is_pci) => Finding::warn(
+            NAME,
+            "none free; ordinary memory (--no-huge) is used, which a NIC may refuse and which costs TLB misses",
+            "dpdk-hugepages.py --setup 1G",
+        ),
+        (true, _) => {
+            Finding::ok(NAME, "none free; ordinary memory (--no-huge) will do for virtual devices")
+        }
+    }
+}
+
+fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const SYS_ADMIN: u32 = 21;
+    const BPF: u32 = 39;
+    let who = if machine.is_root() { "root" } else { "an ordinary user" };
+    let mut findings = vec![Finding::ok("user", who)];
+    let mut need = |driver: &str, held: bool, capabilities: &str| {
+        if devices.iter().any(|device| device.has_driver(driver)) && !held {
+            let fix = format!(
+                "start as root, or: sudo setcap {capabilities}+ep \"$(command -v wedjat)\""
+            );
+            findings.push(Finding::fail(
+                "capabilities",
+                format!("{driver} needs {capabilities}"),
+                fix,
+            ));
+        }
+    };
+    let raw = machine.has_capability(NET_RAW);
+    need("net_af_packet", raw, "cap_net_raw");
+    let bpf = machine.has_capability(BPF) || machine.has_capability(SYS_ADMIN);
+    let xdp = raw && bpf && machine.has_capability(NET_ADMIN);
+    need("net_af_xdp", xdp, "cap_net_admin,cap_net_raw,cap_bpf");
+    if devices.iter().any(Device::is_pci) {
+        findings.extend([memory_lock(machine), vfio(machine)]);
+    }
+    findings
+}
+
+/// VFIO locks all of a process's memory that a device may reach.
+fn memory_lock(machine: &Machine) -> Finding {
+    const CAP_IPC_LOCK: u32 = 14;
+    let limits = machine.text("proc/self/limits");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let limit = line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown");
+    let enough = limit == "unlimited" || machine.has_capability(CAP_IPC_LOCK);
+    if enough {
+        return Finding::ok("locked memory", limit);
+    }
+    let fix = "ulimit -l unlimited, or in /etc/security/limits.conf: '* - memlock unlimited'";
+    Finding::warn("locked memory", format!("limited to {limit} bytes; VFIO may need more"), fix)
+}
+
+fn vfio(machine: &Machine) -> Finding {
+    let unsafe_mode = machine.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode") == "Y";
+    if !machine.exists("dev/vfio/vfio") {
+        return Finding::warn(
+            "vfio",
+            "no /dev/vfio/vfio: only NICs that keep their kernel driver (mlx5) work",
+            "modprobe vfio-pci",
+        );
+    }
+    if !machine.names("sys/class/iommu").is_empty() || unsafe_mode {
+        return Finding::ok("vfio", if unsafe_mode { "without an IOMMU" } else { "with an IOMMU" });
+    }
+    let fix = "boot with intel_iommu=on iommu=pt (AMD: iommu=pt), or, on a machine you trust: \
+               echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
+    Finding::fail("vfio", "there is no IOMMU, and vfio does not do without", fix)
+}
+
+fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
+    let allowed = cpu_list(&machine.own_status("Cpus_allowed_list"));
+    let listed = list(&allowed);
+    let mut findings = vec![Finding::ok("cpus", format!("{listed} may be used"))];
+    for &core in wanted {
+        let folder = format!("sys/devices/system/cpu/cpu{core}");
+        let offline = machine.text(&format!("{folder}/online")) == "0";
+        let name = format!("core {core}");
+        let choose = format!("choose dispatcher cores among {listed} in the config");
+        findings.push(if !machine.exists(&folder) {
+            Finding::fail(&name, "there is no such CPU", choose)
+        } else if offline {
+            Finding::fail(&name, "is offline", format!("echo 1 > /{folder}/online"))
+        } else if !allowed.contains(&core) {
+            Finding::fail(
+                &name,
+                "is outside this process's affinity or cgroup",
+                format!("{choose}, or widen it (taskset, cpuset)"),
+            )
+        } else {
+            disturbance(machine, &name, core, wanted)
+        });
+    }
+    if !wanted.is_empty() && allowed.iter().all(|core| wanted.contains(core)) {
+        let found = "the dispatchers take every CPU: whatever else runs interrupts them";
+        findings.push(Finding::warn(
+            "housekeeping",
+            found,
+            "leave one CPU out of the config's cores",
+        ));
+    }
+    findings
+}
+
+/// What else runs where a dispatcher is to poll.
+fn disturbance(machine: &Machine, name: &str, core: usize, wanted: &[usize]) -> Finding {
+    let siblings =
+        machine.text(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"));
+    let twin = cpu_list(&siblings).into_iter().find(|twin| *twin != core && wanted.contains(twin));
+    let isolated = cpu_list(&machine.text("sys/devices/system/cpu/isolated")).contains(&core);
+    if let Some(twin) = twin {
+        let found = format!("shares a physical core with dispatcher core {twin}");
+        Finding::warn(name, found, "choose one of each pair in thread_siblings_list")
+    } else if !isolated {
+        let fix =
+            format!("boot with isolcpus={core} nohz_full={core} rcu_nocbs={core} for a quiet core");
+        Finding::warn(name, "is not isolated: the kernel may run other work there", fix)
+    } else {
+        Finding::ok(name, "isolated")
+    }
+}
+
+fn governor(machine: &Machine, wanted: &[usize]) -> Finding {
+    let cores: &[usize] = if wanted.is_empty() { &[0] } else { wanted };
+    let of = |core: &usize| {
+        machine.text(&format!("sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor"))
+    };
+    let found: BTreeSet<String> = cores.iter().map(of).filter(|text| !text.is_empty()).collect();
+    let names: Vec<&str> = found.iter().map(String::as_str).collect();
+    match names.as_slice() {
+        [] => Finding::ok("cpu frequency", "not visible (a virtual machine, or fixed)"),
+        ["performance"] => Finding::ok("cpu frequency", "governor performance"),
+        others => {
+            let found = format!("governor {}: the clock follows the load", others.join(", "));
+            Finding::warn("cpu frequency", found, "cpupower frequency-set -g performance")
+        }
+    }
+}
+
+/// Time stamps are ticks of the TSC, so it must run at one rate in every power state.
+fn tsc(machine: &Machine) -> Finding {
+    let cpuinfo = machine.text("proc/cpuinfo");
+    let flags: Vec<&str> = cpuinfo
+        .lines()
+        .find(|line| line.starts_with("flags"))
+        .map(|line| line.split_whitespace().collect())
+        .unwrap_or_default();
+    let source = machine.text("sys/devices/system/clocksource/clocksource0/current_clocksource");
+    if flags.is_empty() {
+        return Finding::ok("clock", format!("not x86; the kernel uses {source}"));
+    }
+    let steady = ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.contains(flag));
+    if steady {
+        return Finding::ok("clock", format!("the TSC is invariant; the kernel uses {source}"));
+    }
+    let fix = "none on this machine (in a virtual machine, pass the host's CPU model through); latencies may be off";
+    Finding::warn("clock", format!("the TSC is not invariant; the kernel uses {source}"), fix)
+}
+
+/// Whether a port's device is there, or can be made.
+fn presence(machine: &Machine, device: &Device) -> Finding {
+    let name = format!("device {}", device.name);
+    if device.is_pci() {
+        return nic(machine, device, &name);
+    }
+    if device.arguments.is_none() {
+        let fix = format!(
+            "give EAL --vdev {},... after --, or write the arguments into the config's device",
+            device.name
+        );
+        return Finding::warn(
+            &name,
+            "a virtual device; nothing here says how EAL is to make it",
+            fix,
+        );
+    }
+    match device.driver.as_deref() {
+        Some("net_af_packet" | "net_af_xdp") => interface(machine, device, &name),
+        Some("net_pcap") => capture(machine, device, &name),
+        Some(driver) => Finding::ok(&name, format!("EAL makes it with {driver}")),
+        None => Finding::ok(&name, "found"),
+    }
+}
+
+fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
+    /// Drivers of the kernel beside which DPDK's work (mlx4, mlx5 and MANA guides: bifurcated).
+    const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
+    const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+    let folder = format!("sys/bus/pci/devices/{}", device.name);
+    if fs::symlink_metadata(machine.path(&folder)).is_err() {
+        return Finding::fail(
+            name,
+            "no such PCI device",
+            "take an address from: dpdk-devbind.py --status",
+        );
+    }
+    let link = fs::read_link(machine.path(&format!("{folder}/driver"))).ok();
+    let driver =
+        link.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let fix = format!("modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {}", device.name);
+    match driver.as_deref() {
+        Some(driver) if BIFURCATED.contains(&driver) || PASSED_ON.contains(&driver) => {
+            Finding::ok(name, format!("bound to {driver}"))
+        }
+        Some(driver) => Finding::fail(name, format!("bound to the kernel's {driver}"), fix),
+        None => Finding::fail(name, "bound to no driver", fix),
+    }
+}
+
+fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
+    const IFF_UP: u32 = 1;
+    let Some(interface) = device.argument("iface") else {
+        return Finding::fail(
+            name,
+            "iface= is missing",
+            format!("write {},iface=NAME (ip link lists them)", device.name),
+        );
+    };
+    let folder = format!("sys/class/net/{interface}");
+    if device.has_driver("net_af_xdp") && !machine.text("proc/net/protocols").contains("XDP") {
+        return Finding::fail(
+            name,
+            "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)",
+            "use net_af_packet instead",
+        );
+    }
+    let flags = machine.text(&format!("{folder}/flags"));
+    match u32::from_str_radix(flags.trim_start_matches("0x"), 16) {
+        Err(_) => {
+            let there = machine.names("sys/class/net").join(", ");
+            Finding::fail(
+                name,
+                format!("there is no interface {interface}"),
+                format!("choose among {there}"),
+            )
+        }
+        Ok(flags) if flags & IFF_UP == 0 => Finding::warn(
+            name,
+            format!("{interface} is down"),
+            format!("ip link set {interface} up"),
+        ),
+        Ok(_) => Finding::ok(name, format!("{interface} is up")),
+    }
+}
+
+fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
+    match device.argument("rx_pcap") {
+        Some(file) if !machine.exists(file) => Finding::fail(
+            name,
+            format!("there is no file {file}"),
+            "give rx_pcap= a capture that exists",
+        ),
+        Some(file) => Finding::ok(name, format!("replays {file}")),
+        None => Finding::ok(name, "EAL makes it with net_pcap"),
+    }
+}
+
+/// A NIC is best polled by a core of its own NUMA node.
+fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding> {
+    let node = machine
+        .number(&format!("sys/bus/pci/devices/{}/numa_node", device.name))
+        .filter(|&node| node >= 0)?;
+    let near = cpu_list(&machine.text(&format!("sys/devices/system/node/node{node}/cpulist")));
+    let far: BTreeSet<usize> = wanted.iter().copied().filter(|core| !near.contains(core)).collect();
+    let name = format!("numa of {}", device.name);
+    Some(if far.is_empty() {
+        Finding::ok(&name, format!("node {node}, as its dispatchers"))
+    } else {
+        let found = format!("it hangs on node {node}, but core {} does not", list(&far));
+        Finding::warn(&name, found, format!("choose dispatcher cores among {}", list(&near)))
+    })
+}
+
+/// Writes a file of a mebibyte beside the state file, for rights and space.
+fn state(path: &Path) -> Finding {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    let trial = folder.join(format!(".wedjat-doctor-{}", std::process::id()));
+    let written = fs::write(&trial, vec![0; 1 << 20]);
+    let _ = fs::remove_file(&trial);
+    match written {
+        Ok(()) => Finding::ok("state file", format!("{} can be written", path.display())),
+        Err(error) => Finding::fail(
+            "state file",
+            format!("cannot write in {}: {error}", folder.display()),
+            "choose a state file in a folder that is yours and has space, best in /dev/shm",
+        ),
+    }
+}
+
+/// The kernel's way to write sets of CPUs: `0-3,8`.
+fn cpu_list(text: &str) -> BTreeSet<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+fn list(cpus: &BTreeSet<usize>) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    /// A machine as it should be: four CPUs, 1 and 2 isolated, one NIC bound to vfio-pci, an interface that is up.
+    struct Fake(TempDir);
+
+    impl Fake {
+        fn new() -> Self {
+            let fake = Self(tempfile::tempdir().unwrap());
+            for (path, text) in [
+                (
+                    "proc/self/status",
+                    "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-3\n",
+                ),
+                (
+                    "proc/self/limits",
+                    "Max locked memory         unlimited            unlimited            bytes\n",
+                ),
+                ("proc/mounts", "hugetlbfs /dev/hugepages hugetlbfs rw 0 0\n"),
+                ("proc/cpuinfo", "flags\t\t: fpu constant_tsc nonstop_tsc\n"),
+                ("proc/net/protocols", "XDP  1 2\n"),
+                ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "512\n"),
+                ("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n"),
+                ("sys/devices/system/cpu/isolated", "1-2\n"),
+                ("sys/devices/system/node/node0/cpulist", "0-1\n"),
+                ("sys/class/iommu/dmar0/name", ""),
+                ("dev/vfio/vfio", ""),
+                ("sys/bus/pci/devices/0000:03:00.0/numa_node", "0\n"),
+                ("sys/class/net/veth0/flags", "0x1003\n"),
+            ] {
+                fake.write(path, text);
+            }
+            for cpu in 0..4 {
+                let folder = format!("sys/devices/system/cpu/cpu{cpu}");
+                fake.write(&format!("{folder}/topology/thread_siblings_list"), &format!("{cpu}"));
+                fake.write(&format!("{folder}/cpufreq/scaling_governor"), "performance");
+            }
+            fake.bind("0000:03:00.0", "vfio-pci");
+            fake
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn remove(&self, path: &str) {
+            let path = self.0.path().join(path);
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap()
+            } else {
+                fs::remove_file(path).unwrap()
+            }
+        }
+
+        fn bind(&self, address: &str, driver: &str) {
+            let link = self.0.path().join(format!("sys/bus/pci/devices/{address}/driver"));
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(format!("../../drivers/{driver}"), link).unwrap();
+        }
+
+        fn machine(&self) -> Machine<'_> {
+            Machine { root: self.0.path() }
+        }
+
+        fn presence(&self, device: &str) -> Finding {
+            presence(&self.machine(), &Device::new(device, &[]))
+        }
+    }
+
+    fn devices(names: &[&str]) -> Vec<Device> {
+        names.iter().map(|name| Device::new(name, &[])).collect()
+    }
+
+    fn worst(findings: &[Finding]) -> Status {
+        let has = |status| findings.iter().any(|finding| finding.status == status);
+        if has(Status::Fail) {
+            Status::Fail
+        } else if has(Status::Warn) {
+            Status::Warn
+        } else {
+            Status::Ok
+        }
+    }
+
+    #[test]
+    fn a_good_machine_has_nothing_to_fix() {
+        let fake = Fake::new();
+        let machine = fake.machine();
+        let all = devices(&["03:00.0", "net_af_xdp0,iface=veth0"]);
+        let mut findings = permissions(&machine, &all);
+        findings.push(hugepages(&machine, &all));
+        findings.extend(cores(&machine, &[1]));
+        findings.extend([governor(&machine, &[1]), tsc(&machine)]);
+        findings.extend(all.iter().map(|device| presence(&machine, device)));
+        findings.extend(all.iter().filter_map(|device| nodes(&machine, device, &[1])));
+        assert_eq!(worst(&findings), Status::Ok, "{}", render(&findings));
+        assert!(!would_fail(&findings));
+        assert!(findings.iter().all(|finding| finding.fix.is_empty() && !finding.found.is_empty()));
+    }
+
+    #[test]
+    fn cores_that_cannot_be_used_fail() {
+        let fake = Fake::new();
+        fake.write("sys/devices/system/cpu/cpu2/online", "0");
+        fake.write("proc/self/status", "Cpus_allowed_list:\t0-1\n");
+        for (core, reason) in [(9, "no such CPU"), (2, "offline"), (3, "outside")] {
+            let findings = cores(&fake.machine(), &[core]);
+            let finding =
+                findings.iter().find(|finding| finding.name == format!("core {core}")).unwrap();
+            assert_eq!(finding.status, Status::Fail);
+            assert!(finding.found.contains(reason) && !finding.fix.is_empty(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn cores_that_are_disturbed_are_warned_about() {
+        let fake = Fake::new();
+        let warned = |cores_wanted: &[usize], text: &str| {
+            let findings = cores(&fake.machine(), cores_wanted);
+            assert_eq!(worst(&findings), Status::Warn);
+            assert!(render(&findings).contains(text), "{}", render(&findings));
+        };
+        warned(&[3], "not isolated");
+        fake.write("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1-2");
+        warned(&[1, 2], "shares a physical core with dispatcher core 2");
+        fake.write("sys/devices/system/cpu/isolated", "0-3");
+        warned(&[0, 1, 2, 3], "take every CPU");
+    }
+
+    #[test]
+    fn hugepages_matter_to_nics_only() {
+        let fake = Fake::new();
+        let of = |names: &[&str]| hugepages(&fake.machine(), &devices(names)).status;
+        fake.write("proc/mounts", "");
+        assert_eq!(of(&[]), Status::Warn, "free but not mounted");
+        fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0");
+        assert_eq!(of(&["net_memif0"]), Status::Ok);
+        assert_eq!(of(&["03:00.0"]), Status::Warn);
+    }
+
+    #[test]
+    fn missing_rights_fail_for_the_devices_that_need_them() {
+        let fake = Fake::new();
+        fake.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n");
+        fake.write("proc/self/limits", "Max locked memory    8388608   8388608   bytes\n");
+        let of = |names: &[&str]| permissions(&fake.machine(), &devices(names));
+        assert_eq!(worst(&of(&["net_memif0"])), Status::Ok);
+        assert!(render(&of(&["eth_af_packet0"])).contains("setcap cap_net_raw+ep"));
+        assert!(would_fail(&of(&["net_af_xdp0"])));
+        assert_eq!(worst(&of(&["03:00.0"])), Status::Warn, "locked memory");
+        fake.remove("sys/class/iommu");
+        assert!(render(&of(&["03:00.0"])).contains("iommu=pt"));
+    }
+
+    #[test]
+    fn devices_are_looked_for_where_they_live() {
+        let fake = Fake::new();
+        for (device, status, text) in [
+            ("0000:09:00.0", Status::Fail, "no such PCI device"),
+            ("03:00.0", Status::Ok, "vfio-pci"),
+            ("net_af_packet0,iface=veth0", Status::Ok, "veth0 is up"),
+            ("net_af_packet0,iface=veth9", Status::Fail, "no interface veth9"),
+            ("net_af_packet0,qpairs=2", Status::Fail, "iface= is missing"),
+            ("net_memif0,role=server", Status::Ok, "net_memif"),
+            ("net_memif0", Status::Warn, "nothing here says"),
+            ("net_pcap0,rx_pcap=/no/file.pcap", Status::Fail, "/no/file.pcap"),
+        ] {
+            let finding = fake.presence(device);
+            assert_eq!(finding.status, status, "{finding:?}");
+            assert!(finding.found.contains(text), "{finding:?}");
+        }
+        fake.write("sys/class/net/veth0/flags", "0x1002\n");
+        assert_eq!(fake.presence("net_af_packet0,iface=veth0").fix, "ip link set veth0 up");
+        fake.bind("0000:03:00.0", "ixgbe");
+        assert!(
+            fake.presence("03:00.0").fix.ends_with("dpdk-devbind.py --bind=vfio-pci 0000:03:00.0")
+        );
+        fake.write("proc/net/protocols", "UDP 1 2\n");
+        assert_eq!(fake.presence("net_af_xdp0,iface=veth0").status, Status::Fail);
+    }
+
+    #[test]
+    fn eals_arguments_describe_devices_too() {
+        let eal = [
+            "--vdev".to_owned(),
+            "net_memif0,role=server".to_owned(),
+            "--vdev=net_null1".to_owned(),
+        ];
+        assert_eq!(Device::new("net_memif0", &eal).argument("role"), Some("server"));
+        assert!(Device::new("net_null1", &eal).arguments.is_some());
+        assert!(Device::new("net_memif1", &eal).arguments.is_none());
+    }
+
+    #[test]
+    fn far_nics_unsteady_clocks_and_governors_are_warned_about() {
+        let fake = Fake::new();
+        let far = nodes(&fake.machine(), &devices(&["03:00.0"])[0], &[1, 3]).unwrap();
+        assert_eq!(
+            (far.status, far.fix.as_str()),
+            (Status::Warn, "choose dispatcher cores among 0,1")
+        );
+        fake.write("proc/cpuinfo", "flags\t\t: fpu constant_tsc\n");
+        assert_eq!(tsc(&fake.machine()).status, Status::Warn);
+        fake.write("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave");
+        assert!(governor(&fake.machine(), &[1]).found.contains("powersave"));
+    }
+
+    #[test]
+    fn the_state_file_needs_a_folder_that_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(state(&folder.path().join("leaf1")).status, Status::Ok);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+        assert_eq!(state(&folder.path().join("none/leaf1")).status, Status::Fail);
+    }
+
+    #[test]
+    fn cpu_lists_are_the_kernels() {
+        assert_eq!(list(&cpu_list("0-2,5,7-8")), "0,1,2,5,7,8");
+        assert!(cpu_list("").is_empty());
+    }
+
+    #[test]
+    fn the_table_puts_the_fix_below() {
+        let findings = [Finding::ok("a", "fine"), Finding::fail("long", "broken", "mend it")];
+        assert_eq!(
+            render(&findings),
+            "ok    a     fine\nFAIL  long  broken\n            fix: mend it\n"
+        );
+        assert!(would_fail(&findings));
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let request = Request { devices: vec!["net_none0,x=y".to_owned()], ..Request::default() };
+        let findings = run(&request);
+        assert!(findings.iter().any(|finding| finding.name == "libdpdk"));
+        assert!(would_fail(&findings), "there is no such driver: {}", render(&findings));
+    }
+}
