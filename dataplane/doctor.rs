@@ -248,8 +248,8 @@ fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
 fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
     let found = "this build has no DPDK: it runs on in-memory ports only";
     let fix = "install libdpdk-dev and build with default features: cargo build --release";
-    let verdict = if devices.is_empty() { Finding::warn } else { Finding::fail };
-    vec![verdict("libdpdk", found.into(), fix.into())]
+    let status = if devices.is_empty() { Status::Warn } else { Status::Fail };
+    vec![Finding::new(status, "libdpdk", found, fix)]
 }
 
 #[cfg(feature = "dpdk")]
