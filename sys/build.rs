@@ -111,10 +111,11 @@ fn generate(out: &Path, flags: &[String]) {
     for pattern in CONSTANTS {
         builder = builder.allowlist_var(pattern);
     }
-    builder
-        .generate()
+    // bindgen reports a missing libclang by panicking.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
+        .unwrap_or_else(|_| stop("libclang is missing: install libclang-dev (Debian, Ubuntu) or clang-devel (Fedora)"))
         .unwrap_or_else(|error| {
-            stop(&format!("bindgen cannot read DPDK's headers (is libclang installed?): {error}"))
+            stop(&format!("bindgen cannot read DPDK's headers: {error}"))
         })
         .write_to_file(out.join("bindings.rs"))
         .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
