@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool};
+use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::limits::BURST;
 
@@ -11,7 +12,16 @@ const MBUFS: u32 = 4095;
 // EAL starts once in a process, so one test runs every check in turn.
 #[test]
 fn mbufs_pass_through_devices_and_all_come_back() {
-    let devices = ["net_ring0,", "net_null0,size=64"];
+    let folder = tempfile::tempdir().unwrap();
+    let (source, sink) = (folder.path().join("source.pcap"), folder.path().join("sink.pcap"));
+    write_frames(&source, captured()).unwrap();
+    let (rx, tx) = (source.display(), sink.display());
+    let devices = [
+        "net_ring0,",
+        "net_null0,size=64",
+        &format!("net_pcap0,rx_pcap={rx},tx_pcap={tx}"),
+        &format!("net_pcap1,rx_pcap={rx},infinite_rx=1"),
+    ];
     let eal = Eal::init(&[], &devices).unwrap();
     assert!(eal.ticks_hz() > 1_000_000);
     assert!(eal.now() < eal.now());
@@ -28,6 +38,9 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     absent(&eal, &pool);
     loopback(&eal, &pool);
     null(&eal, &pool);
+    capture(&eal, &pool);
+    assert_eq!(read_frames(&sink).unwrap(), captured().collect::<Vec<_>>());
+    replay(&eal, &pool);
     another_thread(&eal, &pool);
     exhaustion(&pool);
     assert_eq!(pool.in_use(), 0, "every mbuf is back");
@@ -141,6 +154,42 @@ fn null(eal: &Eal, pool: &MbufPool) {
     }
     assert!(device.link().up);
     assert_eq!(device.stats().rx_packets, 2 * BURST as u64);
+    drop((device, ports));
+    assert_eq!(pool.in_use(), 0);
+}
+
+/// Frames of different lengths and contents.
+fn captured() -> impl Iterator<Item = Vec<u8>> {
+    (0..100u8).map(|byte| vec![byte; 60 + usize::from(byte) * 10])
+}
+
+/// What one capture holds goes through and into another.
+fn capture(eal: &Eal, pool: &MbufPool) {
+    let (device, mut ports) =
+        Device::open(eal, "net_pcap0", pool, &DeviceOptions::default()).unwrap();
+    let mut burst = Burst::new();
+    while ports[0].rx_burst(&mut burst) > 0 {
+        while ports[0].tx_burst(&mut burst) > 0 {}
+        assert!(burst.is_empty());
+    }
+    drop((device, ports));
+    assert_eq!(pool.in_use(), 0);
+}
+
+/// A capture that starts over and over, as benchmarks use it.
+fn replay(eal: &Eal, pool: &MbufPool) {
+    let (device, mut ports) =
+        Device::open(eal, "net_pcap1", pool, &DeviceOptions::default()).unwrap();
+    let expected: Vec<Vec<u8>> = captured().collect();
+    let mut burst = Burst::new();
+    let mut received = 0;
+    while received < 3 * expected.len() {
+        assert!(ports[0].rx_burst(&mut burst) > 0);
+        for mbuf in burst.drain(..) {
+            assert_eq!(mbuf.bytes(), expected[received % expected.len()]);
+            received += 1;
+        }
+    }
     drop((device, ports));
     assert_eq!(pool.in_use(), 0);
 }
