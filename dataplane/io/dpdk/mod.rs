@@ -31,7 +31,27 @@
 //!
 //! # Devices
 //! A device is a PCI address (`0000:03:00.0`) or the name of a virtual device created by EAL's arguments; a name with
-//! its arguments (`net_memif0,role=server`) creates it.
+//! its arguments (`net_memif0,role=server`) creates it. What to write after `--vdev`, or as a device with arguments:
+//!
+//! | device | arguments | needs |
+//! |---|---|---|
+//! | `net_memif0` | `role=server,id=0,socket=@wedjat` on one side, `role=client,id=0,socket=@wedjat` on the other | nothing |
+//! | `net_af_packet0` | `iface=veth0`, several queues: `,qpairs=2` | `CAP_NET_RAW` |
+//! | `net_af_xdp0` | `iface=veth0`, several queues: `,queue_count=2` | `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_BPF` |
+//! | `net_pcap0` | `rx_pcap=in.pcap,tx_pcap=out.pcap`; to replay without end `rx_pcap=in.pcap,infinite_rx=1` | nothing |
+//! | `net_null0` | `size=64` | nothing |
+//! | `net_ring0` | none | nothing; it receives what it sends |
+//!
+//! What the drivers do not tell (DPDK 22.11):
+//! - memif: a socket name is abstract, and so belongs to a network namespace, unless `,socket-abstract=no` makes it a
+//!   file. The server outlives its clients. A client connects when it is started, to a server that must have been
+//!   started before ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`]. When a peer
+//!   goes, the driver unmaps its memory from EAL's interrupt thread while cores poll; a core that is interrupted in the
+//!   middle of a burst at that moment may crash. [`Eal::init_beside`] keeps that thread off the dispatchers' CPUs, which
+//!   makes it unlikely.
+//! - AF_PACKET and AF_XDP see packets of the kernel's own sockets on the other end of a veth pair before any checksum
+//!   was filled in; turn that off with `ethtool -K IFACE tx off` on that end.
+//! - AF_XDP keeps the mbufs of its fill queue when it is closed, so its pool is not full again at the end.
 
 mod eal;
 mod mbuf;
