@@ -1,10 +1,13 @@
 //! The generator on one core: sends what is due, takes answers in, counts. It has no clock and no random
 //! source of its own, so tests run it on made-up time and the network alike.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::wire::arp;
 
 use crate::arrival::{BurstsTooLong, Schedule};
+use crate::exchange::{Exchange, Passed};
 use crate::host::{Answer, Heard, Host};
 use crate::load::Load;
 use crate::outstanding::{Outstanding, Stray};
@@ -93,6 +96,7 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     incoming: Burst<P::Buf>,
     control: Burst<P::Buf>,
     outstanding: Outstanding,
+    exchange: Option<Exchange>,
     tally: Tally,
     /// While resolving: when to give up and when to ask next. Afterwards: when the load ends.
     deadline: u64,
@@ -115,8 +119,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     ) -> Result<Self, SetupError> {
         let schedule = load.schedule(hz)?;
         let seeds = CoreSeeds::derive(load.seed, core);
-        // Answers to an earlier run with another seed are not taken for ours.
-        let app = seeds.arrivals.seed as u32;
+        let app = load.app(core);
         let template = Template::new(&target.frame(app));
         let frame_len = template.frame_len();
         if pool.take().is_some_and(|mut buf| !buf.resize(frame_len)) {
@@ -152,10 +155,16 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             incoming: Burst::new(),
             control: Burst::new(),
             outstanding: Outstanding::new(outstanding_bits(load)),
+            exchange: None,
             tally: Tally::new(clock, load.windows, load.service.classes()),
             deadline: 0,
             ask_at: 0,
         })
+    }
+
+    /// Shares answers with the other cores.
+    pub fn join(&mut self, exchange: Exchange) {
+        self.exchange = Some(exchange);
     }
 
     /// Sends what is due at `now`, then takes in what has come.
@@ -164,6 +173,17 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.transmit(now);
         self.receive(now);
         self.phase
+    }
+
+    /// Polls on the clock `now` until the run is over, or `stop` ends it early.
+    pub fn run(&mut self, mut now: impl FnMut() -> u64, stop: &AtomicBool) {
+        while !self.phase.is_over() {
+            self.transmit(now());
+            self.receive(now());
+            if stop.load(Ordering::Relaxed) {
+                self.stop(now());
+            }
+        }
     }
 
     /// Where the run stands.
@@ -282,6 +302,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             self.pending_seq = self.pending_seq.wrapping_add(1);
         }
         self.phase = Phase::Draining;
+        self.tally.end(self.deadline);
         self.deadline = now + self.times.drain;
     }
 
@@ -309,17 +330,19 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// Takes in what has come by `now`.
     #[inline]
     pub fn receive(&mut self, now: u64) {
-        if self.port.rx_burst(&mut self.incoming) == 0 {
-            return;
+        if self.port.rx_burst(&mut self.incoming) > 0 {
+            for buf in &self.incoming {
+                buf.prefetch();
+            }
+            let mut incoming = std::mem::take(&mut self.incoming);
+            for buf in incoming.drain(..) {
+                self.take_in(buf, now);
+            }
+            self.send_control();
         }
-        for buf in &self.incoming {
-            buf.prefetch();
+        while let Some(passed) = self.exchange.as_ref().and_then(Exchange::take) {
+            self.settle(passed);
         }
-        let mut incoming = std::mem::take(&mut self.incoming);
-        for buf in incoming.drain(..) {
-            self.take_in(buf, now);
-        }
-        self.send_control();
     }
 
     #[inline]
@@ -334,18 +357,31 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 
     #[inline]
-    fn take_answer(&mut self, answer: Answer, now: u64) {
-        let seq = match answer.id {
-            Some((app, seq32)) if self.extended && app == self.app => seq32,
-            None if !self.extended => self.outstanding.full_seq(answer.seq),
-            _ => {
-                self.tally.strays.unknown += 1;
-                return;
+    fn take_answer(&mut self, answer: Answer, at: u64) {
+        let refused = answer.refused;
+        match answer.id {
+            Some((app, seq)) if self.extended => {
+                let passed = Passed { seq, refused, at };
+                if app == self.app {
+                    self.settle(passed);
+                } else if !self.exchange.as_ref().is_some_and(|all| all.pass(app, passed)) {
+                    self.tally.strays.unknown += 1;
+                }
             }
-        };
-        match self.outstanding.answer(seq) {
+            None if !self.extended => {
+                let seq = self.outstanding.full_seq(answer.seq);
+                self.settle(Passed { seq, refused, at });
+            }
+            _ => self.tally.strays.unknown += 1,
+        }
+    }
+
+    /// Settles the account of the task that was answered.
+    #[inline]
+    fn settle(&mut self, answer: Passed) {
+        match self.outstanding.answer(answer.seq) {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),
-            Ok(flight) => self.tally.answer(&flight, now),
+            Ok(flight) => self.tally.answer(&flight, answer.at),
             Err(Stray::Duplicate) => self.tally.strays.duplicates += 1,
             Err(Stray::Late) => self.tally.strays.late_answers += 1,
             Err(Stray::Unknown) => self.tally.strays.unknown += 1,
@@ -357,6 +393,18 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         if !self.control.is_empty() {
             self.port.tx_burst(&mut self.control);
             self.control.clear();
+        }
+    }
+
+    /// Ends the load now: what has not come due is no part of it. The measured time is cut short.
+    pub fn stop(&mut self, now: u64) {
+        match self.phase {
+            Phase::WarmingUp | Phase::Measuring => {
+                self.deadline = self.deadline.min(now);
+                self.pacer.iter_mut().for_each(|pacer| pacer.end(now));
+            }
+            Phase::Resolving => self.phase = Phase::Unresolved,
+            Phase::Draining | Phase::Unresolved | Phase::Done => {}
         }
     }
 
@@ -626,6 +674,65 @@ mod tests {
         assert!(first.len() > 4_000);
         assert_eq!(first, of(7));
         assert_ne!(first, of(8));
+    }
+
+    #[test]
+    fn stopping_early_drains_and_balances() {
+        let pool = FramePool::new(256, 128);
+        let (ours, mut theirs) = ring::pair(64, &pool);
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut now = 0;
+        while !generator.poll(now).is_over() {
+            now += STEP;
+            if now == 3_000_000 {
+                generator.stop(now);
+            }
+            while let Some(mut frame) = theirs.receive() {
+                assert!(reflect(frame.bytes_mut(), PEER) && theirs.send(frame.bytes()));
+            }
+        }
+        let ledger = generator.tally().measured;
+        assert!((1_800..2_200).contains(&ledger.answered), "{ledger:?}");
+        assert!((generator.tally().measured_s - 0.002).abs() < 1e-6);
+        assert_eq!(ledger.answered, ledger.scheduled);
+        assert!(now < 3_100_000);
+    }
+
+    #[test]
+    fn cores_pass_each_other_their_answers() {
+        // Each core's answers all reach the other core's queue.
+        let pool = FramePool::new(512, 128);
+        let load = Load { cores: 2, ..load(1e6) };
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let exchange = Exchange::between(&[load.app(0), load.app(1)]);
+        let (mut cores, mut peers): (Vec<_>, Vec<_>) = (0..2)
+            .zip(exchange)
+            .map(|(core, exchange)| {
+                let (ours, theirs) = ring::pair(64, &pool);
+                let mut generator =
+                    Generator::new(&load, &target, core, HZ, ours, pool.clone()).unwrap();
+                generator.join(exchange);
+                (generator, theirs)
+            })
+            .unzip();
+        let mut now = 0;
+        while cores.iter().any(|core| !core.phase().is_over()) {
+            cores.iter_mut().for_each(|core| {
+                core.poll(now);
+            });
+            for i in 0..2 {
+                while let Some(mut frame) = peers[i].receive() {
+                    assert!(reflect(frame.bytes_mut(), PEER) && peers[1 - i].send(frame.bytes()));
+                }
+            }
+            now += STEP;
+        }
+        let mut tally = cores[0].tally().clone();
+        tally.merge(cores[1].tally());
+        assert_eq!(tally.measured.answered, tally.measured.scheduled);
+        assert_eq!((tally.strays.unknown, tally.strays.duplicates), (0, 0));
+        assert!(tally.measured.balances() && tally.measured.scheduled > 9_000);
     }
 
     #[test]

@@ -1,29 +1,31 @@
 //! The floor of the generator's latencies: what it measures when every task is answered at once.
 
-use wedjat::io::{Buf, Burst, Pool, Port};
+use std::sync::atomic::AtomicBool;
 
-use crate::engine::{Generator, Phase, SetupError};
+use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::wire::ether::Mac;
+
+use crate::engine::{Generator, SetupError};
 use crate::latency::LatencySummary;
 use crate::load::Load;
 use crate::reflector::reflect;
 use crate::target::Target;
-use wedjat::wire::ether::Mac;
 
 /// A port that leads back to itself, and makes of every task that comes back its answer.
-pub struct Looped<P: Port> {
-    port: P,
+pub struct Looped<'a, P: Port> {
+    port: &'a mut P,
     mac: Mac,
 }
 
-impl<P: Port> Looped<P> {
+impl<'a, P: Port> Looped<'a, P> {
     /// `port` receives what it sends.
     #[must_use]
-    pub fn new(port: P) -> Self {
+    pub fn new(port: &'a mut P) -> Self {
         Self { port, mac: Mac([2, 0, 0, 0, 0, 2]) }
     }
 }
 
-impl<P: Port> Port for Looped<P> {
+impl<P: Port> Port for Looped<'_, P> {
     type Buf = P::Buf;
 
     #[inline]
@@ -49,10 +51,10 @@ impl<P: Port> Port for Looped<P> {
 pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     load: &Load,
     seconds: f64,
-    port: P,
+    port: &mut P,
     pool: L,
     hz: f64,
-    mut now: impl FnMut() -> u64,
+    now: impl FnMut() -> u64,
 ) -> Result<LatencySummary, SetupError> {
     let load = Load {
         warmup_s: seconds / 4.0,
@@ -65,10 +67,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let target = Target { next_hop_mac: Some(mac), ..Target::new(mac, 1, 2) };
     let mut generator = Generator::new(&load, &target, 0, hz, Looped::new(port), pool)?;
-    while generator.phase() != Phase::Done {
-        generator.transmit(now());
-        generator.receive(now());
-    }
+    generator.run(now, &AtomicBool::new(false));
     Ok(generator.tally().response().summary())
 }
 
@@ -103,7 +102,8 @@ mod tests {
             ticks += 100;
             ticks
         };
-        let floor = measure(&load, 0.01, Loop(left, right), pool.clone(), 1e9, clock).unwrap();
+        let mut port = Loop(left, right);
+        let floor = measure(&load, 0.01, &mut port, pool.clone(), 1e9, clock).unwrap();
         assert!(floor.p99.0 <= 0.4, "{floor:?}");
         assert!(floor.p50.0 >= 0.1, "{floor:?}");
         assert_eq!(pool.in_use(), 0);

@@ -3,6 +3,7 @@
 
 pub mod arrival;
 pub mod engine;
+pub mod exchange;
 pub mod floor;
 pub mod grammar;
 pub mod host;
@@ -15,6 +16,7 @@ pub mod rate;
 pub mod reflector;
 pub mod report;
 pub mod seed;
+pub mod selftest;
 pub mod send;
 pub mod service;
 pub mod stationary;

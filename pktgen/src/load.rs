@@ -27,6 +27,8 @@ pub struct Load {
     pub seed: u64,
     /// Cores that share the load.
     pub cores: u32,
+    /// Tells runs of one seed apart on the wire, so that a stray answer to one is not taken for the next's.
+    pub run: u32,
 }
 
 impl Load {
@@ -48,6 +50,7 @@ impl Load {
             windows: 20,
             seed: 1,
             cores: 1,
+            run: 0,
         }
     }
 
@@ -63,6 +66,13 @@ impl Load {
     #[must_use]
     pub fn seeds(&self) -> Vec<CoreSeeds> {
         (0..self.cores).map(|core| CoreSeeds::derive(self.seed, core)).collect()
+    }
+
+    /// The application id of a core's tasks.
+    #[must_use]
+    pub fn app(&self, core: u32) -> u32 {
+        let id = seed::StreamSeed::derive(self.seed, "app", core).seed;
+        (id as u32).wrapping_add(self.run)
     }
 
     /// Checks that the streams of all cores are independent.

@@ -18,6 +18,7 @@ enum State {
     Built,
     Sent,
     Answered,
+    Lost,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,6 +127,9 @@ impl Outstanding {
         if slot.seq == seq && slot.state == State::Answered {
             return Err(Stray::Duplicate);
         }
+        if slot.seq == seq && slot.state == State::Lost {
+            return Err(Stray::Late);
+        }
         // Between the oldest that the ring remembers and half the sequence space.
         let age = next.wrapping_sub(seq);
         let reused = slot.state != State::Never && slot.seq != seq;
@@ -144,7 +148,7 @@ impl Outstanding {
     pub fn give_up(&mut self) -> impl Iterator<Item = Flight> + '_ {
         self.sent = 0;
         self.slots.iter_mut().filter(|slot| slot.state == State::Sent).map(|slot| {
-            slot.state = State::Answered;
+            slot.state = State::Lost;
             slot.flight
         })
     }
@@ -177,6 +181,7 @@ mod tests {
         assert_eq!(outstanding.len(), 3);
         assert_eq!(outstanding.give_up().count(), 3);
         assert!(outstanding.is_empty());
+        assert_eq!(outstanding.answer(3), Err(Stray::Late));
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Report {
         let reasons = reasons(tally);
         Self {
             offered_pps: load.rate_pps,
-            duration_s: load.duration_s,
+            duration_s: tally.measured_s,
             scheduled: ledger.scheduled,
             sent: ledger.sent,
             late: ledger.late,
@@ -120,7 +120,7 @@ impl Report {
             answered: ledger.answered,
             refused: ledger.refused,
             lost: ledger.lost,
-            answered_pps: ledger.answered as f64 / load.duration_s,
+            answered_pps: ledger.answered as f64 / tally.measured_s,
             response_us: tally.response().summary(),
             service_us: tally.service.summary(),
             response_ci95_us: confidence(tally),
@@ -426,6 +426,7 @@ mod tests {
                 tally.answer(&flight, due + 20_000);
             }
         }
+        tally.end(10_000);
         Report::new(&load, &tally, None, Manifest::for_tests(&load))
     }
 

@@ -69,6 +69,11 @@ impl Pacer {
         due
     }
 
+    /// Nothing is due from `now` on.
+    pub fn end(&mut self, now: u64) {
+        self.end = self.end.min(now);
+    }
+
     /// No task is left before the end.
     #[inline]
     #[must_use]

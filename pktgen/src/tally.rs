@@ -92,6 +92,8 @@ pub struct Tally {
     pub warmup: Ledger,
     /// Tasks due in it.
     pub measured: Ledger,
+    /// How long was measured; shorter than asked for after an early stop.
+    pub measured_s: f64,
     /// Packets that belong to no task.
     pub strays: Strays,
     /// Times that the device did not take all packets of a burst.
@@ -133,6 +135,7 @@ impl Tally {
         Self {
             warmup: Ledger::default(),
             measured: Ledger::default(),
+            measured_s: 0.0,
             strays: Strays::default(),
             tx_full: 0,
             pool_empty: 0,
@@ -146,6 +149,11 @@ impl Tally {
     #[inline]
     fn ledger(&mut self, due: u64) -> &mut Ledger {
         if due < self.clock.start { &mut self.warmup } else { &mut self.measured }
+    }
+
+    /// The measured time ends.
+    pub(crate) fn end(&mut self, end: u64) {
+        self.measured_s = end.saturating_sub(self.clock.start) as f64 * self.clock.tick_ns / 1e9;
     }
 
     /// First tick of the measured time.
@@ -239,6 +247,7 @@ impl Tally {
     pub fn merge(&mut self, other: &Self) {
         self.warmup.merge(&other.warmup);
         self.measured.merge(&other.measured);
+        self.measured_s = self.measured_s.max(other.measured_s);
         self.strays.merge(&other.strays);
         self.tx_full += other.tx_full;
         self.pool_empty += other.pool_empty;

@@ -57,7 +57,8 @@ impl Target {
     }
 
     /// The host that the generator is.
-    pub(crate) fn host(&self) -> Host {
+    #[must_use]
+    pub fn host(&self) -> Host {
         Host::new(self.mac, self.ip, self.next_hop.unwrap_or(self.dst), self.next_hop_mac)
     }
 

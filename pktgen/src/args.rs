@@ -1,0 +1,358 @@
+//! The command line, and what it means.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task;
+use wedjat_pktgen::arrival::Arrivals;
+use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::rate::{Rate, UnknownCapacity};
+use wedjat_pktgen::service::Service;
+
+/// Open-loop load generator for microsecond tasks.
+///
+/// Tasks are sent when they are due, whatever became of those before; latency counts from then. A run that
+/// did not keep up says INVALID and exits with 1; one that could not be made exits with 2.
+#[derive(Parser, Debug)]
+#[command(version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Offer one load and report what came of it
+    #[command(after_help = "Example, a leaf on memif:\n  \
+        wedjat-pktgen run --rate 200k --service 'exp(50us)' --pool 1 --dst 10.0.1.1 --duration 10s \\\n    \
+        --device net_memif0,role=client,socket=/tmp/leaf.sock,socket-abstract=no\n\n\
+        Service times:\n  fixed(10us)  exp(50us)  normal(50us,5us)  lognormal(MEAN,SIGMA)  pareto(MEAN,ALPHA)\n  \
+        uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n\
+        Arrivals:\n  poisson  constant  bursts(TASKS,MEAN GAP WITHIN)  lognormal(SIGMA)  pareto(ALPHA)")]
+    Run(RunArgs),
+    /// Offer several loads, one after the other, in shuffled order
+    #[command(after_help = "Example, loads in per cent of 32 workers:\n  \
+        wedjat-pktgen sweep --rates 50%,80%,90%,95% --workers 32 --service 'exp(50us)' --dst 10.0.1.1 --format csv")]
+    Sweep(SweepArgs),
+    /// Find the highest load that meets a latency objective
+    #[command(after_help = "Example:\n  \
+        wedjat-pktgen search --p99 500us --low 100k --high 600k --service 'exp(50us)' --dst 10.0.1.1")]
+    Search(SearchArgs),
+    /// Check that arrivals and service times are independent and keep their rate and mean
+    #[command(after_help = "Example:\n  wedjat-pktgen selftest --service 'exp(50us)' --seed 7")]
+    Selftest(SelftestArgs),
+    /// Measure the generator's own latency, with every task answered at once in this process
+    #[command(after_help = "Example:\n  wedjat-pktgen floor --rate 1M --service 'exp(50us)'")]
+    Floor(FloorArgs),
+    /// Answer every task at once: the other end of a loopback measurement over a real device
+    #[command(
+        after_help = "Example, the other end of a memif for a generator in a second process:\n  \
+        wedjat-pktgen reflect --device net_memif0,role=server,socket=/tmp/loop.sock,socket-abstract=no"
+    )]
+    Reflect(ReflectArgs),
+}
+
+/// The load.
+#[derive(Args, Debug)]
+pub struct LoadArgs {
+    /// Service times: fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA), mix(W*..., W*...) ...
+    #[arg(long, default_value = "exp(50us)")]
+    pub service: Service,
+    /// Arrivals: poisson, constant, bursts(TASKS,MEAN), lognormal(SIGMA), pareto(ALPHA)
+    #[arg(long, default_value = "poisson")]
+    pub arrivals: Arrivals,
+    /// Measured time
+    #[arg(long, default_value = "10s", value_parser = seconds)]
+    pub duration: f64,
+    /// Time before that, sent but not measured
+    #[arg(long, default_value = "1s", value_parser = seconds)]
+    pub warmup: f64,
+    /// Wait so long at most for answers after the last task
+    #[arg(long, default_value = "1s", value_parser = seconds)]
+    pub drain: f64,
+    /// A task sent so long after it was due is late [default: 5us, or 1% of the mean service time if more]
+    #[arg(long, value_parser = seconds)]
+    pub late_after: Option<f64>,
+    /// Windows of the measured time, for confidence intervals and trend
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub windows: u16,
+    /// All random streams follow from this
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Workers of the pool, for rates in per cent: capacity = workers / mean service time
+    #[arg(long)]
+    pub workers: Option<u32>,
+}
+
+impl LoadArgs {
+    /// The load at `rate` on so many cores.
+    ///
+    /// # Errors
+    /// When the rate is in per cent and the capacity unknown.
+    pub fn load(&self, rate: Rate, cores: u32) -> Result<Load, UnknownCapacity> {
+        let rate_pps = rate.pps(self.workers, self.service.mean_ns())?;
+        let usual = Load::new(rate_pps, self.service.clone());
+        Ok(Load {
+            arrivals: self.arrivals,
+            warmup_s: self.warmup,
+            duration_s: self.duration,
+            drain_s: self.drain,
+            late_after_s: self.late_after.unwrap_or(usual.late_after_s),
+            windows: usize::from(self.windows),
+            seed: self.seed,
+            cores,
+            ..usual
+        })
+    }
+}
+
+/// Where tasks go, and through what.
+#[derive(Args, Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+pub struct NetworkArgs {
+    /// The scheduler's address
+    #[arg(long)]
+    pub dst: Ipv4Addr,
+    /// Our address [default: .100 (or .101) of the scheduler's /24]
+    #[arg(long)]
+    pub src: Option<Ipv4Addr>,
+    /// EAL device: a PCI address, or a virtual device's name, with its arguments to create it
+    /// [default: the first --vdev among the EAL arguments]
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Worker pool
+    #[arg(long, default_value_t = 1)]
+    pub pool: u16,
+    /// The scheduler's UDP port
+    #[arg(long, default_value_t = task::UDP_PORT)]
+    pub udp_port: u16,
+    /// Our MAC address [default: the device's]
+    #[arg(long)]
+    pub mac: Option<Mac>,
+    /// The next hop's MAC address [default: found by ARP]
+    #[arg(long)]
+    pub dst_mac: Option<Mac>,
+    /// The next hop's address, where that is not the scheduler
+    #[arg(long)]
+    pub gateway: Option<Ipv4Addr>,
+    /// Source ports, so that receive-side scaling spreads the tasks
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    pub flows: u16,
+    /// Leave the header extension out (one core only; answers are then matched by 16 bits)
+    #[arg(long)]
+    pub no_ext: bool,
+    /// Leave UDP checksums out
+    #[arg(long)]
+    pub no_checksum: bool,
+    /// Bytes of a frame at least
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1514))]
+    pub size: u16,
+    /// Cores that send, as CPU numbers; one queue pair each [default: one, wherever the kernel likes]
+    #[arg(long, value_delimiter = ',')]
+    pub cores: Vec<usize>,
+    /// Packet buffers
+    #[arg(long, default_value_t = 16_383)]
+    pub buffers: u32,
+    /// Do not measure the floor first
+    #[arg(long)]
+    pub no_floor: bool,
+    /// EAL arguments
+    #[arg(last = true)]
+    pub eal: Vec<String>,
+}
+
+impl NetworkArgs {
+    /// Number of cores that send.
+    pub fn core_count(&self) -> u32 {
+        self.cores.len().max(1) as u32
+    }
+}
+
+/// How to report.
+#[derive(Args, Debug)]
+pub struct OutputArgs {
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Write the report to this file rather than to standard output
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+}
+
+/// Form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// An object, or an array of them.
+    Json,
+    /// A header and a row for each run.
+    Csv,
+}
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)]
+pub struct RunArgs {
+    /// Tasks a second: 200k, 1.5M, or 80% of what --workers can do
+    #[arg(long)]
+    pub rate: Rate,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)]
+pub struct SweepArgs {
+    /// Tasks a second, several: 100k,200k or 50%,80%,90%
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub rates: Vec<Rate>,
+    /// Order in which they are offered; the report is in that of --rates
+    #[arg(long, value_enum, default_value_t = Order::Shuffled)]
+    pub order: Order,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Order of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// By chance (from the seed), so that a drift of the machine is no trend over the load.
+    Shuffled,
+    /// As given.
+    Given,
+}
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)]
+pub struct SearchArgs {
+    /// The 99th percentile of the response may be this at most
+    #[arg(long, value_parser = seconds)]
+    pub p99: f64,
+    /// A load that meets it, surely
+    #[arg(long)]
+    pub low: Rate,
+    /// A load that does not
+    #[arg(long)]
+    pub high: Rate,
+    /// Loads tried between the two
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub steps: u32,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)]
+pub struct SelftestArgs {
+    /// Tasks a second
+    #[arg(long, default_value = "200k")]
+    pub rate: Rate,
+    /// Cores
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cores: u32,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)]
+pub struct FloorArgs {
+    /// Tasks a second
+    #[arg(long, default_value = "200k")]
+    pub rate: Rate,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// EAL arguments
+    #[arg(last = true)]
+    pub eal: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+pub struct ReflectArgs {
+    /// EAL device [default: the first --vdev among the EAL arguments]
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Stop after this time [default: on SIGINT or SIGTERM]
+    #[arg(long, value_parser = seconds)]
+    pub duration: Option<f64>,
+    /// Packet buffers
+    #[arg(long, default_value_t = 16_383)]
+    pub buffers: u32,
+    /// Run on this CPU
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// EAL arguments
+    #[arg(last = true)]
+    pub eal: Vec<String>,
+}
+
+fn seconds(text: &str) -> Result<f64, GrammarError> {
+    parse_time_ns(text).map(|ns| ns / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_shows_an_example() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn eal_arguments_come_last() {
+        let line = "wedjat-pktgen run --rate 80% --workers 32 --service exp(50us) --dst 10.0.1.1 \
+                    --duration 2s -- --vdev net_memif0,role=client";
+        let Command::Run(run) = Cli::parse_from(line.split_whitespace()).command else {
+            panic!("not a run")
+        };
+        assert_eq!(run.network.eal, ["--vdev", "net_memif0,role=client"]);
+        let load = run.load.load(run.rate, 1).unwrap();
+        assert_eq!((load.rate_pps, load.duration_s), (512e3, 2.0));
+    }
+
+    #[test]
+    fn mistakes_are_shown_where_they_are() {
+        let error = Cli::try_parse_from([
+            "wedjat-pktgen",
+            "run",
+            "--rate",
+            "200k",
+            "--dst",
+            "10.0.1.1",
+            "--service",
+            "exp(50)",
+        ])
+        .unwrap_err()
+        .to_string();
+        assert!(error.contains("ns, us, ms or s") && error.contains('^'), "{error}");
+    }
+}

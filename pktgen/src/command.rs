@@ -1,0 +1,215 @@
+//! What each subcommand does, whatever carries the packets.
+
+use std::error::Error;
+use std::io::Write;
+
+use rand::seq::SliceRandom;
+use serde::Serialize;
+use wedjat_pktgen::latency::Micros;
+use wedjat_pktgen::rate::Rate;
+use wedjat_pktgen::report::{self, Report};
+use wedjat_pktgen::seed::StreamSeed;
+use wedjat_pktgen::selftest;
+
+use crate::args::{
+    Command, FloorArgs, Format, Order, OutputArgs, RunArgs, SearchArgs, SelftestArgs, SweepArgs,
+};
+use crate::network::{self, Network};
+
+/// Why a command could not be carried out.
+pub type Failure = Box<dyn Error>;
+
+/// Carries out a command; false when the result is not to be believed or the objective not met.
+pub fn execute(command: Command) -> Result<bool, Failure> {
+    match command {
+        Command::Run(args) => run(&args),
+        Command::Sweep(args) => sweep(&args),
+        Command::Search(args) => search(&args),
+        Command::Selftest(args) => self_test(&args),
+        Command::Floor(args) => floor(&args),
+        Command::Reflect(args) => network::reflect(&args).map(|()| true),
+    }
+}
+
+fn run(args: &RunArgs) -> Result<bool, Failure> {
+    let load = args.load.load(args.rate, args.network.core_count())?;
+    load.self_test()?;
+    let report = Network::open(&args.network)?.offer(&load)?;
+    let text = match args.output.format {
+        Format::Text => format!("{report}\n"),
+        Format::Json => report.json() + "\n",
+        Format::Csv => report::csv(std::slice::from_ref(&report))?,
+    };
+    write(&args.output, &text)?;
+    Ok(report.valid)
+}
+
+fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
+    let loads: Vec<_> = args
+        .rates
+        .iter()
+        .map(|rate| args.load.load(*rate, args.network.core_count()))
+        .collect::<Result<_, _>>()?;
+    loads.iter().try_for_each(|load| load.self_test().map(drop))?;
+    let mut order: Vec<_> = (0..loads.len()).collect();
+    if args.order == Order::Shuffled {
+        order.shuffle(&mut StreamSeed::derive(args.load.seed, "order", 0).stream());
+    }
+    let mut network = Network::open(&args.network)?;
+    let mut reports: Vec<Option<Report>> = vec![None; loads.len()];
+    for i in order {
+        if network.stopped() {
+            break;
+        }
+        reports[i] = Some(network.offer(&loads[i])?);
+    }
+    let reports: Vec<_> = reports.into_iter().flatten().collect();
+    write_all(&args.output, &reports)?;
+    Ok(reports.len() == loads.len() && reports.iter().all(|report| report.valid))
+}
+
+fn write_all(output: &OutputArgs, reports: &[Report]) -> Result<(), Failure> {
+    let text = match output.format {
+        Format::Text => report::table(reports),
+        Format::Json => serde_json::to_string_pretty(reports)? + "\n",
+        Format::Csv => report::csv(reports)?,
+    };
+    write(output, &text)
+}
+
+/// What a search found.
+#[derive(Serialize)]
+struct Found<'a> {
+    objective_p99_us: f64,
+    /// The highest load tried that met the objective; null when none did.
+    highest_pps: Option<f64>,
+    runs: &'a [Report],
+}
+
+fn search(args: &SearchArgs) -> Result<bool, Failure> {
+    let cores = args.network.core_count();
+    let [low, high] = [args.low, args.high].map(|rate| args.load.load(rate, cores));
+    let (low, high) = (low?, high?);
+    if low.rate_pps >= high.rate_pps {
+        return Err(format!("--low {} must be below --high {}", args.low, args.high).into());
+    }
+    low.self_test()?;
+    let mut network = Network::open(&args.network)?;
+    let mut reports = Vec::new();
+    let highest_pps = highest(low.rate_pps, high.rate_pps, args.steps, |rate_pps| {
+        if network.stopped() {
+            return Err(Failure::from("stopped"));
+        }
+        let load = args.load.load(Rate::Pps(rate_pps), cores)?;
+        let report = network.offer(&load)?;
+        let met = report.valid && report.response_us.p99 <= Micros(args.p99 * 1e6);
+        log::info!(
+            "{}: p99 {} us, {}",
+            Rate::Pps(rate_pps),
+            report.response_us.p99,
+            if met { "met" } else { "not met" }
+        );
+        reports.push(report);
+        Ok(met)
+    })?;
+    let found = Found { objective_p99_us: args.p99 * 1e6, highest_pps, runs: &reports };
+    let text = match args.output.format {
+        Format::Json => serde_json::to_string_pretty(&found)? + "\n",
+        Format::Csv => report::csv(&reports)?,
+        Format::Text => report::table(&reports) + &conclusion(&found),
+    };
+    write(&args.output, &text)?;
+    Ok(highest_pps.is_some())
+}
+
+fn conclusion(found: &Found<'_>) -> String {
+    let objective = Micros(found.objective_p99_us);
+    match found.highest_pps {
+        Some(pps) => format!("highest load with p99 <= {objective} us: {}\n", Rate::Pps(pps)),
+        None => format!("no load tried has p99 <= {objective} us\n"),
+    }
+}
+
+/// The highest of `low`, `high` and `steps` bisections between them that meets the objective.
+fn highest(
+    low: f64,
+    high: f64,
+    steps: u32,
+    mut meets: impl FnMut(f64) -> Result<bool, Failure>,
+) -> Result<Option<f64>, Failure> {
+    if !meets(low)? {
+        return Ok(None);
+    }
+    if meets(high)? {
+        return Ok(Some(high));
+    }
+    let (mut met, mut missed) = (low, high);
+    for _ in 0..steps {
+        let middle = (met + missed) / 2.0;
+        if meets(middle)? {
+            met = middle;
+        } else {
+            missed = middle;
+        }
+    }
+    Ok(Some(met))
+}
+
+fn self_test(args: &SelftestArgs) -> Result<bool, Failure> {
+    let load = args.load.load(args.rate, args.cores)?;
+    for seeds in load.seeds() {
+        println!("core {}: arrivals {:#018x}", seeds.arrivals.core, seeds.arrivals.seed);
+        println!("core {}: service  {:#018x}", seeds.service.core, seeds.service.seed);
+    }
+    let found = load.self_test()?;
+    println!(
+        "streams independent: largest rank correlation of gaps and service times {:.4}, chance \
+         explains {:.4}",
+        found.correlation_max, found.limit
+    );
+    let pacing = selftest::pacing(&load)?;
+    println!("{pacing}");
+    Ok(pacing.is_exact())
+}
+
+fn floor(args: &FloorArgs) -> Result<bool, Failure> {
+    let load = args.load.load(args.rate, 1)?;
+    load.self_test()?;
+    let floor = network::floor(&load, &args.eal)?;
+    println!("floor at {} tasks/s, in us:", Rate::Pps(load.rate_pps));
+    for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
+        println!("  {key:<6}{:>10}", floor.named(key));
+    }
+    Ok(true)
+}
+
+fn write(output: &OutputArgs, text: &str) -> Result<(), Failure> {
+    match &output.out {
+        Some(path) => std::fs::write(path, text)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()).into()),
+        None => Ok(std::io::stdout().write_all(text.as_bytes())?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_closes_in_on_the_knee() {
+        let mut tried = Vec::new();
+        let found = highest(100.0, 900.0, 6, |rate| {
+            tried.push(rate);
+            Ok(rate <= 640.0)
+        });
+        let found = found.unwrap().unwrap();
+        assert!((627.5..=640.0).contains(&found), "{found}");
+        assert_eq!(tried.len(), 8);
+    }
+
+    #[test]
+    fn the_ends_of_a_search_are_tried_first() {
+        assert_eq!(highest(1.0, 2.0, 6, |_| Ok(false)).unwrap(), None);
+        assert_eq!(highest(1.0, 2.0, 6, |_| Ok(true)).unwrap(), Some(2.0));
+    }
+}

@@ -1,0 +1,357 @@
+//! The generator on DPDK: opens the device, finds the next hop, runs one generator on each core.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use wedjat::io::dpdk::{self, Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
+use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::wire::arp;
+use wedjat::wire::ether::Mac;
+use wedjat_pktgen::engine::Generator;
+use wedjat_pktgen::exchange::Exchange;
+use wedjat_pktgen::host::Heard;
+use wedjat_pktgen::latency::LatencySummary;
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::reflector::Reflector;
+use wedjat_pktgen::report::Report;
+use wedjat_pktgen::tally::Tally;
+use wedjat_pktgen::target::Target;
+
+use crate::args::{NetworkArgs, ReflectArgs};
+use crate::command::Failure;
+use crate::progress::Progress;
+
+/// The virtual device that receives what it sends: where the floor is measured.
+const FLOOR_DEVICE: &str = "net_ring_floor";
+/// The floor is measured for so long.
+const FLOOR_S: f64 = 0.25;
+/// Link and next hop have so long to appear.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// An ARP question is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// The reflector looks at the clock and the signals once in so many polls.
+const POLLS_BETWEEN_LOOKS: u32 = 4096;
+
+/// An open device with the scheduler behind it.
+pub struct Network {
+    target: Target,
+    ports: Vec<QueuePort>,
+    floor_port: Option<QueuePort>,
+    device: Device,
+    pool: MbufPool,
+    eal: Eal,
+    cores: Vec<usize>,
+    runs: u32,
+    stop: Arc<AtomicBool>,
+}
+
+impl Network {
+    /// Opens the device and finds the next hop.
+    pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
+        let cores = args.core_count();
+        if args.no_ext && cores > 1 {
+            return Err("--no-ext needs a single core: answers to several are told apart by the \
+                        header extension"
+                .into());
+        }
+        let name = device_name(args.device.as_deref(), &args.eal)?;
+        let mut eal_arguments = args.eal.clone();
+        if !args.no_floor {
+            eal_arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
+        }
+        let eal = Eal::init(&eal_arguments, &[&name])?;
+        let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
+        let options = DeviceOptions { queues: cores as u16, ..DeviceOptions::default() };
+        let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
+        let floor_port = match args.no_floor {
+            true => None,
+            false => open_floor(&eal, &pool)?,
+        };
+        let target = target(args, Mac(device.mac()))?;
+        let stop = stop_on_signals()?;
+        let (cores, runs) = (args.cores.clone(), 0);
+        let mut network = Self { target, ports, floor_port, device, pool, eal, cores, runs, stop };
+        network.find_next_hop()?;
+        Ok(network)
+    }
+
+    /// The user has asked to end.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Offers one load, from warm-up to drain.
+    pub fn offer(&mut self, load: &Load) -> Result<Report, Failure> {
+        let load = Load { run: self.runs, ..load.clone() };
+        self.runs += 1;
+        for seeds in load.seeds() {
+            log::info!(
+                "core {}: seeds of arrivals {:#018x}, of service times {:#018x}",
+                seeds.arrivals.core,
+                seeds.arrivals.seed,
+                seeds.service.seed
+            );
+        }
+        let mut manifest = Manifest::new(&load, SystemTime::now());
+        manifest.dpdk = Some(dpdk::version());
+        manifest.config.device = Some(self.device.name().to_owned());
+        let floor = self.measure_floor(&load)?;
+        let what = format!("{:.0} tasks/s", load.rate_pps);
+        let progress = Progress::start(what, load.warmup_s + load.duration_s);
+        let tally = self.run(&load)?;
+        drop(progress);
+        Ok(Report::new(&load, &tally, floor, manifest))
+    }
+
+    fn measure_floor(&mut self, load: &Load) -> Result<Option<LatencySummary>, Failure> {
+        let Some(mut port) = self.floor_port.take() else { return Ok(None) };
+        let floor = measure(load, &mut port, &self.pool, &self.eal)?;
+        self.floor_port = Some(port);
+        Ok(Some(floor))
+    }
+
+    fn run(&mut self, load: &Load) -> Result<Tally, Failure> {
+        let hz = self.eal.ticks_hz() as f64;
+        let apps: Vec<_> = (0..load.cores).map(|core| load.app(core)).collect();
+        let mut generators = Vec::new();
+        for ((core, port), exchange) in
+            (0..).zip(self.ports.drain(..)).zip(Exchange::between(&apps))
+        {
+            let pool = self.pool.handle();
+            let mut generator = Generator::new(load, &self.target, core, hz, port, pool)?;
+            if apps.len() > 1 {
+                generator.join(exchange);
+            }
+            generators.push(generator);
+        }
+        let busy = AtomicUsize::new(generators.len());
+        let (eal, stop, cores) = (&self.eal, &*self.stop, &self.cores);
+        // Threads of their own even for one core, so that the main thread's affinity stays as it is.
+        let finished: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = generators
+                .into_iter()
+                .enumerate()
+                .map(|(i, generator)| {
+                    let (core, busy) = (cores.get(i).copied(), &busy);
+                    scope.spawn(move || run_core(generator, core, eal, stop, busy))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        let mut total: Option<Tally> = None;
+        for core in finished {
+            let (port, tally) = core.map_err(|_| "a sending core has panicked")??;
+            self.ports.push(port);
+            match &mut total {
+                Some(total) => total.merge(&tally),
+                None => total = Some(tally),
+            }
+        }
+        total.ok_or_else(|| "no core".into())
+    }
+
+    /// Waits for the link where the next hop's MAC address is given, and asks for it where it is not.
+    fn find_next_hop(&mut self) -> Result<(), Failure> {
+        let start = Instant::now();
+        let name = self.device.name().to_owned();
+        if self.target.next_hop_mac.is_some() {
+            while !self.device.link().up && start.elapsed() < PATIENCE && !self.stopped() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if !self.device.link().up {
+                log::warn!("device {name} has no link: is its other end running?");
+            }
+            return Ok(());
+        }
+        let mut host = self.target.host();
+        let mut pool = self.pool.handle();
+        let mut asked: Option<Instant> = None;
+        while start.elapsed() < PATIENCE && !self.stopped() {
+            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
+                asked = Some(Instant::now());
+                self.send_question(&host, &mut pool);
+            }
+            for port in &mut self.ports {
+                let mut burst = Burst::new();
+                port.rx_burst(&mut burst);
+                burst.retain(|buf| host.hear(buf.bytes_mut(), false) == Heard::ArpAnswer);
+                port.tx_burst(&mut burst);
+            }
+            if let Some(mac) = host.next_hop_mac() {
+                self.target.next_hop_mac = Some(mac);
+                return Ok(());
+            }
+        }
+        let next_hop = Ipv4Addr::from(self.target.next_hop.unwrap_or(self.target.dst));
+        let link = if self.device.link().up { "its link is up" } else { "it has no link" };
+        Err(format!(
+            "{next_hop} does not answer ARP on {name} ({link}): is the scheduler running at the other \
+             end, with that address? Or give its MAC address with --dst-mac"
+        )
+        .into())
+    }
+
+    fn send_question(&mut self, host: &wedjat_pktgen::host::Host, pool: &mut PoolHandle) {
+        let Some(mut question) = pool.take() else { return };
+        if question.resize(arp::FRAME_LEN) {
+            host.ask(question.bytes_mut());
+            let mut burst = Burst::new();
+            burst.push(question);
+            self.ports[0].tx_burst(&mut burst);
+        }
+    }
+}
+
+/// Runs one core's generator to its end, and then goes on receiving for the other cores until all are done.
+fn run_core(
+    mut generator: Generator<QueuePort, PoolHandle>,
+    core: Option<usize>,
+    eal: &Eal,
+    stop: &AtomicBool,
+    busy: &AtomicUsize,
+) -> Result<(QueuePort, Tally), String> {
+    pin(core);
+    let lcore = eal.register_thread().map_err(|error| error.to_string())?;
+    generator.run(|| eal.now(), stop);
+    busy.fetch_sub(1, Ordering::Relaxed);
+    while busy.load(Ordering::Relaxed) > 0 {
+        generator.receive(eal.now());
+    }
+    let (port, pool, tally) = generator.into_parts();
+    drop((pool, lcore));
+    Ok((port, tally))
+}
+
+fn pin(core: Option<usize>) {
+    let Some(id) = core else { return };
+    if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
+        log::warn!("cannot run on CPU {id}: it does not exist or this process may not use it");
+    }
+}
+
+fn measure(
+    load: &Load,
+    port: &mut QueuePort,
+    pool: &MbufPool,
+    eal: &Eal,
+) -> Result<LatencySummary, Failure> {
+    let hz = eal.ticks_hz() as f64;
+    let _lcore = eal.register_thread()?;
+    let floor =
+        wedjat_pktgen::floor::measure(load, FLOOR_S, port, pool.handle(), hz, || eal.now())?;
+    Ok(floor)
+}
+
+fn open_floor(eal: &Eal, pool: &MbufPool) -> Result<Option<QueuePort>, Failure> {
+    let (_, ports) = Device::open(eal, FLOOR_DEVICE, pool, &DeviceOptions::default())?;
+    Ok(ports.into_iter().next())
+}
+
+/// Measures the floor alone.
+pub fn floor(load: &Load, eal_arguments: &[String]) -> Result<LatencySummary, Failure> {
+    let mut arguments = eal_arguments.to_vec();
+    arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
+    let eal = Eal::init(&arguments, &[])?;
+    let pool = MbufPool::new(&eal, "tasks", 8191)?;
+    let mut port = open_floor(&eal, &pool)?.ok_or("the floor's device has no queue")?;
+    measure(load, &mut port, &pool, &eal)
+}
+
+/// Answers tasks at once until told to stop.
+pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
+    let name = device_name(args.device.as_deref(), &args.eal)?;
+    pin(args.core);
+    let eal = Eal::init(&args.eal, &[&name])?;
+    let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
+    let (device, mut ports) = Device::open(&eal, &name, &pool, &DeviceOptions::default())?;
+    let stop = stop_on_signals()?;
+    let port = ports.pop().ok_or("the device has no queue")?;
+    let mut reflector = Reflector::new(port, Mac(device.mac()));
+    let end = args.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    log::info!("answering tasks on {name}");
+    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+        (0..POLLS_BETWEEN_LOOKS).for_each(|_| reflector.poll());
+    }
+    println!("answered {}", reflector.answered());
+    Ok(())
+}
+
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second signal ends the process as if nothing caught it.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// The device asked for, or the first that the EAL arguments create or allow.
+fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
+    if let Some(name) = asked {
+        return Ok(name.to_owned());
+    }
+    let mut arguments = eal.iter();
+    while let Some(argument) = arguments.next() {
+        let value = match argument.as_str() {
+            "--vdev" | "-a" | "--allow" => arguments.next().map(String::as_str),
+            other => other.strip_prefix("--vdev=").or_else(|| other.strip_prefix("--allow=")),
+        };
+        if let Some(name) = value.and_then(|value| value.split(',').next()) {
+            return Ok(name.to_owned());
+        }
+    }
+    Err("no device: give --device NAME, a PCI address or a virtual device with its arguments, such as \
+         net_memif0,role=client,socket=/tmp/leaf.sock,socket-abstract=no"
+        .into())
+}
+
+fn target(args: &NetworkArgs, device_mac: Mac) -> Result<Target, Failure> {
+    let src = args.src.unwrap_or_else(|| default_src(args.dst));
+    if src == args.dst {
+        return Err(format!("--src and --dst are both {src}").into());
+    }
+    let usual = Target::new(args.mac.unwrap_or(device_mac), src.to_bits(), args.dst.to_bits());
+    Ok(Target {
+        next_hop: args.gateway.map(Ipv4Addr::to_bits),
+        next_hop_mac: args.dst_mac,
+        udp_port: args.udp_port,
+        pool: args.pool,
+        flows: args.flows,
+        extended: !args.no_ext,
+        checksums: !args.no_checksum,
+        frame_bytes: usize::from(args.size),
+        ..usual
+    })
+}
+
+/// .100 of the scheduler's /24, or .101 where the scheduler has that.
+fn default_src(dst: Ipv4Addr) -> Ipv4Addr {
+    let [a, b, c, d] = dst.octets();
+    Ipv4Addr::new(a, b, c, if d == 100 { 101 } else { 100 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_is_the_one_asked_for_or_created() {
+        let eal = ["-l", "0", "--vdev=net_memif3,role=client", "--vdev", "net_null0"];
+        let eal = eal.map(str::to_owned);
+        assert_eq!(device_name(Some("0000:03:00.0"), &eal).unwrap(), "0000:03:00.0");
+        assert_eq!(device_name(None, &eal).unwrap(), "net_memif3");
+        assert_eq!(device_name(None, &eal[3..]).unwrap(), "net_null0");
+        assert!(device_name(None, &eal[..2]).unwrap_err().to_string().contains("--device"));
+    }
+
+    #[test]
+    fn our_address_is_never_the_schedulers() {
+        let address = |d| Ipv4Addr::new(10, 0, 1, d);
+        assert_eq!(default_src(address(1)), address(100));
+        assert_eq!(default_src(address(100)), address(101));
+    }
+}

@@ -1,0 +1,127 @@
+//! Do schedule and service times have the rate and the mean that they were asked to have?
+
+use std::fmt;
+
+use crate::load::{Load, LoadError};
+use crate::send::Pacer;
+
+/// Tasks drawn.
+const TASKS: u32 = 200_000;
+/// A sample mean of independent draws is further off than so many of its standard errors
+/// once in half a million tests.
+const ERRORS_MAX: f64 = 5.0;
+
+/// Rate and mean asked for and found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pacing {
+    /// Mean gap over the one asked for, less 1.
+    pub gap_error: f64,
+    /// What chance explains.
+    pub gap_limit: f64,
+    /// Mean service time over the one asked for, less 1.
+    pub service_error: f64,
+    /// What chance explains.
+    pub service_limit: f64,
+}
+
+impl Pacing {
+    /// Both are as asked for, but for chance.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.gap_error.abs() <= self.gap_limit && self.service_error.abs() <= self.service_limit
+    }
+}
+
+impl fmt::Display for Pacing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.is_exact() { "pacing exact" } else { "PACING OFF" };
+        write!(
+            f,
+            "{verdict}: mean gap {:+.4}% (chance explains {:.4}%), mean service time {:+.4}% ({:.4}%)",
+            self.gap_error * 100.0,
+            self.gap_limit * 100.0,
+            self.service_error * 100.0,
+            self.service_limit * 100.0
+        )
+    }
+}
+
+/// Draws the first tasks of core 0 on a clock of nanoseconds, and compares their means.
+///
+/// # Errors
+/// When arrivals and rate contradict each other.
+pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
+    let seeds = &load.seeds()[0];
+    let schedule = load.schedule(1e9)?;
+    let mut pacer = Pacer::new(schedule, load.service.clone(), seeds, 0, u64::MAX);
+    let (mut gaps, mut services) = (Moments::default(), Moments::default());
+    let mut before = 0;
+    for _ in 0..TASKS {
+        let due = pacer.take();
+        gaps.add((due.at - before) as f64);
+        services.add(f64::from(due.service_ns));
+        before = due.at;
+    }
+    let mean_gap = 1e9 * f64::from(load.cores) / load.rate_pps;
+    let (gap_error, gap_limit) = gaps.compare(mean_gap);
+    let (service_error, service_limit) = services.compare(load.service.mean_ns());
+    Ok(Pacing { gap_error, gap_limit, service_error, service_limit })
+}
+
+#[derive(Default)]
+struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        self.sum += value;
+        self.squares += value * value;
+    }
+
+    /// Relative error of the mean, and how large chance makes it. Rounding to whole nanoseconds may add one.
+    fn compare(&self, expected: f64) -> (f64, f64) {
+        if expected == 0.0 {
+            return (self.sum, 0.0);
+        }
+        let mean = self.sum / self.count;
+        let deviation = (self.squares / self.count - mean * mean).max(0.0).sqrt();
+        let limit = (ERRORS_MAX * deviation / self.count.sqrt() + 1.0) / expected;
+        (mean / expected - 1.0, limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_are_paced_as_asked() {
+        for (service, arrivals) in [
+            ("exp(50us)", "poisson"),
+            ("fixed(7us)", "constant"),
+            ("mix(0.9*exp(5us), 0.1*normal(500us,50us))", "lognormal(1)"),
+            ("fixed(0ns)", "pareto(3)"),
+        ] {
+            let load = Load {
+                arrivals: arrivals.parse().unwrap(),
+                cores: 3,
+                ..Load::new(1e6, service.parse().unwrap())
+            };
+            let pacing = pacing(&load).unwrap();
+            assert!(pacing.is_exact(), "{service}, {arrivals}: {pacing}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_rate_is_seen() {
+        let load = Load::new(1e6, "exp(50us)".parse().unwrap());
+        let mut moments = Moments::default();
+        (0..100_000).for_each(|i| moments.add(f64::from(i % 100) + 1_000.0));
+        let (error, limit) = moments.compare(1e9 / load.rate_pps);
+        assert!(error > limit, "{error} {limit}");
+    }
+}
