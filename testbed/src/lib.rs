@@ -1,1 +1,4 @@
-//! wedjat-testbed.
+//! Emulated rack, simulator, demo and comparisons.
+#![forbid(unsafe_code)]
+
+pub mod rack;

@@ -1,0 +1,66 @@
+//! DPDK for the subcommands that need ports: its start, devices, CPUs, signals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
+
+use super::Failure;
+
+/// Polls between two looks at signals.
+const POLLS_BETWEEN_LOOKS: u32 = 64;
+/// Packet buffers besides those of outstanding tasks: devices' queues, bursts, caches.
+const BUFFERS_BESIDES: u32 = 8191;
+
+/// A running EAL and the pool of its packets.
+pub struct Environment {
+    /// The environment.
+    pub eal: Eal,
+    /// Packet buffers.
+    pub pool: MbufPool,
+}
+
+impl Environment {
+    /// Starts EAL for these devices, with buffers for so many outstanding tasks.
+    pub fn start(eal: &[String], devices: &[&str], outstanding_max: u32) -> Result<Self, Failure> {
+        let eal = Eal::init(eal, devices)?;
+        let pool = MbufPool::new(&eal, "tasks", outstanding_max.saturating_add(BUFFERS_BESIDES))?;
+        Ok(Self { eal, pool })
+    }
+
+    /// Opens a device with one queue pair.
+    pub fn open(&self, name: &str) -> Result<(Device, QueuePort), Failure> {
+        let (device, ports) = Device::open(&self.eal, name, &self.pool, &DeviceOptions::default())?;
+        let port = ports.into_iter().next().ok_or("the device has no queue")?;
+        Ok((device, port))
+    }
+}
+
+/// Runs the calling thread on this CPU.
+pub fn pin(core: Option<usize>) {
+    let Some(id) = core else { return };
+    if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
+        log::warn!("cannot run on CPU {id}: it does not exist or this process may not use it");
+    }
+}
+
+/// A flag that SIGINT and SIGTERM set. The second signal ends the process as if nothing caught it.
+pub fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Polls until `poll` says that it is over, or a signal comes.
+pub fn poll_until(stop: &AtomicBool, mut poll: impl FnMut() -> bool) {
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..POLLS_BETWEEN_LOOKS {
+            if poll() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The subcommands of `wedjat-testbed`: one file each, with its arguments and what it does.
+
+#[cfg(feature = "dpdk")]
+mod devices;
+mod rack;
+
+use std::error::Error;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
+
+/// Emulated rack, simulator and comparisons for wedjat.
+///
+/// A run that is not to be believed says INVALID and exits with 1; one that could not be made exits with 2.
+#[derive(Parser, Debug)]
+#[command(version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Emulate a rack of workers on a port
+    #[command(after_help = rack::EXAMPLE)]
+    Rack(rack::Arguments),
+}
+
+/// Why a command could not be carried out.
+pub type Failure = Box<dyn Error>;
+
+/// Carries out a command; false when the result is not to be believed.
+pub fn execute(command: Command) -> Result<bool, Failure> {
+    match command {
+        Command::Rack(arguments) => rack::run(&arguments),
+    }
+}
+
+/// Form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What a command says that needs ports of DPDK and has none.
+#[cfg(not(feature = "dpdk"))]
+fn without_dpdk() -> Result<bool, Failure> {
+    Err("built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)".into())
+}
+
+/// Reads a time such as `10s`, in seconds.
+fn seconds(text: &str) -> Result<f64, GrammarError> {
+    parse_time_ns(text).map(|ns| ns / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_shows_an_example() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `wedjat-testbed rack`: a rack of workers on a port of its own.
+
+use clap::Args;
+use wedjat_testbed::rack::{Layout, Options, Outage, Servers};
+
+use super::{Failure, Format, seconds};
+
+/// Shown behind the help.
+pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
+  wedjat-testbed rack --servers 10.0.2.11+4 --workers 32 \\
+    --device net_memif0,role=client,socket=/tmp/leaf-w.sock,socket-abstract=no
+The leaf's [[server]] entries: ip 10.0.2.11 with workers \"0-7\", 10.0.2.12 with \"8-15\", and so on;
+the rack answers ARP for all of them. It replies to the MAC address that a task came from.";
+
+/// Which workers there are, and how they behave.
+#[derive(Args, Debug)]
+pub struct RackArguments {
+    /// The servers' addresses: the first, and how many
+    #[arg(long, default_value = "10.0.2.11+4")]
+    pub servers: Servers,
+    /// Workers, spread evenly over the servers
+    #[arg(long, default_value_t = 32)]
+    pub workers: u16,
+    /// Id of the first worker; the others follow
+    #[arg(long, default_value_t = 0)]
+    pub first_worker: u16,
+    /// Tasks at one worker at most [default: as many as at all together]
+    #[arg(long)]
+    pub queue_max: Option<u32>,
+    /// Tasks at all workers together at most; each holds a packet buffer
+    #[arg(long, default_value_t = 16_384)]
+    pub outstanding_max: u32,
+    /// Lose this share of the replies, to see what a leaf does about it
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    pub lose: f64,
+    /// Let a worker die, and come back: WORKER@FROM-UNTIL, as in 3@1s-2s (may be repeated)
+    #[arg(long = "kill", value_name = "OUTAGE")]
+    pub outages: Vec<Outage>,
+}
+
+impl RackArguments {
+    /// Servers and workers.
+    pub fn layout(&self) -> Result<Layout, Failure> {
+        let servers = self.servers.count;
+        if !self.workers.is_multiple_of(servers) {
+            return Err(format!(
+                "--workers: {} workers do not spread evenly over {servers} servers",
+                self.workers
+            )
+            .into());
+        }
+        let layout = Layout::new(self.servers, self.workers / servers, self.first_worker)?;
+        for outage in &self.outages {
+            let last = layout.id(layout.workers() - 1);
+            if !(self.first_worker..=last).contains(&outage.worker) {
+                return Err(format!(
+                    "--kill: there is no worker {}; there are {} to {last}",
+                    outage.worker, self.first_worker
+                )
+                .into());
+            }
+        }
+        Ok(layout)
+    }
+
+    /// How the rack behaves.
+    pub fn options(&self, udp_port: u16, seed: u64) -> Options {
+        Options {
+            udp_port,
+            outstanding_max: self.outstanding_max,
+            queue_max: self.queue_max.unwrap_or(u32::MAX),
+            lose_share: self.lose,
+            seed,
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err(format!("`{text}` is no share; write a number from 0 to 1")),
+    }
+}
+
+/// The command line of `rack`.
+#[derive(Args, Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+pub struct Arguments {
+    #[command(flatten)]
+    rack: RackArguments,
+    /// The UDP port of tasks
+    #[arg(long, default_value_t = wedjat::wire::task::UDP_PORT)]
+    udp_port: u16,
+    /// EAL device: a PCI address, or a virtual device's name with its arguments
+    #[arg(long)]
+    device: String,
+    /// Stop after this time [default: on SIGINT or SIGTERM]
+    #[arg(long, value_parser = seconds)]
+    duration: Option<f64>,
+    /// Seed of what happens by chance, such as lost replies
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run on this CPU
+    #[arg(long)]
+    core: Option<usize>,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// EAL arguments
+    #[arg(last = true)]
+    eal: Vec<String>,
+}
+
+/// Runs the rack; false when its replies were too late.
+#[cfg(not(feature = "dpdk"))]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    arguments.rack.layout()?;
+    super::without_dpdk()
+}
+
+/// Runs the rack; false when its replies were too late.
+#[cfg(feature = "dpdk")]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    use super::devices;
+    use wedjat::wire::ether::Mac;
+    use wedjat_testbed::rack::{Outages, Rack};
+
+    let rack = &arguments.rack;
+    let layout = rack.layout()?;
+    let environment =
+        devices::Environment::start(&arguments.eal, &[&arguments.device], rack.outstanding_max)?;
+    let (device, port) = environment.open(&arguments.device)?;
+    devices::pin(arguments.core);
+    let stop = devices::stop_on_signals()?;
+    let hz = environment.eal.ticks_hz() as f64;
+    let options = rack.options(arguments.udp_port, arguments.seed);
+    let mut rack = Rack::new(port, Mac(device.mac()), layout, options, hz);
+    let start = environment.eal.now();
+    let mut outages = Outages::new(&arguments.rack.outages, start, hz);
+    let end = arguments.duration.map(|seconds| start + (seconds * hz) as u64);
+    log::info!("{} workers on {}", layout.workers(), device.name());
+    devices::poll_until(&stop, || {
+        let now = environment.eal.now();
+        outages.apply(&mut rack, now);
+        rack.poll(now);
+        end.is_some_and(|end| now >= end)
+    });
+    let report = rack.report();
+    match arguments.format {
+        Format::Text => println!("{report}"),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    Ok(report.valid)
+}

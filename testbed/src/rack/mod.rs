@@ -1,0 +1,311 @@
+//! An emulated rack: servers full of single-core workers behind one port, first come, first served.
+//!
+//! Every worker keeps its own emulated time (see [`queues`]), so an answer that leaves late is a fault of this
+//! program and not of the worker: it is measured, and [`Report`] calls the run invalid when it matters.
+//! The rack answers ARP for all its servers and asks for nothing itself: a reply goes to the MAC address
+//! that its task came from, which is the leaf's.
+
+pub mod layout;
+pub mod outage;
+pub mod queues;
+mod reply;
+pub mod report;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use wedjat::io::{Buf, Burst, Port};
+use wedjat::reason::DropReason;
+use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{self, Header};
+use wedjat::wire::udp::{self, Datagram};
+use wedjat_pktgen::payload;
+
+pub use layout::{Layout, Servers};
+pub use outage::{Outage, Outages};
+use queues::{Done, Queues};
+use reply::Reply;
+pub use report::{Counts, Report};
+
+use arrayvec::ArrayVec;
+use wedjat::limits::BURST;
+use wedjat_pktgen::latency::Latency;
+
+/// How a rack behaves besides its workers.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The UDP port of tasks.
+    pub udp_port: u16,
+    /// Tasks at all workers together; each holds a buffer of the device's pool.
+    pub outstanding_max: u32,
+    /// Tasks at one worker.
+    pub queue_max: u32,
+    /// Share of replies that get lost, for tests of what a leaf does about it.
+    pub lose_share: f64,
+    /// Seed of that loss.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            udp_port: task::UDP_PORT,
+            outstanding_max: 16_384,
+            queue_max: u32::MAX,
+            lose_share: 0.0,
+            seed: 1,
+        }
+    }
+}
+
+/// The rack on one port.
+pub struct Rack<P: Port> {
+    port: P,
+    mac: Mac,
+    layout: Layout,
+    options: Options,
+    queues: Queues<Task<P::Buf>>,
+    alive: Vec<bool>,
+    loss: Xoshiro256PlusPlus,
+    tick_ns: f64,
+    incoming: Burst<P::Buf>,
+    replies: Replies<P::Buf>,
+    control: Burst<P::Buf>,
+    counts: Counts,
+    lateness: Latency,
+}
+
+/// A task at its worker: the packet, and what was read of it.
+struct Task<B> {
+    buf: B,
+    datagram: Datagram,
+    header: Header,
+    service_ns: u32,
+}
+
+/// Replies that the device has not taken yet, with the times at which they were due.
+struct Replies<B: Buf> {
+    burst: Burst<B>,
+    due: ArrayVec<u64, BURST>,
+}
+
+impl<P: Port> Rack<P> {
+    /// A rack on `port`, whose MAC address is `mac`, on a clock of `hz` ticks a second.
+    #[must_use]
+    pub fn new(port: P, mac: Mac, layout: Layout, options: Options, hz: f64) -> Self {
+        Self {
+            port,
+            mac,
+            queues: Queues::new(layout.workers(), options.outstanding_max),
+            alive: vec![true; usize::from(layout.workers())],
+            loss: Xoshiro256PlusPlus::seed_from_u64(options.seed),
+            layout,
+            options,
+            tick_ns: 1e9 / hz,
+            incoming: Burst::new(),
+            replies: Replies { burst: Burst::new(), due: ArrayVec::new() },
+            control: Burst::new(),
+            counts: Counts::default(),
+            lateness: Latency::default(),
+        }
+    }
+
+    /// Answers what is done by `now`, then takes in what has come.
+    ///
+    /// In this order a reply never counts a task that arrived after it was due.
+    #[inline]
+    pub fn poll(&mut self, now: u64) {
+        self.answer(now);
+        self.receive(now);
+    }
+
+    #[inline]
+    fn answer(&mut self, now: u64) {
+        loop {
+            while !self.replies.burst.is_full() {
+                let Some(done) = self.queues.pop(now) else { break };
+                self.reply(done);
+            }
+            if self.replies.burst.is_empty() || !self.send(now) {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn reply(&mut self, done: Done<Task<P::Buf>>) {
+        let mut task = done.task;
+        if self.options.lose_share > 0.0 && self.loss.random_bool(self.options.lose_share) {
+            self.counts.lost_replies += 1;
+            return;
+        }
+        let worker = self.layout.id(done.worker);
+        let reply = Reply { worker, left: done.left, service_ns: task.service_ns };
+        reply.write(task.buf.bytes_mut(), &task.datagram, &task.header, self.mac);
+        self.replies.burst.push(task.buf);
+        self.replies.due.push(done.at);
+    }
+
+    /// False when the device did not take everything: the rest is offered again in the next poll.
+    #[inline]
+    fn send(&mut self, now: u64) -> bool {
+        let sent = self.port.tx_burst(&mut self.replies.burst);
+        for due in self.replies.due.drain(..sent) {
+            self.lateness.record(((now - due) as f64 * self.tick_ns) as u64);
+        }
+        self.counts.replies += sent as u64;
+        let all = self.replies.burst.is_empty();
+        self.counts.tx_full += u64::from(!all);
+        all
+    }
+
+    #[inline]
+    fn receive(&mut self, now: u64) {
+        // Replies stuck at a full device wait with exact queue lengths only while no later task is let in.
+        if self.queues.next().is_some_and(|due| due <= now)
+            || self.port.rx_burst(&mut self.incoming) == 0
+        {
+            return;
+        }
+        for buf in &self.incoming {
+            buf.prefetch();
+        }
+        let mut incoming = std::mem::take(&mut self.incoming);
+        for buf in incoming.drain(..) {
+            if let Err(reason) = self.take_in(buf, now) {
+                self.counts.dropped[reason as usize] += 1;
+            }
+        }
+        if !self.control.is_empty() {
+            // ARP that the device does not take is asked again.
+            self.counts.arp_answers += self.port.tx_burst(&mut self.control) as u64;
+            self.control.clear();
+        }
+    }
+
+    #[inline]
+    fn take_in(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
+        if buf.is_segmented() {
+            return Err(DropReason::Segmented);
+        }
+        let verified = buf.checksums_verified();
+        let frame = buf.bytes_mut();
+        if frame.len() < ether::LEN {
+            return Err(DropReason::Runt);
+        }
+        match ether::ether_type(frame) {
+            ether::IPV4 => {
+                let (datagram, header) = self.parse(frame, verified)?;
+                self.queue(buf, datagram, header, now)
+            }
+            ether::ARP => {
+                self.answer_arp(frame)?;
+                self.control.push(buf);
+                Ok(())
+            }
+            _ => Err(DropReason::EtherType),
+        }
+    }
+
+    #[inline]
+    fn parse(&self, frame: &[u8], verified: bool) -> Result<(Datagram, Header), DropReason> {
+        if ether::dst(frame) != self.mac {
+            return Err(DropReason::OtherMac);
+        }
+        let datagram = udp::parse(frame, verified)?;
+        if !self.layout.has_server(datagram.dst) {
+            return Err(DropReason::OtherAddress);
+        }
+        if datagram.dst_port != self.options.udp_port {
+            return Err(DropReason::UdpPort);
+        }
+        let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
+        if !header.code.is_task() {
+            return Err(DropReason::TaskRole);
+        }
+        Ok((datagram, header))
+    }
+
+    #[inline]
+    fn queue(
+        &mut self,
+        buf: P::Buf,
+        datagram: Datagram,
+        header: Header,
+        now: u64,
+    ) -> Result<(), DropReason> {
+        let Some(place) = self.layout.place(header.dst, datagram.dst) else {
+            return Err(DropReason::UnknownWorker);
+        };
+        if header.more {
+            // A task runs when its last packet is here, for as long as that one says.
+            self.counts.parts += 1;
+            return Ok(());
+        }
+        let work = &buf.bytes()[datagram.payload()..usize::from(datagram.end)];
+        let service_ns = payload::parse(work, &header).ok_or(DropReason::TaskShort)?;
+        self.counts.tasks += 1;
+        self.counts.idle_picks += u64::from(header.qlen == 1);
+        self.counts.service_ns += u64::from(service_ns);
+        if !self.alive[usize::from(place)] {
+            self.counts.died += 1;
+        } else if self.queues.len_at(place) >= self.options.queue_max {
+            self.counts.overflow += 1;
+        } else {
+            let ticks = (f64::from(service_ns) / self.tick_ns).round() as u64;
+            let task = Task { buf, datagram, header, service_ns };
+            let full = self.queues.push(place, now, ticks, task).is_err();
+            self.counts.overflow += u64::from(full);
+        }
+        Ok(())
+    }
+
+    fn answer_arp(&self, frame: &mut [u8]) -> Result<(), DropReason> {
+        let packet = arp::Packet::parse(frame)?;
+        if packet.operation != Operation::Request || !self.layout.has_server(packet.target) {
+            return Err(DropReason::ArpOther);
+        }
+        packet.answer(self.mac).emit(frame, packet.sender_mac);
+        Ok(())
+    }
+
+    /// The worker dies: its tasks are gone, and so are those that still come.
+    pub fn kill(&mut self, worker: u16) {
+        if let Some(place) = self.place(worker) {
+            self.alive[usize::from(place)] = false;
+            self.counts.died += self.queues.clear(place) as u64;
+        }
+    }
+
+    /// The worker lives again, with nothing to do.
+    pub fn revive(&mut self, worker: u16) {
+        if let Some(place) = self.place(worker) {
+            self.alive[usize::from(place)] = true;
+        }
+    }
+
+    fn place(&self, worker: u16) -> Option<u16> {
+        (0..self.layout.workers()).find(|place| self.layout.id(*place) == worker)
+    }
+
+    /// Tasks at the workers, and replies that the device has not taken.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.queues.len() + self.replies.burst.len()
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// What there is to say about the run so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report::new(&self.counts, &self.lateness, self.layout.workers(), self.outstanding() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Workers that die and come back, as a test of what a leaf does about it.
+
+use std::str::FromStr;
+
+use wedjat::io::Port;
+use wedjat_pktgen::grammar::parse_time_ns;
+
+use super::Rack;
+
+/// A worker is dead for a while; written as `3@1s-2s`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outage {
+    /// Who.
+    pub worker: u16,
+    /// From, in seconds of the run.
+    pub from_s: f64,
+    /// Until, in seconds of the run.
+    pub until_s: f64,
+}
+
+impl FromStr for Outage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seconds = |time| parse_time_ns(time).ok().map(|ns| ns / 1e9);
+        let read = || {
+            let (worker, times) = text.split_once('@')?;
+            let (from, until) = times.split_once('-')?;
+            let (from_s, until_s) = (seconds(from)?, seconds(until)?);
+            (from_s < until_s).then_some(Self { worker: worker.parse().ok()?, from_s, until_s })
+        };
+        read().ok_or_else(|| {
+            format!("`{text}` is no outage; write worker, beginning and end, as in 3@1s-2s")
+        })
+    }
+}
+
+/// What is still to happen in a run, soonest last.
+#[derive(Clone, Debug)]
+pub struct Outages(Vec<Event>);
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    at: u64,
+    worker: u16,
+    alive: bool,
+}
+
+impl Outages {
+    /// The outages of a run that starts at `start`, on a clock of `hz` ticks a second.
+    #[must_use]
+    pub fn new(outages: &[Outage], start: u64, hz: f64) -> Self {
+        let ticks = |seconds: f64| start + (seconds * hz) as u64;
+        let events = |outage: &Outage| {
+            let worker = outage.worker;
+            [(outage.from_s, false), (outage.until_s, true)].map(|(seconds, alive)| Event {
+                at: ticks(seconds),
+                worker,
+                alive,
+            })
+        };
+        let mut events: Vec<_> = outages.iter().flat_map(events).collect();
+        events.sort_by_key(|event| std::cmp::Reverse(event.at));
+        Self(events)
+    }
+
+    /// Lets happen what is due by `now`.
+    #[inline]
+    pub fn apply<P: Port>(&mut self, rack: &mut Rack<P>, now: u64) {
+        while let Some(event) = self.0.pop_if(|event| event.at <= now) {
+            match event.alive {
+                true => rack.revive(event.worker),
+                false => rack.kill(event.worker),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outages_are_read_and_refused() {
+        let outage: Outage = "3@1s-2500ms".parse().unwrap();
+        assert_eq!(outage, Outage { worker: 3, from_s: 1.0, until_s: 2.5 });
+        for text in ["3", "3@1s", "x@1s-2s", "3@2s-1s", "3@1-2", "70000@1s-2s"] {
+            let error = text.parse::<Outage>().unwrap_err();
+            assert!(error.contains(text) && error.contains("3@1s-2s"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a rack has done, and whether it did it in time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use wedjat::reason::DropReason;
+use wedjat_pktgen::latency::{Latency, LatencySummary};
+
+/// Answers may be late by this share of the mean service time at the 99th percentile; beyond it they are
+/// a part of what is measured.
+pub const LATENESS_MAX: f64 = 0.05;
+
+/// What a rack has counted.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Tasks that reached a worker of ours, whole and well-formed.
+    pub tasks: u64,
+    /// Replies that the device took.
+    pub replies: u64,
+    /// Replies lost on purpose.
+    pub lost_replies: u64,
+    /// Tasks for which there was no room.
+    pub overflow: u64,
+    /// Tasks of dead workers.
+    pub died: u64,
+    /// Packets of multi-packet tasks but their last.
+    pub parts: u64,
+    /// Tasks marked as chosen from the idle list.
+    pub idle_picks: u64,
+    /// ARP questions answered.
+    pub arp_answers: u64,
+    /// Times that the device did not take all replies of a burst.
+    pub tx_full: u64,
+    /// Service times of all tasks together.
+    pub service_ns: u64,
+    /// Everything else that came, by reason.
+    pub dropped: [u64; DropReason::COUNT],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            tasks: 0,
+            replies: 0,
+            lost_replies: 0,
+            overflow: 0,
+            died: 0,
+            parts: 0,
+            idle_picks: 0,
+            arp_answers: 0,
+            tx_full: 0,
+            service_ns: 0,
+            dropped: [0; DropReason::COUNT],
+        }
+    }
+}
+
+/// A rack's report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Emulated workers.
+    pub workers: u16,
+    /// Tasks that reached a worker, whole and well-formed.
+    pub tasks: u64,
+    /// Replies sent.
+    pub replies: u64,
+    /// Replies lost on purpose.
+    pub lost_replies: u64,
+    /// Tasks for which there was no room.
+    pub overflow: u64,
+    /// Tasks of dead workers.
+    pub died: u64,
+    /// Tasks still there at the end.
+    pub outstanding: u64,
+    /// Packets of multi-packet tasks but their last.
+    pub parts: u64,
+    /// Tasks marked as chosen from the idle list.
+    pub idle_picks: u64,
+    /// ARP questions answered.
+    pub arp_answers: u64,
+    /// Times that the device did not take all replies of a burst.
+    pub tx_full: u64,
+    /// Packets that were no task for a worker of this rack, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
+    /// Mean service time of the tasks.
+    pub service_mean_us: f64,
+    /// How long after its due time a reply left.
+    pub lateness_us: LatencySummary,
+    /// Replies left in time, and every task is accounted for.
+    pub valid: bool,
+    /// Why not.
+    pub reasons: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(counts: &Counts, lateness: &Latency, workers: u16, outstanding: u64) -> Self {
+        let named =
+            DropReason::ALL.iter().map(|reason| (reason.name(), counts.dropped[*reason as usize]));
+        let service_mean_us = match counts.tasks {
+            0 => 0.0,
+            tasks => counts.service_ns as f64 / tasks as f64 / 1e3,
+        };
+        let lateness_us = lateness.summary();
+        let mut report = Self {
+            workers,
+            tasks: counts.tasks,
+            replies: counts.replies,
+            lost_replies: counts.lost_replies,
+            overflow: counts.overflow,
+            died: counts.died,
+            outstanding,
+            parts: counts.parts,
+            idle_picks: counts.idle_picks,
+            arp_answers: counts.arp_answers,
+            tx_full: counts.tx_full,
+            dropped: named.filter(|(_, count)| *count > 0).collect(),
+            service_mean_us,
+            lateness_us,
+            valid: true,
+            reasons: Vec::new(),
+        };
+        report.judge();
+        report
+    }
+
+    /// Every task is accounted for once.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        let gone = self.replies + self.lost_replies + self.overflow + self.died;
+        self.tasks == gone + self.outstanding
+    }
+
+    fn judge(&mut self) {
+        let (late_us, limit_us) = (self.lateness_us.p99.0, LATENESS_MAX * self.service_mean_us);
+        if self.replies > 0 && late_us > limit_us {
+            self.reasons.push(format!(
+                "1% of the rack's replies were late by {late_us:.2} us or more ({limit_us:.2} us are allowed, \
+                 {:.0}% of the mean service time); give it a core of its own, or tasks that take longer",
+                LATENESS_MAX * 100.0
+            ));
+        }
+        if self.overflow > 0 {
+            self.reasons.push(format!(
+                "the rack had no room for {} tasks: allow more outstanding tasks, or lower the load",
+                self.overflow
+            ));
+        }
+        if !self.balances() {
+            self.reasons
+                .push("the rack's books do not balance: this is a bug of the rack".to_owned());
+        }
+        self.valid = self.reasons.is_empty();
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "rack of {} workers, mean service time {:.2} us",
+            self.workers, self.service_mean_us
+        )?;
+        writeln!(
+            f,
+            "  tasks {} = replies {} + lost on purpose {} + overflow {} + dead workers' {} + outstanding {}",
+            self.tasks, self.replies, self.lost_replies, self.overflow, self.died, self.outstanding
+        )?;
+        for (reason, count) in &self.dropped {
+            writeln!(f, "  dropped, {reason}: {count}")?;
+        }
+        let late = &self.lateness_us;
+        writeln!(
+            f,
+            "  replies late by, us: p50 {}  p99 {}  p99.9 {}  max {}",
+            late.p50, late.p99, late.p999, late.max
+        )?;
+        match self.valid {
+            true => write!(f, "  VALID"),
+            false => write!(f, "  INVALID: {}", self.reasons.join("; ")),
+        }
+    }
+}

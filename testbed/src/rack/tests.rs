@@ -1,0 +1,406 @@
+use super::*;
+use std::net::Ipv4Addr;
+use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+use wedjat::wire::task::{Code, Extension};
+use wedjat::wire::udp::Flow;
+
+const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
+const LEAF: Mac = Mac([2, 0, 0, 0, 2, 1]);
+const CLIENT: u32 = 0x0A00_0163;
+/// One tick is one nanosecond.
+const HZ: f64 = 1e9;
+
+fn server(number: u32) -> u32 {
+    u32::from(Ipv4Addr::new(10, 0, 2, 11)) + number
+}
+
+/// A rack of 2 servers with 2 workers each, ids 8 to 11, and the leaf's end of the wire.
+struct Bench {
+    rack: Rack<RingPort>,
+    leaf: RingPort,
+    pool: FramePool,
+}
+
+fn bench_with(options: Options, depth: usize) -> Bench {
+    let pool = FramePool::new(4096, 160);
+    let (leaf, port) = ring::pair(depth, &pool);
+    let layout = Layout::new("10.0.2.11+2".parse().unwrap(), 2, 8).unwrap();
+    Bench { rack: Rack::new(port, RACK, layout, options, HZ), leaf, pool }
+}
+
+fn bench() -> Bench {
+    bench_with(Options::default(), 2048)
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    server: u32,
+    seq: u16,
+    service_ns: u32,
+    header: Header,
+}
+
+fn asked(worker: u16, seq: u16, service_ns: u32) -> Asked {
+    let header = Header { extended: true, dst: worker, ..Header::new_task(1, seq) };
+    Asked { server: server(u32::from(worker - 8) / 2), seq, service_ns, header }
+}
+
+fn frame(asked: &Asked) -> Vec<u8> {
+    let len = asked.header.len() + payload::LEN;
+    let mut frame = vec![0; udp::PAYLOAD + len];
+    asked.header.emit(&mut frame[udp::PAYLOAD..]);
+    let extension = Extension { app: 7, seq32: u32::from(asked.seq), service_ns: 0, class: 2 };
+    if asked.header.extended {
+        extension.emit(&mut frame[udp::PAYLOAD..]);
+    }
+    payload::emit(&mut frame[udp::PAYLOAD + asked.header.len()..], asked.service_ns);
+    flow(asked.server).emit(&mut frame, len);
+    frame
+}
+
+fn flow(server: u32) -> Flow {
+    Flow {
+        src_mac: LEAF,
+        dst_mac: RACK,
+        src: CLIENT,
+        dst: server,
+        src_port: 40_001,
+        dst_port: 1234,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Heard {
+    worker: u16,
+    seq: u16,
+    qlen: u16,
+    idle: bool,
+    service_ns: u32,
+}
+
+impl Bench {
+    fn task(&mut self, worker: u16, seq: u16, service_ns: u32) {
+        assert!(self.leaf.send(&frame(&asked(worker, seq, service_ns))));
+    }
+
+    fn heard(&mut self) -> Option<Heard> {
+        let reply: Frame = self.leaf.receive()?;
+        let datagram = udp::parse(reply.bytes(), false).expect("a reply is a valid packet");
+        let payload = &reply.bytes()[datagram.payload()..];
+        let header = Header::parse(payload).unwrap();
+        assert_eq!(datagram.src, server(u32::from(header.src - 8) / 2));
+        assert_eq!((datagram.dst, datagram.src_port, datagram.dst_port), (CLIENT, 1234, 40_001));
+        assert_eq!((ether::src(reply.bytes()), ether::dst(reply.bytes())), (RACK, LEAF));
+        Some(Heard {
+            worker: header.src,
+            seq: header.seq,
+            qlen: header.qlen,
+            idle: header.code == Code::TaskDoneIdle,
+            service_ns: if header.extended { Extension::parse(payload).service_ns } else { 0 },
+        })
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.rack.counts().dropped[reason as usize]
+    }
+}
+
+#[test]
+fn replies_come_when_due_with_what_is_left() {
+    let mut bench = bench();
+    for seq in 0..3 {
+        bench.task(9, seq, 1000);
+    }
+    bench.rack.poll(5_000);
+    for (now, seq, qlen) in [(6_000, 0, 2), (7_000, 1, 1), (8_000, 2, 0)] {
+        bench.rack.poll(now - 1);
+        assert_eq!(bench.heard(), None, "before {now}");
+        bench.rack.poll(now);
+        let expected = Heard { worker: 9, seq, qlen, idle: qlen == 0, service_ns: 1000 };
+        assert_eq!(bench.heard(), Some(expected));
+    }
+    assert_eq!((bench.rack.outstanding(), bench.pool.in_use()), (0, 0));
+    let report = bench.rack.report();
+    assert!(report.valid && report.balances(), "{report}");
+    assert_eq!((report.tasks, report.replies), (3, 3));
+}
+
+/// Random tasks and polls against the recurrence itself, and queue lengths counted from its times.
+#[test]
+fn times_and_queue_lengths_are_those_of_the_recurrence() {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+    let mut bench = bench();
+    let mut expected: Vec<(u64, Heard)> = Vec::new();
+    let mut ends = [0_u64; 4];
+    let mut arrivals = Vec::new();
+    let (mut now, mut found) = (0_u64, Vec::new());
+    for seq in 0..3_000_u16 {
+        now += random.random_range(1..900);
+        let (worker, service_ns) = (random.random_range(8..12_u16), random.random_range(0..3_000));
+        let place = usize::from(worker - 8);
+        bench.task(worker, seq, service_ns);
+        bench.rack.poll(now);
+        ends[place] = ends[place].max(now) + u64::from(service_ns);
+        arrivals.push((now, place, ends[place], worker, seq, service_ns));
+        while let Some(heard) = bench.heard() {
+            found.push((now, heard));
+        }
+    }
+    bench.rack.poll(u64::MAX / 4);
+    found.extend(std::iter::from_fn(|| bench.heard()).map(|heard| (u64::MAX / 4, heard)));
+    for &(_, place, end, worker, seq, service_ns) in &arrivals {
+        // Left at its end: those of its worker that had arrived before the end and end later, or behind it.
+        let left = arrivals
+            .iter()
+            .filter(|(at, other, _, _, behind, _)| *other == place && *at < end && *behind > seq)
+            .count() as u16;
+        expected.push((end, Heard { worker, seq, qlen: left, idle: left == 0, service_ns }));
+    }
+    assert_eq!(found.len(), expected.len());
+    let mut last = [0_u16; 4];
+    for (polled, heard) in found {
+        let (end, exact) = expected[usize::from(heard.seq)];
+        assert_eq!(heard, exact);
+        assert!(end <= polled);
+        let before = std::mem::replace(&mut last[usize::from(heard.worker - 8)], heard.seq);
+        assert!(before <= heard.seq, "first come, first served");
+    }
+    assert_eq!(bench.pool.in_use(), 0);
+}
+
+#[test]
+fn looking_late_slows_no_worker_and_is_reported() {
+    let mut bench = bench();
+    for seq in 0..100 {
+        bench.task(8, seq, 1_000);
+        bench.task(10, seq, 1_000);
+    }
+    for _ in 0..7 {
+        bench.rack.poll(0);
+    }
+    bench.rack.poll(1_000_000);
+    let replies: Vec<_> = std::iter::from_fn(|| bench.heard()).collect();
+    assert_eq!(replies.len(), 200);
+    let at = |worker| replies.iter().filter(move |heard| heard.worker == worker);
+    assert!(at(8).map(|heard| heard.qlen).eq((0..100).rev()));
+    // A task that arrives now starts now: the worker has been idle since 100 us.
+    bench.task(8, 100, 1_000);
+    bench.rack.poll(1_000_000);
+    bench.rack.poll(1_001_000);
+    assert_eq!(bench.heard().unwrap().seq, 100);
+    let report = bench.rack.report();
+    assert!(!report.valid && report.reasons[0].contains("late by"), "{report}");
+    assert_eq!(report.lateness_us.max.0.round(), 999.0);
+}
+
+#[test]
+fn what_is_no_task_of_ours_is_counted_by_reason() {
+    let mut bench = bench();
+    let good = asked(9, 1, 1_000);
+    let with = |change: &dyn Fn(&mut Asked)| {
+        let mut bad = good;
+        change(&mut bad);
+        frame(&bad)
+    };
+    let damaged = |at: usize| {
+        let mut bytes = frame(&good);
+        bytes[at] ^= 4;
+        bytes
+    };
+    let bad = [
+        (DropReason::Runt, vec![0; 9]),
+        (DropReason::EtherType, damaged(12)),
+        (DropReason::OtherMac, damaged(5)),
+        (DropReason::Ipv4Checksum, damaged(30)),
+        (DropReason::UdpChecksum, damaged(udp::PAYLOAD + 30)),
+        (DropReason::OtherAddress, with(&|bad| bad.server = server(2))),
+        (DropReason::UnknownWorker, with(&|bad| bad.server = server(1))),
+        (DropReason::UnknownWorker, with(&|bad| bad.header.dst = 7)),
+        (DropReason::UnknownWorker, with(&|bad| bad.header.dst = 12)),
+        (DropReason::UnknownWorker, with(&|bad| bad.header.dst = task::NO_MEMBER)),
+        (DropReason::TaskRole, with(&|bad| bad.header.code = Code::TaskDone)),
+        (DropReason::ArpMalformed, {
+            let mut arp = vec![0; 60];
+            ether::emit(&mut arp, Mac::BROADCAST, LEAF, ether::ARP);
+            arp
+        }),
+        (DropReason::TaskShort, {
+            // A header, and no service time behind it.
+            let mut bytes = vec![0; udp::PAYLOAD + task::LEN];
+            Header { dst: 9, ..Header::new_task(1, 1) }.emit(&mut bytes[udp::PAYLOAD..]);
+            flow(server(0)).emit(&mut bytes, task::LEN);
+            bytes
+        }),
+        (DropReason::UdpPort, {
+            let mut bytes = frame(&good);
+            let flow = Flow { dst_port: 1235, ..flow(server(0)) };
+            flow.emit(&mut bytes, good.header.len() + payload::LEN);
+            bytes
+        }),
+    ];
+    for (reason, bytes) in &bad {
+        let before = bench.dropped(*reason);
+        assert!(bench.leaf.send(bytes));
+        bench.rack.poll(0);
+        assert_eq!(bench.dropped(*reason), before + 1, "{reason:?}");
+    }
+    assert_eq!(bench.rack.counts().dropped.iter().sum::<u64>(), bad.len() as u64);
+    assert_eq!((bench.rack.outstanding(), bench.pool.in_use(), bench.heard()), (0, 0, None));
+    // Nothing of it disturbed the rack.
+    bench.task(9, 1, 1_000);
+    bench.rack.poll(10);
+    bench.rack.poll(1_010);
+    assert_eq!(bench.heard().unwrap().worker, 9);
+}
+
+#[test]
+fn short_headers_are_answered_without_extension() {
+    let mut bench = bench();
+    let mut short = asked(11, 77, 500);
+    short.header.extended = false;
+    assert!(bench.leaf.send(&frame(&short)));
+    bench.rack.poll(0);
+    bench.rack.poll(500);
+    let expected = Heard { worker: 11, seq: 77, qlen: 0, idle: true, service_ns: 0 };
+    assert_eq!(bench.heard(), Some(expected));
+}
+
+#[test]
+fn arp_is_answered_for_every_server_and_no_other() {
+    let mut bench = bench();
+    let mut ask = |target: u32| {
+        let mut question = [0; arp::FRAME_LEN];
+        arp::Packet::request(LEAF, 0x0A00_0201, target).emit(&mut question, Mac::BROADCAST);
+        assert!(bench.leaf.send(&question));
+        bench.rack.poll(0);
+        let answer = bench.leaf.receive()?;
+        let packet = arp::Packet::parse(answer.bytes()).unwrap();
+        Some((packet.sender, packet.sender_mac, ether::dst(answer.bytes())))
+    };
+    assert_eq!(ask(server(0)), Some((server(0), RACK, LEAF)));
+    assert_eq!(ask(server(1)), Some((server(1), RACK, LEAF)));
+    assert_eq!(ask(server(2)), None);
+    assert_eq!(bench.rack.counts().arp_answers, 2);
+    assert_eq!(bench.dropped(DropReason::ArpOther), 1);
+}
+
+#[test]
+fn a_task_of_several_packets_runs_once_at_its_last() {
+    let mut bench = bench();
+    let mut part = asked(8, 5, 1_000);
+    part.header.more = true;
+    assert!(bench.leaf.send(&frame(&part)));
+    part.header.code = Code::TaskContinuation;
+    assert!(bench.leaf.send(&frame(&part)));
+    part.header.more = false;
+    assert!(bench.leaf.send(&frame(&part)));
+    bench.rack.poll(0);
+    assert_eq!((bench.rack.counts().parts, bench.rack.outstanding()), (2, 1));
+    bench.rack.poll(1_000);
+    assert_eq!((bench.heard().unwrap().seq, bench.heard()), (5, None));
+}
+
+#[test]
+fn no_room_is_counted_and_makes_the_run_invalid() {
+    for options in [
+        Options { outstanding_max: 3, ..Options::default() },
+        Options { queue_max: 3, ..Options::default() },
+    ] {
+        let mut bench = bench_with(options, 64);
+        for seq in 0..5 {
+            bench.task(8, seq, 10);
+        }
+        bench.rack.poll(0);
+        bench.rack.poll(100);
+        let report = bench.rack.report();
+        assert_eq!((report.overflow, report.replies), (2, 3));
+        assert!(report.balances() && !report.valid);
+        assert_eq!(std::iter::from_fn(|| bench.heard()).count(), 3);
+        assert_eq!(bench.pool.in_use(), 0);
+    }
+}
+
+#[test]
+fn a_full_device_delays_replies_and_loses_none() {
+    let mut bench = bench_with(Options::default(), 8);
+    for round in 0..5 {
+        for seq in 0..8 {
+            bench.task(8, round * 8 + seq, 10);
+        }
+        bench.rack.poll(0);
+    }
+    bench.rack.poll(1_000);
+    let mut seqs = Vec::new();
+    for now in 1_001..1_010 {
+        seqs.extend(std::iter::from_fn(|| bench.heard()).map(|heard| heard.seq));
+        bench.rack.poll(now);
+    }
+    assert!(seqs.iter().copied().eq(0..40), "{seqs:?}");
+    assert!(bench.rack.counts().tx_full > 0 && bench.rack.report().balances());
+    assert_eq!(bench.pool.in_use(), 0);
+}
+
+#[test]
+fn a_dead_worker_answers_nothing_until_it_is_revived() {
+    let mut bench = bench();
+    for worker in [8, 8, 9] {
+        bench.task(worker, 1, 1_000);
+    }
+    bench.rack.poll(0);
+    bench.rack.kill(8);
+    bench.task(8, 2, 1_000);
+    bench.rack.poll(10);
+    bench.rack.poll(5_000);
+    assert_eq!(
+        std::iter::from_fn(|| bench.heard()).map(|heard| heard.worker).collect::<Vec<_>>(),
+        [9]
+    );
+    bench.rack.revive(8);
+    bench.task(8, 3, 1_000);
+    bench.rack.poll(6_000);
+    bench.rack.poll(7_000);
+    assert_eq!(bench.heard().unwrap().seq, 3);
+    let report = bench.rack.report();
+    assert_eq!((report.died, report.replies), (3, 2));
+    assert!(report.balances());
+    assert_eq!(bench.pool.in_use(), 0);
+}
+
+#[test]
+fn lost_replies_follow_from_the_seed() {
+    let lost = |seed| {
+        let mut bench = bench_with(Options { lose_share: 0.2, seed, ..Options::default() }, 1024);
+        for seq in 0..1_000 {
+            bench.task(8 + seq % 4, seq, 10);
+        }
+        for now in 0..40 {
+            bench.rack.poll(now * 1_000);
+        }
+        let report = bench.rack.report();
+        assert!(report.balances() && bench.rack.outstanding() == 0);
+        let heard: Vec<_> = std::iter::from_fn(|| bench.heard()).map(|heard| heard.seq).collect();
+        assert_eq!(heard.len() as u64, report.replies);
+        assert_eq!(bench.pool.in_use(), 0);
+        assert!((100..300).contains(&report.lost_replies), "{}", report.lost_replies);
+        heard
+    };
+    assert_eq!(lost(1), lost(1));
+    assert_ne!(lost(1), lost(2));
+}
+
+#[test]
+fn outages_happen_when_they_are_due() {
+    let mut bench = bench();
+    let outage = Outage { worker: 8, from_s: 1e-6, until_s: 3e-6 };
+    let mut outages = Outages::new(&[outage], 500, HZ);
+    let mut answered = Vec::new();
+    for now in (0..5_000).step_by(500) {
+        outages.apply(&mut bench.rack, now);
+        bench.task(8, now as u16, 0);
+        bench.rack.poll(now);
+        bench.rack.poll(now);
+        answered.extend(bench.heard().map(|heard| heard.seq));
+    }
+    assert_eq!(answered, [0, 500, 1_000, 3_500, 4_000, 4_500]);
+    assert_eq!(bench.rack.counts().died, 4);
+}
