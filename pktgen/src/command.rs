@@ -175,12 +175,18 @@ fn self_test(args: &SelftestArgs) -> Result<bool, Failure> {
 fn floor(args: &FloorArgs) -> Result<bool, Failure> {
     let load = args.load.load(args.rate, 1)?;
     load.self_test()?;
-    let floor = network::floor(&load, &args.eal)?;
-    println!("floor at {} tasks/s, in us:", Rate::Pps(load.rate_pps));
+    let tally = network::floor(&load, &args.eal)?;
+    let (ledger, floor) = (tally.measured, tally.response().summary());
+    println!(
+        "floor at {} tasks/s: adherence {:.3}%, sent {:.0} tasks/s, in us:",
+        Rate::Pps(load.rate_pps),
+        ledger.adherence() * 100.0,
+        ledger.sent as f64 / tally.measured_s
+    );
     for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
         println!("  {key:<6}{:>10}", floor.named(key));
     }
-    Ok(true)
+    Ok(ledger.adherence() >= report::ADHERENCE_MIN)
 }
 
 fn write(output: &OutputArgs, text: &str) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::wire::ether::Mac;
 
 use crate::engine::{Generator, SetupError};
-use crate::latency::LatencySummary;
 use crate::load::Load;
 use crate::reflector::reflect;
+use crate::tally::Tally;
 use crate::target::Target;
 
 /// A port that leads back to itself, and makes of every task that comes back its answer.
@@ -55,7 +55,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     pool: L,
     hz: f64,
     now: impl FnMut() -> u64,
-) -> Result<LatencySummary, SetupError> {
+) -> Result<Tally, SetupError> {
     let load = Load {
         warmup_s: seconds / 4.0,
         duration_s: seconds,
@@ -68,7 +68,8 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     let target = Target { next_hop_mac: Some(mac), ..Target::new(mac, 1, 2) };
     let mut generator = Generator::new(&load, &target, 0, hz, Looped::new(port), pool)?;
     generator.run(now, &AtomicBool::new(false));
-    Ok(generator.tally().response().summary())
+    let (_, _, tally) = generator.into_parts();
+    Ok(tally)
 }
 
 #[cfg(test)]
@@ -103,7 +104,9 @@ mod tests {
             ticks
         };
         let mut port = Loop(left, right);
-        let floor = measure(&load, 0.01, &mut port, pool.clone(), 1e9, clock).unwrap();
+        let tally = measure(&load, 0.01, &mut port, pool.clone(), 1e9, clock).unwrap();
+        assert_eq!(tally.measured.answered, tally.measured.scheduled);
+        let floor = tally.response().summary();
         assert!(floor.p99.0 <= 0.4, "{floor:?}");
         assert!(floor.p50.0 >= 0.1, "{floor:?}");
         assert_eq!(pool.in_use(), 0);

@@ -62,7 +62,7 @@ impl Network {
         if !args.no_floor {
             eal_arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
         }
-        let eal = Eal::init(&eal_arguments, &[&name])?;
+        let eal = Eal::init_beside(&eal_arguments, &[&name], &args.cores)?;
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
         let options = DeviceOptions { queues: cores as u16, ..DeviceOptions::default() };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
@@ -110,7 +110,7 @@ impl Network {
         let Some(mut port) = self.floor_port.take() else { return Ok(None) };
         let floor = measure(load, &mut port, &self.pool, &self.eal)?;
         self.floor_port = Some(port);
-        Ok(Some(floor))
+        Ok(Some(floor.response().summary()))
     }
 
     fn run(&mut self, load: &Load) -> Result<Tally, Failure> {
@@ -237,7 +237,7 @@ fn measure(
     port: &mut QueuePort,
     pool: &MbufPool,
     eal: &Eal,
-) -> Result<LatencySummary, Failure> {
+) -> Result<Tally, Failure> {
     let hz = eal.ticks_hz() as f64;
     let _lcore = eal.register_thread()?;
     let floor =
@@ -251,7 +251,7 @@ fn open_floor(eal: &Eal, pool: &MbufPool) -> Result<Option<QueuePort>, Failure> 
 }
 
 /// Measures the floor alone.
-pub fn floor(load: &Load, eal_arguments: &[String]) -> Result<LatencySummary, Failure> {
+pub fn floor(load: &Load, eal_arguments: &[String]) -> Result<Tally, Failure> {
     let mut arguments = eal_arguments.to_vec();
     arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
     let eal = Eal::init(&arguments, &[])?;
@@ -263,20 +263,35 @@ pub fn floor(load: &Load, eal_arguments: &[String]) -> Result<LatencySummary, Fa
 /// Answers tasks at once until told to stop.
 pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let name = device_name(args.device.as_deref(), &args.eal)?;
-    pin(args.core);
-    let eal = Eal::init(&args.eal, &[&name])?;
+    let eal = Eal::init_beside(&args.eal, &[&name], args.core.as_slice())?;
     let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
     let (device, mut ports) = Device::open(&eal, &name, &pool, &DeviceOptions::default())?;
     let stop = stop_on_signals()?;
     let port = ports.pop().ok_or("the device has no queue")?;
-    let mut reflector = Reflector::new(port, Mac(device.mac()));
+    let reflector = Reflector::new(port, Mac(device.mac()));
     let end = args.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
-    log::info!("answering tasks on {name}");
+    log::info!("answering tasks on {}", device.name());
+    let (eal, stop) = (&eal, &*stop);
+    let answered = std::thread::scope(|scope| {
+        scope.spawn(|| reflect_until(reflector, args.core, eal, stop, end)).join()
+    });
+    println!("answered {}", answered.map_err(|_| "the reflecting core has panicked")??);
+    Ok(())
+}
+
+fn reflect_until(
+    mut reflector: Reflector<QueuePort>,
+    core: Option<usize>,
+    eal: &Eal,
+    stop: &AtomicBool,
+    end: Option<Instant>,
+) -> Result<u64, String> {
+    pin(core);
+    let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         (0..POLLS_BETWEEN_LOOKS).for_each(|_| reflector.poll());
     }
-    println!("answered {}", reflector.answered());
-    Ok(())
+    Ok(reflector.answered())
 }
 
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
@@ -305,7 +320,7 @@ fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
         }
     }
     Err("no device: give --device NAME, a PCI address or a virtual device with its arguments, such as \
-         net_memif0,role=client,socket=/tmp/leaf.sock,socket-abstract=no"
+         net_memif0,role=client,socket=@leaf"
         .into())
 }
 

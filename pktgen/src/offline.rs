@@ -1,8 +1,8 @@
 //! The network of a build without DPDK: there is none, and every command that needs one says so.
 
-use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::report::Report;
+use wedjat_pktgen::tally::Tally;
 
 use crate::args::{NetworkArgs, ReflectArgs};
 use crate::command::Failure;
@@ -31,7 +31,7 @@ impl Network {
 }
 
 /// Refuses.
-pub fn floor(_: &Load, _: &[String]) -> Result<LatencySummary, Failure> {
+pub fn floor(_: &Load, _: &[String]) -> Result<Tally, Failure> {
     Err(NONE.into())
 }
 

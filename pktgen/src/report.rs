@@ -238,12 +238,12 @@ fn warnings(tally: &Tally, stationary: Verdict) -> Vec<String> {
     }
     if tally.pool_empty > 0 {
         warnings.push(format!(
-            "the buffer pool was empty {} times: give a larger --buffers",
+            "the buffer pool was empty in {} polls: give a larger --buffers",
             tally.pool_empty
         ));
     }
     if tally.tx_full > 0 {
-        warnings.push(format!("the device's transmit queue was full {} times", tally.tx_full));
+        warnings.push(format!("the device's transmit queue was full in {} polls", tally.tx_full));
     }
     warnings
 }
@@ -324,7 +324,10 @@ impl Report {
         writeln!(out)?;
         write_row(out, "response (from due)", &self.response_us)?;
         let ci = &self.response_ci95_us;
-        let of = |value: Micros| format!("+-{value}");
+        let of = |value: Micros| match value.0.is_nan() {
+            true => "-".to_owned(),
+            false => format!("+-{value}"),
+        };
         let (p50, p99, mean) = (of(ci.p50), of(ci.p99), of(ci.mean));
         writeln!(
             out,

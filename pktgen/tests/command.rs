@@ -1,0 +1,132 @@
+//! The command as a user meets it: what it prints, and its exit codes.
+
+use std::process::{Command, Output};
+
+fn pktgen(arguments: &[&str]) -> Output {
+    let command = Command::new(env!("CARGO_BIN_EXE_wedjat-pktgen")).args(arguments).output();
+    command.expect("the command starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_self_test_states_its_seeds_and_passes() {
+    let output = pktgen(&["selftest", "--service", "exp(50us)", "--seed", "7"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}{}", stderr(&output));
+    assert!(text.contains("core 0: arrivals 0x1355be76d7eee8ba"), "{text}");
+    assert!(text.contains("streams independent") && text.contains("pacing exact"), "{text}");
+}
+
+#[test]
+fn mistakes_say_what_is_allowed_and_exit_with_2() {
+    for (arguments, part) in [
+        (&["run", "--rate", "5x", "--dst", "10.0.1.1"][..], "k (thousand), M (million) or %"),
+        (&["run", "--rate", "80%", "--dst", "10.0.1.1"], "--workers N"),
+        (&["run", "--rate", "5k", "--dst", "10.0.1.1", "--service", "exp(5)"], "ns, us, ms or s"),
+        (
+            &["run", "--rate", "1M", "--dst", "10.0.1.1", "--arrivals", "bursts(9,1ms)"],
+            "lower the rate",
+        ),
+    ] {
+        let output = pktgen(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn a_build_without_dpdk_says_so() {
+    for arguments in [&["run", "--rate", "5k", "--dst", "10.0.1.1"][..], &["floor"], &["reflect"]] {
+        let output = pktgen(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("this build has no DPDK"), "{}", stderr(&output));
+    }
+}
+
+#[cfg(feature = "dpdk")]
+mod dpdk {
+    use super::*;
+    use std::process::{Child, Stdio};
+
+    /// A reflector in a process of its own; ends with the test.
+    struct Reflector(Child);
+
+    impl Reflector {
+        fn start(device: &str) -> Self {
+            let child = Command::new(env!("CARGO_BIN_EXE_wedjat-pktgen"))
+                .args(["reflect", "--device", device])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            Self(child.expect("the reflector starts"))
+        }
+    }
+
+    impl Drop for Reflector {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A run between two processes over memif; its length, not its truth, depends on the machine.
+    fn run(name: &str, command: &[&str]) -> Output {
+        let socket = format!("socket=@wedjat-pktgen-{name}-{}", std::process::id());
+        let _reflector = Reflector::start(&format!("net_memif0,role=server,{socket}"));
+        let device = format!("net_memif0,role=client,{socket}");
+        let common = ["--dst", "10.0.1.1", "--device", &device, "--duration", "300ms"];
+        pktgen(&[command, &common, &["--warmup", "50ms", "--seed", "7"]].concat())
+    }
+
+    #[test]
+    fn a_run_over_memif_balances_and_states_all() {
+        let service = "mix(0.5*exp(50us), 0.5*fixed(5us))";
+        let output = run("run", &["run", "--rate", "5k", "--service", service, "--format", "json"]);
+        // 1: a busy machine kept the generator from its schedule, and it says so.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_str(&stdout(&output))
+            .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+        let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+        assert!((1_200..1_800).contains(&count("scheduled")), "{report}");
+        assert_eq!(count("scheduled"), count("sent") + count("unsent"));
+        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
+        assert!(count("answered") > 0, "{report}");
+        assert_eq!((count("duplicates"), count("unknown")), (0, 0));
+        assert!(report["response_us"]["p50"].as_f64() >= report["service_us"]["p50"].as_f64());
+        assert!(report["floor_us"]["p50"].is_number());
+        assert_eq!(report["classes"].as_array().map(Vec::len), Some(2));
+        assert_eq!(report["valid"], output.status.success());
+        let manifest = &report["manifest"];
+        assert!(manifest["dpdk"].as_str().unwrap().starts_with("DPDK"));
+        assert_eq!(manifest["seeds"][0]["seed"], "0x1355be76d7eee8ba");
+        assert!(stderr(&output).contains("0x1355be76d7eee8ba"), "seeds are logged");
+    }
+
+    #[test]
+    fn a_sweep_reports_in_the_order_asked_for() {
+        let rates = "4k,1k,2k";
+        let output = run("sweep", &["sweep", "--rates", rates, "--format", "csv", "--no-floor"]);
+        let text = stdout(&output);
+        let offered: Vec<_> =
+            text.lines().skip(1).map(|line| line.split(',').next().unwrap()).collect();
+        assert_eq!(offered, ["4000", "1000", "2000"], "{text}{}", stderr(&output));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named() {
+        let output = pktgen(&["run", "--rate", "5k", "--dst", "10.0.1.1", "--device", "net_no0"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("net_no0"), "{}", stderr(&output));
+        let output = pktgen(&["run", "--rate", "5k", "--dst", "10.0.1.1"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("--device NAME"), "{}", stderr(&output));
+    }
+}
