@@ -36,6 +36,7 @@
 //! | device | arguments | needs |
 //! |---|---|---|
 //! | `net_memif0` | `role=server,id=0,socket=@wedjat` on one side, `role=client,id=0,socket=@wedjat` on the other | nothing |
+//! | `net_vhost0` with `net_virtio_user0` | `iface=/run/wedjat.sock,queues=1` on the server, `path=/run/wedjat.sock,queues=1,queue_size=256` on the client | nothing |
 //! | `net_af_packet0` | `iface=veth0`, several queues: `,qpairs=2` | `CAP_NET_RAW` |
 //! | `net_af_xdp0` | `iface=veth0`, several queues: `,queue_count=2` | `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_BPF` |
 //! | `net_pcap0` | `rx_pcap=in.pcap,tx_pcap=out.pcap`; to replay without end `rx_pcap=in.pcap,infinite_rx=1` | nothing |
@@ -45,10 +46,11 @@
 //! What the drivers do not tell (DPDK 22.11):
 //! - memif: a socket name is abstract, and so belongs to a network namespace, unless `,socket-abstract=no` makes it a
 //!   file. The server outlives its clients. A client connects when it is started, to a server that must have been
-//!   started before ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`]. When a peer
-//!   goes, the driver unmaps its memory from EAL's interrupt thread while cores poll; a core that is interrupted in the
-//!   middle of a burst at that moment may crash. [`Eal::init_beside`] keeps that thread off the dispatchers' CPUs, which
-//!   makes it unlikely.
+//!   started before ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`].
+//! - **A memif peer that dies while packets flow can take this process with it.** The driver unmaps the peer's memory
+//!   from EAL's interrupt thread while cores poll; a core in the middle of a burst at that moment gets SIGSEGV (seen
+//!   in one kill of two to ten). A peer that falls silent before it leaves does no harm, and [`Eal::init_beside`] keeps
+//!   that thread off the dispatchers' CPUs. Where peers may die, use vhost: its driver waits for the burst to end.
 //! - AF_PACKET and AF_XDP see packets of the kernel's own sockets on the other end of a veth pair before any checksum
 //!   was filled in; turn that off with `ethtool -K IFACE tx off` on that end.
 //! - AF_XDP keeps the mbufs of its fill queue when it is closed, so its pool is not full again at the end.

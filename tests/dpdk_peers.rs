@@ -1,24 +1,24 @@
-//! Two DPDK processes joined by memif, without hugepages: packets cross, and a peer that dies can come back.
+//! Two DPDK processes joined by memif or vhost, without hugepages: packets cross, and a peer that dies can come back.
 //!
 //! The test starts itself again as its peer, because EAL starts once in a process; so it has a `main` of its own.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[cfg(not(feature = "dpdk"))]
 fn main() {
-    println!("dpdk_memif: SKIPPED, built without the feature dpdk");
+    println!("dpdk_peers: SKIPPED, built without the feature dpdk");
 }
 
 #[cfg(feature = "dpdk")]
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("peer") => peer::run(&std::env::args().nth(2).unwrap()),
-        Some("--list") => println!("dpdk_memif: test"),
-        _ => memif::run(),
+        Some("--list") => println!("dpdk_peers: test"),
+        _ => peers::run(),
     }
 }
 
 #[cfg(feature = "dpdk")]
-mod memif {
+mod peers {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -32,7 +32,14 @@ mod memif {
         let socket = |end| format!("@wedjat-test-{}-{end}", std::process::id());
         let ours = |end, role| format!("net_memif{end},role={role},socket={}", socket(end));
         let theirs = |role, end| format!("net_memif0,role={role},socket={}", socket(end));
-        let devices = [ours(0, "server"), ours(1, "client"), ours(2, "client")];
+        let folder = tempfile::tempdir().unwrap();
+        let vhost = folder.path().join("vhost").display().to_string();
+        let devices = [
+            ours(0, "server"),
+            ours(1, "client"),
+            ours(2, "client"),
+            format!("net_vhost0,iface={vhost},queues=1"),
+        ];
         let names: Vec<&str> = devices.iter().map(String::as_str).collect();
         let eal = Eal::init(&[], &names).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
@@ -76,7 +83,38 @@ mod memif {
         say_goodbye(&mut wire, second);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
-        println!("dpdk_memif: ok");
+
+        println!("vhost: clients die under load, one after the other");
+        let (device, ports) = open(&eal, &devices[3], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
+        let peer = format!("net_virtio_user0,path={vhost},queues=1,queue_size=256");
+        for _ in 0..8 {
+            let peer = visit(&mut wire, &peer);
+            kill_under_load(&mut wire, peer);
+        }
+        let last = visit(&mut wire, &peer);
+        say_goodbye(&mut wire, last);
+        drop(wire);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+        println!("dpdk_peers: ok");
+    }
+
+    /// memif's driver does not survive this (see the documentation of `io::dpdk`).
+    fn kill_under_load(wire: &mut Wire, mut peer: Child) {
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            peer.kill().unwrap();
+            peer.wait().unwrap();
+        });
+        let start = Instant::now();
+        let mut burst = Burst::new();
+        while wire.device.link().up {
+            assert!(start.elapsed() < PATIENCE, "the link stays up without a peer");
+            wire.send(32);
+            wire.ports[0].rx_burst(&mut burst);
+            burst.clear();
+        }
+        killer.join().unwrap();
     }
 
     fn open(
