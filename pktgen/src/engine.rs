@@ -135,7 +135,6 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             resolve: ticks(RESOLVE_S),
         };
         let tick_ns = 1e9 / hz;
-        let clock = Clock { start: 0, window_ticks: 1, tick_ns, late_ticks: 0 };
         Ok(Self {
             port,
             pool,
@@ -156,7 +155,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             control: Burst::new(),
             outstanding: Outstanding::new(outstanding_bits(load)),
             exchange: None,
-            tally: Tally::new(clock, load.windows, load.service.classes()),
+            tally: Tally::new(load.windows, load.service.classes()),
             deadline: 0,
             ask_at: 0,
         })
@@ -236,7 +235,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             tick_ns: self.tick_ns,
             late_ticks: (self.load.late_after_s * 1e9 / self.tick_ns) as u64,
         };
-        self.tally = Tally::new(clock, self.load.windows, self.load.service.classes());
+        self.tally.begin(clock);
         let (schedule, service) = (self.schedule.clone(), self.load.service.clone());
         self.pacer = Some(Pacer::new(schedule, service, &self.seeds, now, self.deadline));
         self.phase = Phase::WarmingUp;

@@ -412,7 +412,8 @@ mod tests {
     fn report(late: u64, unsent: u64, lost: u64) -> Report {
         let load = load();
         let clock = Clock { start: 0, window_ticks: 1_000, tick_ns: 1.0, late_ticks: 10 };
-        let mut tally = Tally::new(clock, 10, 2);
+        let mut tally = Tally::new(10, 2);
+        tally.begin(clock);
         for i in 0..100_u64 {
             let due = i * 100;
             tally.schedule(due);

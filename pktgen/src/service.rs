@@ -169,7 +169,8 @@ impl Service {
     #[inline]
     pub fn sample<R: Rng + ?Sized>(&self, rng: &mut R) -> (u64, u16) {
         let (ns, class) = self.sample_ns(rng);
-        (ns.round() as u64, class)
+        // Rounds; without SSE 4.1 round() is a call.
+        ((ns + 0.5) as u64, class)
     }
 
     /// As [`Service::sample`], without rounding to whole nanoseconds.

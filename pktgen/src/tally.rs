@@ -130,7 +130,9 @@ impl Clock {
 }
 
 impl Tally {
-    pub(crate) fn new(clock: Clock, windows: usize, classes: usize) -> Self {
+    /// Takes all memory at once; [`Tally::begin`] says when the measured time is.
+    pub(crate) fn new(windows: usize, classes: usize) -> Self {
+        let clock = Clock { start: u64::MAX, window_ticks: 1, tick_ns: 1.0, late_ticks: 0 };
         let classes = if classes > 1 { classes } else { 0 };
         Self {
             warmup: Ledger::default(),
@@ -144,6 +146,11 @@ impl Tally {
             service: Latency::default(),
             clock,
         }
+    }
+
+    /// The measured time is known.
+    pub(crate) fn begin(&mut self, clock: Clock) {
+        self.clock = clock;
     }
 
     #[inline]
@@ -266,7 +273,9 @@ mod tests {
 
     fn tally() -> Tally {
         let clock = Clock { start: 1000, window_ticks: 100, tick_ns: 2.0, late_ticks: 10 };
-        Tally::new(clock, 3, 2)
+        let mut tally = Tally::new(3, 2);
+        tally.begin(clock);
+        tally
     }
 
     fn one(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
