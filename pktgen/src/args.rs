@@ -297,6 +297,9 @@ pub struct ReflectArgs {
     /// Packet buffers
     #[arg(long, default_value_t = 16_383)]
     pub buffers: u32,
+    /// Queue pairs: as many as the generator has cores
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
     /// Run on this CPU
     #[arg(long)]
     pub core: Option<usize>,

@@ -265,22 +265,23 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let name = device_name(args.device.as_deref(), &args.eal)?;
     let eal = Eal::init_beside(&args.eal, &[&name], args.core.as_slice())?;
     let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
-    let (device, mut ports) = Device::open(&eal, &name, &pool, &DeviceOptions::default())?;
+    let options = DeviceOptions { queues: args.queues, ..DeviceOptions::default() };
+    let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
     let stop = stop_on_signals()?;
-    let port = ports.pop().ok_or("the device has no queue")?;
-    let reflector = Reflector::new(port, Mac(device.mac()));
+    let mac = Mac(device.mac());
+    let reflectors = ports.into_iter().map(|port| Reflector::new(port, mac)).collect();
     let end = args.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     log::info!("answering tasks on {}", device.name());
     let (eal, stop) = (&eal, &*stop);
     let answered = std::thread::scope(|scope| {
-        scope.spawn(|| reflect_until(reflector, args.core, eal, stop, end)).join()
+        scope.spawn(|| reflect_until(reflectors, args.core, eal, stop, end)).join()
     });
     println!("answered {}", answered.map_err(|_| "the reflecting core has panicked")??);
     Ok(())
 }
 
 fn reflect_until(
-    mut reflector: Reflector<QueuePort>,
+    mut reflectors: Vec<Reflector<QueuePort>>,
     core: Option<usize>,
     eal: &Eal,
     stop: &AtomicBool,
@@ -289,9 +290,11 @@ fn reflect_until(
     pin(core);
     let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        (0..POLLS_BETWEEN_LOOKS).for_each(|_| reflector.poll());
+        for _ in 0..POLLS_BETWEEN_LOOKS {
+            reflectors.iter_mut().for_each(Reflector::poll);
+        }
     }
-    Ok(reflector.answered())
+    Ok(reflectors.iter().map(Reflector::answered).sum())
 }
 
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {

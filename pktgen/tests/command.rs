@@ -60,9 +60,9 @@ mod dpdk {
     struct Reflector(Child);
 
     impl Reflector {
-        fn start(device: &str) -> Self {
+        fn start(device: &str, queues: &str) -> Self {
             let child = Command::new(env!("CARGO_BIN_EXE_wedjat-pktgen"))
-                .args(["reflect", "--device", device])
+                .args(["reflect", "--device", device, "--queues", queues])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn();
@@ -78,9 +78,10 @@ mod dpdk {
     }
 
     /// A run between two processes over memif; its length, not its truth, depends on the machine.
-    fn run(name: &str, command: &[&str]) -> Output {
+    fn run(name: &str, queues: &str, command: &[&str]) -> Output {
         let socket = format!("socket=@wedjat-pktgen-{name}-{}", std::process::id());
-        let _reflector = Reflector::start(&format!("net_memif0,role=server,{socket}"));
+        let server = format!("net_memif0,role=server,{socket}");
+        let _reflector = Reflector::start(&server, queues);
         let device = format!("net_memif0,role=client,{socket}");
         let common = ["--dst", "10.0.1.1", "--device", &device, "--duration", "300ms"];
         pktgen(&[command, &common, &["--warmup", "50ms", "--seed", "7"]].concat())
@@ -89,7 +90,8 @@ mod dpdk {
     #[test]
     fn a_run_over_memif_balances_and_states_all() {
         let service = "mix(0.5*exp(50us), 0.5*fixed(5us))";
-        let output = run("run", &["run", "--rate", "5k", "--service", service, "--format", "json"]);
+        let output =
+            run("run", "1", &["run", "--rate", "5k", "--service", service, "--format", "json"]);
         // 1: a busy machine kept the generator from its schedule, and it says so.
         assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
         let report: serde_json::Value = serde_json::from_str(&stdout(&output))
@@ -111,9 +113,27 @@ mod dpdk {
     }
 
     #[test]
+    fn two_cores_share_a_load() {
+        let cpus = core_affinity::get_core_ids().unwrap_or_default();
+        let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);
+        let cores = format!("{},{}", cpu(0), cpu(1));
+        let load = ["run", "--rate", "4k", "--cores", &cores, "--format", "json", "--no-floor"];
+        let output = run("cores", "2", &load);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_str(&stdout(&output))
+            .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+        let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+        assert!((1_000..1_400).contains(&count("scheduled")), "{report}");
+        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
+        assert!(count("answered") > 0 && count("unknown") == 0, "{report}");
+        assert_eq!(report["manifest"]["seeds"].as_array().map(Vec::len), Some(4));
+    }
+
+    #[test]
     fn a_sweep_reports_in_the_order_asked_for() {
         let rates = "4k,1k,2k";
-        let output = run("sweep", &["sweep", "--rates", rates, "--format", "csv", "--no-floor"]);
+        let output =
+            run("sweep", "1", &["sweep", "--rates", rates, "--format", "csv", "--no-floor"]);
         let text = stdout(&output);
         let offered: Vec<_> =
             text.lines().skip(1).map(|line| line.split(',').next().unwrap()).collect();
