@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{AnyPolicy, Horus, HorusInflight, Jsq, RackSched, Random, RoundRobin};
+use super::{AnyPolicy, Horus, HorusInflight, HorusSpine, Jsq, RackSched, Random, RoundRobin};
 
 /// What is known of a policy before it is built.
 #[derive(Debug)]
@@ -45,6 +45,13 @@ pub const CATALOGUE: &[Entry] = &[
         source: "wedjat, after Horus, NSDI 2024",
         parameters: &[],
         build: |_| AnyPolicy::from(HorusInflight),
+    },
+    Entry {
+        name: "horus-spine",
+        summary: "horus over racks: a random idle rack, else the better of two, by average load",
+        source: "Horus, NSDI 2024, 3.3",
+        parameters: &[],
+        build: |_| AnyPolicy::from(HorusSpine::default()),
     },
     Entry {
         name: "racksched",

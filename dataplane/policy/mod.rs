@@ -6,13 +6,16 @@
 
 mod catalogue;
 mod horus;
+mod horus_spine;
 mod jsq;
 mod racksched;
 mod random;
 mod round_robin;
+pub mod signals;
 
 pub use catalogue::{CATALOGUE, Entry, PolicyError, PolicySpec};
 pub use horus::{Horus, HorusInflight};
+pub use horus_spine::HorusSpine;
 pub use jsq::Jsq;
 pub use racksched::RackSched;
 pub use random::Random;
@@ -58,8 +61,11 @@ impl Core {
 
 /// A way to choose a member for a task. [`Policy::pick`] is the only hook that must be there.
 ///
-/// The caller counts the task as sent ([`View::sent`]) after each pick, and as answered
-/// ([`View::answered`]) before each `on_reply`.
+/// The caller counts the task as sent ([`View::sent`], then [`Policy::on_sent`]) after each pick, and as
+/// answered ([`View::answered`]) before each `on_reply`.
+///
+/// No pick means: no member may have the task now. Central queues answer so while all members are full;
+/// their caller holds the task and offers it again after a reply or a tick.
 #[enum_dispatch]
 pub trait Policy {
     /// Chooses among the view's active members; none when no member may have the task now.
@@ -78,9 +84,13 @@ pub trait Policy {
             *pick = self.pick(task, view, rng);
             if let Some(pick) = pick {
                 view.sent(pick.member);
+                self.on_sent(pick.member, view);
             }
         }
     }
+
+    /// A task was sent to `member`; also for tasks that follow another one without a pick of their own.
+    fn on_sent(&mut self, _member: Member, _view: &mut View) {}
 
     /// A member reported.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
@@ -102,6 +112,8 @@ pub enum AnyPolicy {
     Horus,
     /// As Horus, never forgetting tasks in flight.
     HorusInflight,
+    /// Horus over racks.
+    HorusSpine,
     /// Power of two on reported loads.
     RackSched,
     /// Uniform.
@@ -135,6 +147,18 @@ impl Dispatcher {
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+    }
+
+    /// Sends one more task after `member`'s last, without a choice.
+    pub fn follow(&mut self, member: Member) {
+        self.view.sent(member);
+        self.policy.on_sent(member, &mut self.view);
+    }
+
+    /// Tells the members' service rates.
+    pub fn set_rates(&mut self, rates: &[f64]) {
+        self.view.set_rates(rates);
+        self.policy.on_members(self.core, &mut self.view);
     }
 
     /// Takes the report that came with a reply; false when the member had no task outstanding.

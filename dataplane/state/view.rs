@@ -93,6 +93,10 @@ pub struct View {
     place: Vec<u16>,
     idle: IdleList,
     settled: Vec<Settled>,
+    /// Service rate of each member: a worker's speed, or a rack's number of workers.
+    rates: Vec<f64>,
+    /// The members' true queues, where somebody knows them.
+    queues: Option<Arc<[AtomicU32]>>,
     /// How tasks found their members so far.
     pub picks: Picks,
 }
@@ -153,6 +157,8 @@ impl View {
                 region.slice(idle.places, members),
             ),
             settled: vec![Settled::FRESH; members],
+            rates: vec![1.0; members],
+            queues: None,
             picks: Picks::default(),
         }
     }
@@ -257,6 +263,51 @@ impl View {
     pub fn sent(&mut self, member: Member) {
         self.add_drift(member, Load::ONE);
         self.balance(member, 1);
+    }
+
+    /// Counts a task sent to `member` that adds `share` to its load: 1/workers at a rack.
+    #[inline]
+    pub fn sent_share(&mut self, member: Member, share: Load) {
+        self.add_drift(member, share);
+        self.balance(member, 1);
+    }
+
+    /// The service rate of `member`, relative to the others'; 1 unless told otherwise.
+    #[inline]
+    #[must_use]
+    pub fn rate(&self, member: Member) -> f64 {
+        self.rates[member.index()]
+    }
+
+    /// Sets the members' service rates. Policies see them at their next `on_members`.
+    pub fn set_rates(&mut self, rates: &[f64]) {
+        assert_eq!(rates.len(), self.rates.len(), "one rate for each member");
+        self.rates.copy_from_slice(rates);
+    }
+
+    /// Gives probes the members' true queues to read: a simulator knows them.
+    pub fn set_queues(&mut self, queues: Arc<[AtomicU32]>) {
+        assert_eq!(queues.len(), self.members(), "one queue for each member");
+        self.queues = Some(queues);
+    }
+
+    /// Probes read true queues, not this node's own counts.
+    #[inline]
+    #[must_use]
+    pub fn sees_queues(&self) -> bool {
+        self.queues.is_some()
+    }
+
+    /// The queue of `member`, as a probe finds it: the true one where it can be known, else the tasks
+    /// that this node has outstanding there, which for a member with one scheduler is the same
+    /// plus what is on its way.
+    #[inline]
+    #[must_use]
+    pub fn probe(&self, member: Member) -> u32 {
+        match &self.queues {
+            Some(queues) => queues[member.index()].load(Relaxed),
+            None => self.outstanding(member),
+        }
     }
 
     /// Counts a task answered by `member`; false, and nothing changed, when none is outstanding there: the

@@ -163,7 +163,7 @@ impl Rig {
     }
 
     fn assert_accounted(&mut self) {
-        self.leaf.abandon_held();
+        self.leaf.close();
         for port in 0..2 {
             self.receive(port);
         }

@@ -1,0 +1,187 @@
+//! What a leaf tells its spine, and when: idleness and average load (Horus 3.3, A.1).
+//!
+//! [`Protocol::Paper`] follows the paper's text, made idempotent: a lost message is repaired by later
+//! tasks that contradict it. [`Protocol::Simulator`] is what the authors' released simulator does,
+//! thresholds included; their published curves come from it.
+//!
+//! Deviation. The paper compares the average load with the one sent last. But a spine adds 1/workers for
+//! every task meanwhile, so its belief runs away from a rack whose average hardly moves, and the
+//! rack that does send looks empty beside the others: at 4 racks of 8, 70% load and 5 us hops the mean
+//! response nearly doubles. Here a leaf compares with what the spine believes by now.
+
+use crate::state::Load;
+
+/// Idle workers at or below which the authors' simulator takes a rack off the spine's idle list.
+const SIMULATOR_IDLE_FLOOR: usize = 4;
+
+/// Which rules a leaf follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The paper's text.
+    Paper,
+    /// The released simulator.
+    Simulator,
+    /// The average load with every reply and no idle signals: the hierarchical RackSched.
+    EveryReply,
+    /// Nothing: the spine does not ask for load.
+    Silent,
+}
+
+/// A message from a leaf to its spine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The rack has idle workers.
+    IdleAdd,
+    /// The rack has none left.
+    IdleRemove,
+    /// Its average load.
+    Load(Load),
+}
+
+/// A leaf's side of the protocol, for one pool.
+#[derive(Clone, Debug)]
+pub struct Signals {
+    protocol: Protocol,
+    workers: usize,
+    /// The spine has us on its idle list, as far as we know.
+    linked: bool,
+    /// Tasks since the last change that show the spine to know otherwise.
+    contradictions: usize,
+    replies: usize,
+    /// Sum of the loads by what the spine was told and what it sent since.
+    believed: u64,
+}
+
+impl Signals {
+    /// A leaf with `workers` workers, all idle, and known as idle.
+    #[must_use]
+    pub fn new(protocol: Protocol, workers: usize) -> Self {
+        Self { protocol, workers, linked: true, contradictions: 0, replies: 0, believed: 0 }
+    }
+
+    /// A task came from the spine and `idle` workers are left after its own was chosen;
+    /// `idle_selected` is the header's word on why it came here.
+    #[inline]
+    pub fn on_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
+        match self.protocol {
+            Protocol::Paper => self.paper_task(idle_selected, idle),
+            Protocol::Simulator => self.simulator_task(idle_selected, idle),
+            Protocol::EveryReply | Protocol::Silent => None,
+        }
+    }
+
+    fn paper_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
+        self.believed += u64::from(Load::ONE.0);
+        if self.linked && idle == 0 {
+            return Some(self.change(false));
+        }
+        if idle_selected == self.linked {
+            self.contradictions = 0;
+            return None;
+        }
+        // Some tasks were under way when the state changed; a whole rack of them were not.
+        self.contradictions += 1;
+        (self.contradictions > self.workers).then(|| self.change(self.linked))
+    }
+
+    fn simulator_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
+        if self.linked && idle <= SIMULATOR_IDLE_FLOOR {
+            return Some(self.change(false));
+        }
+        if !self.linked && idle > SIMULATOR_IDLE_FLOOR {
+            return Some(self.change(true));
+        }
+        if !self.linked && idle_selected {
+            self.contradictions += 1;
+            if self.contradictions > self.workers {
+                self.change(true); // and no message: the spine believes it already
+            }
+        }
+        None
+    }
+
+    fn change(&mut self, linked: bool) -> Signal {
+        self.linked = linked;
+        self.contradictions = 0;
+        if linked { Signal::IdleAdd } else { Signal::IdleRemove }
+    }
+
+    /// A reply passed, after which `idle` workers are idle and the loads of all sum to what `total` says.
+    /// At most one of each kind.
+    #[inline]
+    pub fn on_reply(&mut self, idle: usize, total: impl FnOnce() -> u64) -> [Option<Signal>; 2] {
+        match self.protocol {
+            Protocol::Paper => {
+                // Two idle workers before the rack is offered again: one goes with the next task.
+                let gained = !self.linked && idle >= 2.min(self.workers);
+                let add = gained.then(|| self.change(true));
+                let total = total();
+                let one_each = self.workers as u64 * u64::from(Load::ONE.0);
+                let moved = total.abs_diff(self.believed) >= one_each;
+                [add, moved.then(|| self.report(total))]
+            }
+            Protocol::Simulator => {
+                self.replies += 1;
+                let due = self.replies >= self.workers;
+                [due.then(|| self.report(total())), None]
+            }
+            Protocol::EveryReply => [Some(self.report(total())), None],
+            Protocol::Silent => [None, None],
+        }
+    }
+
+    fn report(&mut self, total: u64) -> Signal {
+        self.replies = 0;
+        self.believed = total;
+        let average = total / self.workers.max(1) as u64;
+        Signal::Load(Load(average.min(u64::from(u32::MAX)) as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_leaf_tells_of_its_last_idle_worker() {
+        let mut leaf = Signals::new(Protocol::Paper, 8);
+        assert_eq!(leaf.on_task(true, 1), None);
+        assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
+        assert_eq!(leaf.on_task(true, 0), None);
+        assert_eq!(leaf.on_reply(1, || 0), [None, None]);
+        assert_eq!(leaf.on_reply(2, || 0), [Some(Signal::IdleAdd), None]);
+        assert_eq!(leaf.on_reply(3, || 0), [None, None]);
+    }
+
+    #[test]
+    fn lost_idle_messages_are_repaired() {
+        let mut leaf = Signals::new(Protocol::Paper, 2);
+        assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove)); // lost
+        assert_eq!(leaf.on_task(true, 0), None);
+        assert_eq!(leaf.on_task(true, 0), None);
+        assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
+    }
+
+    #[test]
+    fn loads_are_told_when_the_average_is_one_off_the_spines_belief() {
+        let mut leaf = Signals::new(Protocol::Paper, 2);
+        let one = u64::from(Load::ONE.0);
+        assert_eq!(leaf.on_reply(0, || 2 * one - 1), [None, None]);
+        assert_eq!(leaf.on_reply(0, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
+        assert_eq!(leaf.on_reply(0, || 3 * one), [None, None]);
+        // Two tasks more, and two less again: the spine only knows of the former.
+        assert_eq!(leaf.on_task(false, 0), Some(Signal::IdleRemove));
+        assert_eq!(leaf.on_task(false, 0), None);
+        assert_eq!(leaf.on_reply(0, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
+    }
+
+    #[test]
+    fn the_simulators_leaf_has_a_floor_of_four() {
+        let mut leaf = Signals::new(Protocol::Simulator, 8);
+        assert_eq!(leaf.on_task(true, 5), None);
+        assert_eq!(leaf.on_task(true, 4), Some(Signal::IdleRemove));
+        assert_eq!(leaf.on_task(true, 5), Some(Signal::IdleAdd));
+        let replies: Vec<_> = (0..16).map(|_| leaf.on_reply(5, || 0)[0]).collect();
+        assert_eq!(replies.iter().flatten().count(), 2);
+    }
+}
