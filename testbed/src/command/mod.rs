@@ -8,6 +8,7 @@ use std::error::Error;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
+use wedjat_testbed::sim::{self, SimArgs};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
@@ -26,6 +27,8 @@ pub enum Command {
     /// Emulate a rack of workers on a port
     #[command(after_help = rack::EXAMPLE)]
     Rack(rack::Arguments),
+    /// Simulate a pool of workers under the dataplane's own policies
+    Sim(Box<SimArgs>),
 }
 
 /// Why a command could not be carried out.
@@ -35,6 +38,10 @@ pub type Failure = Box<dyn Error>;
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Rack(arguments) => rack::run(&arguments),
+        Command::Sim(arguments) => {
+            sim::run(*arguments, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
     }
 }
 

@@ -1,0 +1,183 @@
+//! The command line of `sim`, and scenario files that hold the same keys.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+/// Simulates a pool of workers under the dataplane's own policies.
+///
+/// Every flag is also a key of scenario files; flags override the file. Flags that take lists run every
+/// combination.
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[command(after_help = "Examples:
+  wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9
+  wedjat-testbed sim --model rack --racks 8,8,8,8 --policy horus --service 'exp(100us)' --format json
+  wedjat-testbed sim --model slots --speeds 50x1,50x2 --policy 'lsq-smart(eps=0.2)' --load 0.9
+  wedjat-testbed sim --model ct --speeds 50x1,50x10 --policy jsq,ppot --load 0.9")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct SimArgs {
+    /// A TOML file with these flags as keys
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub scenario: Option<PathBuf>,
+    /// What is simulated: rack, slots, ct or fabric [default: rack]
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Policies, as in 'horus,lsq-smart(eps=0.2)'; in `rack` also rs-lb and rs-h [default: horus]
+    #[arg(long)]
+    pub policy: Option<String>,
+    /// rack, fabric: the spine's policy [default: the leaf's, where it serves racks, else horus]
+    #[arg(long)]
+    pub spine_policy: Option<String>,
+    /// rack, fabric: what leaves tell the spine, paper or horus-sim [default: paper]
+    #[arg(long)]
+    pub signals: Option<String>,
+    /// rack: workers of each rack [default: 32]
+    #[arg(long)]
+    pub racks: Option<String>,
+    /// rack, fabric: hops between levels, as in spine-leaf=4,leaf-worker=1,worker-leaf=1,leaf-spine=3
+    #[arg(long)]
+    pub hops: Option<String>,
+    /// rack, fabric: mean delay of a hop [default: 5us]
+    #[arg(long)]
+    pub hop: Option<String>,
+    /// rack, fabric: distribution of a hop's delay, horus, const or exp [default: horus]
+    #[arg(long)]
+    pub hop_dist: Option<String>,
+    /// rack, ct, fabric: service times [default: exp(100us)]; ct takes them relative to their mean
+    #[arg(long)]
+    pub service: Option<String>,
+    /// rack, ct, fabric: arrivals [default: poisson]
+    #[arg(long)]
+    pub arrivals: Option<String>,
+    /// Loads, shares of capacity [default: 0.5,0.7,0.9]
+    #[arg(long)]
+    pub load: Option<String>,
+    /// Tasks of a run [default: 1000000]
+    #[arg(long)]
+    pub tasks: Option<String>,
+    /// slots: slots of a run, instead of tasks [default: 100000]
+    #[arg(long)]
+    pub slots: Option<String>,
+    /// Share of the run that is not measured [default: 0.1]
+    #[arg(long)]
+    pub warmup: Option<String>,
+    /// Runs, each with its own seed [default: 1]
+    #[arg(long)]
+    pub seeds: Option<String>,
+    /// The first seed [default: 1]
+    #[arg(long)]
+    pub seed: Option<String>,
+    /// rack, fabric: probability that a packet is lost on its way between two nodes [default: 0]
+    #[arg(long)]
+    pub loss: Option<String>,
+    /// rack: failures, as in leaf:2@5ms,spine@8ms
+    #[arg(long)]
+    pub fail: Option<String>,
+    /// rack: changes, as in '20ms speed 0-7=0.5' or '20ms load 0.9'; several separated by `;`
+    #[arg(long)]
+    pub at: Option<String>,
+    /// Speeds of workers or servers, as in 50x1,50x10 [default: all 1]
+    #[arg(long)]
+    pub speeds: Option<String>,
+    /// slots, ct: servers [default: 100]
+    #[arg(long)]
+    pub servers: Option<String>,
+    /// slots, ct: dispatchers [default: 10]
+    #[arg(long)]
+    pub dispatchers: Option<String>,
+    /// slots: a slot's tasks go whole to one server, or split, each for itself [default: whole]
+    #[arg(long)]
+    pub batch: Option<String>,
+    /// ct: constant delay between dispatchers and servers, in microseconds of a mean service of 100 us [default: 0us]
+    #[arg(long)]
+    pub delay: Option<String>,
+    /// fabric: leaves [default: 1152]
+    #[arg(long)]
+    pub leaves: Option<String>,
+    /// fabric: servers under a leaf [default: 24]
+    #[arg(long)]
+    pub servers_per_leaf: Option<String>,
+    /// fabric: workers on a server [default: 32]
+    #[arg(long)]
+    pub workers_per_server: Option<String>,
+    /// fabric: pools [default: 1000]
+    #[arg(long)]
+    pub pools: Option<String>,
+    /// fabric: workers of a pool [default: exp(min=50,max=20000,mean=685)]
+    #[arg(long)]
+    pub pool_size: Option<String>,
+    /// Output: text, json (one object a line) or csv [default: text]
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Threads [default: one for each CPU]
+    #[arg(long)]
+    pub threads: Option<String>,
+    /// Whether rows say how long they took, yes or no; without it equal seeds print equal bytes [default: yes]
+    #[arg(long)]
+    pub timing: Option<String>,
+}
+
+impl SimArgs {
+    /// The flags, completed from the scenario file if one is named.
+    ///
+    /// # Errors
+    /// When the file can't be read, or holds what is no key.
+    pub fn complete(self) -> Result<Self, String> {
+        let Some(path) = &self.scenario else { return Ok(self) };
+        let name = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("scenario {name}: {e}"))?;
+        let file: toml::Table = text.parse().map_err(|e| format!("scenario {name}: {e}"))?;
+        let mut keys = toml::Table::try_from(&self).map_err(|e| e.to_string())?;
+        for (key, value) in file {
+            let value = plain(&value).ok_or_else(|| {
+                format!("scenario {name}: `{key}` is neither text, a number nor a list of them")
+            })?;
+            keys.entry(key).or_insert(toml::Value::String(value));
+        }
+        keys.try_into().map_err(|e| format!("scenario {name}: {e}"))
+    }
+}
+
+/// A value as a flag has it.
+fn plain(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        toml::Value::Array(values) => {
+            let all: Option<Vec<_>> = values.iter().map(plain).collect();
+            Some(all?.join(","))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn flags_override_the_scenario() {
+        let mut path = std::env::temp_dir();
+        path.push(format!("wedjat-scenario-{}.toml", std::process::id()));
+        let mut file = std::fs::File::create(&path).unwrap();
+        write!(file, "policy = [\"horus\", \"random\"]\nload = 0.5\nhop-dist = \"exp\"").unwrap();
+        let flags = SimArgs {
+            scenario: Some(path.clone()),
+            load: Some("0.7".to_owned()),
+            ..SimArgs::default()
+        };
+        let all = flags.complete().unwrap();
+        assert_eq!(all.policy.as_deref(), Some("horus,random"));
+        assert_eq!(all.load.as_deref(), Some("0.7"));
+        assert_eq!(all.hop_dist.as_deref(), Some("exp"));
+        std::fs::write(&path, "polisy = \"horus\"").unwrap();
+        let flags = SimArgs { scenario: Some(path.clone()), ..SimArgs::default() };
+        let error = flags.complete().unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.contains("polisy"), "{error}");
+    }
+}

@@ -1,0 +1,143 @@
+//! What a run found, and the row that reports it.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::stats::{Batch, ci95, grows};
+
+/// One run of one seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Response times.
+    pub batches: Vec<Batch>,
+    /// Mean number of tasks in the system in each fifth of the run.
+    pub fifths: [f64; 5],
+    /// Workers or servers.
+    pub servers: usize,
+    /// Ticks of the responses in a unit of the report.
+    pub ticks_per_unit: f64,
+    /// Tasks that arrived.
+    pub tasks: u64,
+    /// Messages beyond tasks and their replies: probes, reports, signals.
+    pub messages: u64,
+    /// Decisions that a switch would have taken two passes for.
+    pub resubmits: u64,
+    /// The longest queue over the mean queue, in thousandths.
+    pub imbalance: Histogram<u64>,
+    /// Tasks lost.
+    pub lost: u64,
+}
+
+/// A row of the report. Everything in it but `wall_s` and `tasks_per_s` follows from the seed.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // each is what its name says; docs/results.md explains them
+pub struct Row {
+    pub model: &'static str,
+    pub policy: String,
+    pub load: f64,
+    pub tasks: u64,
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    /// Half the interval's width, over seeds, or over ten batches of the only seed.
+    pub mean_ci95: f64,
+    pub p99_ci95: f64,
+    pub unit: &'static str,
+    pub messages_per_task: f64,
+    pub resubmit_fraction: f64,
+    /// 99th percentile of the longest over the mean queue, sampled every 50 us.
+    pub imbalance_p99: Option<f64>,
+    pub lost: u64,
+    /// See [`grows`].
+    pub unstable: bool,
+    pub seeds: usize,
+    pub wall_s: Option<f64>,
+    pub tasks_per_s: Option<f64>,
+}
+
+/// What a row is about.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The model's name.
+    pub model: &'static str,
+    /// The policy's.
+    pub policy: String,
+    /// Offered load.
+    pub load: f64,
+    /// Unit of the times.
+    pub unit: &'static str,
+}
+
+impl Row {
+    /// Sums up the runs of all seeds, which took `wall` together.
+    #[must_use]
+    pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
+        let seeds = outcomes.len();
+        let unit = outcomes[0].ticks_per_unit;
+        let unstable = outcomes.iter().filter(|o| grows(&o.fifths, o.servers)).count() * 2 > seeds;
+        let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+        let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
+        let (resubmits, lost) = (sum(|o| o.resubmits), sum(|o| o.lost));
+        let mut imbalance = outcomes[0].imbalance.clone();
+        for outcome in &outcomes[1..] {
+            imbalance.add(&outcome.imbalance).expect("histograms have the same bounds");
+        }
+        let samples: Vec<Batch> = match outcomes.len() {
+            1 => std::mem::take(&mut outcomes[0].batches),
+            _ => outcomes.into_iter().filter_map(|outcome| total(&outcome.batches)).collect(),
+        };
+        let samples: Vec<_> = samples.into_iter().filter(|b| !b.responses.is_empty()).collect();
+        let all = total(&samples);
+        let quantile = |q: f64| {
+            all.as_ref().map_or(f64::NAN, |all| all.responses.value_at_quantile(q) as f64 / unit)
+        };
+        let means: Vec<_> = samples.iter().map(|batch| batch.mean() / unit).collect();
+        let tails: Vec<_> =
+            samples.iter().map(|b| b.responses.value_at_quantile(0.99) as f64 / unit).collect();
+        let share = |count: u64| count as f64 / tasks.max(1) as f64;
+        let wall_s = wall.map(|wall| round(wall.as_secs_f64()));
+        Self {
+            model: subject.model,
+            policy: subject.policy,
+            load: subject.load,
+            tasks,
+            mean: round(all.as_ref().map_or(f64::NAN, |all| all.mean() / unit)),
+            p50: round(quantile(0.5)),
+            p90: round(quantile(0.9)),
+            p99: round(quantile(0.99)),
+            p999: round(quantile(0.999)),
+            mean_ci95: round(ci95(&means)),
+            p99_ci95: round(ci95(&tails)),
+            unit: subject.unit,
+            messages_per_task: round(share(messages)),
+            resubmit_fraction: round(share(resubmits)),
+            imbalance_p99: (!imbalance.is_empty())
+                .then(|| round(imbalance.value_at_quantile(0.99) as f64 / 1e3)),
+            lost,
+            unstable,
+            seeds,
+            wall_s,
+            tasks_per_s: wall.map(|wall| (tasks as f64 / wall.as_secs_f64()).round()),
+        }
+    }
+}
+
+fn total(batches: &[Batch]) -> Option<Batch> {
+    let (first, rest) = batches.split_first()?;
+    let mut sum = first.clone();
+    rest.iter().for_each(|batch| sum.add(batch));
+    Some(sum)
+}
+
+/// To six significant digits: more were not measured.
+fn round(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let scale = 10.0_f64.powf(5.0 - value.abs().log10().floor());
+    (value * scale).round() / scale
+}

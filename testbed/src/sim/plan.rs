@@ -1,0 +1,240 @@
+//! From flags to runs: every combination of policy and load, checked before the first one starts.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use wedjat::policy::PolicySpec;
+use wedjat::policy::signals::Protocol;
+use wedjat_pktgen::arrival::Arrivals;
+use wedjat_pktgen::grammar::parse_time_ns;
+use wedjat_pktgen::service::Service;
+
+use super::args::SimArgs;
+use super::hop::{Hop, HopDist, Hops};
+use super::outcome::{Outcome, Subject};
+use super::{rack, script};
+
+/// A run of one model, for any seed.
+#[derive(Clone, Debug)]
+pub enum Model {
+    /// Racks under a spine.
+    Rack(rack::Config),
+}
+
+/// A row to come.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// What it is about.
+    pub subject: Subject,
+    /// How it is found.
+    pub model: Model,
+}
+
+impl Model {
+    /// Runs it with that seed.
+    ///
+    /// # Errors
+    /// When the parameters contradict each other.
+    pub fn run(&self, seed: u64) -> Result<Outcome, String> {
+        match self {
+            Self::Rack(config) => rack::run(&rack::Config { seed, ..config.clone() }),
+        }
+    }
+}
+
+/// Every combination that the flags ask for.
+///
+/// # Errors
+/// What is wrong with them and what is allowed.
+pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
+    let policies = split(args.policy.as_deref().unwrap_or("horus"));
+    let loads = args.load.as_deref().unwrap_or("0.5,0.7,0.9");
+    let loads = split(loads).into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let mut cells = Vec::new();
+    for policy in &policies {
+        for &load in &loads {
+            cells.push(cell(args, policy, load)?);
+        }
+    }
+    Ok(cells)
+}
+
+fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
+    let model = args.model.as_deref().unwrap_or("rack");
+    let subject = |model, unit| Subject { model, policy: policy.to_owned(), load, unit };
+    match model {
+        "rack" => Ok(Cell {
+            subject: subject("rack", "us"),
+            model: Model::Rack(rack(args, policy, load)?),
+        }),
+        _ => Err(format!("--model {model}: no such model; allowed: rack")),
+    }
+}
+
+fn load(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|load| *load > 0.0 && *load <= 1.5)
+        .ok_or_else(|| format!("--load {text}: a load is a number above 0 and at most 1.5"))
+}
+
+fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String> {
+    let racks = args.racks.as_deref().unwrap_or("32");
+    let racks: Vec<usize> = split(racks)
+        .into_iter()
+        .map(|text| whole("racks", text, 1..=32_767))
+        .collect::<Result<_, _>>()?;
+    if racks.len() > 32_767 {
+        return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
+    }
+    let workers = racks.iter().sum();
+    let (leaf, spine, protocol) = policies(args, policy)?;
+    let mut script = Vec::new();
+    for text in split(args.fail.as_deref().unwrap_or("")) {
+        script.push(script::parse_fail(text, racks.len()).map_err(|e| format!("--fail {e}"))?);
+    }
+    for text in args.at.as_deref().unwrap_or("").split(';').filter(|text| !text.trim().is_empty()) {
+        script.push(script::parse_at(text.trim(), workers).map_err(|e| format!("--at {e}"))?);
+    }
+    let common = common(args)?;
+    let mut hops = Hops::usual(racks.len());
+    if let Some(text) = &args.hops {
+        hops = hops.change(text).map_err(|error| format!("--hops {error}"))?;
+    }
+    Ok(rack::Config {
+        racks,
+        hops,
+        hop: hop(args)?,
+        leaf,
+        spine,
+        protocol,
+        service: common.service,
+        arrivals: common.arrivals,
+        load,
+        speeds: speeds(args, workers)?,
+        tasks: common.tasks,
+        warmup: common.warmup,
+        loss: number("loss", args.loss.as_deref().unwrap_or("0"), 0.0..=1.0)?,
+        script: rack::with_detection(script),
+        seed: 0,
+    })
+}
+
+/// What all models have.
+struct Common {
+    service: Service,
+    arrivals: Arrivals,
+    tasks: u64,
+    warmup: f64,
+}
+
+fn common(args: &SimArgs) -> Result<Common, String> {
+    Ok(Common {
+        service: read("service", args.service.as_deref().unwrap_or("exp(100us)"))?,
+        arrivals: read("arrivals", args.arrivals.as_deref().unwrap_or("poisson"))?,
+        tasks: whole("tasks", args.tasks.as_deref().unwrap_or("1000000"), 1..=1 << 40)? as u64,
+        warmup: number("warmup", args.warmup.as_deref().unwrap_or("0.1"), 0.0..=0.9)?,
+    })
+}
+
+fn hop(args: &SimArgs) -> Result<Hop, String> {
+    let dist: HopDist = read("hop-dist", args.hop_dist.as_deref().unwrap_or("horus"))?;
+    let mean_ns = parse_time_ns(args.hop.as_deref().unwrap_or("5us"))
+        .map_err(|error| format!("--hop: {error}"))?;
+    Ok(Hop::new(dist, mean_ns))
+}
+
+/// The policies of leaf and spine that a name stands for, and what passes between them.
+fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Protocol), String> {
+    let spec = |flag: &str, text: &str| {
+        text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
+    };
+    let (leaf, spine) = match name {
+        "rs-lb" => ("racksched", "random"),
+        "rs-h" => ("racksched", "racksched"),
+        _ => {
+            let known =
+                spec("policy", name).map_err(|e| format!("{e}; and in this model rs-lb, rs-h"))?;
+            let alike = matches!(known.entry().name, "random" | "round-robin" | "racksched");
+            (name, if alike { known.entry().name } else { "horus" })
+        }
+    };
+    let spine = args.spine_policy.as_deref().unwrap_or(spine);
+    let protocol = match (args.signals.as_deref().unwrap_or("paper"), spine) {
+        ("paper" | "horus-sim", "racksched") => Protocol::EveryReply,
+        ("paper" | "horus-sim", "random" | "round-robin") => Protocol::Silent,
+        ("paper", _) => Protocol::Paper,
+        ("horus-sim", _) => Protocol::Simulator,
+        (other, _) => return Err(format!("--signals {other}: allowed are paper, horus-sim")),
+    };
+    let spine = if spine == "horus" { "horus-spine" } else { spine };
+    Ok((spec("policy", leaf)?, spec("spine-policy", spine)?, protocol))
+}
+
+/// Reads `50x1,50x10`.
+fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
+    let Some(text) = args.speeds.as_deref() else { return Ok(vec![1.0; servers]) };
+    let mut speeds = Vec::new();
+    for part in split(text) {
+        let (count, rate) = part
+            .split_once('x')
+            .ok_or_else(|| format!("--speeds {part}: write COUNTxRATE, as in 50x1,50x10"))?;
+        let count = whole("speeds", count, 1..=1_000_000)?;
+        let rate = number("speeds", rate, 1e-3..=1e3)?;
+        speeds.extend(std::iter::repeat_n(rate, count));
+        if speeds.len() > 10_000_000 {
+            break;
+        }
+    }
+    if speeds.len() != servers {
+        let found = speeds.len();
+        return Err(format!(
+            "--speeds {text}: {found} speeds for {servers} workers or servers; the counts must add up"
+        ));
+    }
+    Ok(speeds)
+}
+
+/// Splits at commas outside parentheses.
+#[must_use]
+pub fn split(text: &str) -> Vec<&str> {
+    let mut depth = 0_i32;
+    text.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    })
+    .map(str::trim)
+    .filter(|part| !part.is_empty())
+    .collect()
+}
+
+/// A whole number for a flag.
+///
+/// # Errors
+/// What is allowed.
+pub fn whole(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result<usize, String> {
+    text.trim().parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
+        format!(
+            "--{flag} {text}: a whole number from {} to {} is allowed",
+            allowed.start(),
+            allowed.end()
+        )
+    })
+}
+
+fn number(flag: &str, text: &str, allowed: RangeInclusive<f64>) -> Result<f64, String> {
+    text.trim().parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
+        format!(
+            "--{flag} {text}: a number from {} to {} is allowed",
+            allowed.start(),
+            allowed.end()
+        )
+    })
+}
+
+fn read<T: FromStr>(flag: &str, text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|error| format!("--{flag}: {error}"))
+}

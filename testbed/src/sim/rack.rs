@@ -1,0 +1,630 @@
+//! One pool under one spine: racks of workers, each rack behind a leaf (the model `rack`).
+//!
+//! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]; what is modelled
+//! is the network between them and the workers, which serve in order of arrival. A task's response runs
+//! from its arrival at the spine to the end of its service; the reply's way back is not counted.
+
+use hdrhistogram::Histogram;
+use rand::Rng as _;
+use wedjat::policy::signals::{Protocol, Signal, Signals};
+use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
+use wedjat::state::{Load, Member, Report, View};
+use wedjat_pktgen::arrival::{Arrivals, Schedule};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+use wedjat_pktgen::service::Service;
+
+use super::events::Events;
+use super::hop::{Hop, Hops, TICKS_PER_US};
+use super::outcome::Outcome;
+use super::script::{Action, Step};
+use super::stats::{Recorder, histogram};
+
+/// Ticks a second.
+const HZ: f64 = TICKS_PER_US * 1e6;
+/// Queues are looked at so often (Horus 5.2).
+const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
+/// From a failure to the controller's new tables: a failed node gets tasks for so long.
+const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
+const NONE: u32 = u32::MAX;
+
+/// Everything that a run of this model is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Workers of each rack.
+    pub racks: Vec<usize>,
+    /// Hops between the levels.
+    pub hops: Hops,
+    /// A hop's delay.
+    pub hop: Hop,
+    /// The leaves' policy.
+    pub leaf: PolicySpec,
+    /// The spine's policy.
+    pub spine: PolicySpec,
+    /// What leaves tell the spine.
+    pub protocol: Protocol,
+    /// Service times at speed 1.
+    pub service: Service,
+    /// Arrivals at the spine.
+    pub arrivals: Arrivals,
+    /// Offered work as a share of the workers' capacity.
+    pub load: f64,
+    /// Speeds of the workers, one each.
+    pub speeds: Vec<f64>,
+    /// Tasks to run.
+    pub tasks: u64,
+    /// Share of them that is not measured.
+    pub warmup: f64,
+    /// Probability that a packet is lost on its way between two nodes.
+    pub loss: f64,
+    /// What happens when.
+    pub script: Vec<Step>,
+    /// Seed of all streams.
+    pub seed: u64,
+}
+
+/// A task under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    arrived: u64,
+    /// At speed 1, in ticks.
+    service: u64,
+    number: u64,
+    /// The task behind this one in a queue.
+    next: u32,
+    rack: u16,
+    member: u16,
+    class: u16,
+    /// Tasks at the worker when it answered.
+    queue: u16,
+    idle_selected: bool,
+}
+
+/// Tasks in order, linked through [`Flight::next`].
+#[derive(Clone, Copy, Debug)]
+struct Fifo {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Fifo {
+    const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
+
+    #[inline]
+    fn push(&mut self, task: u32, flights: &mut [Flight]) {
+        flights[task as usize].next = NONE;
+        match self.len {
+            0 => self.head = task,
+            _ => flights[self.tail as usize].next = task,
+        }
+        self.tail = task;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self, flights: &[Flight]) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        let task = self.head;
+        self.head = flights[task as usize].next;
+        Some(task)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Worker {
+    /// The first one runs.
+    queue: Fifo,
+    speed: f64,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    dispatcher: Dispatcher,
+    signals: Signals,
+    first_worker: usize,
+    /// Tasks that no worker may have yet (central queues).
+    held: Fifo,
+    /// Sum of the workers' loads as the leaf sees them.
+    total: u64,
+    alive: bool,
+}
+
+/// What happens next, packed into 64 bits: kind, then a task, or a signal from a rack.
+mod event {
+    pub const AT_LEAF: u64 = 0;
+    pub const AT_WORKER: u64 = 1;
+    pub const DONE: u64 = 2;
+    pub const REPLY: u64 = 3;
+    pub const SIGNAL: u64 = 4;
+    pub const SAMPLE: u64 = 5;
+    pub const SCRIPT: u64 = 6;
+    pub const KIND_SHIFT: u32 = 60;
+
+    /// An event of a kind about a thing.
+    #[inline]
+    pub const fn pack(kind: u64, about: u64) -> u64 {
+        kind << KIND_SHIFT | about
+    }
+}
+
+/// A signal in flight: rack, what, value.
+mod signal {
+    use super::{Load, Signal};
+
+    pub fn pack(rack: usize, signal: Signal) -> u64 {
+        let (kind, value) = match signal {
+            Signal::IdleAdd => (0, 0),
+            Signal::IdleRemove => (1, 0),
+            Signal::Load(load) => (2, load.0),
+        };
+        (rack as u64) << 40 | kind << 32 | u64::from(value)
+    }
+
+    pub fn unpack(bits: u64) -> (usize, Signal) {
+        let signal = match bits >> 32 & 0xFF {
+            0 => Signal::IdleAdd,
+            1 => Signal::IdleRemove,
+            _ => Signal::Load(Load(bits as u32)),
+        };
+        ((bits >> 40 & 0xFFFFF) as usize, signal)
+    }
+}
+
+/// The random streams of a run, one for each purpose.
+struct Streams {
+    arrivals: Stream,
+    service: Stream,
+    hops: Stream,
+    loss: Stream,
+}
+
+/// A run under way.
+pub struct Sim<'a> {
+    config: &'a Config,
+    now: u64,
+    events: Events,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    spine: Dispatcher,
+    spine_alive: bool,
+    leaves: Vec<Leaf>,
+    workers: Vec<Worker>,
+    schedule: Schedule,
+    /// The schedule's time 0.
+    schedule_start: u64,
+    streams: Streams,
+    recorder: Recorder,
+    in_system: u64,
+    imbalance: Histogram<u64>,
+    messages: u64,
+    lost: u64,
+    /// A packet is lost when a random number is below this.
+    loss_below: u64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When arrivals and rate contradict each other.
+pub fn run(config: &Config) -> Result<Outcome, String> {
+    let mut sim = Sim::new(config)?;
+    sim.run();
+    Ok(sim.finish())
+}
+
+impl<'a> Sim<'a> {
+    fn new(config: &'a Config) -> Result<Self, String> {
+        let spine_seed = stream_seed(config.seed, usize::MAX, 0);
+        let view = View::heap(config.racks.len(), 1).remove(0);
+        let mut spine = Dispatcher::new(&config.spine, view, Core::ONLY, spine_seed);
+        let sizes: Vec<f64> = config.racks.iter().map(|&workers| workers as f64).collect();
+        spine.set_rates(&sizes);
+        let mut first_worker = 0;
+        let leaves = config.racks.iter().enumerate().map(|(rack, &workers)| {
+            let leaf = Leaf::new(config, rack, workers, first_worker);
+            first_worker += workers;
+            leaf
+        });
+        let leaves: Vec<_> = leaves.collect();
+        let worker = |&speed: &f64| Worker { queue: Fifo::EMPTY, speed };
+        let workers: Vec<_> = config.speeds.iter().map(worker).collect();
+        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
+        let mut sim = Self {
+            config,
+            now: 0,
+            events: Events::default(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            spine,
+            spine_alive: true,
+            leaves,
+            workers,
+            schedule: schedule(config, config.load)?,
+            schedule_start: 0,
+            streams: Streams {
+                arrivals: stream("arrivals"),
+                service: stream("service"),
+                hops: stream("hops"),
+                loss: stream("loss"),
+            },
+            recorder: Recorder::new(config.tasks, config.warmup),
+            in_system: 0,
+            imbalance: histogram(),
+            messages: 0,
+            lost: 0,
+            loss_below: (config.loss * 64.0_f64.exp2()) as u64,
+        };
+        sim.events.push(SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
+        for (number, step) in config.script.iter().enumerate() {
+            let ticks = (step.at_ns * TICKS_PER_US / 1e3) as u64;
+            sim.events.push(ticks, event::pack(event::SCRIPT, number as u64));
+        }
+        Ok(sim)
+    }
+
+    fn run(&mut self) {
+        let mut left = self.config.tasks;
+        let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
+        while left > 0 || self.in_system > 0 {
+            if left > 0 && arrival + self.schedule_start <= self.events.next_time() {
+                self.now = arrival + self.schedule_start;
+                self.arrive();
+                left -= 1;
+                arrival = self.schedule.advance(&mut self.streams.arrivals);
+                continue;
+            }
+            let Some((time, event)) = self.events.pop() else { break };
+            self.now = time;
+            let about = event & ((1 << event::KIND_SHIFT) - 1);
+            match event >> event::KIND_SHIFT {
+                event::AT_LEAF => self.at_leaf(about as u32),
+                event::AT_WORKER => self.at_worker(about as u32),
+                event::DONE => self.done(about as u32),
+                event::REPLY => self.reply(about as u32),
+                event::SIGNAL => self.signal(about),
+                event::SAMPLE => self.sample(),
+                _ => {
+                    if self.act(about as usize) {
+                        arrival = self.schedule.advance(&mut self.streams.arrivals);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A packet sent now is lost.
+    #[inline]
+    fn loses(&mut self) -> bool {
+        self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
+    }
+
+    #[inline]
+    fn send(&mut self, hops: u32, kind: u64, about: u64) {
+        let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
+        self.events.push(time, event::pack(kind, about));
+    }
+
+    /// Sends a task on, unless its packet is lost.
+    #[inline]
+    fn send_task(&mut self, hops: u32, kind: u64, task: u32) {
+        if self.loses() {
+            self.lose(task);
+        } else {
+            self.send(hops, kind, u64::from(task));
+        }
+    }
+
+    fn lose(&mut self, task: u32) {
+        self.lost += 1;
+        self.in_system -= 1;
+        self.free.push(task);
+    }
+
+    fn arrive(&mut self) {
+        let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
+        let number = self.recorder.arrive(self.in_system);
+        let mut flight = Flight {
+            arrived: self.now,
+            service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
+            number,
+            next: NONE,
+            rack: 0,
+            member: 0,
+            class,
+            queue: 0,
+            idle_selected: false,
+        };
+        self.in_system += 1;
+        let mut pick = None;
+        if self.leaves.len() > 1 && self.spine_alive {
+            let mut picks = [None];
+            self.spine.schedule(&[Task { class }], &mut picks);
+            pick = picks[0];
+            flight.rack = pick.map_or(0, |pick| pick.member.0);
+            flight.idle_selected = pick.is_some_and(|pick| pick.idle);
+        }
+        let task = match self.free.pop() {
+            Some(task) => {
+                self.flights[task as usize] = flight;
+                task
+            }
+            None => {
+                self.flights.push(flight);
+                self.flights.len() as u32 - 1
+            }
+        };
+        if pick.is_none() && (self.leaves.len() > 1 || !self.spine_alive) {
+            self.lose(task);
+            return;
+        }
+        self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, task);
+    }
+
+    #[inline]
+    fn at_leaf(&mut self, task: u32) {
+        let flight = self.flights[task as usize];
+        let rack = usize::from(flight.rack);
+        if !self.leaves[rack].alive {
+            self.lose(task);
+            return;
+        }
+        self.leaves[rack].dispatcher.tick((self.now as f64 * 1e3 / TICKS_PER_US) as u64);
+        self.offer(rack, task);
+        if self.leaves.len() > 1 {
+            let leaf = &mut self.leaves[rack];
+            let idle = leaf.dispatcher.view().idle().len();
+            let signal = leaf.signals.on_task(flight.idle_selected, idle);
+            self.tell(rack, signal);
+        }
+    }
+
+    /// Sends a task to a worker, or holds it while none may have it.
+    #[inline]
+    fn offer(&mut self, rack: usize, task: u32) {
+        if self.leaves[rack].held.len > 0 || !self.dispatch(rack, task) {
+            self.leaves[rack].held.push(task, &mut self.flights);
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, rack: usize, task: u32) -> bool {
+        let mut picks = [None];
+        let leaf = &mut self.leaves[rack];
+        let class = self.flights[task as usize].class;
+        leaf.dispatcher.schedule(&[Task { class }], &mut picks);
+        let Some(pick) = picks[0] else { return false };
+        leaf.total += u64::from(Load::ONE.0);
+        self.flights[task as usize].member = pick.member.0;
+        self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
+        true
+    }
+
+    #[inline]
+    fn worker_of(&self, task: u32) -> usize {
+        let flight = &self.flights[task as usize];
+        self.leaves[usize::from(flight.rack)].first_worker + usize::from(flight.member)
+    }
+
+    #[inline]
+    fn at_worker(&mut self, task: u32) {
+        let worker = self.worker_of(task);
+        self.workers[worker].queue.push(task, &mut self.flights);
+        if self.workers[worker].queue.len == 1 {
+            self.start(worker, task);
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, worker: usize, task: u32) {
+        let service = self.flights[task as usize].service;
+        let speed = self.workers[worker].speed;
+        let ticks = if speed == 1.0 { service } else { (service as f64 / speed) as u64 };
+        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(task)));
+    }
+
+    #[inline]
+    fn done(&mut self, task: u32) {
+        let worker = self.worker_of(task);
+        let queue = &mut self.workers[worker].queue;
+        queue.pop(&self.flights);
+        let (next, left) = (queue.head, queue.len);
+        if left > 0 {
+            self.start(worker, next);
+        }
+        let flight = &mut self.flights[task as usize];
+        flight.queue = left.min(u32::from(u16::MAX)) as u16;
+        let (number, ticks) = (flight.number, self.now - flight.arrived);
+        self.recorder.done(number, ticks);
+        self.in_system -= 1;
+        if self.loses() {
+            self.free.push(task);
+        } else {
+            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(task));
+        }
+    }
+
+    #[inline]
+    fn reply(&mut self, task: u32) {
+        let flight = self.flights[task as usize];
+        self.free.push(task);
+        let rack = usize::from(flight.rack);
+        let several = self.leaves.len() > 1;
+        let leaf = &mut self.leaves[rack];
+        if !leaf.alive {
+            return;
+        }
+        let member = Member(flight.member);
+        let speed = self.workers[leaf.first_worker + member.index()].speed;
+        let report = Report {
+            member,
+            load: Load::tasks(flight.queue),
+            service_ns: (flight.service as f64 * 1e3 / TICKS_PER_US / speed) as u32,
+        };
+        leaf.dispatcher.tick((self.now as f64 * 1e3 / TICKS_PER_US) as u64);
+        if several {
+            let before = leaf.dispatcher.view().estimate(member);
+            leaf.dispatcher.reply(&report);
+            let after = leaf.dispatcher.view().estimate(member);
+            leaf.total = leaf.total + after - before;
+        } else {
+            leaf.dispatcher.reply(&report);
+        }
+        while self.leaves[rack].held.len > 0 && self.release(rack) {}
+        if several {
+            let leaf = &mut self.leaves[rack];
+            let (idle, total) = (leaf.dispatcher.view().idle().len(), leaf.total);
+            for signal in leaf.signals.on_reply(idle, || total) {
+                self.tell(rack, signal);
+            }
+        }
+    }
+
+    /// Offers the longest held task again.
+    fn release(&mut self, rack: usize) -> bool {
+        let sent = self.dispatch(rack, self.leaves[rack].held.head);
+        if sent {
+            self.leaves[rack].held.pop(&self.flights);
+        }
+        sent
+    }
+
+    #[inline]
+    fn tell(&mut self, rack: usize, signal: Option<Signal>) {
+        let Some(signal) = signal else { return };
+        self.messages += 1;
+        if !self.loses() {
+            self.send(self.config.hops.leaf_spine, event::SIGNAL, signal::pack(rack, signal));
+        }
+    }
+
+    fn signal(&mut self, bits: u64) {
+        let (rack, signal) = signal::unpack(bits);
+        let member = Member(rack as u16);
+        if !self.spine_alive || !self.spine.view().is_active(member) {
+            return;
+        }
+        match signal {
+            Signal::IdleAdd => {
+                self.spine.view_mut().idle_mut().insert(member);
+            }
+            Signal::IdleRemove => {
+                self.spine.view_mut().idle_mut().remove(member);
+            }
+            Signal::Load(load) => self.spine.refresh(&Report { member, load, service_ns: 0 }),
+        }
+    }
+
+    /// Looks at all queues (Horus, Fig. 12a: the longest over the mean).
+    fn sample(&mut self) {
+        let (mut most, mut sum) = (0, 0_u64);
+        for worker in &self.workers {
+            most = most.max(worker.queue.len);
+            sum += u64::from(worker.queue.len);
+        }
+        if sum > 0 {
+            let mean = sum as f64 / self.workers.len() as f64;
+            self.imbalance.saturating_record((f64::from(most) / mean * 1e3) as u64);
+        }
+        self.events.push(self.now + SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
+    }
+
+    /// Does what the script says; true when the arrivals changed.
+    fn act(&mut self, number: usize) -> bool {
+        let config = self.config;
+        match &config.script[number].action {
+            Action::Speed { workers, speed } => {
+                for worker in workers.clone() {
+                    self.workers[worker].speed = *speed;
+                }
+            }
+            Action::Load(load) => {
+                // Checked when the first schedule was made: only bursts can contradict a rate.
+                if let Ok(schedule) = schedule(config, *load) {
+                    (self.schedule, self.schedule_start) = (schedule, self.now);
+                    return true;
+                }
+            }
+            Action::FailLeaf(rack) => self.fail_leaf(*rack),
+            Action::LeaveOut(rack) => self.spine.set_active(Member(*rack as u16), false),
+            Action::FailSpine => self.spine_alive = false,
+            Action::ReplaceSpine => self.replace_spine(),
+        }
+        false
+    }
+
+    fn fail_leaf(&mut self, rack: usize) {
+        self.leaves[rack].alive = false;
+        while let Some(task) = self.leaves[rack].held.pop(&self.flights) {
+            self.lose(task);
+        }
+    }
+
+    /// A backup takes over. It knows nothing of the racks but which are there.
+    fn replace_spine(&mut self) {
+        let config = self.config;
+        let view = View::heap(config.racks.len(), 1).remove(0);
+        let seed = stream_seed(config.seed, usize::MAX, 1);
+        let mut spine = Dispatcher::new(&config.spine, view, Core::ONLY, seed);
+        let sizes: Vec<f64> = config.racks.iter().map(|&workers| workers as f64).collect();
+        spine.set_rates(&sizes);
+        for (rack, leaf) in self.leaves.iter().enumerate() {
+            spine.set_active(Member(rack as u16), leaf.alive);
+        }
+        (self.spine, self.spine_alive) = (spine, true);
+    }
+
+    fn finish(self) -> Outcome {
+        let views = self.leaves.iter().map(|leaf| leaf.dispatcher.view());
+        let picks = views.chain([self.spine.view()]).map(|view| view.picks);
+        let (probes, resubmits) = picks.fold((0, 0), |(probes, resubmits), picks| {
+            (probes + picks.messages, resubmits + picks.resubmits)
+        });
+        let tasks = self.recorder.arrived();
+        let (batches, fifths) = self.recorder.finish();
+        Outcome {
+            batches,
+            fifths,
+            servers: self.workers.len(),
+            ticks_per_unit: TICKS_PER_US,
+            tasks,
+            messages: self.messages + probes,
+            resubmits,
+            imbalance: self.imbalance,
+            lost: self.lost,
+        }
+    }
+}
+
+impl Leaf {
+    fn new(config: &Config, rack: usize, workers: usize, first_worker: usize) -> Self {
+        let view = View::heap(workers, 1).remove(0);
+        let seed = stream_seed(config.seed, rack, 0);
+        let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
+        dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
+        let signals = Signals::new(config.protocol, workers);
+        Self { dispatcher, signals, first_worker, held: Fifo::EMPTY, total: 0, alive: true }
+    }
+}
+
+/// Arrivals that make up a load, on the clock of ticks.
+fn schedule(config: &Config, load: f64) -> Result<Schedule, String> {
+    let capacity: f64 = config.speeds.iter().sum();
+    let rate_pps = load * capacity / (config.service.mean_ns() / 1e9);
+    Schedule::new(&config.arrivals, rate_pps, HZ).map_err(|error| error.to_string())
+}
+
+/// Adds to failures what the controller does about them.
+#[must_use]
+pub fn with_detection(script: Vec<Step>) -> Vec<Step> {
+    let mut all = script.clone();
+    for step in script {
+        let action = match step.action {
+            Action::FailLeaf(rack) => Action::LeaveOut(rack),
+            Action::FailSpine => Action::ReplaceSpine,
+            _ => continue,
+        };
+        let at_ns = step.at_ns + DETECTION_TICKS as f64 * 1e3 / TICKS_PER_US;
+        all.push(Step { at_ns, action });
+    }
+    all
+}

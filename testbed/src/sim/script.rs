@@ -1,0 +1,97 @@
+//! What happens at a time during a run: failures, changes of speed and of load.
+
+use std::ops::Range;
+
+use wedjat_pktgen::grammar::parse_time_ns;
+
+/// Something that happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// These workers run at this speed from their next task on.
+    Speed {
+        /// Which.
+        workers: Range<usize>,
+        /// How fast, 1 being usual.
+        speed: f64,
+    },
+    /// Arrivals make up this load from now on.
+    Load(f64),
+    /// A leaf fails: what passes it is lost.
+    FailLeaf(usize),
+    /// The controller takes a rack away from the spine.
+    LeaveOut(usize),
+    /// The spine fails.
+    FailSpine,
+    /// The controller starts another spine.
+    ReplaceSpine,
+}
+
+/// Something that happens at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// When, from the start.
+    pub at_ns: f64,
+    /// What.
+    pub action: Action,
+}
+
+/// Reads `20ms speed 0-7=0.5` or `20ms load 0.9`.
+///
+/// # Errors
+/// What is wrong and what is allowed.
+pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
+    let mut words = text.split_whitespace();
+    let form = || {
+        format!(
+            "`{text}`: write a time and what changes, as in `20ms speed 0-7=0.5` or `20ms load 0.9`"
+        )
+    };
+    let (Some(time), Some(what), Some(value), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(form());
+    };
+    let at_ns = parse_time_ns(time).map_err(|error| error.to_string())?;
+    let number = |value: &str, most: f64| {
+        value.parse::<f64>().ok().filter(|v| *v > 0.0 && *v <= most).ok_or_else(|| {
+            format!("`{text}`: `{value}` is not a number above 0 and at most {most}")
+        })
+    };
+    let action = match what {
+        "load" => Action::Load(number(value, 1.5)?),
+        "speed" => {
+            let (range, speed) = value.split_once('=').ok_or_else(form)?;
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let parse = |value: &str| value.parse::<usize>().map_err(|_| form());
+            let (first, last) = (parse(first)?, parse(last)?);
+            if first > last || last >= workers {
+                return Err(format!("`{text}`: the workers are 0 to {}", workers - 1));
+            }
+            Action::Speed { workers: first..last + 1, speed: number(speed, 1000.0)? }
+        }
+        _ => return Err(form()),
+    };
+    Ok(Step { at_ns, action })
+}
+
+/// Reads `leaf:2@5ms` or `spine@5ms`.
+///
+/// # Errors
+/// What is wrong and what is allowed.
+pub fn parse_fail(text: &str, racks: usize) -> Result<Step, String> {
+    let form = || format!("`{text}`: write what fails and when, as in `leaf:2@5ms` or `spine@5ms`");
+    let (what, time) = text.split_once('@').ok_or_else(form)?;
+    let at_ns = parse_time_ns(time).map_err(|error| error.to_string())?;
+    let action = match what.split_once(':') {
+        None if what == "spine" => Action::FailSpine,
+        Some(("leaf", rack)) => {
+            let rack: usize = rack.parse().map_err(|_| form())?;
+            if rack >= racks {
+                return Err(format!("`{text}`: the leaves are 0 to {}", racks - 1));
+            }
+            Action::FailLeaf(rack)
+        }
+        _ => return Err(form()),
+    };
+    Ok(Step { at_ns, action })
+}

@@ -1,0 +1,155 @@
+//! What a run measures: response times in batches, so that confidence can be stated, and whether queues grew.
+
+use hdrhistogram::Histogram;
+
+/// Batches into which a single run is cut for its confidence interval.
+const BATCHES: usize = 10;
+/// Longest response told apart, in ticks.
+const TICKS_MAX: u64 = 1 << 44;
+
+/// An empty histogram of ticks, exact to a thousandth.
+#[must_use]
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, TICKS_MAX, 3).expect("bounds that the histogram accepts")
+}
+
+/// Response times of some consecutive tasks.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// All of them.
+    pub responses: Histogram<u64>,
+    /// Their sum, exactly.
+    pub sum: f64,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self { responses: histogram(), sum: 0.0 }
+    }
+
+    /// Mean in ticks.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        self.sum / self.responses.len() as f64
+    }
+
+    /// Adds another batch.
+    pub fn add(&mut self, other: &Self) {
+        self.responses.add(&other.responses).expect("both histograms have the same bounds");
+        self.sum += other.sum;
+    }
+}
+
+/// Records a run of a known number of tasks, without its warm-up.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    batches: Vec<Batch>,
+    tasks: u64,
+    warmup: u64,
+    /// Sum of the number of tasks in the system, as arriving tasks see it, over each fifth of the run.
+    fifths: [f64; 5],
+    arrived: u64,
+}
+
+impl Recorder {
+    /// A recorder of `tasks` tasks, of which a share of `warmup` is left out.
+    #[must_use]
+    pub fn new(tasks: u64, warmup: f64) -> Self {
+        let warmup = (tasks as f64 * warmup) as u64;
+        Self { batches: vec![Batch::new(); BATCHES], tasks, warmup, fifths: [0.0; 5], arrived: 0 }
+    }
+
+    /// The next task arrives and finds `in_system` others. Returns its number.
+    #[inline]
+    pub fn arrive(&mut self, in_system: u64) -> u64 {
+        let number = self.arrived;
+        self.fifths[((number * 5 / self.tasks) as usize).min(4)] += in_system as f64;
+        self.arrived += 1;
+        number
+    }
+
+    /// Task `number` took `ticks`.
+    #[inline]
+    pub fn done(&mut self, number: u64, ticks: u64) {
+        if number < self.warmup {
+            return;
+        }
+        let batch = (number - self.warmup) * BATCHES as u64 / (self.tasks - self.warmup).max(1);
+        let batch = &mut self.batches[(batch as usize).min(BATCHES - 1)];
+        batch.responses.saturating_record(ticks);
+        batch.sum += ticks as f64;
+    }
+
+    /// Tasks that arrived.
+    #[must_use]
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// The batches, and the mean number of tasks in the system in each fifth.
+    #[must_use]
+    pub fn finish(self) -> (Vec<Batch>, [f64; 5]) {
+        let fifth = (self.tasks as f64 / 5.0).max(1.0);
+        (self.batches, self.fifths.map(|sum| sum / fifth))
+    }
+}
+
+/// The stated test of stability, over the mean number of tasks in the system in each fifth of the run:
+/// unstable when it grew from every fifth to the next after the first, by the end at least doubled
+/// since the second (steady growth triples it), and grew by more than one task a server meanwhile.
+#[must_use]
+pub fn grows(fifths: &[f64; 5], servers: usize) -> bool {
+    let steadily = fifths[1..].windows(2).all(|pair| pair[1] > pair[0]);
+    steadily && fifths[4] > 2.0 * fifths[1] && fifths[4] - fifths[1] > servers as f64
+}
+
+/// Half the width of the 95% confidence interval of the mean of independent `values`, by Student's t;
+/// not a number when there are fewer than two.
+#[must_use]
+pub fn ci95(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    if values.len() < 2 {
+        return f64::NAN;
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    student_975(values.len() - 1) * (variance / n).sqrt()
+}
+
+/// The 97.5% quantile of Student's t.
+fn student_975(freedom: usize) -> f64 {
+    const TABLE: [f64; 12] =
+        [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
+    // Beyond the table, the expansion 1.96 + 2.4 / freedom is good to half a per cent.
+    TABLE.get(freedom.max(1) - 1).copied().unwrap_or(1.96 + 2.4 / freedom as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warm_up_is_left_out_and_batches_are_equal() {
+        let mut recorder = Recorder::new(1000, 0.1);
+        for _ in 0..1000 {
+            let number = recorder.arrive(0);
+            recorder.done(number, 1 + number);
+        }
+        let (batches, _) = recorder.finish();
+        assert!(batches.iter().all(|batch| batch.responses.len() == 90));
+        assert_eq!(batches[0].sum, (101..=190).sum::<u64>() as f64);
+    }
+
+    #[test]
+    fn growth_is_told_from_noise() {
+        assert!(grows(&[50.0, 150.0, 250.0, 350.0, 450.0], 100));
+        assert!(!grows(&[80.0, 100.0, 99.0, 101.0, 102.0], 100));
+        assert!(!grows(&[0.0, 1.0, 2.0, 3.0, 4.0], 100));
+    }
+
+    #[test]
+    fn confidence_by_students_t() {
+        assert!((ci95(&[1.0, 3.0]) - 12.706).abs() < 1e-9);
+        assert!(ci95(&[1.0]).is_nan());
+    }
+}
