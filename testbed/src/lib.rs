@@ -1,5 +1,6 @@
 //! Emulated rack, simulator, demo and comparisons.
 #![forbid(unsafe_code)]
 
+pub mod drive;
 pub mod rack;
 pub mod sim;

@@ -2,7 +2,10 @@
 
 #[cfg(feature = "dpdk")]
 mod devices;
+mod drive;
 mod rack;
+#[cfg(feature = "dpdk")]
+mod rig;
 
 use std::error::Error;
 
@@ -24,6 +27,9 @@ pub struct Cli {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Drive a leaf from both sides: load generator and rack in one loop on one core
+    #[command(after_help = drive::EXAMPLE)]
+    Drive(drive::Arguments),
     /// Emulate a rack of workers on a port
     #[command(after_help = rack::EXAMPLE)]
     Rack(rack::Arguments),
@@ -37,6 +43,7 @@ pub type Failure = Box<dyn Error>;
 /// Carries out a command; false when the result is not to be believed.
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
+        Command::Drive(arguments) => drive::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Sim(arguments) => {
             sim::run(*arguments, &mut std::io::stdout().lock())?;
@@ -56,7 +63,7 @@ pub enum Format {
 
 /// What a command says that needs ports of DPDK and has none.
 #[cfg(not(feature = "dpdk"))]
-fn without_dpdk() -> Result<bool, Failure> {
+fn without_dpdk<T>() -> Result<T, Failure> {
     Err("built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)".into())
 }
 

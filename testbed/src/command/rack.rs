@@ -1,7 +1,9 @@
 //! `wedjat-testbed rack`: a rack of workers on a port of its own.
 
 use clap::Args;
-use wedjat_testbed::rack::{Layout, Options, Outage, Servers};
+#[cfg(feature = "dpdk")]
+use wedjat_testbed::rack::Options;
+use wedjat_testbed::rack::{Layout, Outage, Servers};
 
 use super::{Failure, Format, seconds};
 
@@ -64,6 +66,7 @@ impl RackArguments {
     }
 
     /// How the rack behaves.
+    #[cfg(feature = "dpdk")]
     pub fn options(&self, udp_port: u16, seed: u64) -> Options {
         Options {
             udp_port,

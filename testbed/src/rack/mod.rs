@@ -288,6 +288,12 @@ impl<P: Port> Rack<P> {
         (0..self.layout.workers()).find(|place| self.layout.id(*place) == worker)
     }
 
+    /// Gives back the port; tasks still there are gone.
+    #[must_use]
+    pub fn into_port(self) -> P {
+        self.port
+    }
+
     /// Tasks at the workers, and replies that the device has not taken.
     #[must_use]
     pub fn outstanding(&self) -> usize {

@@ -1,0 +1,138 @@
+//! `wedjat-testbed drive`: generator and rack around a leaf, in one loop on one core.
+
+use std::net::Ipv4Addr;
+
+use clap::Args;
+use wedjat_pktgen::arrival::Arrivals;
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::rate::Rate;
+use wedjat_pktgen::service::Service;
+
+use super::rack::RackArguments;
+use super::{Failure, Format, seconds};
+
+/// Shown behind the help.
+pub const EXAMPLE: &str =
+    "Example, a leaf on two memif devices, 32 workers at 80% of their capacity:
+  wedjat-testbed drive --rate 80% --service 'exp(100us)' --workers 32 --duration 5s \\
+    --client-device net_memif0,role=client,socket=/tmp/leaf-c.sock,socket-abstract=no \\
+    --worker-device net_memif1,role=client,id=1,socket=/tmp/leaf-w.sock,socket-abstract=no
+Service times and arrivals: see `wedjat-pktgen run --help`.";
+
+/// The command line of `drive`.
+#[derive(Args, Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+pub struct Arguments {
+    /// Tasks a second, as in 200k, or per cent of what the workers can do, as in 80%
+    #[arg(long)]
+    rate: Rate,
+    /// Service times
+    #[arg(long, default_value = "exp(100us)")]
+    service: Service,
+    /// Arrivals
+    #[arg(long, default_value = "poisson")]
+    arrivals: Arrivals,
+    /// Measured time
+    #[arg(long, default_value = "5s", value_parser = seconds)]
+    duration: f64,
+    /// Time before that, sent but not measured
+    #[arg(long, default_value = "500ms", value_parser = seconds)]
+    warmup: f64,
+    /// Wait so long at most for answers after the last task
+    #[arg(long, default_value = "1s", value_parser = seconds)]
+    drain: f64,
+    /// All random streams follow from this
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The leaf's address on the clients' side
+    #[arg(long, default_value = "10.0.1.1")]
+    dst: Ipv4Addr,
+    /// The generator's address
+    #[arg(long, default_value = "10.0.1.100")]
+    src: Ipv4Addr,
+    /// Worker pool
+    #[arg(long, default_value_t = 1)]
+    pool: u16,
+    /// The leaf's UDP port
+    #[arg(long, default_value_t = wedjat::wire::task::UDP_PORT)]
+    udp_port: u16,
+    /// EAL device on the clients' side, with its arguments to create it
+    #[arg(long)]
+    client_device: String,
+    /// EAL device on the workers' side
+    #[arg(long)]
+    worker_device: String,
+    #[command(flatten)]
+    rack: RackArguments,
+    /// Run on this CPU
+    #[arg(long)]
+    core: Option<usize>,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// EAL arguments
+    #[arg(last = true)]
+    eal: Vec<String>,
+}
+
+impl Arguments {
+    fn load(&self) -> Result<Load, Failure> {
+        let workers = u32::from(self.rack.workers);
+        let rate_pps = self.rate.pps(Some(workers), self.service.mean_ns())?;
+        Ok(Load {
+            arrivals: self.arrivals,
+            warmup_s: self.warmup,
+            duration_s: self.duration,
+            drain_s: self.drain,
+            seed: self.seed,
+            ..Load::new(rate_pps, self.service.clone())
+        })
+    }
+}
+
+/// Drives the leaf; false when the run is not to be believed.
+#[cfg(not(feature = "dpdk"))]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    arguments.rack.layout()?;
+    arguments.load()?.self_test()?;
+    super::without_dpdk()
+}
+
+/// Drives the leaf; false when the run is not to be believed.
+#[cfg(feature = "dpdk")]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    use super::devices;
+    use super::rig::{Ends, Rig};
+
+    let layout = arguments.rack.layout()?;
+    let load = arguments.load()?;
+    load.self_test()?;
+    let ends = Ends {
+        src: arguments.src,
+        dst: arguments.dst,
+        udp_port: arguments.udp_port,
+        pool: arguments.pool,
+        layout,
+        options: arguments.rack.options(arguments.udp_port, arguments.seed),
+        outages: arguments.rack.outages.clone(),
+        core: arguments.core,
+    };
+    let stop = devices::stop_on_signals()?;
+    let mut rig = Rig::open(
+        &arguments.eal,
+        &arguments.client_device,
+        &arguments.worker_device,
+        arguments.rack.outstanding_max,
+    )?;
+    rig.wait_for_peer(&stop, || Ok(()))?;
+    let (report, rack) = rig.offer(&load, &ends, &stop)?;
+    match arguments.format {
+        Format::Text => println!("{report}\n{rack}"),
+        Format::Json => {
+            let mut json = serde_json::to_value(&report)?;
+            json["rack"] = serde_json::to_value(&rack)?;
+            println!("{}", serde_json::to_string_pretty(&json)?);
+        }
+    }
+    Ok(report.valid)
+}

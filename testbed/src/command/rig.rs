@@ -1,0 +1,197 @@
+//! Generator and rack on two DPDK devices of this process, with the leaf between them in another.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use wedjat::io::dpdk::{self, Device, Eal, PoolHandle, QueuePort};
+use wedjat::wire::ether::Mac;
+use wedjat_pktgen::engine::{Generator, Phase};
+use wedjat_pktgen::latency::LatencySummary;
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::report::Report;
+use wedjat_pktgen::target::Target;
+use wedjat_testbed::drive;
+use wedjat_testbed::rack::{self, Layout, Options, Outage, Rack};
+
+use super::Failure;
+use super::devices::{self, Environment};
+
+/// The virtual device that receives what it sends: where the floor is measured.
+const FLOOR_DEVICE: &str = "net_ring_floor";
+/// The floor is measured for so long.
+const FLOOR_S: f64 = 0.25;
+/// Links have so long to come up.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What stands at either end of the leaf.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// The generator's address.
+    pub src: Ipv4Addr,
+    /// The leaf's address on the clients' side.
+    pub dst: Ipv4Addr,
+    /// The UDP port of tasks.
+    pub udp_port: u16,
+    /// Worker pool.
+    pub pool: u16,
+    /// The rack's workers.
+    pub layout: Layout,
+    /// How the rack behaves.
+    pub options: Options,
+    /// Workers that die and come back.
+    pub outages: Vec<Outage>,
+    /// The CPU for both.
+    pub core: Option<usize>,
+}
+
+/// Both devices, open.
+pub struct Rig {
+    // Ports before their devices, those before the pool and EAL: dropped in this order.
+    client_port: Option<QueuePort>,
+    worker_port: Option<QueuePort>,
+    floor: Option<LatencySummary>,
+    client: Device,
+    worker: Device,
+    environment: Environment,
+    runs: u32,
+}
+
+impl Rig {
+    /// Opens both devices, with buffers for so many outstanding tasks.
+    pub fn open(
+        eal: &[String],
+        client: &str,
+        worker: &str,
+        outstanding_max: u32,
+    ) -> Result<Self, Failure> {
+        let mut eal = eal.to_vec();
+        eal.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
+        let environment = Environment::start(&eal, &[client, worker], outstanding_max)?;
+        let (client, client_port) = environment.open(client)?;
+        let (worker, worker_port) = environment.open(worker)?;
+        Ok(Self {
+            client_port: Some(client_port),
+            worker_port: Some(worker_port),
+            floor: None,
+            client,
+            worker,
+            environment,
+            runs: 0,
+        })
+    }
+
+    /// Waits for the leaf at the other end of both devices; `alive` says why there is no use in waiting on.
+    pub fn wait_for_peer(
+        &self,
+        stop: &AtomicBool,
+        mut alive: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let start = Instant::now();
+        let down = || [&self.client, &self.worker].into_iter().find(|device| !device.link().up);
+        while let Some(device) = down() {
+            alive()?;
+            if stop.load(Ordering::Relaxed) {
+                return Err("stopped before the leaf was there".into());
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!(
+                    "device {} has had no link for {} s: is the leaf running at the other end?",
+                    device.name(),
+                    PATIENCE.as_secs()
+                )
+                .into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Offers one load, from warm-up to drain. The verdict in the generator's report is that over both.
+    pub fn offer(
+        &mut self,
+        load: &Load,
+        ends: &Ends,
+        stop: &AtomicBool,
+    ) -> Result<(Report, rack::Report), Failure> {
+        let load = Load { run: self.runs, ..load.clone() };
+        self.runs += 1;
+        let mut manifest = Manifest::new(&load, SystemTime::now());
+        manifest.dpdk = Some(dpdk::version());
+        manifest.config.device = Some(self.client.name().to_owned());
+        let (generator, rack) = self.set_up(&load, ends)?;
+        // A thread of its own, so that the calling thread and the processes it starts may use every CPU.
+        let eal = &self.environment.eal;
+        let (generator, rack) = std::thread::scope(|scope| {
+            let running = scope.spawn(|| run(generator, rack, ends, eal, stop));
+            running.join().map_err(|_| Failure::from("generator and rack have panicked"))
+        })??;
+        let resolved = generator.phase() != Phase::Unresolved;
+        let (port, _, tally) = generator.into_parts();
+        self.client_port = Some(port);
+        let rack_report = rack.report();
+        self.worker_port = Some(rack.into_port());
+        if !resolved {
+            return Err(format!(
+                "{} does not answer ARP on {}: is that the leaf's address on the clients' side?",
+                ends.dst,
+                self.client.name()
+            )
+            .into());
+        }
+        let mut report = Report::new(&load, &tally, self.floor, manifest);
+        drive::judge(&mut report, &rack_report);
+        Ok((report, rack_report))
+    }
+
+    fn set_up(&mut self, load: &Load, ends: &Ends) -> Result<Both, Failure> {
+        if self.floor.is_none() {
+            self.floor = Some(self.measure_floor(load, ends.core)?);
+        }
+        let hz = self.environment.eal.ticks_hz() as f64;
+        let usual = Target::new(Mac(self.client.mac()), ends.src.to_bits(), ends.dst.to_bits());
+        let target = Target { udp_port: ends.udp_port, pool: ends.pool, ..usual };
+        let gone = "an earlier run has not given its ports back";
+        let pool = self.environment.pool.handle();
+        let port = self.client_port.take().ok_or(gone)?;
+        let generator = Generator::new(load, &target, 0, hz, port, pool)?;
+        let port = self.worker_port.take().ok_or(gone)?;
+        let mac = Mac(self.worker.mac());
+        Ok((generator, Rack::new(port, mac, ends.layout, ends.options.clone(), hz)))
+    }
+
+    /// Once is enough: it is a figure of this process and machine.
+    fn measure_floor(&self, load: &Load, core: Option<usize>) -> Result<LatencySummary, Failure> {
+        let (_device, mut port) = self.environment.open(FLOOR_DEVICE)?;
+        let (eal, pool) = (&self.environment.eal, self.environment.pool.handle());
+        let measured = std::thread::scope(|scope| {
+            let measuring = scope.spawn(|| {
+                devices::pin(core);
+                let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+                let hz = eal.ticks_hz() as f64;
+                let measure = wedjat_pktgen::floor::measure;
+                measure(load, FLOOR_S, &mut port, pool, hz, || eal.now())
+                    .map_err(|error| error.to_string())
+            });
+            measuring.join().map_err(|_| Failure::from("measuring the floor has panicked"))
+        })?;
+        Ok(measured?.response().summary())
+    }
+}
+
+type Both = (Generator<QueuePort, PoolHandle>, Rack<QueuePort>);
+
+fn run(
+    mut generator: Generator<QueuePort, PoolHandle>,
+    mut rack: Rack<QueuePort>,
+    ends: &Ends,
+    eal: &Eal,
+    stop: &AtomicBool,
+) -> Result<Both, String> {
+    devices::pin(ends.core);
+    let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+    let hz = eal.ticks_hz() as f64;
+    drive::run(&mut generator, &mut rack, &ends.outages, hz, || eal.now(), stop);
+    Ok((generator, rack))
+}

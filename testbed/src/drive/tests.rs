@@ -1,0 +1,170 @@
+use super::*;
+use std::net::Ipv4Addr;
+use std::time::SystemTime;
+use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+use wedjat::io::{Buf, Burst};
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task;
+use wedjat::wire::udp::{self, Flow};
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::target::Target;
+
+use crate::rack::{Layout, Options};
+
+const CLIENT: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
+const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
+const LEAF_IP: u32 = 0x0A00_0101;
+/// One tick is one nanosecond; each look at the clock takes some.
+const HZ: f64 = 1e9;
+const TICKS_PER_LOOK: u64 = 70;
+
+/// The simplest scheduler there is: one worker after the other. It polls before every look at the clients' wire.
+struct Forwarder {
+    clients: RingPort,
+    workers: RingPort,
+    layout: Layout,
+    next: u16,
+}
+
+impl Forwarder {
+    fn poll(&mut self) {
+        let mut burst = Burst::new();
+        self.clients.rx_burst(&mut burst);
+        for mut frame in burst.drain(..) {
+            match ether::ether_type(frame.bytes()) {
+                ether::ARP => {
+                    let packet = arp::Packet::parse(frame.bytes()).unwrap();
+                    packet.answer(LEAF).emit(frame.bytes_mut(), packet.sender_mac);
+                    assert_eq!(self.clients.tx_burst(&mut [frame].into_iter().collect()), 1);
+                }
+                _ => self.forward(frame),
+            }
+        }
+        self.workers.rx_burst(&mut burst);
+        let back = burst.len();
+        assert_eq!(self.clients.tx_burst(&mut burst), back);
+    }
+
+    fn forward(&mut self, mut frame: Frame) {
+        let datagram = udp::parse(frame.bytes(), false).unwrap();
+        let worker = self.next;
+        self.next = (self.next + 1) % self.layout.workers();
+        let (server, _, _) = self
+            .layout
+            .servers()
+            .find(|(_, first, last)| (*first..=*last).contains(&worker))
+            .unwrap();
+        let payload = datagram.payload()..usize::from(datagram.end);
+        let len = payload.len();
+        let _ = task::choose(&mut frame.bytes_mut()[payload], worker, 0);
+        let flow = Flow {
+            src_mac: LEAF,
+            dst_mac: RACK,
+            src: datagram.src,
+            dst: server.to_bits(),
+            src_port: datagram.src_port,
+            dst_port: datagram.dst_port,
+        };
+        flow.emit(frame.bytes_mut(), len);
+        assert_eq!(self.workers.tx_burst(&mut [frame].into_iter().collect()), 1);
+    }
+}
+
+/// The clients' end of the wire; the forwarder works whenever somebody looks.
+struct Through {
+    port: RingPort,
+    forwarder: Forwarder,
+}
+
+impl Port for Through {
+    type Buf = Frame;
+
+    fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
+        self.forwarder.poll();
+        self.port.rx_burst(burst)
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
+        let sent = self.port.tx_burst(burst);
+        self.forwarder.poll();
+        sent
+    }
+}
+
+fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report, usize) {
+    let pool = FramePool::new(8192, 160);
+    let (client, leaf_clients) = ring::pair(4096, &pool);
+    let (leaf_workers, worker) = ring::pair(4096, &pool);
+    let layout = Layout::new("10.0.2.11+1".parse().unwrap(), workers, 0).unwrap();
+    let forwarder = Forwarder { clients: leaf_clients, workers: leaf_workers, layout, next: 0 };
+    let target = Target::new(CLIENT, Ipv4Addr::new(10, 0, 1, 99).to_bits(), LEAF_IP);
+    let through = Through { port: client, forwarder };
+    let mut generator = Generator::new(load, &target, 0, HZ, through, pool.clone()).unwrap();
+    let mut rack = Rack::new(worker, RACK, layout, options, HZ);
+    let mut ticks = 0;
+    let clock = || {
+        ticks += TICKS_PER_LOOK;
+        ticks
+    };
+    run(&mut generator, &mut rack, &[], HZ, clock, &AtomicBool::new(false));
+    let manifest = Manifest::new(load, SystemTime::UNIX_EPOCH);
+    let mut report = Report::new(load, generator.tally(), None, manifest);
+    let rack_report = rack.report();
+    judge(&mut report, &rack_report);
+    drop((generator, rack));
+    (report, rack_report, pool.in_use())
+}
+
+fn load(rate_pps: f64, service: &str) -> Load {
+    Load {
+        warmup_s: 0.01,
+        duration_s: 0.2,
+        drain_s: 0.05,
+        seed: 5,
+        ..Load::new(rate_pps, service.parse().unwrap())
+    }
+}
+
+#[test]
+fn one_worker_is_an_mm1_queue() {
+    let (report, rack, in_use) = driven(1, &load(100e3, "exp(5us)"), Options::default());
+    assert!(report.valid, "{report}");
+    assert_eq!((report.lost, report.sent, in_use), (0, report.answered, 0));
+    assert_eq!((rack.tasks, rack.outstanding), (rack.replies, 0));
+    assert_eq!(rack.dropped.len(), 0);
+    // M/M/1 at load 0.5: sojourn times are exponential with mean S / (1 - 0.5) = 10 us, and a look's delay or two.
+    assert!((report.response_us.mean.0 / 10.0 - 1.0).abs() < 0.1, "{report}");
+    let p99 = 10.0 * 100_f64.ln();
+    assert!((report.response_us.p99.0 / p99 - 1.0).abs() < 0.15, "{report}");
+    assert!((rack.service_mean_us / 5.0 - 1.0).abs() < 0.03, "{rack}");
+}
+
+#[test]
+fn evenly_dealt_fixed_tasks_never_wait() {
+    let load = Load { arrivals: "constant".parse().unwrap(), ..load(400e3, "fixed(9us)") };
+    let (report, _, in_use) = driven(4, &load, Options::default());
+    assert_eq!((report.lost, in_use), (0, 0));
+    assert!(report.response_us.p50.0 >= 9.0 && report.response_us.max.0 < 9.8, "{report}");
+}
+
+#[test]
+fn what_the_rack_loses_the_generator_misses() {
+    let options = Options { lose_share: 0.1, ..Options::default() };
+    let (report, rack, in_use) = driven(4, &load(200e3, "exp(5us)"), options);
+    assert_eq!(report.sent, report.answered + report.refused + report.lost);
+    // Those of the warm-up are in the rack's count only.
+    assert!(report.lost > 0 && report.lost <= rack.lost_replies, "{report}\n{rack}");
+    assert!(rack.balances());
+    assert_eq!(in_use, 0);
+}
+
+#[test]
+fn a_late_rack_makes_the_run_invalid() {
+    // Tasks of 500 ns: a turn of the loop is more than 5% of that.
+    let (report, rack, _) = driven(4, &load(200e3, "fixed(500ns)"), Options::default());
+    assert!(!rack.valid && !report.valid);
+    assert!(report.to_string().contains("INVALID: 1% of the rack's replies were late"), "{report}");
+}
