@@ -1,14 +1,18 @@
 //! wedjat: a software leaf scheduler for microsecond tasks.
 #![deny(unsafe_code)]
 
+pub mod config;
 pub mod doctor;
 pub mod io;
+#[cfg(feature = "dpdk")]
+pub mod launch;
 pub mod limits;
 pub mod policy;
 pub mod reason;
 pub mod role;
 pub mod stage;
 pub mod state;
+pub mod stats;
 pub mod wire;
 
 /// The revision of the sources, as git describes it; `unknown` outside a repository.

@@ -303,8 +303,13 @@ where
         self.originate(packet, port);
     }
 
-    /// The leaf stops: what it still holds is dropped and counted.
-    pub fn close(&mut self) {
+    /// The leaf stops: what it still holds is dropped and counted. Gives the ports back.
+    pub fn close(mut self) -> Vec<P> {
+        self.abandon_held();
+        self.ports.into_iter().collect()
+    }
+
+    fn abandon_held(&mut self) {
         while self.neighbourhood.abandon().is_some() {
             self.stages.counters().drop(DropReason::Shutdown, 1);
         }

@@ -163,7 +163,7 @@ impl Rig {
     }
 
     fn assert_accounted(&mut self) {
-        self.leaf.close();
+        self.leaf.abandon_held();
         for port in 0..2 {
             self.receive(port);
         }

@@ -1,0 +1,217 @@
+//! The command line of `wedjat`.
+
+mod state;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use wedjat::config::Config;
+use wedjat::policy::CATALOGUE;
+
+/// A software leaf scheduler for microsecond tasks, on DPDK.
+#[derive(Debug, Parser)]
+#[command(name = "wedjat", version = wedjat::REVISION)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a leaf scheduler until SIGINT, SIGTERM or the end of its duration.
+    #[command(after_help = "Example, with two virtual devices and no hugepages:
+  wedjat leaf --config leaf.toml --duration 5s --stats - -- \\
+      --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=/tmp/wedjat-c.sock \\
+      --vdev=net_memif1,role=server,id=1,socket=/tmp/wedjat-w.sock
+Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.")]
+    Leaf(LeafArguments),
+    /// Check a configuration without running it.
+    #[command(after_help = "Example:
+  wedjat check --config leaf.toml
+Exit status: 0 when it is right, 1 otherwise, with every fault's file, line and key.")]
+    Check(CheckArguments),
+    /// Check this machine: libraries, drivers, hugepages, permissions, cores, ports.
+    #[command(after_help = "Example:
+  wedjat doctor --config leaf.toml -- --no-huge --no-pci
+Exit status: 1 when a start would fail.")]
+    Doctor(DoctorArguments),
+    /// Print a leaf's shared state, while it runs or after.
+    #[command(after_help = "Example:
+  wedjat state /dev/shm/wedjat-leaf1 --json")]
+    State(StateArguments),
+    /// List the scheduling policies.
+    #[command(after_help = "Example:
+  wedjat policies")]
+    Policies,
+}
+
+#[derive(Debug, Args)]
+struct LeafArguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Stop by itself after this time, as in 5s or 500ms.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Write the account as JSON to this file at the end; `-` is standard output, and lines then go
+    /// to standard error.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Record all packets, for looking into a problem: writes FILE.port0.core0.pcap and so on. Slow.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Arguments for EAL.
+    #[arg(last = true, value_name = "EAL ARGUMENTS")]
+    eal: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct CheckArguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct DoctorArguments {
+    /// The configuration that is to be started.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The arguments for EAL that are to be used.
+    #[arg(last = true, value_name = "EAL ARGUMENTS")]
+    eal: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct StateArguments {
+    /// The state file, `leaf.state` of the configuration.
+    file: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+type Outcome = Result<ExitCode, Box<dyn Error>>;
+
+/// Does what the command line says.
+pub fn run(arguments: Arguments) -> Outcome {
+    match arguments.command {
+        Command::Leaf(arguments) => leaf(&arguments),
+        Command::Check(arguments) => check(&arguments),
+        Command::Doctor(arguments) => doctor(&arguments),
+        Command::State(arguments) => state::show(&arguments.file, arguments.json),
+        Command::Policies => policies(),
+    }
+}
+
+fn check(arguments: &CheckArguments) -> Outcome {
+    let config = Config::load(&arguments.config)?;
+    let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
+    print(&format!(
+        "{}: right: leaf {} with {} ports, {} pools, {} servers, {workers} workers on {} cores\n",
+        arguments.config.display(),
+        config.leaf.id,
+        config.ports.len(),
+        config.pools.len(),
+        config.servers.len(),
+        config.leaf.cores.len(),
+    ))
+}
+
+fn doctor(arguments: &DoctorArguments) -> Outcome {
+    use wedjat::doctor;
+    let mut request = doctor::Request { eal: arguments.eal.clone(), ..doctor::Request::default() };
+    if let Some(path) = &arguments.config {
+        let config = Config::load(path)?;
+        request.cores = config.leaf.cores.clone();
+        request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
+        request.state = config.leaf.state;
+    }
+    let findings = doctor::run(&request);
+    print(&doctor::render(&findings))?;
+    Ok(if doctor::would_fail(&findings) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn policies() -> Outcome {
+    let mut text = String::new();
+    for entry in CATALOGUE {
+        let parameters: Vec<_> = entry
+            .parameters
+            .iter()
+            .map(|parameter| format!("{}={}", parameter.name, parameter.default))
+            .collect();
+        let name = match parameters.is_empty() {
+            true => entry.name.to_owned(),
+            false => format!("{}({})", entry.name, parameters.join(", ")),
+        };
+        text.push_str(&format!("{name:28} {}  [{}]\n", entry.summary, entry.source));
+    }
+    print(&text)
+}
+
+/// Writes to standard output; a reader that has gone is no fault of ours.
+fn print(text: &str) -> Outcome {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn leaf(arguments: &LeafArguments) -> Outcome {
+    Config::load(&arguments.config)?;
+    Err("built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)".into())
+}
+
+#[cfg(feature = "dpdk")]
+fn leaf(arguments: &LeafArguments) -> Outcome {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use wedjat::launch::{self, Options};
+
+    let config = Config::load(&arguments.config)?;
+    let to_stdout = arguments.stats.as_deref() == Some(Path::new("-"));
+    if let Some(path) = arguments.stats.as_deref().filter(|_| !to_stdout) {
+        // Better refused now than after the run.
+        write_file(path, b"")?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second signal ends the process at once, the first in order.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let options = Options {
+        duration: arguments.duration,
+        eal: arguments.eal.clone(),
+        pcap: arguments.pcap.clone(),
+    };
+    let say = |text: &str| {
+        if to_stdout {
+            eprintln!("{text}");
+        } else {
+            let _ = print(&format!("{text}\n"));
+        }
+    };
+    let account = launch::run(&config, &options, &stop, say)?;
+    say(account.to_string().trim_end());
+    let json = serde_json::to_string_pretty(&account)?;
+    match arguments.stats.as_deref() {
+        Some(_) if to_stdout => drop(print(&format!("{json}\n"))?),
+        Some(path) => write_file(path, json.as_bytes())?,
+        None => {}
+    }
+    Ok(if account.balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(feature = "dpdk")]
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+    std::fs::write(path, bytes).map_err(|error| {
+        format!("--stats {}: {error}; name a file that can be written", path.display()).into()
+    })
+}

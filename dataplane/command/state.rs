@@ -1,0 +1,75 @@
+//! `wedjat state`: a leaf's shared state as text or JSON.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use wedjat::state::Snapshot;
+use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
+
+use super::Outcome;
+
+/// Prints the state file at `path`.
+pub fn show(path: &Path, json: bool) -> Outcome {
+    let snapshot = Snapshot::open(path)?;
+    if json {
+        return super::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
+    }
+    super::print(&text(&snapshot))
+}
+
+fn text(snapshot: &Snapshot) -> String {
+    let mut out = String::new();
+    let ended = if snapshot.running { "" } else { ", ended" };
+    let _ = writeln!(
+        out,
+        "leaf {}  pid {}{ended}  seed {}  {} cores",
+        snapshot.node,
+        snapshot.pid,
+        snapshot.seed,
+        snapshot.cores.len()
+    );
+    for pool in &snapshot.pools {
+        pool_text(&mut out, pool);
+    }
+    for (index, core) in snapshot.cores.iter().enumerate() {
+        core_text(&mut out, index, core);
+    }
+    for host in &snapshot.neighbours {
+        let mac = host.mac.as_deref().unwrap_or("not resolved");
+        let _ = writeln!(out, "neighbour {} on port {}: {mac}", host.address, host.port);
+    }
+    out
+}
+
+fn pool_text(out: &mut String, pool: &PoolSnapshot) {
+    let _ =
+        writeln!(out, "pool {}  policy {}  {} workers", pool.id, pool.policy, pool.members.len());
+    for (core, idle) in pool.idle.iter().enumerate() {
+        let idle: Vec<_> = idle.iter().map(u16::to_string).collect();
+        let _ = writeln!(out, "  idle list of core {core}: [{}]", idle.join(" "));
+    }
+    let _ = writeln!(out, "  worker  server           load  drift by core  outstanding  reports");
+    for member in &pool.members {
+        let drift: Vec<_> = member.drift.iter().map(f64::to_string).collect();
+        let _ = writeln!(
+            out,
+            "  {:6}  {:15}  {:4}  {:13}  {:11}  {:7}",
+            member.worker,
+            member.server,
+            member.load,
+            drift.join(" "),
+            member.outstanding,
+            member.reports
+        );
+    }
+}
+
+fn core_text(out: &mut String, index: usize, core: &CoreSnapshot) {
+    let _ = writeln!(out, "core {index}");
+    for (name, count) in &core.counters {
+        let _ = writeln!(out, "  {name:20} {count}");
+    }
+    for (name, count) in &core.drops {
+        let _ = writeln!(out, "  dropped {name:20} {count}");
+    }
+}

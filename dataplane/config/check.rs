@@ -1,0 +1,335 @@
+//! Values that TOML can't judge: addresses, ranges, and what must fit together.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use toml::Spanned;
+
+use super::raw::{self, line_of};
+use super::{Config, Fault, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids};
+use crate::limits::{CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, WORKER_ID_MAX};
+use crate::stage::{PortAddress, Side};
+use crate::wire::ether::Mac;
+use crate::wire::task::UDP_PORT;
+
+/// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
+const MBUFS: u32 = 16_383;
+/// Slots of a queue unless configured.
+const QUEUE_SLOTS: u16 = 1024;
+/// Time after which a multi-packet task is forgotten unless configured.
+const CONNECTION_TIMEOUT_MS: u64 = 100;
+
+/// Collects faults with their places.
+struct Faults<'a> {
+    text: &'a str,
+    all: Vec<Fault>,
+}
+
+impl Faults<'_> {
+    fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
+        let line = line_of(self.text, at.span().start);
+        self.push(line, key, found.to_string(), allowed);
+    }
+
+    fn whole(&mut self, key: &str, found: &str, allowed: &str) {
+        self.push(0, key, found.to_owned(), allowed);
+    }
+
+    fn push(&mut self, line: usize, key: &str, found: String, allowed: &str) {
+        self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
+    }
+
+    fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
+        at.get_ref().parse().unwrap_or_else(|_| {
+            self.note(at, key, quoted(at), "an IPv4 address such as 10.0.2.11");
+            Ipv4Addr::UNSPECIFIED
+        })
+    }
+
+    fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
+        let at = at?;
+        let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| !mac.is_group());
+        if mac.is_none() {
+            let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
+            self.note(at, key, quoted(at), allowed);
+        }
+        mac
+    }
+
+    fn within<T: PartialOrd + Copy + ToString>(
+        &mut self,
+        at: Option<&Spanned<T>>,
+        key: &str,
+        default: T,
+        (least, most): (T, T),
+    ) -> T {
+        let Some(at) = at else {
+            return default;
+        };
+        let value = *at.get_ref();
+        if value < least || value > most {
+            let allowed = format!("{} to {}", least.to_string(), most.to_string());
+            self.note(at, key, value.to_string(), &allowed);
+        }
+        value
+    }
+}
+
+fn quoted(at: &Spanned<String>) -> String {
+    format!("`{}`", at.get_ref())
+}
+
+/// The checked configuration, or all its faults in order of lines.
+pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
+    let mut faults = Faults { text, all: Vec::new() };
+    let leaf = leaf(&mut faults, &raw.leaf);
+    let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
+    let pools: Vec<_> = raw.pool.iter().filter_map(|pool| self::pool(&mut faults, pool)).collect();
+    let servers: Vec<_> =
+        raw.server.iter().map(|server| self::server(&mut faults, server)).collect();
+    ports_together(&mut faults, &raw, &ports);
+    pools_together(&mut faults, &raw);
+    servers_together(&mut faults, &raw, &ports, &servers);
+    if faults.all.is_empty() {
+        return Ok(Config {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            leaf,
+            ports,
+            pools,
+            servers,
+        });
+    }
+    faults.all.sort_by_key(|fault| (fault.line == 0, fault.line));
+    Err(faults.all)
+}
+
+fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
+    let id = faults.within(Some(&raw.id), "leaf.id", 0, (0, 0x7FFE));
+    let cores = raw.cores.get_ref();
+    if cores.is_empty() || cores.len() > CORES_MAX {
+        let allowed = format!("1 to {CORES_MAX} CPU numbers");
+        faults.note(&raw.cores, "leaf.cores", format!("{} cores", cores.len()), &allowed);
+    }
+    if let Some(core) = duplicate(cores.iter()) {
+        faults.note(&raw.cores, "leaf.cores", format!("{core} twice"), "each CPU once");
+    }
+    LeafConfig {
+        id,
+        udp_port: faults.within(raw.udp_port.as_ref(), "leaf.udp_port", UDP_PORT, (1, u16::MAX)),
+        cores: cores.clone(),
+        state: raw.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
+        seed: raw.seed,
+        mbufs: faults.within(raw.mbufs.as_ref(), "leaf.mbufs", MBUFS, (1023, 1 << 22)),
+        connections: faults.within(
+            raw.connections.as_ref(),
+            "leaf.connections",
+            CONNECTIONS,
+            (8, 1 << 24),
+        ),
+        connection_timeout_ms: faults.within(
+            raw.connection_timeout_ms.as_ref(),
+            "leaf.connection_timeout_ms",
+            CONNECTION_TIMEOUT_MS,
+            (1, 3_600_000),
+        ),
+    }
+}
+
+fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
+    if raw.device.get_ref().is_empty() {
+        let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
+        faults.note(&raw.device, "port.device", "nothing", allowed);
+    }
+    let (ip, prefix) = network(raw.ip.get_ref()).unwrap_or_else(|| {
+        let allowed = "an address with its prefix such as 10.0.1.1/24";
+        faults.note(&raw.ip, "port.ip", quoted(&raw.ip), allowed);
+        (Ipv4Addr::UNSPECIFIED, 0)
+    });
+    let gateway = raw.gateway.as_ref().map(|gateway| {
+        let address = faults.address(gateway, "port.gateway");
+        if !reaches(ip, prefix, address) || address == ip {
+            let allowed = format!("another address in {ip}/{prefix}");
+            faults.note(gateway, "port.gateway", quoted(gateway), &allowed);
+        }
+        address
+    });
+    let slots =
+        faults.within(raw.queue_slots.as_ref(), "port.queue_slots", QUEUE_SLOTS, (64, 32_768));
+    PortConfig {
+        device: raw.device.get_ref().clone(),
+        side: *raw.side.get_ref(),
+        ip,
+        prefix,
+        mac: faults.mac(raw.mac.as_ref(), "port.mac"),
+        gateway,
+        queue_slots: slots,
+    }
+}
+
+fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
+    let (ip, prefix) = text.split_once('/')?;
+    let ip: Ipv4Addr = ip.parse().ok()?;
+    let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
+    (!ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()).then_some((ip, prefix))
+}
+
+fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
+    let port = PortAddress {
+        mac: Mac::default(),
+        ip: ip.to_bits(),
+        prefix,
+        side: Side::Both,
+        gateway: None,
+    };
+    port.reaches(address.to_bits())
+}
+
+fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
+    match raw.policy.get_ref().parse() {
+        Ok(policy) => Some(PoolConfig { id: *raw.id.get_ref(), policy }),
+        Err(error) => {
+            let allowed = "a policy as `wedjat policies` lists them";
+            faults.note(&raw.policy, "pool.policy", error, allowed);
+            None
+        }
+    }
+}
+
+fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
+    let workers = ids::parse(raw.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
+        let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
+        faults.note(&raw.workers, "server.workers", found, &allowed);
+        Vec::new()
+    });
+    ServerConfig {
+        ip: faults.address(&raw.ip, "server.ip"),
+        mac: faults.mac(raw.mac.as_ref(), "server.mac"),
+        workers,
+        pool: *raw.pool.get_ref(),
+    }
+}
+
+fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = std::collections::BTreeSet::new();
+    for item in items {
+        if let Some(item) = seen.replace(item) {
+            return Some(item);
+        }
+    }
+    None
+}
+
+fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfig]) {
+    if ports.len() > PORTS_MAX {
+        let allowed = format!("at most {PORTS_MAX}");
+        faults.note(
+            &raw.port[PORTS_MAX].device,
+            "port",
+            format!("{} ports", ports.len()),
+            &allowed,
+        );
+    }
+    if !ports.iter().any(|port| port.side.has_clients()) {
+        let allowed = "at least one [[port]] with side = \"clients\" or \"both\"";
+        faults.whole("port.side", "no port on the clients' side", allowed);
+    }
+    if !ports.iter().any(|port| port.side.has_workers()) {
+        let allowed = "at least one [[port]] with side = \"workers\" or \"both\"";
+        faults.whole("port.side", "no port on the workers' side", allowed);
+    }
+    for (at, port) in raw.port.iter().enumerate() {
+        let earlier = &raw.port[..at];
+        if earlier.iter().any(|other| other.device.get_ref() == port.device.get_ref()) {
+            faults.note(&port.device, "port.device", quoted(&port.device), "each device once");
+        }
+        if !ports[at].ip.is_unspecified() && ports[..at].iter().any(|o| o.ip == ports[at].ip) {
+            faults.note(
+                &port.ip,
+                "port.ip",
+                quoted(&port.ip),
+                "an address of its own on each port",
+            );
+        }
+    }
+}
+
+fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
+    if raw.pool.is_empty() {
+        faults.whole("pool", "no [[pool]]", "at least one");
+    }
+    if raw.pool.len() > POOLS_MAX {
+        let found = format!("{} pools", raw.pool.len());
+        faults.note(&raw.pool[POOLS_MAX].id, "pool", found, &format!("at most {POOLS_MAX}"));
+    }
+    for (at, pool) in raw.pool.iter().enumerate() {
+        let id = *pool.id.get_ref();
+        if raw.pool[..at].iter().any(|other| *other.id.get_ref() == id) {
+            faults.note(&pool.id, "pool.id", format!("{id} again"), "each id once");
+        }
+        if !raw.server.iter().any(|server| *server.pool.get_ref() == id) {
+            let allowed = "at least one [[server]] with this pool";
+            faults.note(&pool.id, "pool.id", format!("pool {id} without workers"), allowed);
+        }
+    }
+}
+
+fn servers_together(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) {
+    let mut owners: BTreeMap<u16, Ipv4Addr> = BTreeMap::new();
+    for (at, (entry, server)) in raw.server.iter().zip(servers).enumerate() {
+        if !raw.pool.iter().any(|pool| *pool.id.get_ref() == server.pool) {
+            let known: Vec<_> = raw.pool.iter().map(|pool| pool.id.get_ref().to_string()).collect();
+            let allowed = format!("a [[pool]]'s id: {}", known.join(", "));
+            faults.note(&entry.pool, "server.pool", server.pool, &allowed);
+        }
+        if servers[..at].iter().any(|other| other.ip == server.ip) && !server.ip.is_unspecified() {
+            // One address, two pools: a reply's worker id tells them apart.
+            let same_pool =
+                servers[..at].iter().any(|o| o.ip == server.ip && o.pool == server.pool);
+            if same_pool {
+                let allowed = "each address once a pool; list all its workers there";
+                faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
+            }
+        }
+        if ports.iter().any(|port| port.ip == server.ip) && !server.ip.is_unspecified() {
+            let allowed = "an address that is not the leaf's own";
+            faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
+        }
+        reachable(faults, &entry.ip, server, ports);
+        for &worker in &server.workers {
+            if let Some(owner) = owners.insert(worker, server.ip) {
+                let found = format!("worker {worker}, which server {owner} has");
+                let allowed = "each worker id once in all servers";
+                faults.note(&entry.workers, "server.workers", found, allowed);
+                break;
+            }
+        }
+    }
+    if owners.len() > MEMBERS_MAX {
+        let found = format!("{} workers", owners.len());
+        faults.whole("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
+    }
+}
+
+fn reachable(
+    faults: &mut Faults<'_>,
+    at: &Spanned<String>,
+    server: &ServerConfig,
+    ports: &[PortConfig],
+) {
+    let mut workers = ports.iter().filter(|port| port.side.has_workers()).peekable();
+    if workers.peek().is_none() || server.ip.is_unspecified() {
+        return; // noted already
+    }
+    if !workers.any(|port| reaches(port.ip, port.prefix, server.ip) || port.gateway.is_some()) {
+        let allowed =
+            "an address in the network of a port on the workers' side, or a `gateway` there";
+        faults.note(at, "server.ip", quoted(at), allowed);
+    }
+}

@@ -1,0 +1,45 @@
+//! Lists of ids as users write them: `0-31`, `0-7,16,20-23`.
+
+use std::ops::RangeInclusive;
+
+/// The ids in order, each once.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, String> {
+    let mut ids = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            text.trim()
+                .parse::<u16>()
+                .ok()
+                .filter(|id| allowed.contains(id))
+                .ok_or_else(|| format!("`{}` in `{text}`", part.trim()))
+        };
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(format!("`{part}`, which runs backwards"));
+        }
+        for id in first..=last {
+            if ids.contains(&id) {
+                return Err(format!("{id} twice in `{text}`"));
+            }
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn lists() {
+        assert_eq!(parse("0-2, 7,9-9", 0..=9), Ok(vec![0, 1, 2, 7, 9]));
+        for bad in ["", "a", "1-", "-1", "3-1", "1,1", "0-3,2", "10", "9-10", "1;2", "70000"] {
+            assert!(parse(bad, 0..=9).is_err(), "{bad}");
+        }
+    }
+}

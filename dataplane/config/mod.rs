@@ -1,0 +1,171 @@
+//! The leaf's configuration file: TOML, checked whole before anything starts.
+//!
+//! Every fault is found in one reading and reported with file, line, key, what was found and what is
+//! allowed.
+
+mod check;
+mod ids;
+mod raw;
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use crate::policy::PolicySpec;
+use crate::stage::Side;
+use crate::wire::ether::Mac;
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file it comes from.
+    pub path: PathBuf,
+    /// Its text, for a run's manifest.
+    pub text: String,
+    /// `[leaf]`.
+    pub leaf: LeafConfig,
+    /// `[[port]]`.
+    pub ports: Vec<PortConfig>,
+    /// `[[pool]]`.
+    pub pools: Vec<PoolConfig>,
+    /// `[[server]]`.
+    pub servers: Vec<ServerConfig>,
+}
+
+/// The leaf itself.
+#[derive(Clone, Debug)]
+pub struct LeafConfig {
+    /// Its id.
+    pub id: u16,
+    /// The UDP port of tasks.
+    pub udp_port: u16,
+    /// CPUs of the dispatcher cores.
+    pub cores: Vec<usize>,
+    /// The state file; memory of the process when none.
+    pub state: Option<PathBuf>,
+    /// Seed of all random streams; chosen at start when none.
+    pub seed: Option<u64>,
+    /// Packet buffers in all.
+    pub mbufs: u32,
+    /// Multi-packet tasks tracked by each core.
+    pub connections: usize,
+    /// After how long without a packet such a task is forgotten.
+    pub connection_timeout_ms: u64,
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// EAL's name of the device, or a PCI address.
+    pub device: String,
+    /// Who is there.
+    pub side: Side,
+    /// The leaf's address there.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
+    /// The leaf's MAC address there, if not the device's.
+    pub mac: Option<Mac>,
+    /// The router to other networks.
+    pub gateway: Option<Ipv4Addr>,
+    /// Slots of each receive and transmit queue.
+    pub queue_slots: u16,
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Its id.
+    pub id: u16,
+    /// Its policy.
+    pub policy: PolicySpec,
+}
+
+/// A worker server.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Its MAC address, if ARP need not find it.
+    pub mac: Option<Mac>,
+    /// Its workers' global ids.
+    pub workers: Vec<u16>,
+    /// The pool they serve.
+    pub pool: u16,
+}
+
+/// One fault of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Line of the file, from 1; 0 when it concerns the file as a whole.
+    pub line: usize,
+    /// The key, as in `server.ip`.
+    pub key: String,
+    /// What was found.
+    pub found: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+/// Why a configuration is refused: all its faults.
+#[derive(Clone, Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it, in order of lines.
+    pub faults: Vec<Fault>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, fault) in self.faults.iter().enumerate() {
+            if at > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}", self.path.display())?;
+            if fault.line > 0 {
+                write!(f, ":{}", fault.line)?;
+            }
+            if !fault.key.is_empty() {
+                write!(f, ": `{}`", fault.key)?;
+            }
+            write!(f, ": found {}; allowed: {}", fault.found, fault.allowed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// When it can't be read or has faults: all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
+            path: path.to_owned(),
+            faults: vec![Fault {
+                line: 0,
+                key: String::new(),
+                found: format!("a file that can't be read ({error})"),
+                allowed: "a readable TOML file".to_owned(),
+            }],
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Checks `text`, naming `path` in errors.
+    ///
+    /// # Errors
+    /// All the faults it has.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        let raw = toml::from_str::<raw::Config>(text)
+            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        check::config(path, text, raw).map_err(refuse)
+    }
+}
+
+#[cfg(test)]
+mod tests;

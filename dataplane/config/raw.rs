@@ -1,0 +1,100 @@
+//! The file as TOML has it: right keys and types, values not yet looked at.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::Fault;
+use crate::stage::Side;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub leaf: Leaf,
+    #[serde(default)]
+    pub port: Vec<Port>,
+    #[serde(default)]
+    pub pool: Vec<Pool>,
+    #[serde(default)]
+    pub server: Vec<Server>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leaf {
+    pub id: Spanned<u16>,
+    pub udp_port: Option<Spanned<u16>>,
+    pub cores: Spanned<Vec<usize>>,
+    pub state: Option<String>,
+    pub seed: Option<u64>,
+    pub mbufs: Option<Spanned<u32>>,
+    pub connections: Option<Spanned<usize>>,
+    pub connection_timeout_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    pub device: Spanned<String>,
+    pub side: Spanned<Side>,
+    pub ip: Spanned<String>,
+    pub mac: Option<Spanned<String>>,
+    pub gateway: Option<Spanned<String>>,
+    pub queue_slots: Option<Spanned<u16>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    pub id: Spanned<u16>,
+    pub policy: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    pub ip: Spanned<String>,
+    pub mac: Option<Spanned<String>>,
+    pub workers: Spanned<String>,
+    pub pool: Spanned<u16>,
+}
+
+/// The line, from 1, that holds the byte at `offset`.
+pub fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// What the TOML reader has to say, in our form.
+pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
+    let offset = error.span().map_or(0, |span| span.start);
+    let line = line_of(text, offset);
+    let message = error.message();
+    let (found, allowed) = message
+        .split_once(", expected ")
+        .unwrap_or((message, "the keys and values of the configuration reference"));
+    Fault {
+        line,
+        key: key_at(text, line),
+        found: found.trim_end().replace('\n', ", "),
+        allowed: allowed.trim_end().replace('\n', ", "),
+    }
+}
+
+/// The key that a line sets, with its table's name.
+fn key_at(text: &str, line: usize) -> String {
+    let mut table = "";
+    let mut key = "";
+    for content in text.lines().take(line) {
+        let content = content.trim();
+        if content.starts_with('[') {
+            table = content.split(']').next().unwrap_or_default().trim_matches('[').trim();
+            key = "";
+        } else {
+            key = content.split_once('=').map_or("", |(key, _)| key.trim());
+        }
+    }
+    match (table, key) {
+        (table, "") => table.to_owned(),
+        ("", key) => key.to_owned(),
+        (table, key) => format!("{table}.{key}"),
+    }
+}

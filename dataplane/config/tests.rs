@@ -1,0 +1,120 @@
+//! The reference configuration, and every kind of fault.
+
+use super::*;
+
+const GOOD: &str = r#"
+[leaf]
+id = 1
+udp_port = 1234
+cores = [1]
+state = "/dev/shm/wedjat-leaf1"
+seed = 7
+
+[[port]]
+device = "net_memif0"
+side = "clients"
+ip = "10.0.1.1/24"
+
+[[port]]
+device = "net_memif1"
+side = "workers"
+ip = "10.0.2.1/24"
+
+[[pool]]
+id = 1
+policy = "horus"
+
+[[server]]
+ip = "10.0.2.11"
+mac = "02:00:00:00:02:0b"
+workers = "0-31"
+pool = 1
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("leaf.toml"), text)
+}
+
+#[test]
+fn the_reference_is_read() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!((config.leaf.id, config.leaf.udp_port, &config.leaf.cores[..]), (1, 1234, &[1][..]));
+    assert_eq!(config.leaf.seed, Some(7));
+    assert_eq!((config.ports[0].ip, config.ports[0].prefix), (Ipv4Addr::new(10, 0, 1, 1), 24));
+    assert_eq!(config.ports[1].side, Side::Workers);
+    assert_eq!(config.pools[0].policy.to_string(), "horus");
+    assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
+    assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
+}
+
+/// Replaces one line and expects the error to name place, key, found and allowed.
+fn faulty(old: &str, new: &str, expected: &[&str]) {
+    assert!(GOOD.contains(old), "{old}");
+    let text = GOOD.replacen(old, new, 1);
+    let error = parse(&text).unwrap_err().to_string();
+    for part in expected {
+        assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
+    }
+}
+
+#[test]
+fn every_fault_names_its_place_and_what_is_allowed() {
+    faulty("id = 1\nudp", "id = 40000\nudp", &["leaf.toml:3", "leaf.id", "40000", "0 to 32766"]);
+    faulty("id = 1\nudp", "id = -1\nudp", &["leaf.toml:3", "leaf.id", "-1", "u16"]);
+    faulty("udp_port = 1234", "udp_port = 0", &["leaf.toml:4", "leaf.udp_port", "1 to 65535"]);
+    faulty("udp_port = 1234", "udpport = 1234", &["leaf.toml:4", "udpport", "udp_port"]);
+    faulty("cores = [1]", "cores = []", &["leaf.toml:5", "leaf.cores", "0 cores", "1 to 64"]);
+    faulty("cores = [1]", "cores = [1, 1]", &["leaf.cores", "1 twice", "each CPU once"]);
+    faulty("cores = [1]", "cores = \"1\"", &["leaf.toml:5", "leaf.cores", "string", "sequence"]);
+    faulty("cores = [1]\n", "", &["cores", "missing"]);
+    faulty("\"clients\"", "\"client\"", &["leaf.toml:11", "port.side", "client", "workers"]);
+    faulty("10.0.1.1/24", "10.0.1.1", &["leaf.toml:12", "port.ip", "10.0.1.1/24"]);
+    faulty("10.0.1.1/24", "10.0.1.1/33", &["leaf.toml:12", "port.ip", "/33"]);
+    faulty("10.0.2.1/24", "10.0.1.1/24", &["leaf.toml:17", "port.ip", "address of its own"]);
+    faulty("net_memif1", "net_memif0", &["leaf.toml:15", "port.device", "each device once"]);
+    faulty("\"workers\"", "\"clients\"", &["port.side", "no port on the workers' side"]);
+    faulty(
+        "policy = \"horus\"",
+        "policy = \"hours\"",
+        &["leaf.toml:21", "pool.policy", "hours", "horus,"],
+    );
+    faulty("10.0.2.11", "10.0.2", &["leaf.toml:24", "server.ip", "10.0.2`", "IPv4 address"]);
+    faulty("10.0.2.11", "10.0.3.11", &["leaf.toml:24", "server.ip", "10.0.3.11", "gateway"]);
+    faulty("10.0.2.11", "10.0.2.1", &["leaf.toml:24", "server.ip", "leaf's own"]);
+    faulty("02:00:00:00:02:0b", "02:00", &["leaf.toml:25", "server.mac", "02:00", "MAC"]);
+    faulty("02:00:00:00:02:0b", "ff:ff:ff:ff:ff:ff", &["server.mac", "unicast"]);
+    faulty("\"0-31\"", "\"0-40000\"", &["leaf.toml:26", "server.workers", "0 to 32766"]);
+    faulty("\"0-31\"", "\"31-0\"", &["server.workers", "backwards"]);
+    faulty("pool = 1\n", "pool = 2\n", &["leaf.toml:27", "server.pool", "2", "a [[pool]]'s id: 1"]);
+    faulty("pool = 1\n", "", &["server", "missing field `pool`"]);
+    faulty(
+        "id = 1\npolicy",
+        "id = 1\ncolour = 3\npolicy",
+        &["leaf.toml:21", "pool", "colour", "`id`"],
+    );
+    faulty("seed = 7", "seed = ", &["leaf.toml:7"]);
+    faulty("[leaf]", "[leaf", &["leaf.toml:2"]);
+}
+
+#[test]
+fn all_faults_are_told_at_once_in_order() {
+    let text = GOOD.replace("udp_port = 1234", "udp_port = 0").replace("0-31", "x");
+    let error = parse(&text).unwrap_err();
+    let lines: Vec<_> = error.faults.iter().map(|fault| fault.line).collect();
+    assert_eq!(lines, [4, 26]);
+}
+
+#[test]
+fn workers_are_unique_over_servers() {
+    let second = "\n[[server]]\nip = \"10.0.2.12\"\nworkers = \"31-40\"\npool = 1\n";
+    let error = parse(&format!("{GOOD}{second}")).unwrap_err().to_string();
+    assert!(error.contains("worker 31, which server 10.0.2.11 has"), "{error}");
+    let again = "\n[[server]]\nip = \"10.0.2.11\"\nworkers = \"32\"\npool = 1\n";
+    assert!(parse(&format!("{GOOD}{again}")).is_err());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::load(Path::new("no/such/leaf.toml")).unwrap_err().to_string();
+    assert!(error.contains("no/such/leaf.toml") && error.contains("can't be read"), "{error}");
+}

@@ -1,0 +1,419 @@
+//! Brings a configured leaf up on DPDK ports, runs it, and ends it in order: one thread per dispatcher core,
+//! the calling thread watches and reports.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::config::Config;
+use crate::io::Port;
+use crate::io::dpdk::{
+    self, Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool, PoolError,
+};
+use crate::io::dpdk::{PoolHandle, QueuePort};
+use crate::io::pcap::{CaptureError, Tap};
+use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::role::{Command, Leaf, leaf::Timing};
+use crate::stage::network::{NetworkError, ServerSpec};
+use crate::stage::{Connections, Network, PortAddress, Stages};
+use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::state::{Counters, StateError, Table};
+use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
+use crate::wire::ether::Mac;
+
+/// Commands that may wait for a core.
+const COMMANDS: usize = 1024;
+/// A stopping core ends when no packet came for so long.
+const QUIET: Duration = Duration::from_millis(20);
+/// A stopping core ends at the latest after so long.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+/// Between two looks of the watching thread at signals and time.
+const WATCH: Duration = Duration::from_millis(20);
+
+/// How to run, beyond the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Stop by itself after so long.
+    pub duration: Option<Duration>,
+    /// EAL's arguments.
+    pub eal: Vec<String>,
+    /// Record all packets in files of this name (with port and core appended).
+    pub pcap: Option<PathBuf>,
+}
+
+/// Why a leaf does not start or did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// EAL does not start.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// No mempool.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No state.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// No capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A core that is not there.
+    #[error("leaf.cores: this machine has no CPU {cpu} for this process; it may use {usable:?}")]
+    Cpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// Those there are.
+        usable: Vec<usize>,
+    },
+    /// A dispatcher thread ended early.
+    #[error("the dispatcher on CPU {cpu} failed: {reason}")]
+    Core {
+        /// Its CPU.
+        cpu: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Runs the leaf until `stop` is set or the duration is over; `report` gets a line a second.
+///
+/// # Errors
+/// When it can't start, or a core failed.
+pub fn run(
+    config: &Config,
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+    mut report: impl FnMut(&str),
+) -> Result<LeafStats, LaunchError> {
+    check_cpus(&config.leaf.cores)?;
+    let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
+    let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
+    let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
+    let seed = config.leaf.seed.unwrap_or_else(seed_of_the_moment);
+    let table = table(config, &eal, seed)?;
+    let (devices, mut queues) = open_devices(config, &eal, &mbufs)?;
+    let network = Arc::new(network(config, &devices, &table)?);
+    log::info!(
+        "leaf {} runs on {} cores with seed {seed}",
+        config.leaf.id,
+        config.leaf.cores.len()
+    );
+
+    let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
+    let mut cores = Vec::new();
+    let started = Instant::now();
+    for (index, &cpu) in config.leaf.cores.iter().enumerate() {
+        let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
+        let stages = stages(config, &eal, &network, &table, seed, index);
+        let setup = CoreSetup {
+            eal: eal.clone(),
+            cpu,
+            stages,
+            ports,
+            pool: mbufs.handle(),
+            commands: Arc::new(ArrayQueue::new(COMMANDS)),
+            stop: Arc::clone(stop),
+            pcap: options.pcap.clone().map(|path| (path, index)),
+        };
+        cores.push((cpu, spawn(setup)?));
+    }
+    drop(queues);
+    watch(options.duration, stop, &counters, &cores, started, &mut report);
+    stop.store(true, Release);
+    join(cores)?;
+    let seconds = started.elapsed().as_secs_f64();
+
+    let ports = devices.iter().map(port_stats).collect();
+    let manifest = manifest(config, &eal);
+    drop(devices); // returns the buffers that receive queues hold
+    let mut account = LeafStats::of(&Totals::read(&counters), seconds, manifest);
+    account.ports = ports;
+    account.mbufs_leaked = mbufs.in_use();
+    describe(&mut account, config, &network, seed);
+    Ok(account)
+}
+
+fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
+    let usable: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    match cores.iter().find(|cpu| !usable.contains(cpu)) {
+        Some(&cpu) => Err(LaunchError::Cpu { cpu, usable }),
+        None => Ok(()),
+    }
+}
+
+/// A seed for those who set none; it is logged and reported, so that the run can be repeated.
+fn seed_of_the_moment() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
+}
+
+fn table(config: &Config, eal: &Eal, seed: u64) -> Result<Table, StateError> {
+    let spec = spec(config, eal.ticks_hz(), seed);
+    match &config.leaf.state {
+        Some(path) => Table::create(path, &spec),
+        None => Ok(Table::heap(&spec)),
+    }
+}
+
+/// What the state file says of the configured node; members in the order of [`Network::new`].
+fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
+    let workers = |pool: u16| {
+        let servers = config.servers.iter().enumerate();
+        servers
+            .filter(|(_, server)| server.pool == pool)
+            .flat_map(|(at, server)| {
+                server.workers.iter().map(move |&id| WorkerSpec { id, server: at as u16 })
+            })
+            .collect()
+    };
+    Spec {
+        node: config.leaf.id,
+        cores: config.leaf.cores.len(),
+        servers: config.servers.iter().map(|server| server.ip.to_bits()).collect(),
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| PoolSpec {
+                id: pool.id,
+                policy: pool.policy.to_string(),
+                workers: workers(pool.id),
+            })
+            .collect(),
+        ticks_hz,
+        seed,
+    }
+}
+
+type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
+
+fn open_devices(config: &Config, eal: &Eal, mbufs: &MbufPool) -> Result<Devices, DeviceError> {
+    let mut devices = Vec::new();
+    let mut queues = Vec::new();
+    for port in &config.ports {
+        let options = DeviceOptions {
+            queues: config.leaf.cores.len() as u16,
+            rx_slots: port.queue_slots,
+            tx_slots: port.queue_slots,
+            // A device that has another MAC address than we use must pass ours.
+            promiscuous: port.mac.is_some(),
+            ..DeviceOptions::default()
+        };
+        let (device, ports) = Device::open(eal, &port.device, mbufs, &options)?;
+        log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
+        devices.push(device);
+        queues.push(ports);
+    }
+    Ok((devices, queues))
+}
+
+fn network(config: &Config, devices: &[Device], table: &Table) -> Result<Network, NetworkError> {
+    let ports = config.ports.iter().zip(devices).map(|(port, device)| PortAddress {
+        mac: port.mac.unwrap_or(Mac(device.mac())),
+        ip: port.ip.to_bits(),
+        prefix: port.prefix,
+        side: port.side,
+        gateway: port.gateway.map(|gateway| gateway.to_bits()),
+    });
+    let servers: Vec<_> = config
+        .servers
+        .iter()
+        .map(|server| ServerSpec {
+            ip: server.ip.to_bits(),
+            mac: server.mac,
+            workers: server.workers.clone(),
+            pool: server.pool,
+        })
+        .collect();
+    let pools = config.pools.iter().map(|pool| pool.id).collect();
+    Network::new(config.leaf.udp_port, ports.collect(), pools, &servers, &table.neighbours())
+}
+
+fn stages(
+    config: &Config,
+    eal: &Eal,
+    network: &Arc<Network>,
+    table: &Table,
+    seed: u64,
+    index: usize,
+) -> Stages {
+    let core = Core { index, count: config.leaf.cores.len() };
+    let dispatchers = config.pools.iter().enumerate().map(|(pool, entry)| {
+        let seed = stream_seed(seed, index, pool);
+        Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
+    });
+    let timeout = config.leaf.connection_timeout_ms.saturating_mul(eal.ticks_hz()) / 1000;
+    let connections = Connections::new(config.leaf.connections, timeout);
+    let neighbours = table.neighbours();
+    Stages::new(
+        Arc::clone(network),
+        neighbours,
+        dispatchers.collect(),
+        connections,
+        table.counters(index),
+    )
+}
+
+/// What a dispatcher thread takes with it.
+struct CoreSetup {
+    eal: Eal,
+    cpu: usize,
+    stages: Stages,
+    ports: Vec<QueuePort>,
+    pool: PoolHandle,
+    commands: Arc<ArrayQueue<Command>>,
+    stop: Arc<AtomicBool>,
+    pcap: Option<(PathBuf, usize)>,
+}
+
+type CoreThread = JoinHandle<Result<(), String>>;
+
+fn spawn(setup: CoreSetup) -> Result<CoreThread, LaunchError> {
+    let cpu = setup.cpu;
+    std::thread::Builder::new()
+        .name(format!("dispatch-{cpu}"))
+        .spawn(move || dispatch(setup))
+        .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
+}
+
+fn dispatch(setup: CoreSetup) -> Result<(), String> {
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.cpu }) {
+        return Err("the system refused to pin its thread there".to_owned());
+    }
+    let CoreSetup { eal, stages, ports, pool, commands, stop, pcap, .. } = setup;
+    let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+    let Some((path, index)) = pcap else {
+        return poll(&eal, stages, ports, pool, commands, &stop).map(drop);
+    };
+    let tapped = ports.into_iter().enumerate().map(|(port, queue)| {
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".port{port}.core{index}.pcap"));
+        let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
+    });
+    let tapped = tapped.collect::<Result<Vec<_>, _>>()?;
+    for tap in poll(&eal, stages, tapped, pool, commands, &stop)? {
+        tap.finish().map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// The loop. Once stopped it goes on until the ports fall quiet, so that replies under way get through.
+fn poll<P: Port<Buf = dpdk::Mbuf>>(
+    eal: &Eal,
+    stages: Stages,
+    ports: Vec<P>,
+    pool: PoolHandle,
+    commands: Arc<ArrayQueue<Command>>,
+    stop: &AtomicBool,
+) -> Result<Vec<P>, String> {
+    let ticks_hz = eal.ticks_hz();
+    let mut leaf = Leaf::new(stages, ports, pool, commands, Timing { ticks_hz });
+    while !stop.load(Relaxed) {
+        leaf.poll(eal.now());
+    }
+    let ticks = |time: Duration| (time.as_nanos() * u128::from(ticks_hz) / 1_000_000_000) as u64;
+    let end = eal.now() + ticks(DRAIN_MAX);
+    let mut quiet_at = eal.now() + ticks(QUIET);
+    loop {
+        let now = eal.now();
+        if leaf.poll(now) > 0 {
+            quiet_at = now + ticks(QUIET);
+        }
+        if now >= end || now >= quiet_at {
+            break;
+        }
+    }
+    Ok(leaf.close())
+}
+
+fn watch(
+    duration: Option<Duration>,
+    stop: &AtomicBool,
+    counters: &[Counters],
+    cores: &[(usize, CoreThread)],
+    started: Instant,
+    report: &mut impl FnMut(&str),
+) {
+    let mut before = Totals::default();
+    let mut reported = started;
+    while !stop.load(Acquire) && !cores.iter().any(|(_, core)| core.is_finished()) {
+        let left = duration.map_or(WATCH, |all| all.saturating_sub(started.elapsed()));
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(WATCH.min(left));
+        let interval = reported.elapsed().as_secs_f64();
+        if interval >= 1.0 {
+            let now = Totals::read(counters);
+            report(&stats::line(started.elapsed().as_secs_f64(), &before, &now, interval));
+            before = now;
+            reported = Instant::now();
+        }
+    }
+}
+
+fn join(cores: Vec<(usize, CoreThread)>) -> Result<(), LaunchError> {
+    let mut failed = Ok(());
+    for (cpu, core) in cores {
+        let ended = core.join().unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(format!("a defect: {}", text.unwrap_or("panicked")))
+        });
+        if let Err(reason) = ended {
+            failed = Err(LaunchError::Core { cpu, reason });
+        }
+    }
+    failed
+}
+
+fn port_stats(device: &Device) -> PortStats {
+    let counted = device.stats();
+    PortStats {
+        device: device.name().to_owned(),
+        driver: device.driver().to_owned(),
+        rx_missed: counted.rx_missed,
+        rx_no_mbuf: counted.rx_no_mbuf,
+        rx_errors: counted.rx_errors,
+        tx_errors: counted.tx_errors,
+    }
+}
+
+fn manifest(config: &Config, eal: &Eal) -> Manifest {
+    Manifest {
+        revision: crate::REVISION.to_owned(),
+        rustc: crate::RUSTC.to_owned(),
+        dpdk: dpdk::version(),
+        eal: eal.arguments().to_vec(),
+        ticks_hz: eal.ticks_hz(),
+        config: config.text.clone(),
+    }
+}
+
+fn describe(account: &mut LeafStats, config: &Config, network: &Network, seed: u64) {
+    account.policies = config.pools.iter().map(|pool| (pool.id, pool.policy.to_string())).collect();
+    let mut names: Vec<_> = account.policies.values().cloned().collect();
+    names.dedup();
+    account.policy = names.join(", ");
+    account.workers = (0..network.pools()).map(|pool| network.members(pool).len()).sum();
+    account.cores = config.leaf.cores.clone();
+    account.seeds = BTreeMap::from([("leaf".to_owned(), seed)]);
+    for core in 0..config.leaf.cores.len() {
+        for (pool, entry) in config.pools.iter().enumerate() {
+            let name = format!("core{core}.pool{}", entry.id);
+            account.seeds.insert(name, stream_seed(seed, core, pool));
+        }
+    }
+}
