@@ -1,0 +1,48 @@
+# What one does with wedjat; `make help` lists it. CI calls these and nothing else.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-dpdk test-portable lint doc bench deps clean
+
+CARGO ?= cargo
+# Without the DPDK ports; wedjat-sys is nothing but DPDK.
+PORTABLE := --workspace --exclude wedjat-sys --no-default-features
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+deps: ## check for compiler, libclang, libdpdk and Rust; install what the distribution has
+	@scripts/deps.sh build
+
+demo: deps ## build, run the leaf under three policies and three loads, write demo-report/
+	$(CARGO) build --locked --release
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(DEMO)
+
+test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
+
+# Unit tests run side by side. Integration tests start DPDK processes that poll, so they run one at a time.
+test-dpdk: ## the tests with DPDK ports
+	@scripts/deps.sh test
+	$(CARGO) test --locked --workspace --lib --bins
+	$(CARGO) test --locked --workspace --test '*' -- --test-threads=1
+	$(CARGO) test --locked --workspace --doc
+
+test-portable: ## the tests that need no DPDK, built without it
+	$(CARGO) test --locked $(PORTABLE)
+
+lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
+	@scripts/deps.sh test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked $(PORTABLE) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
+doc: deps ## the API's documentation, target/doc/wedjat/index.html
+	$(CARGO) doc --locked --workspace --no-deps
+
+bench: ## compare with dpdk-testpmd on this machine, write bench-report/
+	@scripts/deps.sh bench
+	$(CARGO) build --locked --release
+	target=$${CARGO_TARGET_DIR:-target}; scripts/bench.py --bin "$$target/release" $(BENCH)
+
+clean: ## remove what the others made
+	$(CARGO) clean
+	rm -rf demo-report bench-report figures
