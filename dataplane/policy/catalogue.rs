@@ -3,7 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{AnyPolicy, Horus, HorusInflight, HorusSpine, Jsq, RackSched, Random, RoundRobin};
+use super::member::Notify;
+use super::{
+    AnyPolicy, Bounded, Horus, HorusInflight, HorusSpine, Lsq, Notified, Otherwise, Ppot,
+    RackSched, Random, RoundRobin, Shortest, ShortestOf, WaterFill, WeightedRandom,
+};
 
 /// What is known of a policy before it is built.
 #[derive(Debug)]
@@ -16,6 +20,9 @@ pub struct Entry {
     pub source: &'static str,
     /// Its parameters.
     pub parameters: &'static [Parameter],
+    /// Where it runs besides the simulator.
+    pub runs: Runs,
+    notify: fn(&[f64]) -> Notify,
     build: fn(&[f64]) -> AnyPolicy,
 }
 
@@ -30,6 +37,51 @@ pub struct Parameter {
     pub range: (f64, f64),
 }
 
+/// Where a policy runs besides the simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// On a leaf: its own sends and what replies report are enough.
+    Leaf,
+    /// On a leaf that holds tasks while no member may have them.
+    LeafHolding,
+    /// On a spine: its members are racks.
+    Spine,
+}
+
+impl fmt::Display for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Leaf => "leaf",
+            Self::LeafHolding => "leaf, with a queue of held tasks",
+            Self::Spine => "spine only: its members are racks",
+        })
+    }
+}
+
+const EPS: Parameter = Parameter { name: "eps", default: 0.2, range: (0.0, 1.0) };
+const D: Parameter = Parameter { name: "d", default: 2.0, range: (1.0, 16.0) };
+/// Tasks at a member that is silent for so many milliseconds are lost.
+const SILENCE: Parameter = Parameter { name: "silence-ms", default: 1000.0, range: (1.0, 1e6) };
+
+fn lsq(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
+    AnyPolicy::from(Lsq::new(samples as usize, chance, by_speed))
+}
+
+fn shortest(of: f64) -> AnyPolicy {
+    match of as usize {
+        0 => AnyPolicy::from(Shortest::new(false)),
+        count => AnyPolicy::from(ShortestOf::new(count)),
+    }
+}
+
+fn notified(below: f64, otherwise: Otherwise) -> AnyPolicy {
+    AnyPolicy::from(Notified::new(below as u32, otherwise))
+}
+
+fn ms(milliseconds: f64) -> u64 {
+    (milliseconds * 1e6) as u64
+}
+
 /// Every policy.
 pub const CATALOGUE: &[Entry] = &[
     Entry {
@@ -37,6 +89,8 @@ pub const CATALOGUE: &[Entry] = &[
         summary: "an idle member, else the better of two random ones by load plus drift",
         source: "Horus, NSDI 2024, 3.3",
         parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(Horus),
     },
     Entry {
@@ -44,6 +98,8 @@ pub const CATALOGUE: &[Entry] = &[
         summary: "horus that never forgets tasks on their way to a member",
         source: "wedjat, after Horus, NSDI 2024",
         parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(HorusInflight),
     },
     Entry {
@@ -51,6 +107,8 @@ pub const CATALOGUE: &[Entry] = &[
         summary: "horus over racks: a random idle rack, else the better of two, by average load",
         source: "Horus, NSDI 2024, 3.3",
         parameters: &[],
+        runs: Runs::Spine,
+        notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(HorusSpine::default()),
     },
     Entry {
@@ -58,29 +116,244 @@ pub const CATALOGUE: &[Entry] = &[
         summary: "the better of two random members by the load they last reported",
         source: "RackSched, OSDI 2020",
         parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(RackSched),
+    },
+    Entry {
+        name: "lsq-sample",
+        summary: "the shortest queue of a local view, of which each arrival samples d",
+        source: "LSQ, ToN 2020, Algorithm 1",
+        parameters: &[D],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Never,
+        build: |v| lsq(v[0], 1.0, false),
+    },
+    Entry {
+        name: "lsq-update",
+        summary: "the shortest queue of a local view; members report when idle, else with probability eps",
+        source: "LSQ, ToN 2020, Algorithm 2",
+        parameters: &[EPS],
+        runs: Runs::Leaf,
+        notify: |v| Notify::Update(v[0]),
+        build: |_| lsq(0.0, 0.0, false),
+    },
+    Entry {
+        name: "lsq-smart",
+        summary: "as lsq-update, and members report to the dispatcher that is most wrong",
+        source: "LSQ, ToN 2020, Algorithm 3",
+        parameters: &[EPS],
+        runs: Runs::Leaf,
+        notify: |v| Notify::Smart(v[0]),
+        build: |_| lsq(0.0, 0.0, false),
+    },
+    Entry {
+        name: "lsq-hybrid",
+        summary: "the shortest queue of a local view; idle members report, a share eps of arrivals samples one",
+        source: "LSQ, ToN 2020, Example 3",
+        parameters: &[EPS],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Update(0.0),
+        build: |v| lsq(1.0, v[0], false),
+    },
+    Entry {
+        name: "hlsq-sample",
+        summary: "lsq-sample by (queue + 1) / speed",
+        source: "wedjat, after LSQ, ToN 2020",
+        parameters: &[D],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Never,
+        build: |v| lsq(v[0], 1.0, true),
+    },
+    Entry {
+        name: "hlsq-update",
+        summary: "lsq-update by (queue + 1) / speed",
+        source: "wedjat, after LSQ, ToN 2020",
+        parameters: &[EPS],
+        runs: Runs::Leaf,
+        notify: |v| Notify::Update(v[0]),
+        build: |_| lsq(0.0, 0.0, true),
+    },
+    Entry {
+        name: "hlsq-smart",
+        summary: "lsq-smart by (queue + 1) / speed",
+        source: "wedjat, after LSQ, ToN 2020",
+        parameters: &[EPS],
+        runs: Runs::Leaf,
+        notify: |v| Notify::Smart(v[0]),
+        build: |_| lsq(0.0, 0.0, true),
+    },
+    Entry {
+        name: "hlsq-hybrid",
+        summary: "lsq-hybrid by (queue + 1) / speed",
+        source: "wedjat, after LSQ, ToN 2020",
+        parameters: &[EPS],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Update(0.0),
+        build: |v| lsq(1.0, v[0], true),
+    },
+    Entry {
+        name: "ppot",
+        summary: "the shorter queue of two draws in proportion to given service rates",
+        source: "Rosella, IV",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(Ppot::new(false)),
+    },
+    Entry {
+        name: "ppot-ll",
+        summary: "of two draws in proportion to given rates, the one that is done sooner",
+        source: "Rosella, IV",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(Ppot::new(true)),
+    },
+    Entry {
+        name: "jbsq",
+        summary: "at most k tasks at a member, the others wait at the dispatcher",
+        source: "R2P2, ATC 2019",
+        parameters: &[Parameter { name: "k", default: 2.0, range: (1.0, 64.0) }, SILENCE],
+        runs: Runs::LeafHolding,
+        notify: |_| Notify::Reply,
+        build: |v| AnyPolicy::from(Bounded::new(v[0] as usize, ms(v[1]))),
+    },
+    Entry {
+        name: "cfcfs",
+        summary: "one queue at the dispatcher, with the least bound that keeps members busy",
+        source: "wedjat, after R2P2, ATC 2019",
+        parameters: &[SILENCE],
+        runs: Runs::LeafHolding,
+        notify: |_| Notify::Reply,
+        build: |v| AnyPolicy::from(Bounded::adaptive(ms(v[0]))),
     },
     Entry {
         name: "random",
         summary: "any member, each as likely",
         source: "baseline",
         parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(Random),
+    },
+    Entry {
+        name: "weighted-random",
+        summary: "any member, in proportion to its service rate",
+        source: "baseline",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(WeightedRandom::default()),
     },
     Entry {
         name: "round-robin",
         summary: "one member after the other",
         source: "baseline",
         parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(RoundRobin::default()),
     },
     Entry {
         name: "jsq",
-        summary: "the member with the fewest outstanding tasks",
-        source: "baseline, on the leaf's own count",
-        parameters: &[],
-        build: |_| AnyPolicy::from(Jsq),
+        summary: "the shortest queue of all, or of d random ones; on a leaf by its own count",
+        source: "baseline; Mitzenmacher 2001 for d",
+        parameters: &[Parameter { name: "d", default: 0.0, range: (0.0, 16.0) }],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |v| shortest(v[0]),
     },
+    Entry {
+        name: "sed",
+        summary: "the shortest expected delay, (queue + 1) / speed; on a leaf by its own count",
+        source: "baseline; Weber 1978",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(Shortest::new(true)),
+    },
+    Entry {
+        name: "jiq",
+        summary: "a member that told of its idleness, else a random one",
+        source: "JIQ, Performance Evaluation 2011",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Below(1),
+        build: |_| notified(1.0, Otherwise::Random),
+    },
+    Entry {
+        name: "jiq-weighted",
+        summary: "jiq that falls back on service rates",
+        source: "JIQ, Performance Evaluation 2011",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Below(1),
+        build: |_| notified(1.0, Otherwise::Weighted),
+    },
+    Entry {
+        name: "jbt",
+        summary: "a member that told its queue fell below r, else a random one",
+        source: "Malcolm, POMACS 2022, as its baseline",
+        parameters: &[Parameter { name: "r", default: 2.0, range: (1.0, 1000.0) }],
+        runs: Runs::Leaf,
+        notify: |v| Notify::Below(v[0] as u32),
+        build: |v| notified(v[0], Otherwise::Random),
+    },
+    Entry {
+        name: "jbt-d",
+        summary: "jbt that learns its threshold from two random queues every t us",
+        source: "Zhou et al., SIGMETRICS 2017",
+        parameters: &[Parameter { name: "t", default: 1000.0, range: (1.0, 1e9) }],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Always,
+        build: |v| AnyPolicy::from(Notified::learning((v[0] * 1e3) as u64)),
+    },
+    Entry {
+        name: "pi",
+        summary: "an idle member, else the one that reported last",
+        source: "Persistent Idle, Atar et al. 2020",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Below(1),
+        build: |_| notified(1.0, Otherwise::Last),
+    },
+    Entry {
+        name: "scd",
+        summary: "stochastically coordinated dispatching: fill queues to a level by chance",
+        source: "Goren et al., SIGMETRICS 2021",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(WaterFill::new(true)),
+    },
+    Entry {
+        name: "twf",
+        summary: "tidal water filling: scd for equal speeds",
+        source: "Goren et al., INFOCOM 2020",
+        parameters: &[],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(WaterFill::new(false)),
+    },
+];
+
+/// Pairs of policies for leaf and spine that have a name of their own: name, leaf's, spine's, summary, source.
+pub const PAIRS: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "rs-lb",
+        "racksched",
+        "random",
+        "a uniform rack, then racksched",
+        "Horus, NSDI 2024, 4 (RackSched with a load balancer)",
+    ),
+    (
+        "rs-h",
+        "racksched",
+        "racksched",
+        "racksched over racks, then over workers",
+        "Horus, NSDI 2024, 4 (RackSched in a hierarchy)",
+    ),
 ];
 
 /// A policy and its parameters, not yet built.
@@ -149,6 +422,12 @@ impl PolicySpec {
         self.values.get(at).copied()
     }
 
+    /// When members report, under this policy.
+    #[must_use]
+    pub fn notify(&self) -> Notify {
+        (self.entry.notify)(&self.values)
+    }
+
     /// A new policy of this kind.
     #[must_use]
     pub fn build(&self) -> AnyPolicy {
@@ -188,8 +467,10 @@ impl FromStr for PolicySpec {
         })?;
         let mut values: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
         let arguments = arguments.unwrap_or_default().split(',').map(str::trim);
-        for argument in arguments.filter(|argument| !argument.is_empty()) {
-            let (key, value) = argument.split_once('=').ok_or_else(form)?;
+        for (place, argument) in arguments.filter(|argument| !argument.is_empty()).enumerate() {
+            // `jsq(2)` as `jsq(d=2)`: in the parameters' order, without their names.
+            let unnamed = entry.parameters.get(place).map(|parameter| (parameter.name, argument));
+            let (key, value) = argument.split_once('=').or(unnamed).ok_or_else(form)?;
             let (at, value) = parse_parameter(entry, key.trim(), value.trim())?;
             values[at] = value;
         }

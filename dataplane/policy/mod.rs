@@ -4,22 +4,35 @@
 //! or clocks. The simulator and the dataplane drive the same types through [`Dispatcher`]. Names and
 //! parameters are in [`catalogue`]; each policy's file cites its paper and states its deviations.
 
+mod alias;
+mod bounded;
 mod catalogue;
 mod horus;
 mod horus_spine;
-mod jsq;
+mod lsq;
+pub mod member;
+mod ppot;
 mod racksched;
 mod random;
+mod ranks;
 mod round_robin;
+mod shortest;
 pub mod signals;
+mod waterfill;
 
-pub use catalogue::{CATALOGUE, Entry, PolicyError, PolicySpec};
+pub use alias::Alias;
+pub use bounded::Bounded;
+pub use catalogue::{CATALOGUE, Entry, PAIRS, Parameter, PolicyError, PolicySpec, Runs};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
-pub use jsq::Jsq;
+pub use lsq::Lsq;
+pub use ppot::Ppot;
 pub use racksched::RackSched;
-pub use random::Random;
+pub use random::{Random, WeightedRandom};
+pub use ranks::{Ranks, SpeedRanks};
 pub use round_robin::RoundRobin;
+pub use shortest::{Notified, Otherwise, Shortest, ShortestOf};
+pub use waterfill::WaterFill;
 
 use enum_dispatch::enum_dispatch;
 use rand::{Rng as _, SeedableRng};
@@ -120,8 +133,22 @@ pub enum AnyPolicy {
     Random,
     /// One after the other.
     RoundRobin,
-    /// Least outstanding tasks.
-    Jsq,
+    /// In proportion to service rates.
+    WeightedRandom,
+    /// The shortest queue, or the shortest expected delay.
+    Shortest,
+    /// The shortest of a few queues.
+    ShortestOf,
+    /// Members that told they have little to do.
+    Notified,
+    /// The shortest queue of a local view.
+    Lsq,
+    /// Proportional power of two.
+    Ppot,
+    /// Stochastic coordination.
+    WaterFill,
+    /// A central queue.
+    Bounded,
 }
 
 /// One core's scheduler of one pool: a policy, what it decides on, and its random source.

@@ -1,6 +1,7 @@
-//! Uniform choice, the baseline.
+//! Uniform choice and choice by service rate, the baselines.
 
-use super::{Pick, Policy, Rng, Task, sample_one};
+use super::alias::Alias;
+use super::{Core, Pick, Policy, Rng, Task, sample_one};
 use crate::state::View;
 
 /// Any active member, each as likely.
@@ -11,5 +12,22 @@ impl Policy for Random {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         sample_one(view, rng).map(|member| Pick { member, idle: false })
+    }
+}
+
+/// Any active member, in proportion to its service rate.
+#[derive(Clone, Debug, Default)]
+pub struct WeightedRandom {
+    alias: Alias,
+}
+
+impl Policy for WeightedRandom {
+    #[inline]
+    fn pick(&mut self, _task: &Task, _view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        self.alias.sample(rng).map(|member| Pick { member, idle: false })
+    }
+
+    fn on_members(&mut self, _core: Core, view: &mut View) {
+        self.alias.rebuild(view.active(), |member| view.rate(member));
     }
 }

@@ -1,0 +1,86 @@
+//! Choice by weight in constant time: the alias table (Walker 1977, in Vose's construction, 1991).
+
+use rand::Rng as _;
+
+use super::{Rng, below};
+use crate::state::Member;
+
+/// One cell: itself with a probability, else another.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    /// The cell's own member stands when a random number is not above this.
+    threshold: u32,
+    own: Member,
+    other: Member,
+}
+
+/// Members, each chosen in proportion to its weight.
+#[derive(Clone, Debug, Default)]
+pub struct Alias {
+    cells: Vec<Cell>,
+}
+
+impl Alias {
+    /// A table of `members`; all are alike when no weight is above 0.
+    pub fn rebuild(&mut self, members: &[Member], weight: impl Fn(Member) -> f64) {
+        let total: f64 = members.iter().map(|&member| weight(member)).sum();
+        let mean = total / members.len() as f64;
+        let scaled = |&member: &Member| if total > 0.0 { weight(member) / mean } else { 1.0 };
+        let mut left: Vec<f64> = members.iter().map(scaled).collect();
+        let (mut small, mut large): (Vec<_>, Vec<_>) =
+            (0..members.len()).partition(|&at| left[at] < 1.0);
+        self.cells.clear();
+        self.cells.extend(members.iter().map(|&own| Cell { threshold: u32::MAX, own, other: own }));
+        while let (Some(less), Some(&more)) = (small.pop(), large.last()) {
+            self.cells[less].threshold = (left[less] * 32.0_f64.exp2()) as u32;
+            self.cells[less].other = members[more];
+            left[more] -= 1.0 - left[less];
+            if left[more] < 1.0 {
+                large.pop();
+                small.push(more);
+            }
+        }
+    }
+
+    /// A member; none when there are none.
+    #[inline]
+    pub fn sample(&self, rng: &mut Rng) -> Option<Member> {
+        let bits = rng.next_u64();
+        let cell = self.cells.get(below(self.cells.len(), (bits >> 32) as u32))?;
+        let stands = bits as u32 <= cell.threshold;
+        Some(super::select(stands, cell.other, cell.own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn members_come_by_weight() {
+        let members: Vec<_> = (0..4).map(Member).collect();
+        let weights = [1.0, 0.0, 5.0, 2.0];
+        let mut alias = Alias::default();
+        alias.rebuild(&members, |member| weights[member.index()]);
+        let mut rng = Rng::seed_from_u64(1);
+        let mut counts = [0_u32; 4];
+        for _ in 0..80_000 {
+            counts[alias.sample(&mut rng).unwrap().index()] += 1;
+        }
+        for (count, expected) in counts.into_iter().zip([10_000_u32, 0, 50_000, 20_000]) {
+            assert!(count.abs_diff(expected) < 900, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn without_weights_all_are_alike() {
+        let members: Vec<_> = (0..2).map(Member).collect();
+        let mut alias = Alias::default();
+        assert_eq!(alias.sample(&mut Rng::seed_from_u64(1)), None);
+        alias.rebuild(&members, |_| 0.0);
+        let mut rng = Rng::seed_from_u64(1);
+        let first = (0..1000).filter(|_| alias.sample(&mut rng) == Some(Member(0))).count();
+        assert!(first.abs_diff(500) < 100, "{first}");
+    }
+}

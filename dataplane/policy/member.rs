@@ -1,0 +1,146 @@
+//! The member's side of pull policies: when a member tells a dispatcher of its queue, and which one.
+//!
+//! A member runs this next to its queue: the simulator for each of its servers, an agent for each worker.
+
+use rand::Rng as _;
+
+use super::{Rng, below};
+
+/// When a member that completed a task reports, and to whom.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Notify {
+    /// Always, in its reply, to the dispatcher that sent the task: no message of its own.
+    Reply,
+    /// Never: dispatchers ask.
+    Never,
+    /// Always, to a random dispatcher, which takes what it needs.
+    Always,
+    /// To a random dispatcher: when it became idle, else with this probability (`lsq-update`).
+    Update(f64),
+    /// To the dispatcher whose view of it is worst: when that is off by as much as its queue is long,
+    /// else with this probability (`lsq-smart`).
+    Smart(f64),
+    /// To a random dispatcher, when its queue has just fallen below this (`jiq`, `jbt`, `pi`).
+    Below(u32),
+}
+
+/// A member's knowledge of the dispatchers.
+#[derive(Clone, Debug)]
+pub struct MemberSide {
+    notify: Notify,
+    /// The queue that each dispatcher believes it has: what it was last told, and what it sent since.
+    believed: Box<[u32]>,
+}
+
+impl MemberSide {
+    /// A member of `dispatchers` dispatchers, who all believe it idle.
+    #[must_use]
+    pub fn new(notify: Notify, dispatchers: usize) -> Self {
+        Self { notify, believed: vec![0; dispatchers].into() }
+    }
+
+    /// `tasks` tasks came from a dispatcher.
+    #[inline]
+    pub fn on_tasks(&mut self, dispatcher: usize, tasks: u32) {
+        self.believed[dispatcher] = self.believed[dispatcher].saturating_add(tasks);
+    }
+
+    /// The member completed `completed` tasks at once and has `queue` left. Says which dispatcher it tells.
+    #[inline]
+    pub fn on_done(&mut self, queue: u32, completed: u32, rng: &mut Rng) -> Option<usize> {
+        let dispatchers = self.believed.len();
+        let mut toss = |chance: f64| {
+            let bits = rng.next_u64();
+            let tells = f64::from((bits >> 32) as u32) < chance * 32.0_f64.exp2();
+            tells.then(|| below(dispatchers, bits as u32))
+        };
+        let told = match self.notify {
+            Notify::Reply | Notify::Never => None,
+            Notify::Always => toss(1.0),
+            Notify::Update(chance) => toss(if queue == 0 { 1.0 } else { chance }),
+            Notify::Below(threshold) => {
+                let fell = queue < threshold && queue + completed >= threshold;
+                toss(if fell { 1.0 } else { 0.0 })
+            }
+            Notify::Smart(chance) => {
+                let (worst, error) = self.worst(queue, rng);
+                let chance = if error >= queue { 1.0 } else { chance };
+                let tells = f64::from((rng.next_u64() >> 32) as u32) < chance * 32.0_f64.exp2();
+                tells.then_some(worst)
+            }
+        };
+        if let Some(dispatcher) = told {
+            self.believed[dispatcher] = queue;
+        }
+        told
+    }
+
+    /// The dispatcher with the worst view, any of those that tie, and how far it is off.
+    fn worst(&self, queue: u32, rng: &mut Rng) -> (usize, u32) {
+        let start = below(self.believed.len(), rng.next_u64() as u32);
+        let (mut worst, mut most, mut ties) = (start, 0, 0);
+        for (dispatcher, believed) in self.believed.iter().enumerate() {
+            let error = believed.abs_diff(queue);
+            if error > most {
+                (worst, most, ties) = (dispatcher, error, 1);
+            } else if error == most && most > 0 {
+                ties += 1;
+                if below(ties, rng.next_u64() as u32) == 0 {
+                    worst = dispatcher;
+                }
+            }
+        }
+        (worst, most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    fn member(notify: Notify) -> (MemberSide, Rng) {
+        (MemberSide::new(notify, 4), Rng::seed_from_u64(1))
+    }
+
+    #[test]
+    fn an_idle_member_always_tells_somebody() {
+        for notify in [Notify::Update(0.0), Notify::Smart(0.0), Notify::Below(1), Notify::Always] {
+            let (mut member, mut rng) = member(notify);
+            member.on_tasks(2, 1);
+            assert!(member.on_done(0, 1, &mut rng).is_some(), "{notify:?}");
+        }
+    }
+
+    #[test]
+    fn a_smart_member_tells_the_dispatcher_that_is_most_wrong() {
+        let (mut member, mut rng) = member(Notify::Smart(0.0));
+        member.on_tasks(3, 9);
+        member.on_tasks(1, 2);
+        // Ten left: those who sent nothing are off by ten, and it does not matter which is told.
+        assert!(matches!(member.on_done(10, 1, &mut rng), Some(0 | 2)));
+        // Two left: dispatcher 3 believes nine, one of the others ten.
+        let told = member.on_done(2, 1, &mut rng);
+        assert!(matches!(told, Some(0 | 2)));
+        assert_eq!(member.on_done(2, 1, &mut rng), Some(3));
+        // Now nobody is off by as much as the queue is long but who believes it empty.
+        assert!(matches!(member.on_done(2, 1, &mut rng), Some(0 | 2)));
+        assert_eq!(member.on_done(2, 1, &mut rng), None);
+    }
+
+    #[test]
+    fn a_threshold_is_told_of_once() {
+        let (mut member, mut rng) = member(Notify::Below(3));
+        assert_eq!(member.on_done(3, 1, &mut rng), None);
+        assert!(member.on_done(2, 1, &mut rng).is_some());
+        assert_eq!(member.on_done(1, 1, &mut rng), None);
+        assert!(member.on_done(0, 4, &mut rng).is_some());
+    }
+
+    #[test]
+    fn chances_are_kept() {
+        let (mut member, mut rng) = member(Notify::Update(0.2));
+        let told = (0..10_000).filter(|_| member.on_done(5, 1, &mut rng).is_some()).count();
+        assert!(told.abs_diff(2000) < 250, "{told}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, INFOCOM 2020): each
+//! dispatcher supposes that the others have as many tasks as it has, finds the level to which all of them
+//! together would fill the queues, and sends to each member with the probability that makes it so.
+//!
+//! It needs every queue; the level is found by sorting and prefix sums.
+
+use rand::Rng as _;
+
+use super::{Core, Pick, Policy, Rng, Task};
+use crate::state::{Member, View};
+
+/// One member's queue.
+#[derive(Clone, Copy, Debug)]
+struct Depth {
+    /// Its surface: the queue over the rate.
+    surface: f64,
+    queue: f64,
+    rate: f64,
+    member: Member,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct WaterFill {
+    /// SCD: rates count, and a task is expected half served; TWF: all speeds are equal.
+    scd: bool,
+    dispatchers: usize,
+    depths: Vec<Depth>,
+    /// Sums of the probabilities of the members up to each, in the order of `depths`.
+    shares: Vec<f64>,
+}
+
+impl WaterFill {
+    /// SCD or TWF.
+    #[must_use]
+    pub fn new(scd: bool) -> Self {
+        Self { scd, ..Self::default() }
+    }
+
+    /// Works out the probabilities for `tasks` tasks here and as many at every other dispatcher.
+    fn solve(&mut self, tasks: usize, view: &View) {
+        self.depths.clear();
+        for &member in view.active() {
+            let (rate, half) = if self.scd { (view.rate(member), 0.5) } else { (1.0, 0.0) };
+            let queue = f64::from(view.probe(member)) + half;
+            self.depths.push(Depth { surface: queue / rate, queue, rate, member });
+        }
+        self.depths
+            .sort_unstable_by(|a, b| a.surface.total_cmp(&b.surface).then(a.member.cmp(&b.member)));
+        let arrivals = (self.dispatchers.max(1) * tasks) as f64 - if self.scd { 1.0 } else { 0.0 };
+        let level = level(&self.depths, arrivals);
+        self.shares.clear();
+        let mut sum = 0.0;
+        for depth in &self.depths {
+            let share = match arrivals > 0.0 {
+                true => (depth.rate * level - depth.queue).max(0.0) / arrivals,
+                // One task and nobody else: to the least surface.
+                false => f64::from(depth.surface == self.depths[0].surface),
+            };
+            sum += share;
+            self.shares.push(sum);
+        }
+    }
+
+    fn draw(&self, rng: &mut Rng) -> Option<Pick> {
+        let total = self.shares.last()?;
+        let at = (rng.next_u64() >> 11) as f64 * (-53.0_f64).exp2() * total;
+        let place = self.shares.partition_point(|sum| *sum <= at).min(self.shares.len() - 1);
+        let depth = &self.depths[place];
+        Some(Pick { member: depth.member, idle: depth.queue < 1.0 })
+    }
+}
+
+/// The level at which `volume` fits in over the sorted depths.
+fn level(depths: &[Depth], volume: f64) -> f64 {
+    let (mut queues, mut rates, mut level) = (0.0, 0.0, 0.0);
+    for depth in depths {
+        if rates > 0.0 && level <= depth.surface {
+            break;
+        }
+        queues += depth.queue;
+        rates += depth.rate;
+        level = (volume + queues) / rates;
+    }
+    level
+}
+
+impl Policy for WaterFill {
+    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        self.solve(1, view);
+        self.draw(rng)
+    }
+
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        self.solve(tasks.len(), view);
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.draw(rng);
+            if let Some(pick) = pick {
+                view.sent(pick.member);
+            }
+        }
+    }
+
+    fn on_members(&mut self, core: Core, view: &mut View) {
+        self.dispatchers = core.count;
+        self.depths = Vec::with_capacity(view.members());
+        self.shares = Vec::with_capacity(view.members());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn water_finds_its_level() {
+        let depth =
+            |queue: f64, rate: f64| Depth { surface: queue / rate, queue, rate, member: Member(0) };
+        let depths = [depth(0.0, 1.0), depth(1.0, 1.0), depth(5.0, 1.0)];
+        assert_eq!(level(&depths, 1.0), 1.0);
+        assert_eq!(level(&depths, 5.0), 3.0);
+        assert_eq!(level(&depths, 12.0), 6.0);
+        assert_eq!(level(&[depth(0.5, 1.0), depth(5.0, 10.0)], 11.0), 1.5);
+    }
+}
