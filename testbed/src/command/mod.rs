@@ -35,6 +35,13 @@ pub enum Command {
     Rack(rack::Arguments),
     /// Simulate a pool of workers under the dataplane's own policies
     Sim(Box<SimArgs>),
+    /// Hold the simulator against results found elsewhere; exits with 1 when one differs
+    #[command(after_help = "Example:\n  wedjat-testbed reference --quick")]
+    Reference {
+        /// A part of them, in shorter runs
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 /// Why a command could not be carried out.
@@ -48,6 +55,9 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Sim(arguments) => {
             sim::run(*arguments, &mut std::io::stdout().lock())?;
             Ok(true)
+        }
+        Command::Reference { quick } => {
+            Ok(sim::reference::report(quick, &mut std::io::stdout().lock())?)
         }
     }
 }

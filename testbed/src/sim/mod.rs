@@ -1,12 +1,16 @@
 //! The simulator: the dataplane's own policies over modelled networks, queues and clocks.
 
 pub mod args;
+pub mod ct;
 pub mod events;
+pub mod fifo;
 pub mod hop;
 pub mod outcome;
 pub mod plan;
 pub mod rack;
+pub mod reference;
 pub mod script;
+pub mod slots;
 pub mod stats;
 
 use std::io::{self, IsTerminal as _, Write};

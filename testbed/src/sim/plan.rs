@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use wedjat::policy::PolicySpec;
 use wedjat::policy::signals::Protocol;
+use wedjat::policy::{PAIRS, PolicySpec, Runs};
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::service::Service;
@@ -12,13 +12,17 @@ use wedjat_pktgen::service::Service;
 use super::args::SimArgs;
 use super::hop::{Hop, HopDist, Hops};
 use super::outcome::{Outcome, Subject};
-use super::{rack, script};
+use super::{ct, rack, script, slots};
 
 /// A run of one model, for any seed.
 #[derive(Clone, Debug)]
 pub enum Model {
     /// Racks under a spine.
     Rack(rack::Config),
+    /// Servers and dispatchers in time slots.
+    Slots(slots::Config),
+    /// Servers and dispatchers in continuous time.
+    Ct(ct::Config),
 }
 
 /// A row to come.
@@ -38,6 +42,8 @@ impl Model {
     pub fn run(&self, seed: u64) -> Result<Outcome, String> {
         match self {
             Self::Rack(config) => rack::run(&rack::Config { seed, ..config.clone() }),
+            Self::Slots(config) => slots::run(&slots::Config { seed, ..config.clone() }),
+            Self::Ct(config) => ct::run(&ct::Config { seed, ..config.clone() }),
         }
     }
 }
@@ -61,14 +67,13 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
 
 fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
     let model = args.model.as_deref().unwrap_or("rack");
-    let subject = |model, unit| Subject { model, policy: policy.to_owned(), load, unit };
-    match model {
-        "rack" => Ok(Cell {
-            subject: subject("rack", "us"),
-            model: Model::Rack(rack(args, policy, load)?),
-        }),
-        _ => Err(format!("--model {model}: no such model; allowed: rack")),
-    }
+    let (model, unit, config) = match model {
+        "rack" => ("rack", "us", Model::Rack(rack(args, policy, load)?)),
+        "slots" => ("slots", "slots", Model::Slots(slots(args, policy, load)?)),
+        "ct" => ("ct", "mean service times", Model::Ct(ct(args, policy, load)?)),
+        _ => return Err(format!("--model {model}: no such model; allowed: rack, slots, ct")),
+    };
+    Ok(Cell { subject: Subject { model, policy: policy.to_owned(), load, unit }, model: config })
 }
 
 fn load(text: &str) -> Result<f64, String> {
@@ -120,6 +125,66 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     })
 }
 
+fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, String> {
+    let (speeds, dispatchers) = servers(args)?;
+    let whole_batch = match args.batch.as_deref().unwrap_or("whole") {
+        "whole" => true,
+        "split" => false,
+        other => return Err(format!("--batch {other}: allowed are whole, split")),
+    };
+    let slots = args.slots.as_deref().unwrap_or("100000");
+    Ok(slots::Config {
+        speeds,
+        dispatchers,
+        whole: whole_batch,
+        policy: of_servers(policy)?,
+        load,
+        slots: whole("slots", slots, 1..=1 << 40)? as u64,
+        warmup: common(args)?.warmup,
+        seed: 0,
+    })
+}
+
+fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
+    let (speeds, dispatchers) = servers(args)?;
+    let common = common(args)?;
+    let delay_ns = parse_time_ns(args.delay.as_deref().unwrap_or("0us"))
+        .map_err(|error| format!("--delay: {error}"))?;
+    Ok(ct::Config {
+        speeds,
+        dispatchers,
+        policy: of_servers(policy)?,
+        service: common.service,
+        arrivals: common.arrivals,
+        load,
+        delay_ns,
+        tasks: common.tasks,
+        warmup: common.warmup,
+        seed: 0,
+    })
+}
+
+/// The servers' rates, scaled to a mean of 1, and the number of dispatchers.
+fn servers(args: &SimArgs) -> Result<(Vec<f64>, usize), String> {
+    let servers = whole("servers", args.servers.as_deref().unwrap_or("100"), 1..=32_767)?;
+    let dispatchers = whole("dispatchers", args.dispatchers.as_deref().unwrap_or("10"), 1..=1024)?;
+    let mut speeds = speeds(args, servers)?;
+    let mean = speeds.iter().sum::<f64>() / servers as f64;
+    speeds.iter_mut().for_each(|speed| *speed /= mean);
+    Ok((speeds, dispatchers))
+}
+
+/// A policy whose members are servers.
+fn of_servers(policy: &str) -> Result<PolicySpec, String> {
+    let spec: PolicySpec = policy.parse().map_err(|error| format!("--policy: {error}"))?;
+    match spec.entry().runs {
+        Runs::Spine => {
+            Err(format!("--policy {policy}: its members are racks; use it in the model rack"))
+        }
+        _ => Ok(spec),
+    }
+}
+
 /// What all models have.
 struct Common {
     service: Service,
@@ -149,10 +214,10 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
     };
-    let (leaf, spine) = match name {
-        "rs-lb" => ("racksched", "random"),
-        "rs-h" => ("racksched", "racksched"),
-        _ => {
+    let pair = PAIRS.iter().find(|pair| pair.0 == name);
+    let (leaf, spine) = match pair {
+        Some(&(_, leaf, spine, ..)) => (leaf, spine),
+        None => {
             let known =
                 spec("policy", name).map_err(|e| format!("{e}; and in this model rs-lb, rs-h"))?;
             let alike = matches!(known.entry().name, "random" | "round-robin" | "racksched");

@@ -14,6 +14,7 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
 use super::events::Events;
+use super::fifo::{Fifo, Slab};
 use super::hop::{Hop, Hops, TICKS_PER_US};
 use super::outcome::Outcome;
 use super::script::{Action, Step};
@@ -25,7 +26,6 @@ const HZ: f64 = TICKS_PER_US * 1e6;
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 /// From a failure to the controller's new tables: a failed node gets tasks for so long.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
-const NONE: u32 = u32::MAX;
 
 /// Everything that a run of this model is made of.
 #[derive(Clone, Debug)]
@@ -69,45 +69,12 @@ struct Flight {
     /// At speed 1, in ticks.
     service: u64,
     number: u64,
-    /// The task behind this one in a queue.
-    next: u32,
     rack: u16,
     member: u16,
     class: u16,
     /// Tasks at the worker when it answered.
     queue: u16,
     idle_selected: bool,
-}
-
-/// Tasks in order, linked through [`Flight::next`].
-#[derive(Clone, Copy, Debug)]
-struct Fifo {
-    head: u32,
-    tail: u32,
-    len: u32,
-}
-
-impl Fifo {
-    const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
-
-    #[inline]
-    fn push(&mut self, task: u32, flights: &mut [Flight]) {
-        flights[task as usize].next = NONE;
-        match self.len {
-            0 => self.head = task,
-            _ => flights[self.tail as usize].next = task,
-        }
-        self.tail = task;
-        self.len += 1;
-    }
-
-    #[inline]
-    fn pop(&mut self, flights: &[Flight]) -> Option<u32> {
-        self.len = self.len.checked_sub(1)?;
-        let task = self.head;
-        self.head = flights[task as usize].next;
-        Some(task)
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -183,8 +150,7 @@ pub struct Sim<'a> {
     config: &'a Config,
     now: u64,
     events: Events,
-    flights: Vec<Flight>,
-    free: Vec<u32>,
+    flights: Slab<Flight>,
     spine: Dispatcher,
     spine_alive: bool,
     leaves: Vec<Leaf>,
@@ -233,8 +199,7 @@ impl<'a> Sim<'a> {
             config,
             now: 0,
             events: Events::default(),
-            flights: Vec::new(),
-            free: Vec::new(),
+            flights: Slab::default(),
             spine,
             spine_alive: true,
             leaves,
@@ -317,7 +282,7 @@ impl<'a> Sim<'a> {
     fn lose(&mut self, task: u32) {
         self.lost += 1;
         self.in_system -= 1;
-        self.free.push(task);
+        self.flights.remove(task);
     }
 
     fn arrive(&mut self) {
@@ -327,7 +292,6 @@ impl<'a> Sim<'a> {
             arrived: self.now,
             service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
             number,
-            next: NONE,
             rack: 0,
             member: 0,
             class,
@@ -343,16 +307,7 @@ impl<'a> Sim<'a> {
             flight.rack = pick.map_or(0, |pick| pick.member.0);
             flight.idle_selected = pick.is_some_and(|pick| pick.idle);
         }
-        let task = match self.free.pop() {
-            Some(task) => {
-                self.flights[task as usize] = flight;
-                task
-            }
-            None => {
-                self.flights.push(flight);
-                self.flights.len() as u32 - 1
-            }
-        };
+        let task = self.flights.insert(flight);
         if pick.is_none() && (self.leaves.len() > 1 || !self.spine_alive) {
             self.lose(task);
             return;
@@ -362,7 +317,7 @@ impl<'a> Sim<'a> {
 
     #[inline]
     fn at_leaf(&mut self, task: u32) {
-        let flight = self.flights[task as usize];
+        let flight = self.flights[task];
         let rack = usize::from(flight.rack);
         if !self.leaves[rack].alive {
             self.lose(task);
@@ -381,8 +336,8 @@ impl<'a> Sim<'a> {
     /// Sends a task to a worker, or holds it while none may have it.
     #[inline]
     fn offer(&mut self, rack: usize, task: u32) {
-        if self.leaves[rack].held.len > 0 || !self.dispatch(rack, task) {
-            self.leaves[rack].held.push(task, &mut self.flights);
+        if !self.leaves[rack].held.is_empty() || !self.dispatch(rack, task) {
+            self.leaves[rack].held.push(task, &mut self.flights.links);
         }
     }
 
@@ -390,33 +345,33 @@ impl<'a> Sim<'a> {
     fn dispatch(&mut self, rack: usize, task: u32) -> bool {
         let mut picks = [None];
         let leaf = &mut self.leaves[rack];
-        let class = self.flights[task as usize].class;
+        let class = self.flights[task].class;
         leaf.dispatcher.schedule(&[Task { class }], &mut picks);
         let Some(pick) = picks[0] else { return false };
         leaf.total += u64::from(Load::ONE.0);
-        self.flights[task as usize].member = pick.member.0;
+        self.flights[task].member = pick.member.0;
         self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
         true
     }
 
     #[inline]
     fn worker_of(&self, task: u32) -> usize {
-        let flight = &self.flights[task as usize];
+        let flight = &self.flights[task];
         self.leaves[usize::from(flight.rack)].first_worker + usize::from(flight.member)
     }
 
     #[inline]
     fn at_worker(&mut self, task: u32) {
         let worker = self.worker_of(task);
-        self.workers[worker].queue.push(task, &mut self.flights);
-        if self.workers[worker].queue.len == 1 {
+        self.workers[worker].queue.push(task, &mut self.flights.links);
+        if self.workers[worker].queue.len() == 1 {
             self.start(worker, task);
         }
     }
 
     #[inline]
     fn start(&mut self, worker: usize, task: u32) {
-        let service = self.flights[task as usize].service;
+        let service = self.flights[task].service;
         let speed = self.workers[worker].speed;
         let ticks = if speed == 1.0 { service } else { (service as f64 / speed) as u64 };
         self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(task)));
@@ -426,18 +381,18 @@ impl<'a> Sim<'a> {
     fn done(&mut self, task: u32) {
         let worker = self.worker_of(task);
         let queue = &mut self.workers[worker].queue;
-        queue.pop(&self.flights);
-        let (next, left) = (queue.head, queue.len);
+        queue.pop(&self.flights.links);
+        let (next, left) = (queue.head(), queue.len());
         if left > 0 {
             self.start(worker, next);
         }
-        let flight = &mut self.flights[task as usize];
+        let flight = &mut self.flights[task];
         flight.queue = left.min(u32::from(u16::MAX)) as u16;
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         self.recorder.done(number, ticks);
         self.in_system -= 1;
         if self.loses() {
-            self.free.push(task);
+            self.flights.remove(task);
         } else {
             self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(task));
         }
@@ -445,8 +400,8 @@ impl<'a> Sim<'a> {
 
     #[inline]
     fn reply(&mut self, task: u32) {
-        let flight = self.flights[task as usize];
-        self.free.push(task);
+        let flight = self.flights[task];
+        self.flights.remove(task);
         let rack = usize::from(flight.rack);
         let several = self.leaves.len() > 1;
         let leaf = &mut self.leaves[rack];
@@ -469,7 +424,7 @@ impl<'a> Sim<'a> {
         } else {
             leaf.dispatcher.reply(&report);
         }
-        while self.leaves[rack].held.len > 0 && self.release(rack) {}
+        while !self.leaves[rack].held.is_empty() && self.release(rack) {}
         if several {
             let leaf = &mut self.leaves[rack];
             let (idle, total) = (leaf.dispatcher.view().idle().len(), leaf.total);
@@ -481,9 +436,9 @@ impl<'a> Sim<'a> {
 
     /// Offers the longest held task again.
     fn release(&mut self, rack: usize) -> bool {
-        let sent = self.dispatch(rack, self.leaves[rack].held.head);
+        let sent = self.dispatch(rack, self.leaves[rack].held.head());
         if sent {
-            self.leaves[rack].held.pop(&self.flights);
+            self.leaves[rack].held.pop(&self.flights.links);
         }
         sent
     }
@@ -518,8 +473,8 @@ impl<'a> Sim<'a> {
     fn sample(&mut self) {
         let (mut most, mut sum) = (0, 0_u64);
         for worker in &self.workers {
-            most = most.max(worker.queue.len);
-            sum += u64::from(worker.queue.len);
+            most = most.max(worker.queue.len());
+            sum += u64::from(worker.queue.len());
         }
         if sum > 0 {
             let mean = sum as f64 / self.workers.len() as f64;
@@ -554,7 +509,7 @@ impl<'a> Sim<'a> {
 
     fn fail_leaf(&mut self, rack: usize) {
         self.leaves[rack].alive = false;
-        while let Some(task) = self.leaves[rack].held.pop(&self.flights) {
+        while let Some(task) = self.leaves[rack].held.pop(&self.flights.links) {
             self.lose(task);
         }
     }

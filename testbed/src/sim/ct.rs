@@ -1,0 +1,368 @@
+//! Servers and dispatchers in continuous time (the model `ct`), with or without a delay between them.
+//!
+//! Times are in mean service times of an average server. A task's response runs from its arrival at a
+//! dispatcher to the end of its service. Probes read queues as they are, without delay; reports and replies
+//! take the delay.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use hdrhistogram::Histogram;
+use rand::Rng as _;
+use wedjat::policy::member::{MemberSide, Notify};
+use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
+use wedjat::state::{Load, Member, Report, View};
+use wedjat_pktgen::arrival::{Arrivals, Schedule};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+use wedjat_pktgen::service::Service;
+
+use super::events::Events;
+use super::fifo::{Fifo, Slab};
+use super::outcome::Outcome;
+use super::stats::{Recorder, histogram};
+
+/// Ticks of the mean service time.
+const UNIT_TICKS: f64 = 1e9;
+/// Between two looks at all queues.
+const SAMPLE_TICKS: u64 = UNIT_TICKS as u64;
+
+/// Everything that a run of this model is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Service rates, 1 being the mean.
+    pub speeds: Vec<f64>,
+    /// Dispatchers.
+    pub dispatchers: usize,
+    /// The policy.
+    pub policy: PolicySpec,
+    /// Service times at rate 1, of which the mean is the unit.
+    pub service: Service,
+    /// Arrivals, which go to random dispatchers.
+    pub arrivals: Arrivals,
+    /// Offered work as a share of the servers' capacity.
+    pub load: f64,
+    /// Between dispatchers and servers, each way.
+    pub delay_ns: f64,
+    /// Tasks to run.
+    pub tasks: u64,
+    /// Share of them that is not measured.
+    pub warmup: f64,
+    /// Seed of all streams.
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    arrived: u64,
+    service: u64,
+    number: u64,
+    dispatcher: u16,
+    member: u16,
+    /// Tasks at the server when this one was done.
+    queue: u16,
+}
+
+struct Server {
+    queue: Fifo,
+    speed: f64,
+    side: MemberSide,
+}
+
+struct Node {
+    dispatcher: Dispatcher,
+    held: Fifo,
+}
+
+mod event {
+    pub const AT_SERVER: u64 = 0;
+    pub const DONE: u64 = 1;
+    pub const REPLY: u64 = 2;
+    /// Dispatcher, member, queue.
+    pub const REPORT: u64 = 3;
+    pub const SAMPLE: u64 = 4;
+    pub const KIND_SHIFT: u32 = 60;
+}
+
+struct Sim<'a> {
+    config: &'a Config,
+    now: u64,
+    delay: u64,
+    notify: Notify,
+    events: Events,
+    flights: Slab<Flight>,
+    nodes: Vec<Node>,
+    servers: Vec<Server>,
+    queues: Arc<[AtomicU32]>,
+    schedule: Schedule,
+    arrivals: Stream,
+    service: Stream,
+    choice: Stream,
+    members: Rng,
+    recorder: Recorder,
+    imbalance: Histogram<u64>,
+    in_system: u64,
+    /// Tasks that wait at dispatchers.
+    held: u64,
+    messages: u64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When arrivals and rate contradict each other.
+pub fn run(config: &Config) -> Result<Outcome, String> {
+    let mut sim = Sim::new(config)?;
+    sim.run();
+    Ok(sim.finish())
+}
+
+impl<'a> Sim<'a> {
+    fn new(config: &'a Config) -> Result<Self, String> {
+        let servers = config.speeds.len();
+        let notify = config.policy.notify();
+        let queues: Arc<[AtomicU32]> = (0..servers).map(|_| AtomicU32::new(0)).collect();
+        let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
+        let node = |(index, mut view): (usize, View)| {
+            view.set_queues(Arc::clone(&queues));
+            let core = Core { index, count: config.dispatchers };
+            let seed = stream_seed(config.seed, index, 0);
+            let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
+            dispatcher.set_rates(&config.speeds);
+            Node { dispatcher, held: Fifo::EMPTY }
+        };
+        let server = |&speed: &f64| Server {
+            queue: Fifo::EMPTY,
+            speed,
+            side: MemberSide::new(notify, config.dispatchers),
+        };
+        let capacity: f64 = config.speeds.iter().sum();
+        let schedule = Schedule::new(&config.arrivals, config.load * capacity, UNIT_TICKS)
+            .map_err(|error| error.to_string())?;
+        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
+        let mut sim = Self {
+            config,
+            now: 0,
+            delay: (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64,
+            notify,
+            events: Events::default(),
+            flights: Slab::default(),
+            nodes: views.map(node).collect(),
+            servers: config.speeds.iter().map(server).collect(),
+            queues,
+            schedule,
+            arrivals: stream("arrivals"),
+            service: stream("service"),
+            choice: stream("dispatchers"),
+            members: stream("members"),
+            recorder: Recorder::new(config.tasks, config.warmup),
+            imbalance: histogram(),
+            in_system: 0,
+            held: 0,
+            messages: 0,
+        };
+        sim.events.push(SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
+        Ok(sim)
+    }
+
+    fn run(&mut self) {
+        let mut left = self.config.tasks;
+        let mut arrival = self.schedule.advance(&mut self.arrivals);
+        while left > 0 || self.in_system > 0 {
+            if left > 0 && arrival <= self.events.next_time() {
+                self.now = arrival;
+                self.arrive();
+                left -= 1;
+                arrival = self.schedule.advance(&mut self.arrivals);
+                continue;
+            }
+            let Some((time, event)) = self.events.pop() else { break };
+            self.now = time;
+            match event >> event::KIND_SHIFT {
+                event::AT_SERVER => self.at_server(event as u32),
+                event::DONE => self.done(event as u32),
+                event::REPLY => self.reply(event as u32),
+                event::REPORT => self.report(event),
+                _ => self.sample(),
+            }
+        }
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        (self.now as f64 / UNIT_TICKS * self.config.service.mean_ns()) as u64
+    }
+
+    /// Has something happen after the delay: at once when there is none.
+    #[inline]
+    fn after_delay(&mut self, kind: u64, about: u64) {
+        if self.delay > 0 {
+            self.events.push(self.now + self.delay, kind << event::KIND_SHIFT | about);
+            return;
+        }
+        match kind {
+            event::AT_SERVER => self.at_server(about as u32),
+            event::REPLY => self.reply(about as u32),
+            _ => self.report(about),
+        }
+    }
+
+    fn arrive(&mut self) {
+        let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
+        let number = self.recorder.arrive(self.in_system);
+        self.in_system += 1;
+        let bits = u64::from(self.choice.next_u64() as u32);
+        let index = (bits * self.nodes.len() as u64) >> 32;
+        let task = self.flights.insert(Flight {
+            arrived: self.now,
+            service: (service_ns / self.config.service.mean_ns() * UNIT_TICKS) as u64,
+            number,
+            dispatcher: index as u16,
+            member: 0,
+            queue: 0,
+        });
+        let now_ns = self.now_ns();
+        let node = &mut self.nodes[index as usize];
+        node.dispatcher.tick(now_ns);
+        if node.held.is_empty() && self.choose(task) {
+            self.after_delay(event::AT_SERVER, u64::from(task));
+        } else {
+            self.nodes[index as usize].held.push(task, &mut self.flights.links);
+            self.held += 1;
+        }
+    }
+
+    /// Chooses a server for a task; false when none may have it now.
+    #[inline]
+    fn choose(&mut self, task: u32) -> bool {
+        let mut pick = [None];
+        let flight = &mut self.flights[task];
+        let node = &mut self.nodes[usize::from(flight.dispatcher)];
+        node.dispatcher.schedule(&[Task::default()], &mut pick);
+        if let [Some(pick)] = pick {
+            flight.member = pick.member.0;
+        }
+        pick[0].is_some()
+    }
+
+    #[inline]
+    fn at_server(&mut self, task: u32) {
+        let flight = self.flights[task];
+        let server = &mut self.servers[usize::from(flight.member)];
+        server.queue.push(task, &mut self.flights.links);
+        server.side.on_tasks(usize::from(flight.dispatcher), 1);
+        self.queues[usize::from(flight.member)].store(server.queue.len(), Relaxed);
+        if server.queue.len() == 1 {
+            self.start(task);
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, task: u32) {
+        let flight = &self.flights[task];
+        let speed = self.servers[usize::from(flight.member)].speed;
+        let ticks = (flight.service as f64 / speed) as u64;
+        self.events.push(self.now + ticks, event::DONE << event::KIND_SHIFT | u64::from(task));
+    }
+
+    #[inline]
+    fn done(&mut self, task: u32) {
+        let member = usize::from(self.flights[task].member);
+        let server = &mut self.servers[member];
+        server.queue.pop(&self.flights.links);
+        let (queue, next) = (server.queue.len(), server.queue.head());
+        let told = server.side.on_done(queue, 1, &mut self.members);
+        self.queues[member].store(queue, Relaxed);
+        if queue > 0 {
+            self.start(next);
+        }
+        let queue = queue.min(u32::from(u16::MAX)) as u16;
+        let flight = &mut self.flights[task];
+        flight.queue = queue;
+        self.recorder.done(flight.number, self.now - flight.arrived);
+        self.in_system -= 1;
+        self.after_delay(event::REPLY, u64::from(task));
+        if let Some(told) = told {
+            // Dispatchers that take only some of the reports count those themselves.
+            self.messages += u64::from(self.notify != Notify::Always);
+            let about = (told as u64) << 32 | (member as u64) << 16 | u64::from(queue);
+            self.after_delay(event::REPORT, about);
+        }
+    }
+
+    #[inline]
+    fn reply(&mut self, task: u32) {
+        let flight = self.flights[task];
+        self.flights.remove(task);
+        let index = usize::from(flight.dispatcher);
+        let now_ns = self.now_ns();
+        let member = Member(flight.member);
+        let node = &mut self.nodes[index];
+        if self.notify == Notify::Reply {
+            let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
+                / self.servers[member.index()].speed;
+            node.dispatcher.tick(now_ns);
+            node.dispatcher.reply(&Report {
+                member,
+                load: Load::tasks(flight.queue),
+                service_ns: service_ns as u32,
+            });
+        } else {
+            node.dispatcher.view_mut().answered(member);
+        }
+        self.release();
+    }
+
+    /// Offers held tasks again, at every dispatcher: replies to one may make room for another's.
+    #[inline]
+    fn release(&mut self) {
+        if self.held == 0 {
+            return;
+        }
+        for index in 0..self.nodes.len() {
+            while !self.nodes[index].held.is_empty() {
+                let held = self.nodes[index].held.head();
+                if !self.choose(held) {
+                    break;
+                }
+                self.nodes[index].held.pop(&self.flights.links);
+                self.held -= 1;
+                self.after_delay(event::AT_SERVER, u64::from(held));
+            }
+        }
+    }
+
+    fn report(&mut self, about: u64) {
+        let told = (about >> 32 & 0xFFFF) as usize;
+        let (member, load) = (Member((about >> 16) as u16), Load::tasks(about as u16));
+        self.nodes[told].dispatcher.refresh(&Report { member, load, service_ns: 0 });
+    }
+
+    fn sample(&mut self) {
+        let most = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
+        if self.in_system > 0 {
+            let mean = self.in_system as f64 / self.servers.len() as f64;
+            self.imbalance.saturating_record((f64::from(most) / mean * 1e3) as u64);
+        }
+        self.events.push(self.now + SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
+    }
+
+    fn finish(self) -> Outcome {
+        let picks = self.nodes.iter().map(|node| node.dispatcher.view().picks);
+        let (probes, resubmits) =
+            picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
+        let tasks = self.recorder.arrived();
+        let (batches, fifths) = self.recorder.finish();
+        Outcome {
+            batches,
+            fifths,
+            servers: self.servers.len(),
+            ticks_per_unit: UNIT_TICKS,
+            tasks,
+            messages: self.messages + probes,
+            resubmits,
+            imbalance: self.imbalance,
+            lost: 0,
+        }
+    }
+}

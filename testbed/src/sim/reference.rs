@@ -1,0 +1,195 @@
+//! Results that others found, with programs written independently of this one, and theory; and how far
+//! ours are from them.
+
+use std::io::{self, Write};
+
+use super::{Row, SimArgs, rows};
+
+/// A result to hold ours against.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    setup: &'static [(&'static str, &'static str)],
+    policy: &'static str,
+    load: &'static str,
+    mean: f64,
+    /// Half the 95% interval of the mean, 0 where none is given.
+    ci: f64,
+    /// 0 where none is given.
+    p99: f64,
+    /// Part of the quick check.
+    quick: bool,
+}
+
+/// Our mean may be off by this share, or by 1.5 times both intervals.
+const MEAN_TOLERANCE: f64 = 0.03;
+/// Our 99th percentile may be off by this share.
+const P99_TOLERANCE: f64 = 0.04;
+
+const SINGLE: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "32")];
+const SINGLE_NO_DELAY: &[(&str, &str)] = &[("hop", "0us"), ("racks", "32")];
+const FOUR: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "8,8,8,8")];
+const BIMODAL: (&str, &str) = ("service", "mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))");
+const SINGLE_BIMODAL: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "32"), BIMODAL];
+const SINGLE_BIMODAL_NO_DELAY: &[(&str, &str)] = &[("hop", "0us"), ("racks", "32"), BIMODAL];
+const SLOTS_2: &[(&str, &str)] = &[("model", "slots"), ("speeds", "50x1,50x2")];
+const SLOTS_10: &[(&str, &str)] = &[("model", "slots"), ("speeds", "50x1,50x10")];
+const CT_10: &[(&str, &str)] = &[("model", "ct"), ("speeds", "50x1,50x10")];
+const ONE: &[(&str, &str)] = &[("model", "ct"), ("servers", "1"), ("dispatchers", "1")];
+const HUNDRED: &[(&str, &str)] = &[("model", "ct"), ("servers", "100"), ("dispatchers", "1")];
+const MANY: &[(&str, &str)] = &[("model", "ct"), ("servers", "1000"), ("dispatchers", "1")];
+const MANY_10: &[(&str, &str)] =
+    &[("model", "ct"), ("servers", "1000"), ("dispatchers", "1"), ("speeds", "500x1,500x10")];
+
+/// One row of [`EXPECTED`]: set-up, policy, load, mean, its interval, p99, quick.
+const fn row(
+    setup: &'static [(&'static str, &'static str)],
+    policy: &'static str,
+    load: &'static str,
+    (mean, ci, p99): (f64, f64, f64),
+    quick: bool,
+) -> Expected {
+    Expected { setup, policy, load, mean, ci, p99, quick }
+}
+
+/// All of them.
+pub const EXPECTED: &[Expected] = &[
+    row(SINGLE, "horus", "0.5", (110.0, 0.0, 471.0), true),
+    row(SINGLE, "horus", "0.7", (114.2, 0.0, 490.0), true),
+    row(SINGLE, "horus", "0.9", (167.5, 0.0, 682.0), false),
+    row(SINGLE, "racksched", "0.5", (175.6, 0.0, 756.0), false),
+    row(SINGLE, "racksched", "0.7", (223.8, 0.0, 917.0), true),
+    row(SINGLE, "racksched", "0.9", (344.1, 0.0, 1210.0), false),
+    row(SINGLE_NO_DELAY, "jsq", "0.5", (100.0, 0.0, 462.0), false),
+    row(SINGLE_NO_DELAY, "jsq", "0.7", (101.5, 0.0, 468.0), true),
+    row(SINGLE_NO_DELAY, "jsq", "0.9", (128.9, 0.0, 562.0), false),
+    row(FOUR, "horus", "0.5", (135.0, 0.0, 532.0), false),
+    row(FOUR, "horus", "0.7", (148.9, 0.0, 583.0), true),
+    row(FOUR, "horus", "0.9", (219.5, 0.0, 782.0), false),
+    row(FOUR, "rs-lb", "0.5", (191.2, 0.0, 772.0), false),
+    row(FOUR, "rs-lb", "0.7", (244.6, 0.0, 963.0), true),
+    row(FOUR, "rs-lb", "0.9", (392.3, 0.0, 1347.0), false),
+    row(SINGLE_BIMODAL, "horus", "0.5", (285.4, 0.0, 613.0), false),
+    row(SINGLE_BIMODAL, "horus", "0.7", (290.8, 0.0, 644.0), true),
+    row(SINGLE_BIMODAL, "horus", "0.9", (382.6, 0.0, 1237.0), false),
+    row(SINGLE_BIMODAL, "racksched", "0.5", (433.0, 0.0, 1446.0), false),
+    row(SINGLE_BIMODAL, "racksched", "0.7", (547.6, 0.0, 1789.0), false),
+    row(SINGLE_BIMODAL, "racksched", "0.9", (833.5, 0.0, 2322.0), false),
+    row(SINGLE_BIMODAL_NO_DELAY, "jsq", "0.5", (275.1, 0.0, 603.0), false),
+    row(SINGLE_BIMODAL_NO_DELAY, "jsq", "0.7", (278.8, 0.0, 618.0), false),
+    row(SINGLE_BIMODAL_NO_DELAY, "jsq", "0.9", (345.2, 0.0, 1022.0), false),
+    row(SLOTS_2, "jsq", "0.7", (6.86, 0.0, 29.0), true),
+    row(SLOTS_2, "jsq", "0.9", (11.85, 0.13, 54.0), false),
+    row(SLOTS_2, "jsq", "0.95", (19.3, 0.2, 93.0), false),
+    row(SLOTS_2, "jsq(2)", "0.7", (9.71, 0.0, 37.0), true),
+    row(SLOTS_2, "jsq(2)", "0.9", (20.5, 0.2, 67.0), false),
+    row(SLOTS_2, "jsq(2)", "0.95", (29.3, 0.1, 87.0), false),
+    row(SLOTS_2, "lsq-sample(2)", "0.7", (8.16, 0.0, 34.0), true),
+    row(SLOTS_2, "lsq-sample(2)", "0.9", (13.99, 0.06, 51.0), false),
+    row(SLOTS_2, "lsq-sample(2)", "0.95", (18.3, 0.2, 60.0), false),
+    row(SLOTS_2, "lsq-update(.2)", "0.7", (6.48, 0.0, 27.0), true),
+    row(SLOTS_2, "lsq-update(.2)", "0.9", (9.40, 0.06, 39.0), false),
+    row(SLOTS_2, "lsq-update(.2)", "0.95", (11.77, 0.06, 45.0), false),
+    row(SLOTS_2, "lsq-smart(.2)", "0.7", (6.36, 0.0, 27.0), true),
+    row(SLOTS_2, "lsq-smart(.2)", "0.9", (9.21, 0.06, 39.0), false),
+    row(SLOTS_2, "lsq-smart(.2)", "0.95", (10.86, 0.05, 45.0), false),
+    row(SLOTS_2, "ppot", "0.7", (8.35, 0.0, 32.0), true),
+    row(SLOTS_2, "ppot", "0.9", (15.3, 0.1, 51.0), false),
+    row(SLOTS_2, "ppot", "0.95", (20.3, 0.1, 62.0), false),
+    row(SLOTS_10, "lsq-update(.2)", "0.7", (8.31, 0.0, 84.0), false),
+    row(SLOTS_10, "lsq-update(.2)", "0.9", (12.20, 0.06, 120.0), false),
+    row(SLOTS_10, "ppot", "0.7", (8.51, 0.0, 78.0), true),
+    row(SLOTS_10, "ppot", "0.9", (15.9, 0.1, 141.0), false),
+    row(CT_10, "jsq", "0.9", (1.30, 0.0, 17.0), false),
+    row(CT_10, "lsq-sample(2)", "0.9", (3.32, 0.0, 37.0), false),
+    row(CT_10, "lsq-update(.2)", "0.9", (2.13, 0.0, 26.0), false),
+    row(CT_10, "ppot", "0.9", (2.65, 0.0, 28.0), false),
+    // M/M/1: 1 / (1 - rho), and ln(100) times that.
+    row(ONE, "random", "0.9", (10.0, 0.0, 46.05), false),
+    row(ONE, "random", "0.5", (2.0, 0.0, 9.21), true),
+    // M/M/100 with one queue: Erlang's C formula.
+    row(HUNDRED, "jbsq(1)", "0.95", (1.10129, 0.0, 0.0), true),
+    // Many servers: the sum of rho^(2^k - 2) over k, whatever the speeds for ppot.
+    row(MANY, "jsq(2)", "0.9", (2.614, 0.0, 0.0), true),
+    row(MANY_10, "ppot", "0.9", (2.614, 0.0, 0.0), true),
+];
+
+/// Ours beside theirs.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    expected: Expected,
+    ours: Row,
+}
+
+impl Comparison {
+    /// Within the tolerances.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        let Expected { mean, ci, p99, .. } = self.expected;
+        let ours = &self.ours;
+        let intervals = 1.5 * (ci + if ours.mean_ci95.is_finite() { ours.mean_ci95 } else { 0.0 });
+        let mean_agrees = (ours.mean - mean).abs() <= (MEAN_TOLERANCE * mean).max(intervals);
+        let p99_agrees = p99 == 0.0 || (ours.p99 - p99).abs() <= P99_TOLERANCE * p99;
+        mean_agrees && p99_agrees && !ours.unstable
+    }
+}
+
+impl std::fmt::Display for Comparison {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Expected { setup, policy, load, mean, p99, .. } = self.expected;
+        let setup: Vec<_> = setup.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let percent = |ours: f64, theirs: f64| 100.0 * (ours / theirs - 1.0);
+        let verdict = if self.agrees() { "ok" } else { "DIFFERS" };
+        write!(f, "{verdict:8}{policy:15}{load:5}")?;
+        let ours = &self.ours;
+        write!(f, " mean {:8.3} for {mean:8.3} ({:+.1}%)", ours.mean, percent(ours.mean, mean))?;
+        if p99 > 0.0 {
+            write!(f, ", p99 {:8.2} for {p99:8.2} ({:+.1}%)", ours.p99, percent(ours.p99, p99))?;
+        }
+        write!(f, "  {}", setup.join(" "))
+    }
+}
+
+/// Runs what is expected, or its quick part with shorter runs.
+///
+/// # Errors
+/// When a run could not be made.
+pub fn compare(quick: bool) -> Result<Vec<Comparison>, String> {
+    let chosen = EXPECTED.iter().filter(|expected| !quick || expected.quick);
+    chosen.map(|&expected| Ok(Comparison { expected, ours: ours(&expected, quick)? })).collect()
+}
+
+fn ours(expected: &Expected, quick: bool) -> Result<Row, String> {
+    let mut keys = toml::Table::new();
+    let mut key = |key: &str, value: &str| {
+        keys.insert(key.to_owned(), toml::Value::String(value.to_owned()));
+    };
+    for (name, value) in expected.setup {
+        key(name, value);
+    }
+    key("policy", expected.policy);
+    key("load", expected.load);
+    key("tasks", if quick { "400000" } else { "1000000" });
+    key("slots", if quick { "6000" } else { "100000" });
+    key("seeds", if quick { "2" } else { "6" });
+    let args: SimArgs = keys.try_into().map_err(|error| format!("{error}"))?;
+    rows(&args)?.pop().ok_or_else(|| "no row".to_owned())
+}
+
+/// Runs all and says how they compare; false when one differs.
+///
+/// # Errors
+/// When a run could not be made, or nothing can be written.
+pub fn report(quick: bool, out: &mut impl Write) -> Result<bool, String> {
+    let mut agree = true;
+    let mut print = |text: String| -> Result<(), String> {
+        writeln!(out, "{text}").map_err(|error: io::Error| error.to_string())
+    };
+    let comparisons = compare(quick)?;
+    for comparison in &comparisons {
+        agree &= comparison.agrees();
+        print(comparison.to_string())?;
+    }
+    let count = comparisons.iter().filter(|comparison| comparison.agrees()).count();
+    print(format!("{count} of {} results agree", comparisons.len()))?;
+    Ok(agree)
+}

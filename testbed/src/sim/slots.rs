@@ -1,0 +1,270 @@
+//! Servers and dispatchers in time slots (LSQ, ToN 2020, II): the model `slots`.
+//!
+//! In a slot tasks arrive at every dispatcher; all decide on what was true when the slot began; then each
+//! server completes as many tasks as it has service, and members report. A task's time in the system
+//! is the slot of its departure less the slot of its arrival, plus one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rand_distr::{Distribution, Exp1, Poisson};
+use wedjat::policy::member::{MemberSide, Notify};
+use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Runs, Task, stream_seed};
+use wedjat::state::{Load, Member, Report, View};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+
+use super::outcome::Outcome;
+use super::stats::{Recorder, histogram};
+
+/// Ticks of a slot.
+const SLOT_TICKS: u64 = 1000;
+/// Slots are so long for policies that look at a clock.
+const SLOT_NS: u64 = 100_000;
+/// Slots between two looks at all queues.
+const SAMPLE_SLOTS: u64 = 10;
+
+/// Everything that a run of this model is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Mean service of each server in a slot.
+    pub speeds: Vec<f64>,
+    /// Dispatchers.
+    pub dispatchers: usize,
+    /// All of a dispatcher's tasks of a slot go to one server.
+    pub whole: bool,
+    /// The policy.
+    pub policy: PolicySpec,
+    /// Offered work as a share of the servers' capacity.
+    pub load: f64,
+    /// Slots with arrivals.
+    pub slots: u64,
+    /// Share of the tasks that is not measured.
+    pub warmup: f64,
+    /// Seed of all streams.
+    pub seed: u64,
+}
+
+/// A task in a server's queue.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    number: u64,
+    slot: u64,
+    dispatcher: u16,
+}
+
+struct Server {
+    queue: VecDeque<Queued>,
+    /// A slot's service is an exponential times this, rounded down: geometric with the server's mean.
+    scale: f64,
+    side: MemberSide,
+}
+
+struct Node {
+    dispatcher: Dispatcher,
+    /// The queues as they were when the slot began, and what this dispatcher sent since.
+    seen: Arc<[AtomicU32]>,
+    /// Tasks that no member may have yet: number and slot of arrival.
+    held: VecDeque<(u64, u64)>,
+}
+
+struct Sim<'a> {
+    config: &'a Config,
+    slot: u64,
+    nodes: Vec<Node>,
+    servers: Vec<Server>,
+    arrivals: Stream,
+    service: Stream,
+    members: Rng,
+    recorder: Recorder,
+    in_system: u64,
+    messages: u64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there are more arrivals in a slot than can be drawn.
+pub fn run(config: &Config) -> Result<Outcome, String> {
+    let servers = config.speeds.len();
+    let per_slot = config.load * servers as f64 / config.dispatchers as f64;
+    let poisson = Poisson::new(per_slot).map_err(|error| format!("arrivals: {error}"))?;
+    let mut sim = Sim::new(config);
+    let mut imbalance = histogram();
+    // What is left after the last arrival is let out, unless there is no end to it.
+    while sim.slot < config.slots || (sim.in_system > 0 && sim.slot < 2 * config.slots) {
+        if sim.slot < config.slots {
+            sim.arrive(&poisson);
+        }
+        sim.dispatch();
+        sim.serve();
+        if sim.slot.is_multiple_of(SAMPLE_SLOTS) && sim.in_system > 0 {
+            let most = sim.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
+            let mean = sim.in_system as f64 / servers as f64;
+            imbalance.saturating_record((most as f64 / mean * 1e3) as u64);
+        }
+        sim.slot += 1;
+    }
+    let picks = sim.nodes.iter().map(|node| node.dispatcher.view().picks);
+    let (probes, resubmits) =
+        picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
+    let tasks = sim.recorder.arrived();
+    let (batches, fifths) = sim.recorder.finish();
+    Ok(Outcome {
+        batches,
+        fifths,
+        servers,
+        ticks_per_unit: SLOT_TICKS as f64,
+        tasks,
+        messages: sim.messages + probes,
+        resubmits,
+        imbalance,
+        lost: 0,
+    })
+}
+
+impl<'a> Sim<'a> {
+    fn new(config: &'a Config) -> Self {
+        let servers = config.speeds.len();
+        let notify = config.policy.notify();
+        let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
+        let node = |(index, mut view): (usize, View)| {
+            let seen: Arc<[AtomicU32]> = (0..servers).map(|_| AtomicU32::new(0)).collect();
+            view.set_queues(Arc::clone(&seen));
+            let core = Core { index, count: config.dispatchers };
+            let seed = stream_seed(config.seed, index, 0);
+            let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
+            dispatcher.set_rates(&config.speeds);
+            Node { dispatcher, seen, held: VecDeque::new() }
+        };
+        let server = |&mean: &f64| Server {
+            queue: VecDeque::new(),
+            scale: 1.0 / ((1.0 + mean) / mean).ln(),
+            side: MemberSide::new(notify, config.dispatchers),
+        };
+        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
+        let expected = (config.load * servers as f64 * config.slots as f64) as u64;
+        Self {
+            config,
+            slot: 0,
+            nodes: views.map(node).collect(),
+            servers: config.speeds.iter().map(server).collect(),
+            arrivals: stream("arrivals"),
+            service: stream("service"),
+            members: stream("members"),
+            recorder: Recorder::new(expected.max(1), config.warmup),
+            in_system: 0,
+            messages: 0,
+        }
+    }
+
+    fn arrive(&mut self, poisson: &Poisson<f64>) {
+        for node in &mut self.nodes {
+            for _ in 0..poisson.sample(&mut self.arrivals) as u64 {
+                let number = self.recorder.arrive(self.in_system);
+                node.held.push_back((number, self.slot));
+                self.in_system += 1;
+            }
+        }
+    }
+
+    fn dispatch(&mut self) {
+        let policy = self.config.policy.entry();
+        let holds = policy.runs == Runs::LeafHolding;
+        let coordinated = matches!(policy.name, "scd" | "twf");
+        for node in &self.nodes {
+            for (seen, server) in node.seen.iter().zip(&self.servers) {
+                seen.store(server.queue.len() as u32, Relaxed);
+            }
+        }
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            node.dispatcher.tick(self.slot * SLOT_NS);
+            if self.config.whole && !holds {
+                node.send_whole(index, &mut self.servers);
+            } else if coordinated {
+                node.send_run(index, &mut self.servers);
+            } else {
+                node.send_each(index, &mut self.servers);
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        let Self { slot, nodes, servers, service, members, recorder, .. } = self;
+        for (index, server) in servers.iter_mut().enumerate() {
+            if server.queue.is_empty() {
+                continue;
+            }
+            let unit: f64 = Exp1.sample(service);
+            let done = ((unit * server.scale) as usize).min(server.queue.len());
+            if done == 0 {
+                continue;
+            }
+            let queue = server.queue.len() - done;
+            let load = Load::tasks(queue.min(usize::from(u16::MAX)) as u16);
+            let report = Report { member: Member(index as u16), load, service_ns: 0 };
+            for task in server.queue.drain(..done) {
+                recorder.done(task.number, (*slot - task.slot + 1) * SLOT_TICKS);
+                self.in_system -= 1;
+                let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
+                if self.config.policy.notify() == Notify::Reply {
+                    sender.reply(&report);
+                } else {
+                    sender.view_mut().answered(report.member);
+                }
+            }
+            if let Some(told) = server.side.on_done(queue as u32, done as u32, members) {
+                nodes[told].dispatcher.refresh(&report);
+                // Dispatchers that take only some of the reports count those themselves.
+                let counted = self.config.policy.notify() != Notify::Always;
+                self.messages += u64::from(counted);
+            }
+        }
+    }
+}
+
+impl Node {
+    fn put(&mut self, member: Member, tasks: usize, index: usize, servers: &mut [Server]) {
+        let server = &mut servers[member.index()];
+        for (number, slot) in self.held.drain(..tasks) {
+            server.queue.push_back(Queued { number, slot, dispatcher: index as u16 });
+        }
+        server.side.on_tasks(index, tasks as u32);
+        self.seen[member.index()].fetch_add(tasks as u32, Relaxed);
+    }
+
+    fn send_whole(&mut self, index: usize, servers: &mut [Server]) {
+        let tasks = self.held.len();
+        let mut pick = [None];
+        if tasks == 0 {
+            return;
+        }
+        self.dispatcher.schedule(&[Task::default()], &mut pick);
+        if let [Some(pick)] = pick {
+            (1..tasks).for_each(|_| self.dispatcher.follow(pick.member));
+            self.put(pick.member, tasks, index, servers);
+        }
+    }
+
+    fn send_run(&mut self, index: usize, servers: &mut [Server]) {
+        let tasks = vec![Task::default(); self.held.len()];
+        let mut picks = vec![None; tasks.len()];
+        if tasks.is_empty() {
+            return;
+        }
+        self.dispatcher.schedule(&tasks, &mut picks);
+        for pick in picks.into_iter().flatten() {
+            self.put(pick.member, 1, index, servers);
+        }
+    }
+
+    fn send_each(&mut self, index: usize, servers: &mut [Server]) {
+        while !self.held.is_empty() {
+            let mut pick = [None];
+            self.dispatcher.schedule(&[Task::default()], &mut pick);
+            let [Some(pick)] = pick else { break };
+            self.put(pick.member, 1, index, servers);
+        }
+    }
+}

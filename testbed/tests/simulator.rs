@@ -1,0 +1,146 @@
+//! The simulator against results found elsewhere, its determinism, and what it refuses.
+
+use wedjat_testbed::sim::{self, SimArgs, reference};
+
+fn args(keys: &[(&str, &str)]) -> SimArgs {
+    let mut table = toml::Table::new();
+    for (key, value) in keys {
+        table.insert((*key).to_owned(), toml::Value::String((*value).to_owned()));
+    }
+    table.try_into().expect("keys of the command line")
+}
+
+fn json(keys: &[(&str, &str)]) -> String {
+    let mut all = vec![("format", "json"), ("timing", "no"), ("tasks", "20000"), ("slots", "300")];
+    all.extend(keys);
+    let mut out = Vec::new();
+    sim::run(args(&all), &mut out).expect("a run");
+    String::from_utf8(out).expect("text")
+}
+
+#[test]
+fn results_agree_with_others() {
+    for comparison in reference::compare(true).unwrap() {
+        assert!(comparison.agrees(), "{comparison}");
+    }
+}
+
+#[test]
+fn unstable_policies_are_reported_so() {
+    let rows = sim::rows(&args(&[
+        ("model", "slots"),
+        ("speeds", "50x1,50x10"),
+        ("policy", "jsq(2),lsq-update(.2)"),
+        ("load", "0.9"),
+        ("slots", "5000"),
+    ]))
+    .unwrap();
+    assert!(rows[0].unstable && !rows[1].unstable, "{rows:?}");
+}
+
+#[test]
+fn equal_seeds_print_equal_bytes() {
+    for model in [
+        &[("model", "rack"), ("racks", "8,8,8,8"), ("policy", "horus,rs-h,cfcfs")],
+        &[("model", "slots"), ("speeds", "50x1,50x2"), ("policy", "lsq-smart(.2),ppot,scd")],
+        &[("model", "ct"), ("delay", "5us"), ("policy", "lsq-update(.2),jiq,jsq")],
+    ] {
+        let run = |seed| json(&[&model[..], &[("seed", seed), ("seeds", "2")]].concat());
+        assert_eq!(run("1"), run("1"));
+        assert_ne!(run("1"), run("3"));
+    }
+}
+
+#[test]
+fn every_policy_runs_in_every_model_and_loses_nothing() {
+    for entry in wedjat::policy::CATALOGUE {
+        if entry.runs == wedjat::policy::Runs::Spine {
+            continue;
+        }
+        for model in ["rack", "slots", "ct"] {
+            let rows = sim::rows(&args(&[
+                ("model", model),
+                ("policy", entry.name),
+                ("load", "0.6"),
+                ("tasks", "20000"),
+                ("slots", "300"),
+            ]))
+            .unwrap();
+            let row = &rows[0];
+            assert!(row.lost == 0 && !row.unstable && row.mean > 0.0, "{model} {row:?}");
+        }
+    }
+}
+
+#[test]
+fn central_queues_beat_horus_at_high_load() {
+    for (service, most) in [
+        ("exp(100us)", 0.85),
+        ("mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))", 0.85),
+        ("mix(0.5*normal(50us,5us), 0.3*normal(500us,50us), 0.2*normal(5000us,500us))", 0.75),
+    ] {
+        let rows = sim::rows(&args(&[
+            ("service", service),
+            ("policy", "horus,cfcfs"),
+            ("load", "0.95"),
+            ("tasks", "600000"),
+        ]))
+        .unwrap();
+        // Both see the same tasks, so that their ratio is steadier than either.
+        assert!(rows[1].p99 < most * rows[0].p99, "{service}: {} {}", rows[1].p99, rows[0].p99);
+    }
+}
+
+#[test]
+fn faults_lose_tasks_and_the_rest_goes_on() {
+    let rows = |keys: &[(&str, &str)]| {
+        let mut all = vec![("racks", "8,8,8,8"), ("load", "0.6"), ("tasks", "100000")];
+        all.extend(keys);
+        sim::rows(&args(&all)).unwrap().remove(0)
+    };
+    let loss = rows(&[("loss", "0.01")]);
+    // A task crosses two links; what is lost of the replies is no lost task.
+    assert!((loss.lost as f64 / 2000.0 - 1.0).abs() < 0.1, "{}", loss.lost);
+    let leaf = rows(&[("fail", "leaf:2@50ms")]);
+    assert!(leaf.lost > 0 && leaf.lost < 2000 && !leaf.unstable, "{leaf:?}");
+    let spine = rows(&[("fail", "spine@50ms")]);
+    // 0.192 tasks a us for the millisecond until the backup takes over.
+    assert!((spine.lost as f64 / 192.0 - 1.0).abs() < 0.4, "{}", spine.lost);
+}
+
+#[test]
+fn speeds_and_loads_change_on_the_way() {
+    let mean = |at: &str| {
+        sim::rows(&args(&[("load", "0.5"), ("tasks", "100000"), ("at", at)])).unwrap()[0].mean
+    };
+    let steady = mean("1000s load 0.1");
+    assert!(mean("100ms speed 0-31=0.6") > 1.3 * steady);
+    assert!(mean("100ms load 0.95") > 1.2 * steady);
+}
+
+#[test]
+fn bad_input_is_refused_with_what_is_allowed() {
+    for (keys, part) in [
+        (&[("load", "0")][..], "above 0 and at most 1.5"),
+        (&[("load", "1.6")], "above 0 and at most 1.5"),
+        (&[("load", "much")], "a load is a number"),
+        (&[("policy", "hours")], "known: horus"),
+        (&[("policy", "jsq(d=99)")], "0 to 16"),
+        (&[("model", "slots"), ("policy", "horus-spine")], "members are racks"),
+        (&[("model", "torus")], "allowed: rack"),
+        (&[("model", "ct"), ("speeds", "50x1")], "50 speeds for 100"),
+        (&[("speeds", "fast")], "COUNTxRATE"),
+        (&[("service", "exp(5)")], "unit"),
+        (&[("arrivals", "often")], "poisson"),
+        (&[("signals", "smoke")], "horus-sim"),
+        (&[("hops", "moon=1")], "leaf-worker"),
+        (&[("loss", "2")], "0 to 1"),
+        (&[("fail", "leaf:7@5ms")], "the leaves are 0 to 0"),
+        (&[("at", "5ms speed 0-99=2")], "the workers are 0 to 31"),
+        (&[("seeds", "0")], "from 1"),
+        (&[("format", "xml")], "text, json, csv"),
+    ] {
+        let error = sim::run(args(keys), &mut Vec::new()).unwrap_err();
+        assert!(error.contains(part), "{keys:?}: {error}");
+    }
+}
