@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench reference deps clean
 
 CARGO ?= cargo
 # Without the DPDK ports; wedjat-sys is nothing but DPDK.
@@ -42,6 +42,12 @@ bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench.py --bin "$$target/release" $(BENCH)
+
+# The simulator needs no DPDK.
+SIM := $(CARGO) run --locked --release --no-default-features -p wedjat-testbed --
+
+reference: ## hold the simulator against results found elsewhere, all of them
+	$(SIM) reference
 
 clean: ## remove what the others made
 	$(CARGO) clean
