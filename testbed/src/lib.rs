@@ -1,6 +1,7 @@
 //! Emulated rack, simulator, demo and comparisons.
 #![forbid(unsafe_code)]
 
+pub mod demo;
 pub mod drive;
 pub mod rack;
 pub mod sim;

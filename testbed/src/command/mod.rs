@@ -1,5 +1,6 @@
 //! The subcommands of `wedjat-testbed`: one file each, with its arguments and what it does.
 
+mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
 mod drive;
@@ -27,6 +28,9 @@ pub struct Cli {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Show policies at work: a leaf process driven under several loads, and a report
+    #[command(after_help = demo::EXAMPLE)]
+    Demo(demo::Arguments),
     /// Drive a leaf from both sides: load generator and rack in one loop on one core
     #[command(after_help = drive::EXAMPLE)]
     Drive(drive::Arguments),
@@ -50,6 +54,7 @@ pub type Failure = Box<dyn Error>;
 /// Carries out a command; false when the result is not to be believed.
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Drive(arguments) => drive::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Sim(arguments) => {

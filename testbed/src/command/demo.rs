@@ -1,0 +1,406 @@
+//! `wedjat-testbed demo`: a leaf process under several policies and loads, driven from both sides, and a report.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wedjat::policy::PolicySpec;
+use wedjat_pktgen::service::Service;
+use wedjat_testbed::rack::{Layout, Servers};
+
+use super::{Failure, Format, seconds};
+
+/// Shown behind the help.
+pub const EXAMPLE: &str = "Example, two policies near saturation:
+  wedjat-testbed demo --policies horus,random --loads 0.9,0.95 --seconds 10 --out /tmp/report
+Neither root nor hugepages nor a NIC are needed: the leaf is a DPDK process of its own, joined to this one by memif.
+A row whose measurement is not to be believed is measured again, up to --retries times in all.";
+
+/// The command line of `demo`.
+#[derive(Args, Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+pub struct Arguments {
+    /// Policies, separated by commas; `wedjat policies` lists them
+    #[arg(long, default_value = "horus,racksched,random", value_parser = policies)]
+    policies: std::sync::Arc<Vec<PolicySpec>>,
+    /// Loads, as shares of what the workers can do
+    #[arg(long, value_delimiter = ',', default_value = "0.5,0.8,0.9", value_parser = load)]
+    loads: Vec<f64>,
+    /// Emulated workers
+    #[arg(long, default_value_t = 32)]
+    workers: u16,
+    /// Service times; see `wedjat-pktgen run --help`
+    #[arg(long, default_value = "exp(100us)")]
+    service: Service,
+    /// Seconds measured for each row
+    #[arg(long, default_value_t = 5.0, value_parser = positive)]
+    seconds: f64,
+    /// Time before that, driven but not measured
+    #[arg(long, default_value = "500ms", value_parser = seconds)]
+    warmup: f64,
+    /// Folder for the report: demo.json, demo.csv, index.html
+    #[arg(long, default_value = "demo-report")]
+    out: PathBuf,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// All random streams follow from this
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Rows measured again, in all, when they are not to be believed
+    #[arg(long, default_value_t = 3)]
+    retries: u32,
+    /// The leaf's command [default: `wedjat` beside this one, or in PATH]
+    #[arg(long)]
+    leaf: Option<PathBuf>,
+    /// CPU of the leaf [default: the first]
+    #[arg(long)]
+    leaf_core: Option<usize>,
+    /// CPU of generator and rack [default: the last]
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+impl Arguments {
+    fn layout(&self) -> Result<Layout, String> {
+        // Four servers where that divides evenly; workers on one server are scheduled no differently.
+        let count = if self.workers.is_multiple_of(4) { 4 } else { 1 };
+        let servers = Servers { first: [10, 0, 2, 11].into(), count };
+        Layout::new(servers, self.workers / count, 0)
+    }
+}
+
+/// Names separated by commas; those between parentheses belong to a policy's parameters.
+fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
+    let mut depth = 0_i32;
+    let separates = |c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    };
+    let specs: Result<Vec<PolicySpec>, _> =
+        text.split(separates).map(|name| name.trim().parse()).collect();
+    specs.map(std::sync::Arc::new).map_err(|error: wedjat::policy::PolicyError| error.to_string())
+}
+
+fn load(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(load) if load > 0.0 && load <= 2.0 => Ok(load),
+        _ => Err(format!("`{text}` is no load; write a share above 0, as in 0.9")),
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(seconds),
+        _ => Err(format!("`{text}` is no time; write seconds, as in 5 or 0.5")),
+    }
+}
+
+/// Runs the demo; false when a row is not to be believed.
+#[cfg(not(feature = "dpdk"))]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    arguments.layout()?;
+    super::without_dpdk()
+}
+
+#[cfg(feature = "dpdk")]
+pub use show::run;
+
+/// The demo itself, on DPDK.
+#[cfg(feature = "dpdk")]
+mod show {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use indicatif::{ProgressBar, ProgressStyle};
+    use wedjat::policy::PolicySpec;
+    use wedjat_pktgen::load::Load;
+    use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, leaf, page, row};
+    use wedjat_testbed::rack::Options;
+
+    use super::{Arguments, Failure, Format};
+    use crate::command::devices;
+    use crate::command::rig::{Ends, Rig};
+
+    /// The memif devices, by the same names in both processes.
+    const CLIENTS: &str = "net_memif0";
+    const WORKERS: &str = "net_memif1";
+    /// What a leaf may take for start and end, beyond its run.
+    const LEAF_PATIENCE: Duration = Duration::from_secs(60);
+    /// Answers are awaited so long after the last task.
+    const DRAIN_S: f64 = 0.5;
+
+    /// Runs the demo; false when a row is not to be believed.
+    pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+        let stop = devices::stop_on_signals()?;
+        let mut demo = Demo::open(arguments, stop)?;
+        // Found out before a minute's work, not after.
+        fs::create_dir_all(&arguments.out)
+            .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
+        let rows = demo.rows()?;
+        let written = write(arguments, &rows)?;
+        match arguments.format {
+            Format::Text => print!("{}{written}", row::table(&rows)),
+            Format::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
+        }
+        Ok(rows.iter().all(|row| row.report.valid))
+    }
+
+    struct Demo<'a> {
+        arguments: &'a Arguments,
+        stop: Arc<AtomicBool>,
+        binary: PathBuf,
+        ends: Ends,
+        leaf_core: usize,
+        // The rig's sockets lie in the folder: the rig goes first.
+        rig: Rig,
+        folder: tempfile::TempDir,
+        retries: u32,
+    }
+
+    impl<'a> Demo<'a> {
+        fn open(arguments: &'a Arguments, stop: Arc<AtomicBool>) -> Result<Self, Failure> {
+            let binary = match &arguments.leaf {
+                Some(file) if !file.is_file() => {
+                    return Err(format!("--leaf {}: there is no such file", file.display()).into());
+                }
+                Some(file) => file.clone(),
+                None => leaf::find()?,
+            };
+            let layout = arguments.layout()?;
+            let (leaf_core, core) = cores(arguments);
+            let options = Options { seed: arguments.seed, ..Options::default() };
+            let ends = Ends {
+                src: [10, 0, 1, 100].into(),
+                dst: [10, 0, 1, 1].into(),
+                udp_port: options.udp_port,
+                pool: 1,
+                layout,
+                options,
+                outages: Vec::new(),
+                core: Some(core),
+            };
+            let folder = folder()?;
+            let (clients, workers) = devices(folder.path(), "server");
+            let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
+            let rig = Rig::open(&eal, &clients, &workers, ends.options.outstanding_max)?;
+            let retries = arguments.retries;
+            Ok(Self { arguments, stop, binary, ends, leaf_core, rig, folder, retries })
+        }
+
+        fn rows(&mut self) -> Result<Vec<Row>, Failure> {
+            let policies = Arc::clone(&self.arguments.policies);
+            let runs = self.arguments.loads.iter();
+            let runs: Vec<_> =
+                runs.flat_map(|load| policies.iter().map(move |policy| (policy, *load))).collect();
+            let progress = Progress::new(runs.len());
+            let mut rows = Vec::new();
+            for (policy, load) in runs {
+                progress.show(&format!("{policy} at {:.0}%", load * 100.0));
+                rows.push(self.believed(policy, load, &progress)?);
+                progress.step();
+            }
+            Ok(rows)
+        }
+
+        /// Measures a row, and again while it is not to be believed and there are retries left.
+        fn believed(
+            &mut self,
+            policy: &PolicySpec,
+            load: f64,
+            progress: &Progress,
+        ) -> Result<Row, Failure> {
+            let mut row = self.row(policy, load)?;
+            while !row.report.valid && self.retries > 0 {
+                self.retries -= 1;
+                let name = format!("{policy} at {:.0}%", load * 100.0);
+                progress.show(&format!("{name}, again: {}", row.report.reasons.join("; ")));
+                let attempts = row.attempts + 1;
+                row = Row { attempts, ..self.row(policy, load)? };
+            }
+            Ok(row)
+        }
+
+        fn row(&mut self, policy: &PolicySpec, load: f64) -> Result<Row, Failure> {
+            let offered = self.load(load);
+            offered.self_test()?;
+            let mut leaf = self.start(policy, &offered)?;
+            self.rig.wait_for_peer(&self.stop, || Ok(leaf.check()?))?;
+            let measured = self.rig.offer(&offered, &self.ends, &self.stop);
+            // A leaf that has died explains more than what the other side saw of it.
+            leaf.check()?;
+            let (report, rack) = measured?;
+            if self.stop.load(Ordering::Relaxed) {
+                return Err("stopped".into());
+            }
+            let account = leaf.stop()?;
+            Ok(Row::new(policy.to_string(), load, report, rack, account))
+        }
+
+        fn load(&self, share: f64) -> Load {
+            let service = self.arguments.service.clone();
+            let rate_pps = share * f64::from(self.arguments.workers) * 1e9 / service.mean_ns();
+            Load {
+                warmup_s: self.arguments.warmup,
+                duration_s: self.arguments.seconds,
+                drain_s: DRAIN_S,
+                seed: self.arguments.seed,
+                ..Load::new(rate_pps, service)
+            }
+        }
+
+        fn start(&self, policy: &PolicySpec, load: &Load) -> Result<LeafProcess, Failure> {
+            let folder = self.folder.path();
+            let config = LeafConfig {
+                policy,
+                layout: self.ends.layout,
+                clients_ip: self.ends.dst,
+                workers_ip: [10, 0, 2, 1].into(),
+                clients_device: CLIENTS,
+                workers_device: WORKERS,
+                pool: self.ends.pool,
+                udp_port: self.ends.udp_port,
+                core: self.leaf_core,
+                state: &folder.join("state"),
+                seed: self.arguments.seed,
+            };
+            let run_s = load.warmup_s + load.duration_s + load.drain_s;
+            let lifetime = LEAF_PATIENCE + Duration::from_secs_f64(run_s);
+            let (clients, workers) = devices(folder, "client");
+            let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
+            let eal = eal.map(str::to_owned);
+            Ok(LeafProcess::start(&self.binary, folder, &config.toml(), lifetime, &eal)?)
+        }
+    }
+
+    /// Both devices with their arguments. We are memif's server, so that leaves can come and go.
+    fn devices(folder: &Path, role: &str) -> (String, String) {
+        let device = |name: &str, id: u32| {
+            let socket = folder.join(format!("{name}.sock"));
+            let socket = socket.display();
+            format!("{name},role={role},id={id},socket={socket},socket-abstract=no")
+        };
+        (device(CLIENTS, 0), device(WORKERS, 1))
+    }
+
+    /// A folder in memory where there is one: the leaf's state is no file that a disk should follow.
+    fn folder() -> Result<tempfile::TempDir, Failure> {
+        let named = || {
+            let mut builder = tempfile::Builder::new();
+            builder.prefix("wedjat-demo-");
+            builder
+        };
+        let made = named().tempdir_in("/dev/shm").or_else(|_| named().tempdir());
+        made.map_err(|error| format!("cannot make a folder for the demo's files: {error}").into())
+    }
+
+    /// CPUs of the leaf, and of generator and rack.
+    fn cores(arguments: &Arguments) -> (usize, usize) {
+        let ids: Vec<_> =
+            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        let (first, last) = (ids.first().copied().unwrap_or(0), ids.last().copied().unwrap_or(0));
+        let (leaf, core) = (arguments.leaf_core.unwrap_or(first), arguments.core.unwrap_or(last));
+        if leaf == core {
+            log::warn!(
+                "leaf and load share CPU {core}: latencies are those of their turns on it; two CPUs are needed"
+            );
+        }
+        (leaf, core)
+    }
+
+    /// Writes the report; says what was written.
+    fn write(arguments: &Arguments, rows: &[Row]) -> Result<String, Failure> {
+        let summary = format!(
+            "{} emulated workers with {} service times behind one leaf process on one core, joined by memif; \
+             Poisson arrivals, {} s measured a row, seed {}.",
+            arguments.workers, arguments.service, arguments.seconds, arguments.seed
+        );
+        let manifests: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                serde_json::json!({
+                    "policy": row.policy,
+                    "load": row.load,
+                    "attempts": row.attempts,
+                    "load_manifest": row.report.manifest,
+                    "leaf_manifest": row.leaf["manifest"],
+                })
+            })
+            .collect();
+        let manifest = serde_json::to_string_pretty(&manifests)?;
+        let mut written = String::new();
+        for (name, text) in [
+            ("demo.json", serde_json::to_string_pretty(rows)? + "\n"),
+            ("demo.csv", row::csv(rows)?),
+            ("index.html", page::page(rows, &summary, &manifest)?),
+        ] {
+            let file = arguments.out.join(name);
+            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+            written.push_str(&format!("wrote {}\n", file.display()));
+        }
+        Ok(written)
+    }
+
+    /// Rows done, on a terminal as a bar and elsewhere as lines; always on standard error.
+    struct Progress(ProgressBar);
+
+    impl Progress {
+        fn new(rows: usize) -> Self {
+            let bar = ProgressBar::new(rows as u64);
+            if let Ok(style) =
+                ProgressStyle::with_template("[{bar:24}] {pos}/{len} {elapsed} {wide_msg}")
+            {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            if !bar.is_hidden() {
+                bar.enable_steady_tick(Duration::from_millis(250));
+            }
+            Self(bar)
+        }
+
+        fn show(&self, what: &str) {
+            match self.0.is_hidden() {
+                true => log::info!("{what}"),
+                false => self.0.set_message(what.to_owned()),
+            }
+        }
+
+        fn step(&self) {
+            self.0.inc(1);
+        }
+    }
+
+    impl Drop for Progress {
+        fn drop(&mut self) {
+            self.0.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_split_outside_their_parameters() {
+        let names = |text| {
+            policies(text).map(|specs| specs.iter().map(PolicySpec::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(names("horus, random").unwrap(), ["horus", "random"]);
+        let error = names("horus,best").unwrap_err();
+        assert!(error.contains("`best`") && error.contains("racksched"), "{error}");
+        let error = names("horus(a=1,b=2),random").unwrap_err();
+        assert!(!error.contains("unknown policy"), "the comma belongs to horus: {error}");
+    }
+
+    #[test]
+    fn loads_and_times_are_checked() {
+        assert_eq!(load("0.9"), Ok(0.9));
+        for bad in ["0", "-1", "x", "90", "NaN"] {
+            assert!(load(bad).unwrap_err().contains(bad));
+        }
+        assert!(positive("0").is_err() && positive("inf").is_err() && positive("0.5").is_ok());
+    }
+}

@@ -1,0 +1,8 @@
+//! The demo: a real leaf process under several policies and loads, and a report that can be shown around.
+
+pub mod leaf;
+pub mod page;
+pub mod row;
+
+pub use leaf::{LeafConfig, LeafError, LeafProcess};
+pub use row::Row;

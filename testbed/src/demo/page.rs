@@ -1,0 +1,229 @@
+//! The demo's report as one self-contained page: plot, table, what to know of it, manifest.
+
+use std::fmt::Write as _;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::row::{COLUMNS, Row, notes};
+
+/// Pixels of the plot.
+const SIZE: (u32, u32) = (900, 520);
+/// Colours that colour-blind readers tell apart (Okabe and Ito, 2008), but its yellow.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 0, 0),
+];
+
+/// A plot that could not be drawn.
+pub type PlotError = Box<dyn std::error::Error>;
+
+/// Response time over load, as SVG: one colour a policy, 99th percentile drawn through, median dashed.
+///
+/// # Errors
+/// When the rows hold nothing that can be drawn.
+pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        draw(rows, &area)?;
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+fn draw(rows: &[Row], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), PlotError> {
+    let (loads, latencies) = ranges(rows).ok_or("no row has a finite latency to plot")?;
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(area)
+        .margin(16)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
+        .build_cartesian_2d(loads, latencies.log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("offered load, % of what the workers can do")
+        .y_desc("response time from when a task was due, us")
+        .x_labels(10)
+        .x_label_formatter(&|load| format!("{load:.0}"))
+        .y_label_formatter(&|us| format!("{us:.0}"))
+        .label_style(("sans-serif", 14))
+        .axis_desc_style(("sans-serif", 15))
+        .light_line_style(BLACK.mix(0.04))
+        .bold_line_style(BLACK.mix(0.12))
+        .draw()?;
+    for (policy, colour) in policies(rows).into_iter().zip(COLOURS.iter().cycle()) {
+        let of = |key: &'static str| points(rows, policy, key);
+        let line = colour.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(of("p99").into_iter().map(|(at, _)| at), line))?
+            .label(format!("{policy}: p99 through, p50 dashed"))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], line));
+        let median = of("p50").into_iter().map(|(at, _)| at);
+        chart.draw_series(DashedLineSeries::new(median, 6, 4, colour.stroke_width(2)))?;
+        for key in ["p99", "p50"] {
+            // A hollow point is of a run that is not to be believed.
+            chart.draw_series(of(key).into_iter().map(|(at, valid)| {
+                let style = if valid { colour.filled() } else { line };
+                Circle::new(at, 4, style)
+            }))?;
+        }
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.9))
+        .border_style(BLACK.mix(0.2))
+        .label_font(("sans-serif", 14))
+        .draw()?;
+    Ok(())
+}
+
+/// The rows' policies, each once, in the order in which they come.
+fn policies(rows: &[Row]) -> Vec<&str> {
+    let mut policies = Vec::new();
+    for row in rows {
+        if !policies.contains(&row.policy.as_str()) {
+            policies.push(row.policy.as_str());
+        }
+    }
+    policies
+}
+
+/// One policy's points by load, and whether the runs are valid; lost tasks make a percentile infinite, which has no place.
+fn points(rows: &[Row], policy: &str, key: &str) -> Vec<((f64, f64), bool)> {
+    let mut points: Vec<_> = rows
+        .iter()
+        .filter(|row| row.policy == policy)
+        .map(|row| ((row.load * 100.0, row.report.response_us.named(key).0), row.report.valid))
+        .filter(|((_, us), _)| us.is_finite() && *us > 0.0)
+        .collect();
+    points.sort_by(|((a, _), _), ((b, _), _)| a.total_cmp(b));
+    points
+}
+
+type Range = std::ops::Range<f64>;
+
+/// What the axes must show, with a margin.
+fn ranges(rows: &[Row]) -> Option<(Range, Range)> {
+    let all: Vec<_> = policies(rows)
+        .into_iter()
+        .flat_map(|policy| [points(rows, policy, "p50"), points(rows, policy, "p99")].concat())
+        .map(|(at, _)| at)
+        .collect();
+    let least = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).reduce(f64::min);
+    let most = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).reduce(f64::max);
+    let (first, last) = (least(|at| at.0)?, most(|at| at.0)?);
+    let (low, high) = (least(|at| at.1)?, most(|at| at.1)?);
+    Some((first - 5.0..last + 5.0, low / 1.5..high * 2.5))
+}
+
+/// The page. `manifest` is JSON, and `summary` a sentence or two about what was run.
+///
+/// # Errors
+/// When the plot cannot be drawn.
+pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotError> {
+    let plot = plot(rows)?;
+    let mut table = String::new();
+    let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));
+    for row in rows {
+        let class = if row.report.valid { "" } else { " class=\"invalid\"" };
+        let row = row.cells();
+        let _ = writeln!(table, "<tr{class}>{}</tr>", cells("td", row.iter().map(String::as_str)));
+    }
+    let notes: String =
+        notes(rows).iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+    let notes = if notes.is_empty() { "<li>none</li>".to_owned() } else { notes };
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>wedjat demo</title>\n\
+         <style>{STYLE}</style>\n</head>\n<body>\n<h1>wedjat: response time over load</h1>\n\
+         <p>{}</p>\n<figure>{plot}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n\
+         <h2>Warnings and verdicts</h2>\n<ul>\n{notes}</ul>\n\
+         <h2>Manifest</h2>\n<pre>{}</pre>\n</body>\n</html>\n",
+        escape(summary),
+        escape(manifest)
+    ))
+}
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
+color:#1a1a1a;background:#fff}figure{margin:1rem 0}svg{max-width:100%;height:auto}table{border-collapse:collapse;\
+font-size:.85rem;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}td,th{padding:.25rem .55rem;\
+text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}td:first-child,th:first-child{text-align:left}\
+.invalid{color:#a00}pre{background:#f6f6f6;padding:1rem;overflow:auto;font-size:.8rem}";
+
+const EXPLANATION: &str = "<p>Response times count from when a task was due, not from when it was sent; a lost task took \
+for ever. Adherence is the share of tasks sent on time. Hollow points and red rows are of runs that are not to be \
+believed: the generator or the rack did not keep up, or books did not balance.</p>";
+
+fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
+    texts.map(|text| format!("<{tag}>{}</{tag}>", escape(text))).collect()
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::row::tests::row;
+
+    fn rows() -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (i, policy) in ["horus", "random"].into_iter().enumerate() {
+            for load in [0.5, 0.9] {
+                rows.push(row(policy, load, 500.0 * load * (i + 1) as f64));
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn every_policy_has_its_lines_and_points() {
+        let svg = plot(&rows()).unwrap();
+        assert!(svg.contains("horus: p99") && svg.contains("random: p99"));
+        // Two policies, two loads, two percentiles; nothing else in the plot is round.
+        assert_eq!(svg.matches("<circle").count(), 8);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn infinite_latencies_are_left_out_and_invalid_ones_are_hollow() {
+        let mut rows = rows();
+        rows[0].report.response_us.p99.0 = f64::INFINITY;
+        rows[3].report.valid = false;
+        let svg = plot(&rows).unwrap();
+        assert_eq!(svg.matches("<circle").count(), 7);
+        let hollow =
+            svg.lines().filter(|line| line.contains("<circle") && line.contains("fill=\"none\""));
+        assert_eq!(hollow.count(), 2);
+    }
+
+    #[test]
+    fn one_load_makes_a_plot_and_no_latency_an_error() {
+        assert!(plot(&rows()[..1]).is_ok());
+        let mut row = rows().remove(0);
+        (row.report.response_us.p99.0, row.report.response_us.p50.0) =
+            (f64::INFINITY, f64::INFINITY);
+        assert!(plot(&[row]).is_err());
+        assert!(plot(&[]).is_err());
+    }
+
+    #[test]
+    fn the_page_stands_alone_and_quotes_what_it_shows() {
+        let mut rows = rows();
+        rows[1].report.reasons.push("a < b & c".to_owned());
+        let page = page(&rows, "32 workers", "{\"command\": \"<x>\"}").unwrap();
+        assert!(page.contains("a &lt; b &amp; c") && page.contains("\"&lt;x&gt;\""));
+        assert_eq!(page.matches("<tr").count(), 5);
+        for outside in ["<script", "src=", "href=", "url(", "@import"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+}

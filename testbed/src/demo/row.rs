@@ -1,0 +1,284 @@
+//! One policy under one load: the demo's rows, as table, JSON and CSV.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+use wedjat_pktgen::report::Report;
+
+use crate::rack;
+
+/// One policy under one load.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The leaf's policy.
+    pub policy: String,
+    /// Offered load as a share of what the workers can do.
+    pub load: f64,
+    /// How often it was measured until it was valid or patience ran out; this is the last time.
+    pub attempts: u32,
+    /// What the generator measured. Its verdict is that over generator, rack and leaf.
+    #[serde(flatten)]
+    pub report: Report,
+    /// What the rack did.
+    pub rack: rack::Report,
+    /// The leaf's own account.
+    pub leaf: Value,
+}
+
+impl Row {
+    /// A measured row; a leaf whose books do not balance makes it invalid.
+    #[must_use]
+    pub fn new(
+        policy: String,
+        load: f64,
+        mut report: Report,
+        rack: rack::Report,
+        leaf: Value,
+    ) -> Self {
+        if leaf["balanced"] != Value::Bool(true) {
+            report.valid = false;
+            report.reasons.push("the leaf's ledger does not balance".to_owned());
+        }
+        Self { policy, load, attempts: 1, report, rack, leaf }
+    }
+
+    /// Nanoseconds that the leaf spent on a packet.
+    #[must_use]
+    pub fn leaf_ns(&self) -> Option<f64> {
+        self.leaf["ns_per_packet"].as_f64()
+    }
+
+    fn verdict(&self) -> &'static str {
+        if self.report.valid { "valid" } else { "INVALID" }
+    }
+
+    /// The cells of the table, in the order of [`COLUMNS`].
+    #[must_use]
+    pub fn cells(&self) -> Vec<String> {
+        let (report, us) = (&self.report, &self.report.response_us);
+        vec![
+            self.policy.clone(),
+            format!("{:.0}%", self.load * 100.0),
+            format!("{:.0}", report.offered_pps),
+            report.sent.to_string(),
+            report.answered.to_string(),
+            report.lost.to_string(),
+            us.p50.to_string(),
+            us.p90.to_string(),
+            us.p99.to_string(),
+            us.p999.to_string(),
+            format!("{:.2}%", report.adherence * 100.0),
+            self.leaf_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}")),
+            self.verdict().to_owned(),
+        ]
+    }
+}
+
+/// Headings of the table. Times are response times, from when a task was due, in microseconds.
+pub const COLUMNS: [&str; 13] = [
+    "policy",
+    "load",
+    "offered/s",
+    "sent",
+    "answered",
+    "lost",
+    "p50 us",
+    "p90 us",
+    "p99 us",
+    "p99.9 us",
+    "adherence",
+    "leaf ns/pkt",
+    "verdict",
+];
+
+/// The rows as a table, and below it what a reader must know of single rows.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let lines: Vec<Vec<String>> = std::iter::once(COLUMNS.map(str::to_owned).to_vec())
+        .chain(rows.iter().map(Row::cells))
+        .collect();
+    let width = |column: usize| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<_> = (0..COLUMNS.len()).map(width).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let cells =
+            line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+        let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    for note in notes(rows) {
+        let _ = writeln!(out, "{note}");
+    }
+    out
+}
+
+/// Why rows are invalid, and their warnings.
+#[must_use]
+pub fn notes(rows: &[Row]) -> Vec<String> {
+    let of = |row: &Row| {
+        let name = format!("{} at {:.0}%", row.policy, row.load * 100.0);
+        let reasons = row.report.reasons.iter().map(|reason| format!("INVALID: {reason}"));
+        let warnings = row.report.warnings.iter().map(|warning| format!("warning: {warning}"));
+        reasons.chain(warnings).map(|note| format!("{name}: {note}")).collect::<Vec<_>>()
+    };
+    rows.iter().flat_map(of).collect()
+}
+
+/// The rows as CSV, under stable keys.
+///
+/// # Errors
+/// When the text cannot be written, which memory allows always.
+pub fn csv(rows: &[Row]) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for (i, row) in rows.iter().enumerate() {
+        let fields = fields(row);
+        if i == 0 {
+            writer.write_record(fields.iter().map(|(key, _)| key))?;
+        }
+        writer.write_record(fields.iter().map(|(_, value)| value))?;
+    }
+    let bytes = writer.into_inner().map_err(|error| error.into_error())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn fields(row: &Row) -> Vec<(String, String)> {
+    let mut fields = vec![
+        ("policy".to_owned(), row.policy.clone()),
+        ("load".to_owned(), row.load.to_string()),
+        ("attempts".to_owned(), row.attempts.to_string()),
+    ];
+    fields.extend(row.report.csv_fields());
+    let late = row.rack.lateness_us.p99.0.to_string();
+    fields.push(("rack.lateness_us.p99".to_owned(), late));
+    for key in [
+        "rx_packets",
+        "tx_packets",
+        "scheduled",
+        "idle_picks",
+        "po2_picks",
+        "replies",
+        "ns_per_packet",
+    ] {
+        let value = &row.leaf[key];
+        let text = if value.is_null() { String::new() } else { value.to_string() };
+        fields.push((format!("leaf.{key}"), text));
+    }
+    fields
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::time::SystemTime;
+    use wedjat_pktgen::latency::{LatencySummary, Micros};
+    use wedjat_pktgen::load::Load;
+    use wedjat_pktgen::manifest::Manifest;
+
+    /// A row as a run without any task would leave it, with a latency put in.
+    pub fn row(policy: &str, load: f64, p99_us: f64) -> Row {
+        let offered = Load::new(load * 320e3, "exp(100us)".parse().unwrap());
+        let manifest = Manifest::new(&offered, SystemTime::UNIX_EPOCH);
+        let tally = {
+            use wedjat::io::ring::{self, FramePool};
+            use wedjat::wire::ether::Mac;
+            use wedjat_pktgen::{engine::Generator, target::Target};
+            let pool = FramePool::new(1, 128);
+            let (port, _peer) = ring::pair(1, &pool);
+            let target = Target::new(Mac::default(), 1, 2);
+            let generator = Generator::new(&offered, &target, 0, 1e9, port, pool).unwrap();
+            generator.tally().clone()
+        };
+        let mut report = Report::new(&offered, &tally, None, manifest);
+        let us = |us| Micros(us);
+        report.response_us = LatencySummary {
+            p50: us(p99_us / 5.0),
+            p90: us(p99_us / 2.0),
+            p99: us(p99_us),
+            p999: us(f64::INFINITY),
+            p9999: us(f64::INFINITY),
+            mean: us(p99_us / 4.0),
+            max: us(p99_us * 2.0),
+        };
+        (report.valid, report.reasons) = (true, Vec::new());
+        let layout = rack::Layout::new("10.0.2.11+4".parse().unwrap(), 8, 0).unwrap();
+        let rack = {
+            use wedjat::io::ring::{self, FramePool};
+            let (port, _peer) = ring::pair(1, &FramePool::new(1, 128));
+            let options = rack::Options::default();
+            rack::Rack::new(port, wedjat::wire::ether::Mac::default(), layout, options, 1e9)
+                .report()
+        };
+        let leaf = serde_json::json!({ "balanced": true, "ns_per_packet": 61.4, "replies": 7 });
+        Row::new(policy.to_owned(), load, report, rack, leaf)
+    }
+
+    #[test]
+    fn rows_are_lined_up_and_explained() {
+        let mut bad = row("random", 0.9, 4_600.0);
+        bad.report.valid = false;
+        bad.report.reasons.push("only 90.00% of the tasks were sent on time".to_owned());
+        let text = table(&[row("horus", 0.5, 480.0), bad]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("policy") && lines[0].ends_with("verdict"), "{text}");
+        assert!(
+            lines[1].contains("480.0") && lines[1].contains("inf") && lines[1].contains(" 61 ")
+        );
+        assert!(lines[1].ends_with("  valid") && lines[2].ends_with("INVALID"), "{text}");
+        assert_eq!(lines[0].find("verdict").map(|at| at + 7), Some(lines[1].chars().count()));
+        assert_eq!(lines[3], "random at 90%: INVALID: only 90.00% of the tasks were sent on time");
+    }
+
+    #[test]
+    fn json_has_the_generators_keys_and_both_ends() {
+        let json = serde_json::to_value([row("horus", 0.5, 480.0)]).unwrap();
+        let row = &json[0];
+        assert_eq!((&row["policy"], &row["load"]), (&"horus".into(), &0.5.into()));
+        assert_eq!(row["response_us"]["p99"], 480.0);
+        for key in [
+            "offered_pps",
+            "sent",
+            "late",
+            "adherence",
+            "answered",
+            "refused",
+            "lost",
+            "service_us",
+            "valid",
+            "manifest",
+        ] {
+            assert!(!row[key].is_null(), "{key}");
+        }
+        assert_eq!(row["leaf"]["replies"], 7);
+        assert_eq!(row["rack"]["workers"], 32);
+    }
+
+    #[test]
+    fn csv_rows_have_the_headers_columns() {
+        let text = csv(&[row("horus", 0.5, 480.0), row("random", 0.5, 700.0)]).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let headers = reader.headers().unwrap().clone();
+        let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+        let value = |row: usize, key| {
+            let at = headers.iter().position(|header| header == key).expect("a key");
+            rows[row][at].to_owned()
+        };
+        assert_eq!(
+            (value(1, "policy"), value(1, "response_us.p99")),
+            ("random".into(), "700".into())
+        );
+        assert_eq!(value(0, "leaf.ns_per_packet"), "61.4");
+        assert_eq!(value(0, "leaf.rx_packets"), "");
+    }
+
+    #[test]
+    fn a_leaf_with_wrong_books_is_not_believed() {
+        let good = row("horus", 0.5, 480.0);
+        let again = Row::new("horus".into(), 0.5, good.report, good.rack, serde_json::json!({}));
+        assert!(!again.report.valid && notes(&[again])[0].contains("ledger"));
+    }
+}
