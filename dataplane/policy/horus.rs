@@ -12,7 +12,7 @@ use crate::state::{Report, View};
 #[derive(Clone, Debug, Default)]
 pub struct Horus;
 
-#[inline]
+#[inline(always)]
 fn pick_idle_or_of_two(view: &mut View, rng: &mut Rng) -> Option<Pick> {
     match view.idle_mut().take_last() {
         Some(member) => {

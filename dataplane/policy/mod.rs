@@ -93,13 +93,15 @@ pub trait Policy {
         view: &mut View,
         rng: &mut Rng,
     ) {
+        let mut local = rng.clone(); // stays in registers over the run
         for (task, pick) in tasks.iter().zip(picks) {
-            *pick = self.pick(task, view, rng);
+            *pick = self.pick(task, view, &mut local);
             if let Some(pick) = pick {
                 view.sent(pick.member);
                 self.on_sent(pick.member, view);
             }
         }
+        *rng = local;
     }
 
     /// A task was sent to `member`; also for tasks that follow another one without a pick of their own.
@@ -306,7 +308,7 @@ fn select<T>(second: bool, a: T, b: T) -> T {
 /// through its pipeline again: those where the drift of the member with the smaller *load* exceeds the
 /// difference of the loads (Horus 3.3). A switch then folds drift into load, which makes the next such
 /// packet rarer; this counts as if it did not, so it is an upper bound.
-#[inline]
+#[inline(always)]
 fn pick_of_two(view: &mut View, rng: &mut Rng) -> Option<Pick> {
     let (a, b) = sample_two(view, rng)?;
     let (load_a, drift_a) = view.load_and_drift(a);

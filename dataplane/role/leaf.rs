@@ -148,7 +148,7 @@ where
         self.last_poll = now;
     }
 
-    /// Has a burst decided on and puts each packet where its verdict says.
+    /// Has a burst decided on.
     #[inline]
     fn dispatch(&mut self, port: usize, now: u64, mut burst: Burst<P::Buf>) {
         if burst.is_empty() {
@@ -157,9 +157,29 @@ where
         let count = burst.len();
         let mut verdicts = [Verdict::Consumed; BURST];
         self.stages.process(port, now, &mut burst, &mut verdicts);
+        self.stages.counters().add(Counter::RxPackets, count as u64);
+        // Most bursts go out as they are, by one port.
+        if let Verdict::Forward { port } = verdicts[0]
+            && self.tx[usize::from(port)].is_empty()
+            && verdicts[..count].iter().all(|verdict| *verdict == verdicts[0])
+        {
+            self.tx[usize::from(port)] = burst;
+            return;
+        }
+        self.distribute(port, now, burst, &verdicts);
+    }
+
+    /// Puts each packet where its verdict says.
+    fn distribute(
+        &mut self,
+        port: usize,
+        now: u64,
+        burst: Burst<P::Buf>,
+        verdicts: &[Verdict; BURST],
+    ) {
         let mut consumed = 0;
         for (packet, verdict) in burst.into_iter().zip(verdicts) {
-            match verdict {
+            match *verdict {
                 Verdict::Forward { port } => self.forward(packet, usize::from(port)),
                 Verdict::Hold { port, slot, next_hop } => {
                     if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
@@ -175,9 +195,7 @@ where
                 Verdict::Drop(_) => {}
             }
         }
-        let counters = self.stages.counters();
-        counters.add(Counter::RxPackets, count as u64);
-        counters.add(Counter::Consumed, consumed);
+        self.stages.counters().add(Counter::Consumed, consumed);
     }
 
     #[inline]

@@ -7,7 +7,8 @@ use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::arp::{self, Operation};
-use crate::wire::task::{Code, Extension};
+use crate::wire::task::{Code, Extension, Header};
+use crate::wire::{ether, ipv4};
 
 /// Takes what replies and ARP packets say. Refused and used-up packets get their verdict here.
 #[inline]
@@ -21,7 +22,7 @@ pub fn burst<B: Buf>(
     let mut replies = 0;
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
-            Kind::Task | Kind::Continuation => {}
+            Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {}
             Kind::Reply => match reply(stages, packet.bytes(), parsed) {
                 Ok(()) => replies += 1,
                 Err(reason) => {
@@ -43,16 +44,12 @@ pub fn burst<B: Buf>(
 
 /// Takes the report out of a reply, once it is certain that its worker sent it.
 #[inline]
-fn reply(stages: &mut Stages, frame: &[u8], parsed: &mut Packet) -> Result<(), DropReason> {
-    let worker = sender(&stages.network, parsed)?;
-    parsed.place = worker;
-    let header = &parsed.header;
+fn reply(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<(), DropReason> {
+    let worker = sender(&stages.network, frame, parsed)?;
+    let payload = parsed.payload(frame);
+    let header = Header::parse(payload)?;
     let queue = if header.code == Code::TaskDoneIdle { 0 } else { header.qlen };
-    let service_ns = if header.extended {
-        Extension::parse(&frame[parsed.datagram.payload()..]).service_ns
-    } else {
-        0
-    };
+    let service_ns = if parsed.extended { Extension::parse(payload).service_ns } else { 0 };
     let report = Report { member: worker.member, load: Load::tasks(queue), service_ns };
     if !stages.dispatchers[usize::from(worker.pool)].reply(&report) {
         stages.counters.add(Counter::SurplusReplies, 1);
@@ -61,12 +58,12 @@ fn reply(stages: &mut Stages, frame: &[u8], parsed: &mut Packet) -> Result<(), D
 }
 
 #[inline]
-fn sender(network: &Network, parsed: &Packet) -> Result<Worker, DropReason> {
-    let worker = network.worker(parsed.header.src).ok_or(DropReason::UnknownWorker)?;
-    if network.server(worker).ip != parsed.datagram.src {
+fn sender(network: &Network, frame: &[u8], parsed: &Packet) -> Result<Worker, DropReason> {
+    let worker = network.worker(parsed.worker).ok_or(DropReason::UnknownWorker)?;
+    if network.server(worker.server).ip != ipv4::src(&frame[ether::LEN..]) {
         return Err(DropReason::SpoofedReply);
     }
-    if network.pool_id(usize::from(worker.pool)) != parsed.header.pool {
+    if network.pool_id(usize::from(worker.pool)) != parsed.pool {
         return Err(DropReason::PoolMismatch);
     }
     Ok(worker)

@@ -101,11 +101,15 @@ impl Stages {
         // Taken out, so that stages can have both; an empty box allocates nothing.
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..count];
-        parse::burst(&self.network, port, packets, parsed_burst);
-        classify::burst(self, port, packets, parsed_burst, verdicts);
+        let kinds = parse::burst(&self.network, port, packets, parsed_burst);
+        if kinds.others {
+            classify::burst(self, port, packets, parsed_burst, verdicts);
+        }
         schedule::burst(self, now, packets, parsed_burst, verdicts);
         rewrite::burst(self, packets, parsed_burst, verdicts);
-        self.count_drops(verdicts);
+        if kinds.others || verdicts.iter().any(|verdict| matches!(verdict, Verdict::Drop(_))) {
+            self.count_drops(verdicts);
+        }
         self.packets = parsed;
     }
 

@@ -82,6 +82,15 @@ pub struct Worker {
     pub server: u16,
 }
 
+/// Where a task for a pool's member goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The worker's global id.
+    pub id: u16,
+    /// Index of its server.
+    pub server: u16,
+}
+
 /// A server to build a network with: who runs there, and where it is.
 #[derive(Clone, Debug)]
 pub struct ServerSpec {
@@ -119,10 +128,10 @@ pub struct Network {
     ports: Vec<PortAddress>,
     servers: Vec<Server>,
     workers: Vec<Worker>,
-    pool_index: Vec<u16>,
+    pool_index: Box<[u16; 1 << 16]>,
     pool_ids: Vec<u16>,
-    /// Worker ids of each pool's members.
-    members: Vec<Vec<u16>>,
+    /// Each pool's members: worker id and server.
+    members: Vec<Vec<Target>>,
 }
 
 impl Network {
@@ -139,7 +148,7 @@ impl Network {
         servers: &[ServerSpec],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let mut pool_index = vec![NO_POOL; 1 << 16];
+        let mut pool_index = Box::new([NO_POOL; 1 << 16]);
         for (index, &id) in pool_ids.iter().enumerate() {
             pool_index[usize::from(id)] = index as u16;
         }
@@ -176,7 +185,7 @@ impl Network {
         for &id in &spec.workers {
             let members = &mut self.members[usize::from(pool)];
             let member = Member(members.len() as u16);
-            members.push(id);
+            members.push(Target { id, server });
             self.workers[usize::from(id)] = Worker { pool, member, server };
         }
         Ok(())
@@ -253,24 +262,24 @@ impl Network {
         self.workers.get(usize::from(id)).copied().filter(|worker| worker.pool != NO_POOL)
     }
 
-    /// The worker id of a pool's member.
+    /// Where tasks for a pool's member go.
     #[inline]
     #[must_use]
-    pub fn worker_id(&self, pool: usize, member: Member) -> u16 {
+    pub fn target(&self, pool: usize, member: Member) -> Target {
         self.members[pool][member.index()]
     }
 
-    /// Worker ids of the members of the pool at this index.
+    /// The members of the pool at this index.
     #[must_use]
-    pub fn members(&self, pool: usize) -> &[u16] {
+    pub fn members(&self, pool: usize) -> &[Target] {
         &self.members[pool]
     }
 
-    /// The server of a worker that is known.
+    /// The server at this index.
     #[inline]
     #[must_use]
-    pub fn server(&self, worker: Worker) -> &Server {
-        &self.servers[usize::from(worker.server)]
+    pub fn server(&self, index: u16) -> &Server {
+        &self.servers[usize::from(index)]
     }
 }
 
@@ -309,8 +318,11 @@ mod tests {
         assert_eq!(network.worker(u16::MAX), None);
         let worker = network.worker(9).unwrap();
         assert_eq!((worker.pool, worker.member), (1, Member(1)));
-        assert_eq!((network.server(worker).ip, network.server(worker).port), (0x0A00_020B, 1));
-        assert_eq!(network.worker_id(1, Member(1)), 9);
+        assert_eq!(
+            (network.server(worker.server).ip, network.server(worker.server).port),
+            (0x0A00_020B, 1)
+        );
+        assert_eq!(network.target(1, Member(1)), Target { id: 9, server: 0 });
         assert_eq!(network.route(0x0A00_0105, Side::has_clients), Some((0, 0x0A00_0105)));
         assert_eq!(network.route(0x0808_0808, Side::has_clients), Some((0, 0x0A00_01FE)));
         assert_eq!(network.route(0x0808_0808, Side::has_workers), None);

@@ -6,7 +6,7 @@ use crate::reason::DropReason;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Header};
-use crate::wire::udp::{self, Datagram};
+use crate::wire::udp;
 
 /// Packets ahead for which the cache is asked.
 const PREFETCH_AHEAD: usize = 4;
@@ -14,8 +14,10 @@ const PREFETCH_AHEAD: usize = 4;
 /// What a packet is to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A task for the node to schedule.
+    /// A task for the node to schedule, whole in this packet.
     Task,
+    /// The first packet of a task that has more.
+    FirstOfSeveral,
     /// A further packet of a task.
     Continuation,
     /// A worker's reply on its way to a client.
@@ -26,51 +28,84 @@ pub enum Kind {
     Refused(DropReason),
 }
 
-/// A packet's values; datagram and header are meaningful for tasks, continuations and replies.
+/// A packet's values: those that later stages need; they read the rest where it lies.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// What it is.
     pub kind: Kind,
-    /// Its addresses and place.
-    pub datagram: Datagram,
-    /// Its task header.
-    pub header: Header,
-    /// Index of its pool, of its worker's pool member, and of that worker's server, once known.
-    pub place: super::network::Worker,
+    /// The task header's extension is there.
+    pub extended: bool,
+    /// Further packets of this task follow.
+    pub more: bool,
+    /// The member was chosen from the idle list (a task, once scheduled).
+    pub idle: bool,
+    /// Offset of the UDP header in the frame.
+    pub at: u16,
+    /// Pool id in the header.
+    pub pool: u16,
+    /// The worker that a task goes to (once scheduled), or that a reply comes from.
+    pub worker: u16,
+    /// Index of the server that a task goes to (once scheduled).
+    pub server: u16,
 }
 
 impl Packet {
     /// A packet of which nothing is known.
     pub const REFUSED: Self = Self {
         kind: Kind::Refused(DropReason::Runt),
-        datagram: Datagram { src: 0, dst: 0, src_port: 0, dst_port: 0, at: 0, end: 0 },
-        header: Header::new_task(0, 0),
-        place: super::network::Worker { pool: 0, member: crate::state::Member(0), server: 0 },
+        extended: false,
+        more: false,
+        idle: false,
+        at: 0,
+        pool: 0,
+        worker: 0,
+        server: 0,
     };
+
+    /// The UDP payload, task header first, and what follows it.
+    #[inline]
+    #[must_use]
+    pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        &frame[usize::from(self.at) + udp::LEN..]
+    }
+}
+
+/// Which kinds a burst holds, so that stages without work are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// Anything but single-packet tasks.
+    pub others: bool,
 }
 
 /// Reads every packet that port `port` received.
 #[inline]
-pub fn burst<B: Buf>(network: &Network, port: usize, packets: &[B], parsed: &mut [Packet]) {
+pub fn burst<B: Buf>(
+    network: &Network,
+    port: usize,
+    packets: &[B],
+    parsed: &mut [Packet],
+) -> Kinds {
     let address = network.port(port);
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
+    let mut kinds = Kinds::default();
     for (at, (packet, parsed)) in packets.iter().zip(parsed).enumerate() {
         if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
-        if packet.is_segmented() {
-            parsed.kind = Kind::Refused(DropReason::Segmented);
-        } else if let Err(reason) =
+        let read = if packet.is_segmented() {
+            Err(DropReason::Segmented)
+        } else {
             one(network, address, packet.bytes(), packet.checksums_verified(), parsed)
-        {
-            parsed.kind = Kind::Refused(reason);
-        }
+        };
+        parsed.kind = read.unwrap_or_else(Kind::Refused);
+        kinds.others |= parsed.kind != Kind::Task;
     }
+    kinds
 }
 
-/// Reads one frame into `parsed`.
+/// Reads one frame into `parsed` and says what it is.
 ///
 /// # Errors
 /// The reason for which it must be dropped.
@@ -81,59 +116,63 @@ pub fn one(
     frame: &[u8],
     verified: bool,
     parsed: &mut Packet,
-) -> Result<(), DropReason> {
+) -> Result<Kind, DropReason> {
     if frame.len() < ether::LEN {
         return Err(DropReason::Runt);
     }
-    match ether::ether_type(frame) {
-        ether::IPV4 => {}
-        ether::ARP => return arp(address, frame, parsed),
-        _ => return Err(DropReason::EtherType),
+    if ether::ether_type(frame) != ether::IPV4 {
+        return other_ether_type(address, frame);
     }
-    if ether::dst(frame) != address.mac {
+    if !ether::is_to(frame, address.mac) {
         return Err(DropReason::OtherMac);
     }
     let datagram = udp::parse(frame, verified)?;
-    parsed.datagram = datagram;
-    let payload = &frame[datagram.payload()..usize::from(datagram.end)];
     let to_us = datagram.dst == address.ip || network.is_own(datagram.dst);
-    parsed.kind = if to_us {
-        if datagram.dst_port != network.udp_port {
-            return Err(DropReason::UdpPort);
-        }
-        parsed.header = Header::parse(payload)?;
-        match parsed.header.code {
-            Code::NewTask => Kind::Task,
-            Code::TaskContinuation => Kind::Continuation,
-            _ => return Err(DropReason::TaskRole),
-        }
-    } else {
-        // A worker answers to the client; the leaf is its next hop.
-        if datagram.src_port != network.udp_port {
-            return Err(DropReason::OtherAddress);
-        }
-        parsed.header = Header::parse(payload)?;
-        if !parsed.header.code.is_reply() {
-            return Err(DropReason::TaskRole);
-        }
-        Kind::Reply
+    // A worker answers to the client; the leaf is its next hop.
+    if to_us && datagram.dst_port != network.udp_port {
+        return Err(DropReason::UdpPort);
+    }
+    if !to_us && datagram.src_port != network.udp_port {
+        return Err(DropReason::OtherAddress);
+    }
+    let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
+    let (kind, right_side) = match (to_us, header.code) {
+        (true, Code::NewTask) => (Kind::Task, address.side.has_clients()),
+        (true, Code::TaskContinuation) => (Kind::Continuation, address.side.has_clients()),
+        (false, code) if code.is_reply() => (Kind::Reply, address.side.has_workers()),
+        _ => return Err(DropReason::TaskRole),
     };
-    let side = address.side;
-    if if to_us { !side.has_clients() } else { !side.has_workers() } {
+    if !right_side {
         return Err(DropReason::WrongSide);
     }
     if ipv4::ttl(&frame[ether::LEN..]) < 2 {
         return Err(DropReason::TtlExpired);
     }
-    Ok(())
+    parsed.extended = header.extended;
+    parsed.more = header.more;
+    parsed.at = datagram.at;
+    parsed.pool = header.pool;
+    parsed.worker = header.src;
+    // A task in several packets is scheduled packet by packet, as its continuations are.
+    Ok(if header.more { kind.of_several() } else { kind })
+}
+
+impl Kind {
+    /// This kind for a packet that others of its task follow.
+    #[inline]
+    const fn of_several(self) -> Self {
+        if matches!(self, Self::Task) { Self::FirstOfSeveral } else { self }
+    }
 }
 
 #[cold]
-fn arp(address: &PortAddress, frame: &[u8], parsed: &mut Packet) -> Result<(), DropReason> {
+fn other_ether_type(address: &PortAddress, frame: &[u8]) -> Result<Kind, DropReason> {
     let to = ether::dst(frame);
+    if ether::ether_type(frame) != ether::ARP {
+        return Err(DropReason::EtherType);
+    }
     if to != address.mac && to != Mac::BROADCAST {
         return Err(DropReason::OtherMac);
     }
-    parsed.kind = Kind::Arp;
-    Ok(())
+    Ok(Kind::Arp)
 }

@@ -22,7 +22,7 @@ pub fn burst<B: Buf>(
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
-            Kind::Task | Kind::Continuation => {
+            Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
                 *verdict = towards_worker(network, neighbours, packet.bytes_mut(), parsed);
             }
             Kind::Reply => {
@@ -40,11 +40,12 @@ fn towards_worker(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Verdict {
-    let server = network.server(parsed.place);
-    let at = usize::from(parsed.datagram.at);
-    let header = &parsed.header;
-    let delta = task::choose(&mut frame[at + udp::LEN..], header.dst, header.qlen);
-    udp::mend(&mut frame[at..], delta.double_word(parsed.datagram.dst, server.ip));
+    let server = network.server(parsed.server);
+    let at = usize::from(parsed.at);
+    let was = ipv4::dst(&frame[ether::LEN..]);
+    let segment = &mut frame[at..];
+    let delta = task::choose(&mut segment[udp::LEN..], parsed.worker, u16::from(parsed.idle));
+    udp::mend(segment, delta.double_word(was, server.ip));
     ipv4::forward_to(&mut frame[ether::LEN..], server.ip);
     let port = usize::from(server.port);
     out(network, neighbours, port, server.slot, server.next_hop, frame)
@@ -57,7 +58,9 @@ fn towards_client(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Verdict {
-    let Some((port, next_hop)) = network.route(parsed.datagram.dst, Side::has_clients) else {
+    let packet = &frame[ether::LEN..];
+    let (worker, client) = (ipv4::src(packet), ipv4::dst(packet));
+    let Some((port, next_hop)) = network.route(client, Side::has_clients) else {
         return Verdict::Drop(DropReason::NoRoute);
     };
     let slot = neighbours.find(port, next_hop).or_else(|| neighbours.insert(port, next_hop));
@@ -66,8 +69,8 @@ fn towards_client(
     };
     // The client asked the leaf, so the leaf answers.
     let own = network.port(port).ip;
-    let at = usize::from(parsed.datagram.at);
-    udp::mend(&mut frame[at..], Delta::default().double_word(parsed.datagram.src, own));
+    let at = usize::from(parsed.at);
+    udp::mend(&mut frame[at..], Delta::default().double_word(worker, own));
     ipv4::forward_from(&mut frame[ether::LEN..], own);
     out(network, neighbours, port, slot, next_hop, frame)
 }

@@ -1,23 +1,25 @@
 //! Members for tasks: one call into the pool's policy for each run of tasks of one pool.
 
+use arrayvec::ArrayVec;
+
 use super::connections::Key;
-use super::network::Worker;
+use super::network::Target;
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
-use crate::state::{Counter, Member};
-use crate::wire::task::Extension;
+use crate::state::Counter;
+use crate::wire::task::{Extension, Header};
+use crate::wire::{ether, ipv4, udp};
 
 /// Tasks of one pool that stand behind each other in a burst.
 struct Run {
     pool: usize,
-    count: usize,
     /// Places in the burst.
-    places: [u8; BURST],
-    tasks: [Task; BURST],
+    places: ArrayVec<u8, BURST>,
+    tasks: ArrayVec<Task, BURST>,
 }
 
 /// Chooses a member for every task of a burst and writes it into the packet's values.
@@ -29,35 +31,37 @@ pub fn burst<B: Buf>(
     parsed: &mut [Packet],
     verdicts: &mut [Verdict],
 ) {
-    let mut run = Run { pool: 0, count: 0, places: [0; BURST], tasks: [Task::default(); BURST] };
-    for place in 0..parsed.len() {
-        let kind = parsed[place].kind;
-        if !matches!(kind, Kind::Task | Kind::Continuation) {
+    let mut run = Run { pool: usize::MAX, places: ArrayVec::new(), tasks: ArrayVec::new() };
+    let mut pool_id = None;
+    for place in 0..parsed.len().min(packets.len()) {
+        let packet = &mut parsed[place];
+        if !matches!(packet.kind, Kind::Task | Kind::FirstOfSeveral | Kind::Continuation) {
             continue;
         }
-        let header = parsed[place].header;
-        let Some(pool) = stages.network.pool(header.pool) else {
-            refuse(&mut parsed[place], &mut verdicts[place], DropReason::UnknownPool);
-            continue;
-        };
-        if kind == Kind::Continuation || header.more {
+        if pool_id != Some(packet.pool) {
             flush(stages, &mut run, parsed, verdicts);
-            let frame = packets[place].bytes();
-            connected(stages, pool, now, frame, &mut parsed[place], &mut verdicts[place]);
-            continue;
-        }
-        if pool != run.pool {
-            flush(stages, &mut run, parsed, verdicts);
+            let packet = &mut parsed[place];
+            let Some(pool) = stages.network.pool(packet.pool) else {
+                refuse(packet, &mut verdicts[place], DropReason::UnknownPool);
+                continue;
+            };
+            pool_id = Some(packet.pool);
             run.pool = pool;
         }
-        let class = if header.extended {
-            Extension::parse(&packets[place].bytes()[parsed[place].datagram.payload()..]).class
+        let packet = &mut parsed[place];
+        if packet.kind != Kind::Task {
+            flush(stages, &mut run, parsed, verdicts);
+            let frame = packets[place].bytes();
+            connected(stages, run.pool, now, frame, &mut parsed[place], &mut verdicts[place]);
+            continue;
+        }
+        let class = if packet.extended {
+            Extension::parse(packet.payload(packets[place].bytes())).class
         } else {
             0
         };
-        run.tasks[run.count] = Task { class };
-        run.places[run.count] = place as u8;
-        run.count += 1;
+        run.tasks.push(Task { class });
+        run.places.push(place as u8);
     }
     flush(stages, &mut run, parsed, verdicts);
 }
@@ -71,38 +75,35 @@ fn refuse(parsed: &mut Packet, verdict: &mut Verdict, reason: DropReason) {
 /// Has the run's tasks scheduled.
 #[inline]
 fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &mut [Verdict]) {
-    let count = std::mem::take(&mut run.count);
+    let count = run.tasks.len();
     if count == 0 {
         return;
     }
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
-    stages.dispatchers[run.pool].schedule(&run.tasks[..count], &mut picks[..count]);
+    stages.dispatchers[run.pool].schedule(&run.tasks, &mut picks[..count]);
+    let targets = stages.network.members(run.pool);
     let mut scheduled = 0;
-    for (place, pick) in run.places[..count].iter().zip(&picks[..count]) {
-        let place = usize::from(*place);
+    for (&place, pick) in run.places.iter().zip(&picks) {
+        let packet = &mut parsed[usize::from(place)];
         match pick {
             Some(pick) => {
-                assign(stages, run.pool, *pick, &mut parsed[place]);
+                assign(targets, *pick, packet);
                 scheduled += 1;
             }
-            None => refuse(&mut parsed[place], &mut verdicts[place], DropReason::NoMember),
+            None => refuse(packet, &mut verdicts[usize::from(place)], DropReason::NoMember),
         }
     }
     stages.counters.add(Counter::Scheduled, scheduled);
+    run.tasks.clear();
+    run.places.clear();
 }
 
 #[inline]
-fn assign(stages: &Stages, pool: usize, pick: Pick, parsed: &mut Packet) {
-    parsed.header.dst = stages.network.worker_id(pool, pick.member);
-    parsed.header.qlen = u16::from(pick.idle);
-    parsed.place = place(stages, pool, pick.member);
-}
-
-#[inline]
-fn place(stages: &Stages, pool: usize, member: Member) -> Worker {
-    let id = stages.network.worker_id(pool, member);
-    // Every member has a worker: the tables are built from the same list.
-    stages.network.worker(id).unwrap_or(Worker { pool: pool as u16, member, server: 0 })
+fn assign(targets: &[Target], pick: Pick, packet: &mut Packet) {
+    let target = targets[pick.member.index()];
+    packet.worker = target.id;
+    packet.idle = pick.idle;
+    packet.server = target.server;
 }
 
 /// Packets of multi-packet tasks: the first is scheduled, the others follow it.
@@ -115,7 +116,7 @@ fn connected(
     verdict: &mut Verdict,
 ) {
     match follow(stages, pool, now, frame, parsed) {
-        Ok(pick) => assign(stages, pool, pick, parsed),
+        Ok(pick) => assign(stages.network.members(pool), pick, parsed),
         Err(reason) => refuse(parsed, verdict, reason),
     }
 }
@@ -127,16 +128,17 @@ fn follow(
     frame: &[u8],
     parsed: &Packet,
 ) -> Result<Pick, DropReason> {
-    let header = &parsed.header;
+    let payload = parsed.payload(frame);
+    let header = Header::parse(payload)?;
     let extension = if header.extended {
-        Extension::parse(&frame[parsed.datagram.payload()..])
+        Extension::parse(payload)
     } else {
         Extension { seq32: u32::from(header.seq), ..Extension::default() }
     };
     let key = Key {
         pool: header.pool,
-        src_port: parsed.datagram.src_port,
-        src: parsed.datagram.src,
+        src_port: udp::src_port(&frame[usize::from(parsed.at)..]),
+        src: ipv4::src(&frame[ether::LEN..]),
         app: extension.app,
         seq: extension.seq32,
     };

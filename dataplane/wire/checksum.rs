@@ -1,58 +1,110 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! Sums are one's-complement sums of big-endian words, unfolded, in a `u32` or `u64` with room to spare.
+//! [`Sum`] takes whole checksums, [`Delta`] mends them.
 
-/// One's-complement sum of `bytes` as big-endian words, an odd last byte padded with zero.
-///
-/// The sum does not depend on byte order but for a final swap (RFC 1071, 2B), so it is taken over
-/// native 32-bit words.
-#[inline]
-#[must_use]
-pub fn sum(bytes: &[u8]) -> u32 {
-    let mut words = bytes.chunks_exact(4);
-    let mut total: u64 = 0;
-    for word in &mut words {
-        total += u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+/// Above this many bytes a sum is worth the compiler's vectors, below it their set-up costs more.
+const VECTOR_BYTES: usize = 256;
+
+/// A one's-complement sum being taken over a packet's words in memory order: it does not depend on byte
+/// order but for a final swap (RFC 1071, 2B), and 2^16, 2^32 and 2^64 all are 1, so words of any size
+/// may be added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// With the words of `bytes`, an odd last byte padded with zero.
+    #[inline]
+    #[must_use]
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        if bytes.len() >= VECTOR_BYTES {
+            return self.long(bytes);
+        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        let sum = words.iter().fold(self, |sum, word| sum.chunk(word));
+        if rest.is_empty() { sum } else { sum.add(last_word(bytes, rest)) }
     }
-    let rest = words.remainder();
-    let mut last = [0_u8; 4];
-    last[..rest.len()].copy_from_slice(rest);
-    total += u64::from(u32::from_le_bytes(last));
-    u32::from(fold_u64(total).swap_bytes())
+
+    #[inline(never)]
+    fn long(self, bytes: &[u8]) -> Self {
+        let (words, rest) = bytes.as_chunks::<4>();
+        let total: u64 = words.iter().map(|word| u64::from(u32::from_le_bytes(*word))).sum();
+        let mut last = [0_u8; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        self.add(total).add(u64::from(u32::from_le_bytes(last)))
+    }
+
+    /// With four words.
+    #[inline]
+    #[must_use]
+    pub const fn chunk(self, bytes: &[u8; 8]) -> Self {
+        self.add(u64::from_le_bytes(*bytes))
+    }
+
+    /// With a 16-bit number that stands in network order in the packet.
+    #[inline]
+    #[must_use]
+    pub const fn number(self, number: u16) -> Self {
+        self.add(number.swap_bytes() as u64)
+    }
+
+    #[inline]
+    const fn add(self, word: u64) -> Self {
+        let (total, carry) = self.0.overflowing_add(word);
+        Self(total + carry as u64)
+    }
+
+    /// The sum with its checksum in it is all ones: the packet is undamaged.
+    #[inline]
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        fold64(self.0) == 0xFFFF
+    }
+
+    /// The checksum to send, as a number.
+    #[inline]
+    #[must_use]
+    pub const fn checksum(self) -> u16 {
+        !fold64(self.0).swap_bytes()
+    }
 }
 
+/// The up to seven bytes behind the last whole chunk.
 #[inline]
-fn fold_u64(total: u64) -> u16 {
-    let total = (total & 0xFFFF_FFFF) + (total >> 32);
-    let total = (total & 0xFFFF_FFFF) + (total >> 32);
-    fold(total as u32)
+fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
+    // The last eight bytes hold them; what has been summed already is shifted out.
+    match bytes.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last) >> (8 * (8 - rest.len())),
+        None => rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
 }
 
-/// Folds a sum to 16 bits.
+/// Folds a sum to 16 bits. Adding the swapped halves carries around into the upper half.
 #[inline]
-#[must_use]
-pub fn fold(total: u32) -> u16 {
-    let total = (total & 0xFFFF) + (total >> 16);
-    (total + (total >> 16)) as u16
-}
-
-/// The sum of the UDP pseudo header (RFC 768) but for the length.
-#[inline]
-#[must_use]
-pub fn pseudo_header(src: u32, dst: u32) -> u32 {
-    (src >> 16) + (src & 0xFFFF) + (dst >> 16) + (dst & 0xFFFF) + 17
+const fn fold64(total: u64) -> u16 {
+    let total = (total.wrapping_add(total.rotate_left(32)) >> 32) as u32;
+    (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
 /// What replacing words of a packet does to its checksum; collected first, applied once.
+///
+/// A field of 32 bits is as good as its two words, and one at an odd offset as good as one shifted by
+/// a byte: 2^16 is 1 in one's complement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delta(u32);
+pub struct Delta(u64);
 
 impl Delta {
     /// A word at an even offset changes.
     #[inline]
     #[must_use]
     pub const fn word(self, old: u16, new: u16) -> Self {
-        Self(self.0 + (!old) as u32 + new as u32)
+        Self(self.0 + (!old) as u64 + new as u64)
+    }
+
+    /// Two words at an even offset, an address for instance, change.
+    #[inline]
+    #[must_use]
+    pub const fn double_word(self, old: u32, new: u32) -> Self {
+        Self(self.0 + (!old) as u64 + new as u64)
     }
 
     /// A 16-bit field at an odd offset changes: its bytes lie in two words, each on the other side.
@@ -62,25 +114,18 @@ impl Delta {
         self.word(old.swap_bytes(), new.swap_bytes())
     }
 
-    /// Two words at an even offset, an address for instance, change.
+    /// 32 bits at an odd offset change: their bytes lie in three words, each on the other side.
     #[inline]
     #[must_use]
-    pub const fn double_word(self, old: u32, new: u32) -> Self {
-        self.word((old >> 16) as u16, (new >> 16) as u16).word(old as u16, new as u16)
-    }
-
-    /// Both changes.
-    #[inline]
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 + other.0)
+    pub const fn straddling_double_word(self, old: u32, new: u32) -> Self {
+        Self(self.0 + (((!old) as u64 + new as u64) << 8))
     }
 
     /// The checksum after the change, RFC 1624 eq. 3: HC' = ~(~HC + ~m + m').
     #[inline]
     #[must_use]
     pub fn apply(self, checksum: u16) -> u16 {
-        !fold(u32::from(!checksum) + self.0)
+        !fold64(u64::from(!checksum) + self.0)
     }
 
     /// As [`Delta::apply`], for UDP: 0 means "no checksum" and stays, and a sum of 0 is sent as 0xFFFF.
@@ -98,6 +143,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn checksum(bytes: &[u8]) -> u16 {
+        Sum::default().bytes(bytes).checksum()
+    }
+
     fn sum_by_words(bytes: &[u8]) -> u16 {
         let mut total = 0_u32;
         for pair in bytes.chunks(2) {
@@ -111,33 +160,34 @@ mod tests {
     #[test]
     fn rfc1071_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(fold(sum(&bytes)), 0xddf2);
+        assert_eq!(!Sum::default().bytes(&bytes).checksum(), 0xddf2);
     }
 
     proptest! {
         #[test]
         fn sum_is_that_of_its_words(bytes in proptest::collection::vec(any::<u8>(), 0..1600)) {
             // 0 and 0xFFFF are the same number in one's complement.
-            prop_assert_eq!(fold(sum(&bytes)) % 0xFFFF, sum_by_words(&bytes) % 0xFFFF);
+            prop_assert_eq!(!checksum(&bytes) % 0xFFFF, sum_by_words(&bytes) % 0xFFFF);
         }
 
         #[test]
         fn incremental_equals_whole(
             mut bytes in proptest::collection::vec(any::<u8>(), 40),
-            word in any::<u16>(), odd in any::<u16>(), address in any::<u32>(),
+            word in any::<u16>(), odd in any::<u32>(), address in any::<u32>(),
         ) {
             bytes[0] = 1; // never the all-zero packet, whose checksum has two forms
-            let before = !fold(sum(&bytes));
+            let before = checksum(&bytes);
             let old = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            let old_odd = u32::from_be_bytes([bytes[13], bytes[14], bytes[15], bytes[16]]);
             let old_address = u32::from_be_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]);
             let delta = Delta::default()
                 .word(old(8), word)
-                .straddling_word(old(13), odd)
+                .straddling_double_word(old_odd, odd)
                 .double_word(old_address, address);
             bytes[8..10].copy_from_slice(&word.to_be_bytes());
-            bytes[13..15].copy_from_slice(&odd.to_be_bytes());
+            bytes[13..17].copy_from_slice(&odd.to_be_bytes());
             bytes[20..24].copy_from_slice(&address.to_be_bytes());
-            prop_assert_eq!(delta.apply(before), !fold(sum(&bytes)));
+            prop_assert_eq!(delta.apply(before), checksum(&bytes));
         }
     }
 

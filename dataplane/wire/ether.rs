@@ -80,6 +80,16 @@ pub fn dst(frame: &[u8]) -> Mac {
     Mac([frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]])
 }
 
+/// The frame, of at least [`LEN`] bytes, is sent to `mac`.
+#[inline]
+#[must_use]
+pub fn is_to(frame: &[u8], mac: Mac) -> bool {
+    let head = u64::from_le_bytes([
+        frame[0], frame[1], frame[2], frame[3], frame[4], frame[5], frame[6], frame[7],
+    ]);
+    (head ^ mac.to_bits()) << 16 == 0
+}
+
 /// The source of a frame of at least [`LEN`] bytes.
 #[inline]
 #[must_use]

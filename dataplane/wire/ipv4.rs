@@ -1,11 +1,13 @@
 //! IPv4 (RFC 791), as far as a layer-3 hop for UDP needs it.
 
-use super::checksum::{self, Delta};
+use super::checksum::{Delta, Sum};
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
 
 /// Bytes of a header without options.
 pub const LEN: usize = 20;
+/// First byte of a header without options: version 4, five words.
+pub const PLAIN: u8 = 0x45;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
 
@@ -39,11 +41,10 @@ pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
     if version_len >> 4 != 4 || len < LEN || total_len < len || total_len > packet.len() {
         return Err(DropReason::Ipv4Header);
     }
-    if !verified && checksum::fold(checksum::sum(&packet[..len])) != 0xFFFF {
+    if !verified && !Sum::default().bytes(&packet[..len]).is_whole() {
         return Err(DropReason::Ipv4Checksum);
     }
-    // More fragments, or an offset: neither the reserved bit nor "don't fragment" matter.
-    if u16_at(packet, 6) & 0x3FFF != 0 {
+    if is_fragment(packet) {
         return Err(DropReason::Ipv4Fragment);
     }
     Ok(Header {
@@ -53,6 +54,27 @@ pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
         dst: u32_at(packet, 16),
         protocol: packet[9],
     })
+}
+
+/// More fragments follow, or this is not the first: neither the reserved bit nor "don't fragment" matter.
+#[inline]
+#[must_use]
+pub fn is_fragment(packet: &[u8]) -> bool {
+    u16_at(packet, 6) & 0x3FFF != 0
+}
+
+/// The source address of a checked header.
+#[inline]
+#[must_use]
+pub fn src(packet: &[u8]) -> u32 {
+    u32_at(packet, 12)
+}
+
+/// The destination address of a checked header.
+#[inline]
+#[must_use]
+pub fn dst(packet: &[u8]) -> u32 {
+    u32_at(packet, 16)
 }
 
 /// The time to live of a checked header.
@@ -65,6 +87,7 @@ pub fn ttl(packet: &[u8]) -> u8 {
 /// Replaces the destination, takes one from the time to live (which must be above 0) and mends the checksum.
 #[inline]
 pub fn forward_to(packet: &mut [u8], dst: u32) {
+    let packet = &mut packet[..LEN]; // one check of bounds
     let delta = Delta::default().double_word(u32_at(packet, 16), dst);
     put_u32(packet, 16, dst);
     decrement_ttl(packet, delta);
@@ -73,6 +96,7 @@ pub fn forward_to(packet: &mut [u8], dst: u32) {
 /// Replaces the source, takes one from the time to live (which must be above 0) and mends the checksum.
 #[inline]
 pub fn forward_from(packet: &mut [u8], src: u32) {
+    let packet = &mut packet[..LEN];
     let delta = Delta::default().double_word(u32_at(packet, 12), src);
     put_u32(packet, 12, src);
     decrement_ttl(packet, delta);
@@ -80,10 +104,9 @@ pub fn forward_from(packet: &mut [u8], src: u32) {
 
 #[inline]
 fn decrement_ttl(packet: &mut [u8], delta: Delta) {
-    let old = u16_at(packet, 8); // time to live and protocol share a word
-    let new = old.wrapping_sub(0x0100);
-    put_u16(packet, 8, new);
-    let checksum = delta.word(old, new).apply(u16_at(packet, 10));
+    // Time to live and protocol share a word: it falls by 0x100, whatever it was.
+    packet[8] = packet[8].wrapping_sub(1);
+    let checksum = delta.word(0x0100, 0).apply(u16_at(packet, 10));
     put_u16(packet, 10, checksum);
 }
 
@@ -97,8 +120,8 @@ pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: us
     packet[9] = protocol;
     put_u32(packet, 12, src);
     put_u32(packet, 16, dst);
-    let sum = checksum::sum(&packet[..LEN]);
-    put_u16(packet, 10, !checksum::fold(sum));
+    let checksum = Sum::default().bytes(&packet[..LEN]).checksum();
+    put_u16(packet, 10, checksum);
 }
 
 #[cfg(test)]
@@ -125,8 +148,8 @@ mod tests {
             packet[at] = byte;
             packet[10] = 0;
             packet[11] = 0;
-            let sum = checksum::sum(&packet[..LEN]);
-            put_u16(&mut packet, 10, !checksum::fold(sum));
+            let checksum = Sum::default().bytes(&packet[..LEN]).checksum();
+            put_u16(&mut packet, 10, checksum);
             parse(&packet, false)
         };
         assert_eq!(with(0, 0x65), Err(DropReason::Ipv4Header));

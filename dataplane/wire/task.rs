@@ -237,12 +237,10 @@ impl Extension {
 #[inline]
 #[must_use]
 pub fn choose(payload: &mut [u8], dst: u16, qlen: u16) -> Delta {
-    // Both fields start at odd offsets and so lie across two words of the datagram.
-    let delta = Delta::default()
-        .straddling_word(u16_at(payload, 5), dst)
-        .straddling_word(u16_at(payload, 7), qlen);
-    put_u16(payload, 5, dst);
-    put_u16(payload, 7, qlen);
+    // The two fields lie behind each other, at an odd offset.
+    let new = u32::from(dst) << 16 | u32::from(qlen);
+    let delta = Delta::default().straddling_double_word(u32_at(payload, 5), new);
+    put_u32(payload, 5, new);
     delta
 }
 

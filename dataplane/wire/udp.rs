@@ -1,8 +1,8 @@
 //! UDP over IPv4 over Ethernet: the one frame that tasks travel in.
 
-use super::checksum::{self, Delta};
+use super::checksum::{Delta, Sum};
 use super::ether::{self, Mac};
-use super::{ipv4, put_u16, u16_at};
+use super::{ipv4, put_u16, u16_at, u32_at};
 use crate::reason::DropReason;
 
 /// Bytes of the UDP header.
@@ -43,6 +43,61 @@ impl Datagram {
 /// The reason for which the frame must be dropped.
 #[inline]
 pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
+    match frame.first_chunk::<PAYLOAD>() {
+        Some(head) if head[ether::LEN] == ipv4::PLAIN => parse_plain(frame, head, verified),
+        _ => parse_any(frame, verified),
+    }
+}
+
+/// As [`parse_any`], for a header without options: all offsets are known, no bound is checked twice.
+#[inline]
+fn parse_plain(frame: &[u8], head: &[u8; PAYLOAD], verified: bool) -> Result<Datagram, DropReason> {
+    const AT: usize = ether::LEN + ipv4::LEN;
+    let total_len = usize::from(u16_at(head, ether::LEN + 2));
+    if total_len < ipv4::LEN || total_len > frame.len() - ether::LEN {
+        return Err(DropReason::Ipv4Header);
+    }
+    let Some(header) = head[ether::LEN..].first_chunk::<{ ipv4::LEN }>() else {
+        return Err(DropReason::Runt);
+    };
+    if !verified && !Sum::default().bytes(header).is_whole() {
+        return Err(DropReason::Ipv4Checksum);
+    }
+    if ipv4::is_fragment(header) {
+        return Err(DropReason::Ipv4Fragment);
+    }
+    if header[9] != ipv4::UDP {
+        return Err(DropReason::NotUdp);
+    }
+    let udp_len = usize::from(u16_at(head, AT + 4));
+    if udp_len < LEN || ipv4::LEN + udp_len > total_len {
+        return Err(DropReason::UdpLength);
+    }
+    let (src, dst) = (u32_at(header, 12), u32_at(header, 16));
+    if !verified && u16_at(head, AT + 6) != 0 {
+        let sum = pseudo_header(header, udp_len as u16);
+        if !sum.bytes(&frame[AT..AT + udp_len]).is_whole() {
+            return Err(DropReason::UdpChecksum);
+        }
+    }
+    Ok(Datagram {
+        src,
+        dst,
+        src_port: u16_at(head, AT),
+        dst_port: u16_at(head, AT + 2),
+        at: AT as u16,
+        end: (AT + udp_len) as u16,
+    })
+}
+
+/// The sum of the pseudo header (RFC 768): both addresses, the protocol, the length.
+#[inline]
+fn pseudo_header(ip_header: &[u8], udp_len: u16) -> Sum {
+    Sum::default().bytes(&ip_header[12..20]).number(u16::from(ipv4::UDP)).number(udp_len)
+}
+
+#[cold]
+fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
     let ip = ipv4::parse(packet, verified)?;
     if ip.protocol != ipv4::UDP {
@@ -57,10 +112,8 @@ pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
         return Err(DropReason::UdpLength);
     }
     if !verified && u16_at(segment, 6) != 0 {
-        let sum = checksum::pseudo_header(ip.src, ip.dst)
-            + udp_len as u32
-            + checksum::sum(&segment[..udp_len]);
-        if checksum::fold(sum) != 0xFFFF {
+        let sum = pseudo_header(packet, udp_len as u16);
+        if !sum.bytes(&segment[..udp_len]).is_whole() {
             return Err(DropReason::UdpChecksum);
         }
     }
@@ -73,6 +126,13 @@ pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
         at: at as u16,
         end: (at + udp_len) as u16,
     })
+}
+
+/// The source port of the UDP header at the start of `segment`.
+#[inline]
+#[must_use]
+pub fn src_port(segment: &[u8]) -> u16 {
+    u16_at(segment, 0)
 }
 
 /// Mends the checksum of the UDP header at the start of `segment` after a change.
@@ -107,14 +167,13 @@ impl Flow {
         ether::emit(frame, self.dst_mac, self.src_mac, ether::IPV4);
         let packet = &mut frame[ether::LEN..];
         ipv4::emit(packet, self.src, self.dst, ipv4::UDP, udp_len);
+        let pseudo = pseudo_header(packet, udp_len as u16);
         let segment = &mut packet[ipv4::LEN..ipv4::LEN + udp_len];
         put_u16(segment, 0, self.src_port);
         put_u16(segment, 2, self.dst_port);
         put_u16(segment, 4, udp_len as u16);
         put_u16(segment, 6, 0);
-        let sum =
-            checksum::pseudo_header(self.src, self.dst) + udp_len as u32 + checksum::sum(segment);
-        let checksum = !checksum::fold(sum);
+        let checksum = pseudo.bytes(segment).checksum();
         put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
     }
 }
@@ -176,6 +235,25 @@ mod tests {
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes, true);
             let _ = parse(&bytes, false);
+        }
+
+        /// The two parsers say the same of headers without options.
+        #[test]
+        fn plain_and_general_agree(
+            payload in proptest::collection::vec(any::<u8>(), 0..40),
+            edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+            cut in any::<prop::sample::Index>(), verified: bool,
+        ) {
+            let mut frame = frame(&payload);
+            for (at, byte) in edits {
+                let at = at.index(frame.len());
+                frame[at] = byte;
+            }
+            frame.truncate(frame.len() - cut.index(4));
+            frame[ether::LEN] = ipv4::PLAIN;
+            if frame.len() >= PAYLOAD {
+                prop_assert_eq!(parse(&frame, verified), parse_any(&frame, verified));
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::stage::network::ServerSpec;
 use crate::stage::{Connections, Network, PortAddress, Side};
 use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::wire::checksum::Sum;
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
@@ -276,8 +277,7 @@ fn ip_options_and_padding_pass() {
     let total_len = (with_options.len() - 14) as u16;
     with_options[16..18].copy_from_slice(&total_len.to_be_bytes());
     with_options[24..26].fill(0);
-    let sum = crate::wire::checksum::sum(&with_options[14..38]);
-    let checksum = !crate::wire::checksum::fold(sum);
+    let checksum = Sum::default().bytes(&with_options[14..38]).checksum();
     with_options[24..26].copy_from_slice(&checksum.to_be_bytes());
     with_options.extend([0; 6]);
     let (datagram, header, _) = rig.one(CLIENTS, &with_options, WORKERS);
@@ -384,8 +384,7 @@ fn every_refusal_has_its_counter_and_changes_no_load() {
     let mut old = task(1);
     old[22] = 1;
     old[24..26].fill(0);
-    let sum = crate::wire::checksum::sum(&old[14..34]);
-    let checksum = !crate::wire::checksum::fold(sum);
+    let checksum = Sum::default().bytes(&old[14..34]).checksum();
     old[24..26].copy_from_slice(&checksum.to_be_bytes());
     let away = Flow { dst: 0x0A00_0155, ..client_flow() };
     let port = Flow { dst_port: 53, ..client_flow() };
