@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Compares `wedjat leaf` with dpdk-testpmd on the same virtual devices and the same core, and measures the generator.
+
+The pcap driver replays 512 packets without end into the device under test, the null driver takes what it sends. Both
+programs are run in turn, several rounds in one sitting, because this machine's speed drifts by more than the
+differences looked for; medians and ratios are what counts. Results go to the screen and to bench-report/bench.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PACKETS = 512
+MBUFS = 16383
+POOLS = (32, 1024)
+CLIENTS_IP, WORKERS_IP = "10.0.1.1", "10.0.2.1"
+LEAF_MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
+CLIENT_MAC, SERVER_MAC = "02:00:00:00:01:02", "02:00:00:00:02:0b"
+SERVER_IP = "10.0.2.11"
+TASK_PORT = 1234
+NEW_TASK, TASK_DONE = 0, 2
+NO_MEMBER = 0x7FFF
+# Share of tasks sent when they were due, from which a run counts as open-loop.
+ADHERENCE_BAR = 0.999
+
+
+def checksum(data):
+    """RFC 1071."""
+    if len(data) % 2:
+        data += b"\0"
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def mac(text):
+    return bytes(int(byte, 16) for byte in text.split(":"))
+
+
+def frame(to_mac, from_mac, src, dst, ports, payload):
+    """An Ethernet frame with an IPv4 UDP packet and right checksums."""
+    src, dst = socket.inet_aton(src), socket.inet_aton(dst)
+    udp_len = 8 + len(payload)
+    udp = struct.pack(">HHHH", *ports, udp_len, 0) + payload
+    udp_sum = checksum(src + dst + struct.pack(">BBH", 0, 17, udp_len) + udp) or 0xFFFF
+    udp = udp[:6] + struct.pack(">H", udp_sum) + udp[8:]
+    ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + udp_len, 0, 0x4000, 64, 17, 0) + src + dst
+    ip = ip[:10] + struct.pack(">H", checksum(ip)) + ip[12:]
+    return mac(to_mac) + mac(from_mac) + b"\x08\x00" + ip + udp
+
+
+def client_address(number):
+    """Clients are behind the router on the null device's network, so that no ARP is needed to answer them."""
+    return f"10.9.0.{2 + number % 200}"
+
+
+def task(number):
+    header = struct.pack(">BHHHHH", NEW_TASK, 1, 0, NO_MEMBER, 0, number)
+    body = struct.pack(">QQ", 50_000, number)
+    ports = (40_000 + number, TASK_PORT)
+    return frame(LEAF_MACS[0], CLIENT_MAC, client_address(number), CLIENTS_IP, ports, header + body)
+
+
+def reply(number, workers):
+    header = struct.pack(">BHHHHH", TASK_DONE, 1, number * 37 % workers, 0, 1 + number % 3, number)
+    body = struct.pack(">QQ", 50_000, number)
+    ports = (TASK_PORT, 40_000 + number)
+    return frame(LEAF_MACS[0], SERVER_MAC, SERVER_IP, client_address(number), ports, header + body)
+
+
+def write_trace(path, workers, mixed):
+    """PACKETS tasks, or as many tasks and replies in turn, as a pcap file."""
+    with open(path, "wb") as out:
+        out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for number in range(PACKETS):
+            data = reply(number, workers) if mixed and number % 2 else task(number)
+            out.write(struct.pack("<IIII", 0, 0, len(data), len(data)) + data)
+
+
+def write_config(path, workers, core):
+    """One leaf in front of one server, which is also the router to the clients: its MAC address is configured."""
+    with open(path, "w", encoding="ascii") as out:
+        out.write(
+            f"""[leaf]
+id = 1
+cores = [{core}]
+seed = 7
+mbufs = {MBUFS}
+[[port]]
+device = "net_pcap0"
+side = "both"
+ip = "{CLIENTS_IP}/24"
+mac = "{LEAF_MACS[0]}"
+[[port]]
+device = "net_null0"
+side = "both"
+ip = "{WORKERS_IP}/24"
+mac = "{LEAF_MACS[1]}"
+gateway = "{SERVER_IP}"
+[[pool]]
+id = 1
+policy = "horus"
+[[server]]
+ip = "{SERVER_IP}"
+mac = "{SERVER_MAC}"
+workers = "0-{workers - 1}"
+pool = 1
+"""
+        )
+
+
+def eal(trace):
+    return [
+        "--no-huge",
+        "--no-pci",
+        "-m",
+        "512",
+        f"--vdev=net_pcap0,rx_pcap={trace},infinite_rx=1",
+        # Without no-rx=1 the null device makes packets of its own.
+        "--vdev=net_null0,no-rx=1",
+    ]
+
+
+def fail(program, output):
+    sys.exit(f"{program} failed:\n{output.strip()[-2000:]}")
+
+
+def other_cpu(options):
+    return next(cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu != options.core)
+
+
+def run_leaf(options, folder, trace, workers):
+    """Packets a second that the leaf passes on."""
+    config, stats = os.path.join(folder, "leaf.toml"), os.path.join(folder, "stats.json")
+    write_config(config, workers, options.core)
+    command = [os.path.join(options.bin, "wedjat"), "leaf", "--config", config]
+    command += ["--duration", f"{options.seconds}s", "--stats", stats, "--"]
+    done = subprocess.run(command + eal(trace), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        fail("wedjat leaf", done.stderr + done.stdout)
+    with open(stats, encoding="utf-8") as file:
+        account = json.load(file)
+    if account["drops"]:
+        fail("wedjat leaf", f"it dropped packets of the trace: {account['drops']}")
+    return account["rx_pps"]
+
+
+def transmitted(process):
+    """What the null port has taken so far, and when that was asked."""
+    at = time.monotonic()
+    process.stdin.write("show port stats 1\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        found = re.search(r"TX-packets:\s*(\d+)", line)
+        if found:
+            return int(found[1]), at
+    fail("dpdk-testpmd", "it ended early")
+
+
+def run_testpmd(options, mode, trace):
+    """Packets a second that testpmd passes on in a forwarding mode."""
+    control = other_cpu(options)
+    # Into a pipe testpmd would write only when its buffer is full.
+    command = ["stdbuf", "-oL", "dpdk-testpmd", "-l", f"{control},{options.core}", "--main-lcore", str(control)]
+    command += [f"--file-prefix=wedjat-bench-{os.getpid()}"] + eal(trace) + ["--"]
+    command += [f"--forward-mode={mode}", "--nb-cores=1", f"--total-num-mbufs={MBUFS}"]
+    command += ["--no-mlockall", "--auto-start", "--interactive"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        transmitted(process)
+        time.sleep(0.3)
+        first, start = transmitted(process)
+        time.sleep(options.seconds)
+        last, end = transmitted(process)
+        process.communicate("quit\n", timeout=30)
+    return (last - first) / (end - start)
+
+
+def compare(options, folder):
+    """Samples of each variant, one of each a round."""
+    traces = {}
+    for workers in POOLS:
+        for mixed in (False, True):
+            path = os.path.join(folder, f"{'mixed' if mixed else 'tasks'}-{workers}.pcap")
+            write_trace(path, workers, mixed)
+            traces[workers, mixed] = path
+    small, large = POOLS
+    variants = {
+        "leaf tasks 32 workers": lambda: run_leaf(options, folder, traces[small, False], small),
+        "leaf tasks 1024 workers": lambda: run_leaf(options, folder, traces[large, False], large),
+        "leaf mixed 32 workers": lambda: run_leaf(options, folder, traces[small, True], small),
+        "testpmd 5tswap tasks": lambda: run_testpmd(options, "5tswap", traces[small, False]),
+        "testpmd 5tswap mixed": lambda: run_testpmd(options, "5tswap", traces[small, True]),
+        "testpmd io tasks": lambda: run_testpmd(options, "io", traces[small, False]),
+    }
+    samples = {name: [] for name in variants}
+    for number in range(options.rounds):
+        for name, measure in variants.items():
+            progress(f"round {number + 1} of {options.rounds}: {name}")
+            samples[name].append(measure())
+    progress("")
+    return samples
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def ratios(samples):
+    """Each figure with its bar; ratios are taken within a round, then their median."""
+
+    def median_of(calculate):
+        rounds = zip(*(samples[name] for name in samples))
+        return statistics.median(calculate(dict(zip(samples, values))) for values in rounds)
+
+    def against(one, other):
+        return median_of(lambda pps: pps[one] / pps[other])
+
+    def added_ns(name):
+        return median_of(lambda pps: 1e9 / pps[name] - 1e9 / pps["testpmd io tasks"])
+
+    leaf, swap = "leaf tasks 32 workers", "testpmd 5tswap tasks"
+    return [
+        ("leaf / 5tswap, tasks", against(leaf, swap), ">=", 0.9),
+        ("leaf / 5tswap, half replies", against("leaf mixed 32 workers", "testpmd 5tswap mixed"), ">=", 0.8),
+        ("leaf, 1024 / 32 workers", against("leaf tasks 1024 workers", leaf), ">=", 0.85),
+        ("ns a packet, leaf over io", added_ns(leaf), "<=", 35.0),
+        ("ns a packet, 5tswap over io", added_ns(swap), None, None),
+    ]
+
+
+def generate(options, socket_name, rate, more):
+    """One run of the generator over memif against a process that reflects each task."""
+    program = os.path.join(options.bin, "wedjat-pktgen")
+    device = f"net_memif0,role=%s,id=0,socket=@{socket_name}"
+    reflect = [program, "reflect", "--device", device % "server", "--core", str(other_cpu(options))]
+    run = [program, "run", "--rate", rate, "--service", "fixed(1us)", "--dst", CLIENTS_IP]
+    run += ["--duration", f"{options.seconds}s", "--warmup", "500ms", "--cores", str(options.core)]
+    run += ["--format", "json", "--device", device % "client"] + more
+    with subprocess.Popen(reflect, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            done = subprocess.run(run, capture_output=True, text=True, check=False)
+        finally:
+            server.terminate()
+    # Status 1 is a run that did not keep up, which is a result, too.
+    if done.returncode not in (0, 1) or not done.stdout:
+        fail("wedjat-pktgen run", done.stderr + done.stdout)
+    return json.loads(done.stdout)
+
+
+def generator(options):
+    """Runs at the full rate, and one at a low rate with the floor: latency with neither scheduler nor work."""
+    runs = []
+    for number in range(options.rounds):
+        progress(f"round {number + 1} of {options.rounds}: generator at {options.rate}")
+        runs.append(generate(options, f"wedjat-bench-{os.getpid()}-{number}", options.rate, ["--no-floor"]))
+    progress("floor")
+    calm = generate(options, f"wedjat-bench-{os.getpid()}-floor", "200k", [])
+    progress("")
+    return {"runs": runs, "floor_us": calm["floor_us"], "reflected_us": calm["response_us"]}
+
+
+def revision(options):
+    command = [os.path.join(options.bin, "wedjat"), "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def manifest(options):
+    model = "unknown"
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    dpdk = subprocess.run(["pkg-config", "--modversion", "libdpdk"], capture_output=True, text=True, check=False)
+    return {
+        "revision": revision(options),
+        "dpdk": dpdk.stdout.strip(),
+        "cpu": model,
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+    }
+
+
+def show(samples, figures, load):
+    print(f"{'packets a second, one core':34} {'median':>9} {'least':>9} {'most':>9}   ns")
+    for name, values in samples.items():
+        median = statistics.median(values)
+        columns = " ".join(f"{value / 1e6:8.2f}M" for value in (median, min(values), max(values)))
+        print(f"{name:34} {columns}  {1e9 / median:5.1f}")
+    print()
+    for name, value, sign, bar in figures:
+        verdict = ""
+        if sign:
+            met = value >= bar if sign == ">=" else value <= bar
+            verdict = f"bar {sign} {bar:g}: {'met' if met else 'NOT MET'}"
+        print(f"{name:34} {value:9.3f}  {verdict}")
+    adherence = statistics.median(run["adherence"] for run in load["runs"])
+    offered = load["runs"][0]["offered_pps"] / 1e6
+    met = "met" if adherence >= ADHERENCE_BAR else "NOT MET"
+    print(f"{f'generator, adherence at {offered:g}M/s':34} {adherence:9.3%}  bar >= {ADHERENCE_BAR:.1%}: {met}")
+    for name, latency in (("floor", load["floor_us"]), ("reflected over memif", load["reflected_us"])):
+        columns = "  ".join(f"{key} {microseconds(latency[key])}" for key in ("p50", "p99", "p999"))
+        print(f"{f'{name} at 200k/s':34} {columns}")
+
+
+def microseconds(value):
+    return "infinite" if value is None else f"{value:.1f} us"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default="target/release", help="folder of the programs (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each variant (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=3, help="length of a run (%(default)s)")
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="CPU measured on (%(default)s)")
+    parser.add_argument("--rate", default="5M", help="the generator's load (%(default)s)")
+    parser.add_argument("--out", default="bench-report", help="folder for bench.json (%(default)s)")
+    options = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("found 1 CPU; the comparison needs 2: one to measure on, one for the control threads")
+    with tempfile.TemporaryDirectory() as folder:
+        samples = compare(options, folder)
+    load = generator(options)
+    figures = ratios(samples)
+    show(samples, figures, load)
+    os.makedirs(options.out, exist_ok=True)
+    path = os.path.join(options.out, "bench.json")
+    report = {
+        "manifest": manifest(options),
+        "pps": samples,
+        "figures": [
+            {"name": name, "value": value, "bar": f"{sign} {bar:g}" if sign else None}
+            for name, value, sign, bar in figures
+        ],
+        "generator": load,
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=2)
+    print(f"\nwritten to {path}")
+
+
+if __name__ == "__main__":
+    main()
