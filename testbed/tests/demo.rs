@@ -1,0 +1,101 @@
+//! The demo as a user meets it: a real leaf process on memif, driven from both sides, and what is left of it.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Load so small that any machine can carry it, and fewer tasks than memif's queues hold: a machine that stalls loses none.
+const SMALL: [&str; 10] = [
+    "--workers",
+    "8",
+    "--service",
+    "exp(1ms)",
+    "--seconds",
+    "0.5",
+    "--warmup",
+    "100ms",
+    "--retries",
+    "0",
+];
+
+fn demo(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).arg("demo").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The leaf is another package's binary: `cargo test --workspace` and `cargo build` make it.
+fn leaf() -> PathBuf {
+    let leaf = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name("wedjat");
+    assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
+    leaf
+}
+
+#[test]
+fn two_policies_run_and_every_book_balances() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report");
+    let (out_text, leaf) = (out.display().to_string(), leaf().display().to_string());
+    let mut arguments = SMALL.to_vec();
+    arguments.extend(["--policies", "horus,random", "--loads", "0.1", "--format", "json"]);
+    arguments.extend(["--out", &out_text, "--leaf", &leaf]);
+    let output = demo(&arguments);
+    let said = text(&output.stderr);
+    // 1 says that the machine was too busy for the figures to be believed; the books balance nevertheless.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {said}", output.status);
+
+    let rows: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
+    assert_eq!(names, ["horus", "random"]);
+    for row in rows.as_array().unwrap() {
+        let count = |key: &str| row[key].as_u64().unwrap();
+        assert!(count("answered") > 0, "{row}");
+        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
+        let (leaf, rack) = (&row["leaf"], &row["rack"]);
+        assert_eq!(leaf["balanced"], true, "{leaf}");
+        assert_eq!(leaf["mbufs_leaked"], 0);
+        assert_eq!(leaf["policy"], row["policy"]);
+        assert!(leaf["scheduled"].as_u64() >= rack["tasks"].as_u64(), "{row}");
+        assert_eq!(rack["tasks"], leaf["scheduled"], "nothing gets lost on memif at this rate");
+        assert_eq!(rack["dropped"], serde_json::json!({}), "all is well-formed");
+        assert_eq!(rack["idle_picks"], leaf["idle_picks"]);
+    }
+    assert_eq!(rows[1]["leaf"]["idle_picks"], 0, "random knows no idle list");
+    let on_disk: Value = serde_json::from_slice(&fs::read(out.join("demo.json")).unwrap()).unwrap();
+    assert_eq!(on_disk, rows);
+    assert_eq!(fs::read_to_string(out.join("demo.csv")).unwrap().lines().count(), 3);
+    assert!(fs::read_to_string(out.join("index.html")).unwrap().contains("<svg"));
+}
+
+#[test]
+fn a_leaf_that_does_not_start_is_shown_with_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display().to_string();
+    let mut arguments = SMALL.to_vec();
+    arguments.extend(["--out", &out, "--leaf", env!("CARGO_BIN_EXE_wedjat-testbed")]);
+    let output = demo(&arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("the leaf ended by itself") && said.contains("unrecognized"), "{said}");
+}
+
+#[test]
+fn mistakes_are_named_before_anything_starts() {
+    for (arguments, part) in [
+        (["--leaf", "/nowhere/wedjat"], "/nowhere/wedjat"),
+        (["--policies", "best"], "unknown policy `best`"),
+        (["--workers", "5000"], "5000 workers"),
+        (["--loads", "90"], "`90` is no load"),
+    ] {
+        let output = demo(&arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(part), "{said}");
+    }
+}
