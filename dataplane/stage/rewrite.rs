@@ -33,6 +33,11 @@ pub fn burst<B: Buf>(
     }
 }
 
+/// Bytes that a task without IP options has at least: all that is rewritten lies in them.
+const PLAIN: usize = udp::PAYLOAD + task::LEN;
+/// Offset of its UDP header.
+const PLAIN_AT: usize = udp::PAYLOAD - udp::LEN;
+
 #[inline]
 fn towards_worker(
     network: &Network,
@@ -42,13 +47,22 @@ fn towards_worker(
 ) -> Verdict {
     let server = network.server(parsed.server);
     let at = usize::from(parsed.at);
+    // With a fixed length and a fixed offset the compiler needs no check of bounds.
+    match frame.first_chunk_mut::<PLAIN>() {
+        Some(plain) if at == PLAIN_AT => readdress_task(plain, PLAIN_AT, server.ip, parsed),
+        _ => readdress_task(frame, at, server.ip, parsed),
+    }
+    let port = usize::from(server.port);
+    out(network, neighbours, port, server.slot, server.next_hop, frame)
+}
+
+#[inline(always)]
+fn readdress_task(frame: &mut [u8], at: usize, server: u32, parsed: &Packet) {
     let was = ipv4::dst(&frame[ether::LEN..]);
     let segment = &mut frame[at..];
     let delta = task::choose(&mut segment[udp::LEN..], parsed.worker, u16::from(parsed.idle));
-    udp::mend(segment, delta.double_word(was, server.ip));
-    ipv4::forward_to(&mut frame[ether::LEN..], server.ip);
-    let port = usize::from(server.port);
-    out(network, neighbours, port, server.slot, server.next_hop, frame)
+    udp::mend(segment, delta.double_word(was, server));
+    ipv4::forward_to(&mut frame[ether::LEN..], server);
 }
 
 #[inline]

@@ -84,9 +84,9 @@ pub fn dst(frame: &[u8]) -> Mac {
 #[inline]
 #[must_use]
 pub fn is_to(frame: &[u8], mac: Mac) -> bool {
-    let head = u64::from_le_bytes([
-        frame[0], frame[1], frame[2], frame[3], frame[4], frame[5], frame[6], frame[7],
-    ]);
+    let mut head = [0; 8];
+    head.copy_from_slice(&frame[..8]);
+    let head = u64::from_le_bytes(head);
     (head ^ mac.to_bits()) << 16 == 0
 }
 

@@ -11,16 +11,22 @@ pub mod ipv4;
 pub mod task;
 pub mod udp;
 
+// One slice and one copy each: indexing byte by byte compiles to a load a byte.
+
 /// The big-endian `u16` at `at`.
 #[inline]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    let mut number = [0; 2];
+    number.copy_from_slice(&bytes[at..at + 2]);
+    u16::from_be_bytes(number)
 }
 
 /// The big-endian `u32` at `at`.
 #[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    let mut number = [0; 4];
+    number.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_be_bytes(number)
 }
 
 /// Writes a big-endian `u16` at `at`.
