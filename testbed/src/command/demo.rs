@@ -188,7 +188,7 @@ mod show {
             let folder = folder()?;
             let (clients, workers) = devices(folder.path(), "server");
             let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
-            let rig = Rig::open(&eal, &clients, &workers, ends.options.outstanding_max)?;
+            let rig = Rig::open(&eal, &clients, &workers, ends.options.outstanding_max, ends.core)?;
             let retries = arguments.retries;
             Ok(Self { arguments, stop, binary, ends, leaf_core, rig, folder, retries })
         }

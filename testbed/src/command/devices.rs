@@ -21,9 +21,16 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Starts EAL for these devices, with buffers for so many outstanding tasks.
-    pub fn start(eal: &[String], devices: &[&str], outstanding_max: u32) -> Result<Self, Failure> {
-        let eal = Eal::init(eal, devices)?;
+    /// Starts EAL for these devices, with buffers for so many outstanding tasks. EAL's own threads and the calling
+    /// one keep off the CPU `core`, which is to poll; so do processes started from here on.
+    pub fn start(
+        eal: &[String],
+        devices: &[&str],
+        outstanding_max: u32,
+        core: Option<usize>,
+    ) -> Result<Self, Failure> {
+        let polling: Vec<_> = core.into_iter().collect();
+        let eal = Eal::init_beside(eal, devices, &polling)?;
         let pool = MbufPool::new(&eal, "tasks", outstanding_max.saturating_add(BUFFERS_BESIDES))?;
         Ok(Self { eal, pool })
     }

@@ -123,6 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         &arguments.client_device,
         &arguments.worker_device,
         arguments.rack.outstanding_max,
+        arguments.core,
     )?;
     rig.wait_for_peer(&stop, || Ok(()))?;
     let (report, rack) = rig.offer(&load, &ends, &stop)?;

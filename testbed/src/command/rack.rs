@@ -130,8 +130,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 
     let rack = &arguments.rack;
     let layout = rack.layout()?;
-    let environment =
-        devices::Environment::start(&arguments.eal, &[&arguments.device], rack.outstanding_max)?;
+    let devices = [arguments.device.as_str()];
+    let environment = devices::Environment::start(
+        &arguments.eal,
+        &devices,
+        rack.outstanding_max,
+        arguments.core,
+    )?;
     let (device, port) = environment.open(&arguments.device)?;
     devices::pin(arguments.core);
     let stop = devices::stop_on_signals()?;

@@ -59,16 +59,17 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Opens both devices, with buffers for so many outstanding tasks.
+    /// Opens both devices, with buffers for so many outstanding tasks; `core` is the CPU of the runs.
     pub fn open(
         eal: &[String],
         client: &str,
         worker: &str,
         outstanding_max: u32,
+        core: Option<usize>,
     ) -> Result<Self, Failure> {
         let mut eal = eal.to_vec();
         eal.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
-        let environment = Environment::start(&eal, &[client, worker], outstanding_max)?;
+        let environment = Environment::start(&eal, &[client, worker], outstanding_max, core)?;
         let (client, client_port) = environment.open(client)?;
         let (worker, worker_port) = environment.open(worker)?;
         Ok(Self {
