@@ -4,7 +4,7 @@ mod state;
 
 use std::error::Error;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -169,6 +169,7 @@ fn leaf(arguments: &LeafArguments) -> Outcome {
 
 #[cfg(feature = "dpdk")]
 fn leaf(arguments: &LeafArguments) -> Outcome {
+    use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
@@ -210,7 +211,7 @@ fn leaf(arguments: &LeafArguments) -> Outcome {
 }
 
 #[cfg(feature = "dpdk")]
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+fn write_file(path: &std::path::Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     std::fs::write(path, bytes).map_err(|error| {
         format!("--stats {}: {error}; name a file that can be written", path.display()).into()
     })

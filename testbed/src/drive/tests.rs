@@ -1,3 +1,5 @@
+//! Generator and rack in one loop, through a forwarder in memory and over fake time.
+
 use super::*;
 use std::net::Ipv4Addr;
 use std::time::SystemTime;

@@ -1,3 +1,5 @@
+//! The rack against a recurrence, over fake time: due times, queue lengths, order, buffers.
+
 use super::*;
 use std::net::Ipv4Addr;
 use wedjat::io::ring::{self, Frame, FramePool, RingPort};
