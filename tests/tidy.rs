@@ -1,0 +1,218 @@
+//! The sources keep their rules, and the documents name only what exists.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
+const COLUMNS_MAX: usize = 130;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The project's files with this ending: those that git has or would take.
+fn files(ending: &str) -> Vec<(PathBuf, String)> {
+    let listed = Command::new("git")
+        .current_dir(root())
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .output();
+    let names = match listed {
+        Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
+        _ => walk(root()).join("\n"), // an archive without its repository
+    };
+    let read =
+        |name: &str| Some((PathBuf::from(name), fs::read_to_string(root().join(name)).ok()?));
+    names.lines().filter(|name| name.ends_with(ending)).filter_map(read).collect()
+}
+
+fn walk(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap_or_default());
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(walk(&path));
+        } else if let Ok(inside) = path.strip_prefix(root()) {
+            found.push(inside.display().to_string());
+        }
+    }
+    found
+}
+
+/// Lines that break a rule, for a message that names them all.
+fn offences(ending: &str, breaks: impl Fn(&Path, usize, &str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in files(ending) {
+        for (at, line) in text.lines().enumerate().filter(|(at, line)| breaks(&path, *at, line)) {
+            found.push(format!("{}:{}: {line}", path.display(), at + 1));
+        }
+    }
+    found
+}
+
+fn assert_none(offences: &[String], rule: &str) {
+    assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
+}
+
+#[test]
+fn every_source_file_says_what_it_is_for() {
+    let sources = files(".rs");
+    assert!(sources.len() > 50, "the sources are found");
+    let silent: Vec<_> = sources
+        .iter()
+        .filter(|(_, text)| !text.starts_with("//! ") && !text.starts_with("#![no_main]\n//! "))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert_none(&silent, "files that do not open with a `//!` sentence");
+}
+
+#[test]
+fn nothing_is_left_undone_or_skipped() {
+    // Put together here, so that this file does not offend.
+    let words = ["todo", "unimplemented"].map(|word| format!("{word}!("));
+    let more = ["#[igno".to_owned() + "re", "FIX".to_owned() + "ME", "XX".to_owned() + "X"];
+    let offends = |_: &Path, _: usize, line: &str| {
+        words.iter().chain(&more).any(|word| line.contains(word.as_str()))
+    };
+    assert_none(&offences(".rs", offends), "stubs, reminders and skipped tests");
+}
+
+#[test]
+fn lines_are_not_too_long() {
+    // Tables and links of documents can't be broken.
+    let long = |_: &Path, _: usize, line: &str| {
+        line.chars().count() > COLUMNS_MAX && !line.contains("| ") && !line.contains("error(")
+    };
+    for ending in [".rs", ".md", ".sh", ".py"] {
+        assert_none(&offences(ending, long), "lines that are too long");
+    }
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is_allowed() {
+    let allowed = ["sys/", "dataplane/io/dpdk/", "dataplane/ring", "dataplane/state/region.rs"];
+    let offends = |path: &Path, _: usize, line: &str| {
+        let opted_in = line.trim_start().starts_with("#![allow(unsafe_code");
+        opted_in && !allowed.iter().any(|place| path.starts_with(place))
+    };
+    let mut found = offences(".rs", offends);
+    // A counting allocator can't do without.
+    found.retain(|line| !line.starts_with("tests/"));
+    assert_none(&found, "files that allow unsafe code");
+}
+
+/// What stands between backquotes in a document, outside fenced blocks.
+fn quoted(text: &str) -> Vec<String> {
+    let prose = text.split("```").step_by(2).collect::<String>();
+    prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// `a/b.rs` and `a/b.rs::name` name files of the project and items within.
+fn missing(quote: &str) -> Option<String> {
+    let (path, item) =
+        quote.split_once("::").map_or((quote, None), |(path, item)| (path, Some(item)));
+    let is_path = path.contains('/')
+        && !path.starts_with('/')
+        && [".rs", ".toml", ".sh", ".py", ".md"].iter().any(|ending| path.ends_with(ending))
+        && !path.contains(char::is_whitespace);
+    if !is_path {
+        return None;
+    }
+    let within = ["", "dataplane/"].map(|folder| root().join(folder).join(path));
+    let Some(text) = within.iter().find_map(|path| fs::read_to_string(path).ok()) else {
+        return Some(format!("`{quote}`: no such file"));
+    };
+    let item = item?;
+    (!text.contains(&format!("fn {item}("))).then(|| format!("`{quote}`: no such function there"))
+}
+
+#[test]
+fn documents_name_files_and_tests_that_exist() {
+    let documents = files(".md");
+    assert!(documents.iter().any(|(path, _)| path == Path::new("SPECIFICATION.md")));
+    let mut found = Vec::new();
+    for (path, text) in &documents {
+        let faults = quoted(text).into_iter().filter_map(|quote| missing(&quote));
+        found.extend(faults.map(|fault| format!("{}: {fault}", path.display())));
+    }
+    assert_none(&found, "documents that name what is not there");
+    let named: BTreeSet<_> = quoted(&fs::read_to_string(root().join("SPECIFICATION.md")).unwrap())
+        .into_iter()
+        .filter(|quote| quote.contains(".rs::"))
+        .collect();
+    assert!(named.len() > 20, "the specification names its tests: {}", named.len());
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut found = Vec::new();
+    for (path, text) in files(".md") {
+        let folder = root().join(&path).parent().unwrap().to_owned();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or_default();
+            if !link.contains("://") && !file.is_empty() && !folder.join(file).exists() {
+                found.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert_none(&found, "links to nowhere");
+}
+
+#[test]
+fn documents_name_targets_that_the_makefile_has() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let targets: BTreeSet<_> = makefile
+        .lines()
+        .filter(|line| !line.starts_with(['\t', '#', '.']) && !line.contains(":="))
+        .filter_map(|line| line.split_once(':'))
+        .flat_map(|(names, _)| names.split_whitespace())
+        .collect();
+    assert!(targets.contains("demo") && targets.contains("test"), "{targets:?}");
+    let mut found = Vec::new();
+    for (path, text) in files(".md") {
+        for quote in quoted(&text) {
+            let Some(target) = quote.strip_prefix("make ") else { continue };
+            if !target.split_whitespace().next().is_some_and(|name| targets.contains(name)) {
+                found.push(format!("{}: `{quote}`", path.display()));
+            }
+        }
+    }
+    assert_none(&found, "make targets that are not there");
+}
+
+#[test]
+fn every_drop_reason_is_explained() {
+    let text = fs::read_to_string(root().join("docs/failures.md")).unwrap();
+    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
+    let silent: Vec<_> = wedjat::reason::DropReason::ALL
+        .iter()
+        .map(|reason| reason.name().to_owned())
+        .filter(|name| !explained.contains(name))
+        .collect();
+    assert_none(&silent, "drop reasons that docs/failures.md does not explain");
+}
+
+#[test]
+fn every_key_of_the_configuration_is_explained() {
+    let text = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
+    let source = fs::read_to_string(root().join("dataplane/config/raw.rs")).unwrap();
+    let keys: Vec<_> = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'))
+        .map(|(key, _)| key.to_owned())
+        .filter(|key| !["leaf", "port", "pool", "server"].contains(&key.as_str()))
+        .collect();
+    assert!(keys.len() > 15, "the keys are found: {keys:?}");
+    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
+    assert_none(&silent, "keys that docs/configuration.md does not explain");
+}
+
+#[test]
+fn the_example_is_a_right_configuration() {
+    let path = root().join("examples/leaf.toml");
+    let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.servers.iter().map(|server| server.workers.len()).sum::<usize>(), 32);
+}
