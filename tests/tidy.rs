@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
-const COLUMNS_MAX: usize = 130;
+const COLUMNS_MAX: usize = 150;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -203,6 +203,7 @@ fn every_key_of_the_configuration_is_explained() {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'))
         .map(|(key, _)| key.to_owned())
+        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         .filter(|key| !["leaf", "port", "pool", "server"].contains(&key.as_str()))
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
