@@ -9,22 +9,15 @@
 
 use rand::Rng as _;
 
-use super::ranks::{Ranks, SpeedRanks};
+use super::ranks::Ranking;
 use super::shortest::sample_distinct;
 use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Report, View};
 
-/// A dispatcher's view of the queues.
-#[derive(Clone, Debug)]
-enum Queues {
-    Plain(Ranks),
-    BySpeed(SpeedRanks),
-}
-
 /// The shortest queue of the local view.
 #[derive(Clone, Debug)]
 pub struct Lsq {
-    queues: Queues,
+    queues: Ranking,
     samples: usize,
     /// An arrival samples when a random number is not above this.
     sample_below: u32,
@@ -34,19 +27,8 @@ impl Lsq {
     /// With `samples` members sampled on a share of `chance` of all arrivals, ranked by speed or not.
     #[must_use]
     pub fn new(samples: usize, chance: f64, by_speed: bool) -> Self {
-        let queues = match by_speed {
-            true => Queues::BySpeed(SpeedRanks::default()),
-            false => Queues::Plain(Ranks::default()),
-        };
+        let queues = Ranking::new(by_speed);
         Self { queues, samples, sample_below: (chance * 32.0_f64.exp2()) as u32 }
-    }
-
-    #[inline]
-    fn set(&mut self, member: Member, queue: u32) {
-        match &mut self.queues {
-            Queues::Plain(ranks) => ranks.set(member, queue),
-            Queues::BySpeed(ranks) => ranks.set(member, queue),
-        }
     }
 
     fn sample(&mut self, view: &mut View, rng: &mut Rng) {
@@ -55,7 +37,7 @@ impl Lsq {
         }
         let mut probes = 0;
         sample_distinct(self.samples, view, rng, |member| {
-            self.set(member, view.probe(member));
+            self.queues.set(member, view.probe(member));
             probes += 1;
         });
         view.picks.messages += probes;
@@ -68,39 +50,45 @@ impl Policy for Lsq {
         if self.samples > 0 {
             self.sample(view, rng);
         }
-        let (member, queue) = match &self.queues {
-            Queues::Plain(ranks) => {
-                let member = ranks.shortest(rng)?;
-                (member, ranks.queue(member))
+        let member = self.queues.first(rng)?;
+        Some(Pick { member, idle: self.queues.queue(member) == 0 })
+    }
+
+    /// As one by one, but a member is found and counted up in one go where nothing is sampled in between.
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        for (task, pick) in tasks.iter().zip(picks) {
+            if let (Ranking::Queue(ranks), 0) = (&mut self.queues, self.samples) {
+                let idle = ranks.least() == 0;
+                *pick = ranks.take_shortest(rng).map(|member| Pick { member, idle });
+                pick.iter().for_each(|pick| view.sent(pick.member));
+                continue;
             }
-            Queues::BySpeed(ranks) => {
-                let member = ranks.soonest(rng)?;
-                (member, ranks.queue(member))
+            *pick = self.pick(task, view, rng);
+            if let Some(pick) = pick {
+                view.sent(pick.member);
+                self.queues.add(pick.member);
             }
-        };
-        Some(Pick { member, idle: queue == 0 })
+        }
     }
 
     #[inline]
     fn on_sent(&mut self, member: Member, _view: &mut View) {
-        match &mut self.queues {
-            Queues::Plain(ranks) => ranks.add(member),
-            Queues::BySpeed(ranks) => ranks.add(member),
-        }
+        self.queues.add(member);
     }
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        self.set(report.member, report.load.0 >> 16);
+        self.queues.set(report.member, report.load.0 >> 16);
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {
-        match &mut self.queues {
-            Queues::Plain(ranks) => ranks.rank(view.members(), view.active().iter().copied()),
-            Queues::BySpeed(ranks) => {
-                ranks.rank(view.members(), view.active(), |member| view.rate(member));
-            }
-        }
+        self.queues.rank(view);
     }
 }

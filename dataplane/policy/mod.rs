@@ -2,7 +2,7 @@
 //!
 //! A policy sees a task's values, one core's [`View`] of the pool and a random source; never bytes, ports
 //! or clocks. The simulator and the dataplane drive the same types through [`Dispatcher`]. Names and
-//! parameters are in [`catalogue`]; each policy's file cites its paper and states its deviations.
+//! parameters are in [`CATALOGUE`]; each policy's file cites its paper and states its deviations.
 
 mod alias;
 mod bounded;
@@ -29,7 +29,7 @@ pub use lsq::Lsq;
 pub use ppot::Ppot;
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
-pub use ranks::{Ranks, SpeedRanks};
+pub use ranks::{Ranking, Ranks, SpeedRanks};
 pub use round_robin::RoundRobin;
 pub use shortest::{Notified, Otherwise, Shortest, ShortestOf};
 pub use waterfill::WaterFill;

@@ -8,7 +8,7 @@
 use rand::Rng as _;
 
 use super::{Rng, below};
-use crate::state::Member;
+use crate::state::{Member, View};
 
 /// Queues from this length on count as this long: nobody ranks members by what lies beyond.
 const LONGEST: usize = 1023;
@@ -105,6 +105,26 @@ impl Ranks {
     pub fn shortest(&self, rng: &mut Rng) -> Option<Member> {
         let place = below(self.ties(), rng.next_u64() as u32);
         self.order.get(place).map(|&member| Member(member))
+    }
+
+    /// As [`Ranks::shortest`], and the member gets a task.
+    #[inline]
+    pub fn take_shortest(&mut self, rng: &mut Rng) -> Option<Member> {
+        let place = below(self.ties(), rng.next_u64() as u32);
+        let &member = self.order.get(place)?;
+        self.queues[usize::from(member)] += 1;
+        if self.least < LONGEST {
+            // From its place to the last of the stretch, whose border then passes it.
+            let end = &mut self.ends[self.least];
+            *end -= 1;
+            let last = *end;
+            let other = std::mem::replace(&mut self.order[usize::from(last)], member);
+            self.order[place] = other;
+            self.places[usize::from(other)] = place as u16;
+            self.places[usize::from(member)] = last;
+            self.raise_least();
+        }
+        Some(Member(member))
     }
 
     /// A member got a task.
@@ -254,6 +274,71 @@ impl SpeedRanks {
     }
 }
 
+/// Members ranked by queue, or by queue and speed.
+#[derive(Clone, Debug)]
+pub enum Ranking {
+    /// By queue.
+    Queue(Ranks),
+    /// By (queue + 1) / speed.
+    Delay(SpeedRanks),
+}
+
+impl Ranking {
+    /// By queue and speed, or by queue alone.
+    #[must_use]
+    pub fn new(by_delay: bool) -> Self {
+        match by_delay {
+            true => Self::Delay(SpeedRanks::default()),
+            false => Self::Queue(Ranks::default()),
+        }
+    }
+
+    /// Ranks a view's active members; queues known before stay.
+    pub fn rank(&mut self, view: &View) {
+        match self {
+            Self::Queue(ranks) => ranks.rank(view.members(), view.active().iter().copied()),
+            Self::Delay(ranks) => ranks.rank(view.members(), view.active(), |m| view.rate(m)),
+        }
+    }
+
+    /// One of the first members, each as likely.
+    #[inline]
+    pub fn first(&self, rng: &mut Rng) -> Option<Member> {
+        match self {
+            Self::Queue(ranks) => ranks.shortest(rng),
+            Self::Delay(ranks) => ranks.soonest(rng),
+        }
+    }
+
+    /// The queue of a member.
+    #[inline]
+    #[must_use]
+    pub fn queue(&self, member: Member) -> u32 {
+        match self {
+            Self::Queue(ranks) => ranks.queue(member),
+            Self::Delay(ranks) => ranks.queue(member),
+        }
+    }
+
+    /// A member got a task.
+    #[inline]
+    pub fn add(&mut self, member: Member) {
+        match self {
+            Self::Queue(ranks) => ranks.add(member),
+            Self::Delay(ranks) => ranks.add(member),
+        }
+    }
+
+    /// A member's queue is known to be this long.
+    #[inline]
+    pub fn set(&mut self, member: Member, queue: u32) {
+        match self {
+            Self::Queue(ranks) => ranks.set(member, queue),
+            Self::Delay(ranks) => ranks.set(member, queue),
+        }
+    }
+}
+
 /// The different speeds in rising order; equal ratios between slowest and fastest when they are too many.
 fn steps(mut rates: Vec<f64>) -> Vec<f64> {
     rates.retain(|rate| *rate > 0.0);
@@ -312,9 +397,16 @@ mod tests {
                         ranked[member.index()] ^= true;
                         rank(&mut ranks, &ranked);
                     }
-                    _ => {
+                    2 => {
                         queues[member.index()] += 1;
                         ranks.add(member);
+                    }
+                    _ => {
+                        if let Some(taken) = ranks.take_shortest(&mut rng) {
+                            prop_assert!(ranked[taken.index()]);
+                            queues[taken.index()] += 1;
+                            prop_assert_eq!(ranks.queue(taken), queues[taken.index()]);
+                        }
                     }
                 }
                 let scan = (0..MEMBERS.into()).filter(|&m| ranked[m]);

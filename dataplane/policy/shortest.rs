@@ -6,7 +6,7 @@
 
 use rand::Rng as _;
 
-use super::ranks::SpeedRanks;
+use super::ranks::Ranking;
 use super::{Core, Pick, Policy, Rng, Task, below, sample_one};
 use crate::state::{Member, Report, View};
 
@@ -15,18 +15,18 @@ use crate::state::{Member, Report, View};
 const CORRECTIONS: usize = 8;
 
 /// The shortest of all members' queues.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Shortest {
     /// Queues count by the time they take, not by their length.
     by_delay: bool,
-    ranks: SpeedRanks,
+    ranks: Ranking,
 }
 
 impl Shortest {
     /// By length, or by expected delay.
     #[must_use]
     pub fn new(by_delay: bool) -> Self {
-        Self { by_delay, ..Self::default() }
+        Self { by_delay, ranks: Ranking::new(by_delay) }
     }
 
     fn scan(&self, view: &View, rng: &mut Rng) -> Option<Member> {
@@ -38,14 +38,14 @@ impl Shortest {
     }
 
     fn ranked(&mut self, view: &View, rng: &mut Rng) -> Option<Member> {
-        let mut member = self.ranks.soonest(rng)?;
+        let mut member = self.ranks.first(rng)?;
         for _ in 0..CORRECTIONS {
             let queue = view.outstanding(member);
             if queue == self.ranks.queue(member) {
                 break;
             }
             self.ranks.set(member, queue);
-            member = self.ranks.soonest(rng)?;
+            member = self.ranks.first(rng)?;
         }
         Some(member)
     }
@@ -97,9 +97,7 @@ impl Policy for Shortest {
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {
-        let by_delay = self.by_delay;
-        let rate = |member| if by_delay { view.rate(member) } else { 1.0 };
-        self.ranks.rank(view.members(), view.active(), rate);
+        self.ranks.rank(view);
         for &member in view.active() {
             self.ranks.set(member, view.outstanding(member));
         }

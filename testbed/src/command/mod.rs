@@ -12,6 +12,7 @@ use std::error::Error;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
+use wedjat_testbed::bench_policy;
 use wedjat_testbed::sim::{self, SimArgs};
 
 /// Emulated rack, simulator and comparisons for wedjat.
@@ -39,6 +40,11 @@ pub enum Command {
     Rack(rack::Arguments),
     /// Simulate a pool of workers under the dataplane's own policies
     Sim(Box<SimArgs>),
+    /// Measure what a decision of each policy costs
+    #[command(
+        after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
+    )]
+    BenchPolicy(bench_policy::Arguments),
     /// Hold the simulator against results found elsewhere; exits with 1 when one differs
     #[command(after_help = "Example:\n  wedjat-testbed reference --quick")]
     Reference {
@@ -59,6 +65,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Sim(arguments) => {
             sim::run(*arguments, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
+        Command::BenchPolicy(arguments) => {
+            bench_policy::report(&arguments, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         Command::Reference { quick } => {
