@@ -112,6 +112,15 @@ pub const CATALOGUE: &[Entry] = &[
         build: |_| AnyPolicy::from(HorusSpine::default()),
     },
     Entry {
+        name: "horus-spine-weighted",
+        summary: "horus over racks, each taken in proportion to its workers",
+        source: "wedjat, after Horus, NSDI 2024",
+        parameters: &[],
+        runs: Runs::Spine,
+        notify: |_| Notify::Reply,
+        build: |_| AnyPolicy::from(HorusSpine::new(true)),
+    },
+    Entry {
         name: "racksched",
         summary: "the better of two random members by the load they last reported",
         source: "RackSched, OSDI 2020",

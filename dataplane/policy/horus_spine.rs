@@ -4,10 +4,15 @@
 //! Deviations. Which of the idle racks a spine takes is random here, as in the authors' simulator; their
 //! switch program takes the one added last. With one or two racks that are not idle, the choice between
 //! them is random, as in the simulator: two racks seen late are herded between otherwise.
+//!
+//! Horus takes racks without regard to their size, so that a rack of 2 workers gets as many of the tasks
+//! of a moment as one of 32, and drowns. `horus-spine-weighted`, which is ours, takes racks in
+//! proportion to their workers, in both steps.
 
 use rand::Rng as _;
 
-use super::{Core, Pick, Policy, Rng, Task, below, pick_of_two, sample_one};
+use super::alias::Alias;
+use super::{Core, Pick, Policy, Rng, Task, below, pick_of_two, sample_one, select};
 use crate::state::{Load, Member, Report, View};
 
 /// A spine's Horus. A rack leaves its idle list when the rack says so, not when it is picked.
@@ -15,9 +20,50 @@ use crate::state::{Load, Member, Report, View};
 pub struct HorusSpine {
     /// What a task adds to each rack's average.
     shares: Vec<Load>,
+    weighted: bool,
+    by_size: Alias,
+    largest: f64,
 }
 
+/// Draws for an idle rack in proportion to size, after which the last one drawn is taken.
+const DRAWS: usize = 16;
+
 impl HorusSpine {
+    /// With racks taken in proportion to their workers, or each alike.
+    #[must_use]
+    pub fn new(weighted: bool) -> Self {
+        Self { weighted, ..Self::default() }
+    }
+
+    #[inline]
+    fn idle_rack(&self, view: &View, rng: &mut Rng) -> Option<Member> {
+        let idle = view.idle();
+        if idle.is_empty() {
+            return None;
+        }
+        let mut rack = idle.at(below(idle.len(), rng.next_u64() as u32));
+        if self.weighted {
+            for _ in 0..DRAWS {
+                let bits = rng.next_u64();
+                if f64::from((bits >> 32) as u32) < view.rate(rack) / self.largest * 32.0_f64.exp2()
+                {
+                    break;
+                }
+                rack = idle.at(below(idle.len(), bits as u32));
+            }
+        }
+        Some(rack)
+    }
+
+    /// The better of two racks drawn by size.
+    #[inline]
+    fn of_two_by_size(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        let (a, b) = (self.by_size.sample(rng)?, self.by_size.sample(rng)?);
+        view.picks.po2 += 1;
+        let member = select(view.estimate(b) < view.estimate(a), a, b);
+        Some(Pick { member, idle: false })
+    }
+
     fn share(&self, rack: Member) -> Load {
         self.shares.get(rack.index()).copied().unwrap_or(Load::ONE)
     }
@@ -26,11 +72,12 @@ impl HorusSpine {
 impl Policy for HorusSpine {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let idle = view.idle().len();
-        if idle > 0 {
-            let member = view.idle().at(below(idle, rng.next_u64() as u32));
+        if let Some(member) = self.idle_rack(view, rng) {
             view.picks.idle += 1;
             return Some(Pick { member, idle: true });
+        }
+        if self.weighted {
+            return self.of_two_by_size(view, rng);
         }
         if view.active().len() > 2 {
             return pick_of_two(view, rng);
@@ -62,6 +109,9 @@ impl Policy for HorusSpine {
         let members = (0..view.members() as u16).map(Member);
         let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
         self.shares = members.map(share).collect();
+        let sizes = view.active().iter().map(|&rack| view.rate(rack));
+        self.largest = sizes.fold(0.0, f64::max);
+        self.by_size.rebuild(view.active(), |rack| view.rate(rack));
         for place in 0..view.active().len() {
             let rack = view.active()[place];
             if view.reports(rack) == 0 && view.outstanding(rack) == 0 {

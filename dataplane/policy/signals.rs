@@ -8,11 +8,19 @@
 //! every task meanwhile, so its belief runs away from a rack whose average hardly moves, and the
 //! rack that does send looks empty beside the others: at 4 racks of 8, 70% load and 5 us hops the mean
 //! response nearly doubles. Here a leaf compares with what the spine believes by now.
+//!
+//! Signals overtake each other where paths differ. An IDLE_ADD that is overtaken by the IDLE_REMOVE before
+//! it would starve an idle rack for ever, for without tasks nothing contradicts. So signals are numbered
+//! (the header's `seq`), a spine passes over what is older than what it has ([`Latest`]), and a
+//! leaf repeats its state now and then ([`Signals::repeat`]).
 
-use crate::state::Load;
+use crate::state::{Load, Member};
 
 /// Idle workers at or below which the authors' simulator takes a rack off the spine's idle list.
 const SIMULATOR_IDLE_FLOOR: usize = 4;
+
+/// Tasks that contradict the rack's state before it is told again.
+const UNDER_WAY: usize = 8;
 
 /// Which rules a leaf follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +67,12 @@ impl Signals {
         Self { protocol, workers, linked: true, contradictions: 0, replies: 0, believed: 0 }
     }
 
+    /// The rack's idleness once more, in case the last message was lost; for the paper's protocol only.
+    pub fn repeat(&mut self) -> Option<Signal> {
+        let signal = if self.linked { Signal::IdleAdd } else { Signal::IdleRemove };
+        (self.protocol == Protocol::Paper).then_some(signal)
+    }
+
     /// A task came from the spine and `idle` workers are left after its own was chosen;
     /// `idle_selected` is the header's word on why it came here.
     #[inline]
@@ -79,9 +93,9 @@ impl Signals {
             self.contradictions = 0;
             return None;
         }
-        // Some tasks were under way when the state changed; a whole rack of them were not.
+        // Some tasks were under way when the state changed; so many were not.
         self.contradictions += 1;
-        (self.contradictions > self.workers).then(|| self.change(self.linked))
+        (self.contradictions > self.workers.min(UNDER_WAY)).then(|| self.change(self.linked))
     }
 
     fn simulator_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
@@ -138,9 +152,43 @@ impl Signals {
     }
 }
 
+/// The newest signal that a spine has of each rack.
+#[derive(Clone, Debug)]
+pub struct Latest {
+    numbers: Vec<u16>,
+}
+
+impl Latest {
+    /// Of so many racks, none heard of yet.
+    #[must_use]
+    pub fn new(racks: usize) -> Self {
+        Self { numbers: vec![0; racks] }
+    }
+
+    /// `number` is not older than what came from `rack` before; racks count from 1 and wrap around.
+    pub fn accepts(&mut self, rack: Member, number: u16) -> bool {
+        let newest = &mut self.numbers[rack.index()];
+        let newer = number.wrapping_sub(*newest) < 1 << 15;
+        if newer {
+            *newest = number;
+        }
+        newer
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overtaken_signals_are_passed_over() {
+        let mut latest = Latest::new(2);
+        let rack = Member(1);
+        assert!(latest.accepts(rack, 1) && latest.accepts(rack, 3));
+        assert!(!latest.accepts(rack, 2) && latest.accepts(Member(0), 2));
+        assert!(latest.accepts(rack, 32_000) && latest.accepts(rack, 64_000));
+        assert!(latest.accepts(rack, 5) && !latest.accepts(rack, 65_535));
+    }
 
     #[test]
     fn the_papers_leaf_tells_of_its_last_idle_worker() {

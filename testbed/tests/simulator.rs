@@ -119,6 +119,26 @@ fn speeds_and_loads_change_on_the_way() {
 }
 
 #[test]
+fn a_fabric_is_many_pools() {
+    let run = |policy, pools| {
+        sim::rows(&args(&[
+            ("model", "fabric"),
+            ("leaves", "24"),
+            ("servers-per-leaf", "8"),
+            ("pools", pools),
+            ("pool-size", "exp(min=50,max=1000,mean=200)"),
+            ("policy", policy),
+            ("load", "0.8"),
+            ("tasks", "100000"),
+        ]))
+    };
+    let (horus, rs_lb) = (run("horus", "10").unwrap(), run("rs-lb", "10").unwrap());
+    assert!(horus[0].mean < 0.8 * rs_lb[0].mean, "{horus:?} {rs_lb:?}");
+    assert!(horus[0].tasks > 99_900 && horus[0].lost == 0);
+    assert!(run("horus", "500").unwrap_err().contains("no server left"));
+}
+
+#[test]
 fn bad_input_is_refused_with_what_is_allowed() {
     for (keys, part) in [
         (&[("load", "0")][..], "above 0 and at most 1.5"),

@@ -108,6 +108,9 @@ pub struct SimArgs {
     /// fabric: workers of a pool [default: exp(min=50,max=20000,mean=685)]
     #[arg(long)]
     pub pool_size: Option<String>,
+    /// fabric: racks of a pool under one spine, Horus's ratio r [default: 20]
+    #[arg(long)]
+    pub leaves_per_spine: Option<String>,
     /// Output: text, json (one object a line) or csv [default: text]
     #[arg(long)]
     pub format: Option<String>,

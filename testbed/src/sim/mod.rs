@@ -3,6 +3,7 @@
 pub mod args;
 pub mod ct;
 pub mod events;
+pub mod fabric;
 pub mod fifo;
 pub mod hop;
 pub mod outcome;

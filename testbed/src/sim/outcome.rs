@@ -30,6 +30,20 @@ pub struct Outcome {
     pub lost: u64,
 }
 
+impl Outcome {
+    /// Adds another part of the same system over the same time.
+    pub fn add(&mut self, other: &Self) {
+        self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));
+        self.fifths.iter_mut().zip(&other.fifths).for_each(|(all, fifth)| *all += fifth);
+        self.imbalance.add(&other.imbalance).expect("histograms have the same bounds");
+        self.servers += other.servers;
+        self.tasks += other.tasks;
+        self.messages += other.messages;
+        self.resubmits += other.resubmits;
+        self.lost += other.lost;
+    }
+}
+
 /// A row of the report. Everything in it but `wall_s` and `tasks_per_s` follows from the seed.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)] // each is what its name says; docs/results.md explains them

@@ -12,7 +12,7 @@ use wedjat_pktgen::service::Service;
 use super::args::SimArgs;
 use super::hop::{Hop, HopDist, Hops};
 use super::outcome::{Outcome, Subject};
-use super::{ct, rack, script, slots};
+use super::{ct, fabric, rack, script, slots};
 
 /// A run of one model, for any seed.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub enum Model {
     Slots(slots::Config),
     /// Servers and dispatchers in continuous time.
     Ct(ct::Config),
+    /// A datacenter of pools.
+    Fabric(fabric::Config),
 }
 
 /// A row to come.
@@ -43,6 +45,10 @@ impl Model {
         match self {
             Self::Rack(config) => rack::run(&rack::Config { seed, ..config.clone() }),
             Self::Slots(config) => slots::run(&slots::Config { seed, ..config.clone() }),
+            Self::Fabric(config) => {
+                let pool = rack::Config { seed, ..config.pool.clone() };
+                fabric::run(&fabric::Config { pool, ..config.clone() })
+            }
             Self::Ct(config) => ct::run(&ct::Config { seed, ..config.clone() }),
         }
     }
@@ -71,7 +77,12 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
         "rack" => ("rack", "us", Model::Rack(rack(args, policy, load)?)),
         "slots" => ("slots", "slots", Model::Slots(slots(args, policy, load)?)),
         "ct" => ("ct", "mean service times", Model::Ct(ct(args, policy, load)?)),
-        _ => return Err(format!("--model {model}: no such model; allowed: rack, slots, ct")),
+        "fabric" => ("fabric", "us", Model::Fabric(fabric(args, policy, load)?)),
+        _ => {
+            return Err(format!(
+                "--model {model}: no such model; allowed: rack, slots, ct, fabric"
+            ));
+        }
     };
     Ok(Cell { subject: Subject { model, policy: policy.to_owned(), load, unit }, model: config })
 }
@@ -122,6 +133,30 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         loss: number("loss", args.loss.as_deref().unwrap_or("0"), 0.0..=1.0)?,
         script: rack::with_detection(script),
         seed: 0,
+    })
+}
+
+fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, String> {
+    let set = |flag: &str, value: &Option<String>, default: usize, most: usize| match value {
+        Some(text) => whole(flag, text, 1..=most),
+        None => Ok(default),
+    };
+    for (flag, given) in [("racks", &args.racks), ("speeds", &args.speeds), ("fail", &args.fail)] {
+        if given.is_some() {
+            return Err(format!("--{flag}: not in this model; its racks are --leaves"));
+        }
+    }
+    let two = SimArgs { racks: Some("1,1".to_owned()), at: None, ..args.clone() };
+    let size = args.pool_size.as_deref().unwrap_or("exp(min=50,max=20000,mean=685)");
+    Ok(fabric::Config {
+        leaves: set("leaves", &args.leaves, 1152, 32_767)?,
+        servers_per_leaf: set("servers-per-leaf", &args.servers_per_leaf, 24, 1024)?,
+        workers_per_server: set("workers-per-server", &args.workers_per_server, 32, 1024)?,
+        pools: set("pools", &args.pools, 1000, 100_000)?,
+        pool_size: fabric::PoolSize::parse(size)?,
+        leaves_per_spine: set("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
+        // Racks and what follows from them are set for each pool; hops are those of several racks.
+        pool: rack(&two, policy, load)?,
     })
 }
 

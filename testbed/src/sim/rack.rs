@@ -6,7 +6,7 @@
 
 use hdrhistogram::Histogram;
 use rand::Rng as _;
-use wedjat::policy::signals::{Protocol, Signal, Signals};
+use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
 use wedjat::state::{Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
@@ -24,6 +24,8 @@ use super::stats::{Recorder, histogram};
 const HZ: f64 = TICKS_PER_US * 1e6;
 /// Queues are looked at so often (Horus 5.2).
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
+/// Leaves repeat their state so often, in case a signal was lost.
+const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 /// From a failure to the controller's new tables: a failed node gets tasks for so long.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
@@ -88,6 +90,8 @@ struct Worker {
 struct Leaf {
     dispatcher: Dispatcher,
     signals: Signals,
+    /// Signals sent.
+    told: u16,
     first_worker: usize,
     /// Tasks that no worker may have yet (central queues).
     held: Fifo,
@@ -105,6 +109,7 @@ mod event {
     pub const SIGNAL: u64 = 4;
     pub const SAMPLE: u64 = 5;
     pub const SCRIPT: u64 = 6;
+    pub const REPEAT: u64 = 7;
     pub const KIND_SHIFT: u32 = 60;
 
     /// An event of a kind about a thing.
@@ -114,26 +119,28 @@ mod event {
     }
 }
 
-/// A signal in flight: rack, what, value.
+/// A signal in flight: rack (15 bits), number (16), what (2), value (27: averages up to 2047 tasks).
 mod signal {
     use super::{Load, Signal};
 
-    pub fn pack(rack: usize, signal: Signal) -> u64 {
+    const VALUE_MAX: u32 = (1 << 27) - 1;
+
+    pub fn pack(rack: usize, number: u16, signal: Signal) -> u64 {
         let (kind, value) = match signal {
             Signal::IdleAdd => (0, 0),
             Signal::IdleRemove => (1, 0),
-            Signal::Load(load) => (2, load.0),
+            Signal::Load(load) => (2, load.0.min(VALUE_MAX)),
         };
-        (rack as u64) << 40 | kind << 32 | u64::from(value)
+        (rack as u64) << 45 | u64::from(number) << 29 | kind << 27 | u64::from(value)
     }
 
-    pub fn unpack(bits: u64) -> (usize, Signal) {
-        let signal = match bits >> 32 & 0xFF {
+    pub fn unpack(bits: u64) -> (usize, u16, Signal) {
+        let signal = match bits >> 27 & 3 {
             0 => Signal::IdleAdd,
             1 => Signal::IdleRemove,
-            _ => Signal::Load(Load(bits as u32)),
+            _ => Signal::Load(Load(bits as u32 & VALUE_MAX)),
         };
-        ((bits >> 40 & 0xFFFFF) as usize, signal)
+        ((bits >> 45) as usize, (bits >> 29) as u16, signal)
     }
 }
 
@@ -153,6 +160,7 @@ pub struct Sim<'a> {
     flights: Slab<Flight>,
     spine: Dispatcher,
     spine_alive: bool,
+    latest: Latest,
     leaves: Vec<Leaf>,
     workers: Vec<Worker>,
     schedule: Schedule,
@@ -202,6 +210,7 @@ impl<'a> Sim<'a> {
             flights: Slab::default(),
             spine,
             spine_alive: true,
+            latest: Latest::new(config.racks.len()),
             leaves,
             workers,
             schedule: schedule(config, config.load)?,
@@ -220,6 +229,11 @@ impl<'a> Sim<'a> {
             loss_below: (config.loss * 64.0_f64.exp2()) as u64,
         };
         sim.events.push(SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
+        if config.racks.len() > 1 && config.protocol == Protocol::Paper {
+            for rack in 0..config.racks.len() as u64 {
+                sim.events.push(REPEAT_TICKS + rack, event::pack(event::REPEAT, rack));
+            }
+        }
         for (number, step) in config.script.iter().enumerate() {
             let ticks = (step.at_ns * TICKS_PER_US / 1e3) as u64;
             sim.events.push(ticks, event::pack(event::SCRIPT, number as u64));
@@ -248,6 +262,7 @@ impl<'a> Sim<'a> {
                 event::REPLY => self.reply(about as u32),
                 event::SIGNAL => self.signal(about),
                 event::SAMPLE => self.sample(),
+                event::REPEAT => self.repeat(about as usize),
                 _ => {
                     if self.act(about as usize) {
                         arrival = self.schedule.advance(&mut self.streams.arrivals);
@@ -447,15 +462,32 @@ impl<'a> Sim<'a> {
     fn tell(&mut self, rack: usize, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
         self.messages += 1;
+        let told = &mut self.leaves[rack].told;
+        *told = told.wrapping_add(1);
+        let bits = signal::pack(rack, *told, signal);
         if !self.loses() {
-            self.send(self.config.hops.leaf_spine, event::SIGNAL, signal::pack(rack, signal));
+            self.send(self.config.hops.leaf_spine, event::SIGNAL, bits);
+        }
+    }
+
+    /// A leaf tells its idleness again.
+    fn repeat(&mut self, rack: usize) {
+        let leaf = &mut self.leaves[rack];
+        if leaf.alive {
+            let signal = leaf.signals.repeat();
+            self.tell(rack, signal);
+            self.events.push(self.now + REPEAT_TICKS, event::pack(event::REPEAT, rack as u64));
         }
     }
 
     fn signal(&mut self, bits: u64) {
-        let (rack, signal) = signal::unpack(bits);
+        let (rack, number, signal) = signal::unpack(bits);
         let member = Member(rack as u16);
         if !self.spine_alive || !self.spine.view().is_active(member) {
+            return;
+        }
+        // The released simulator takes what comes.
+        if self.config.protocol != Protocol::Simulator && !self.latest.accepts(member, number) {
             return;
         }
         match signal {
@@ -526,6 +558,7 @@ impl<'a> Sim<'a> {
             spine.set_active(Member(rack as u16), leaf.alive);
         }
         (self.spine, self.spine_alive) = (spine, true);
+        self.latest = Latest::new(config.racks.len());
     }
 
     fn finish(self) -> Outcome {
@@ -557,7 +590,15 @@ impl Leaf {
         let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
         dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
         let signals = Signals::new(config.protocol, workers);
-        Self { dispatcher, signals, first_worker, held: Fifo::EMPTY, total: 0, alive: true }
+        Self {
+            dispatcher,
+            signals,
+            told: 0,
+            first_worker,
+            held: Fifo::EMPTY,
+            total: 0,
+            alive: true,
+        }
     }
 }
 

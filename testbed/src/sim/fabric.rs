@@ -1,0 +1,157 @@
+//! A datacenter of many pools (Horus, 5.1): the model `fabric`.
+//!
+//! Pools share leaves but no workers, and nothing of what is modelled of a leaf or a spine is shared between
+//! pools; so a fabric is one run of [`super::rack`] for each pool, all over the same simulated time.
+//!
+//! A pool has a spine scheduler for each so many of its racks, as in the paper (its ratio r); each schedules
+//! over the racks linked to it, and gets tasks in proportion to their workers. A pool's workers lie on whole servers at random leaves, as far as
+//! they fill them; the paper says only that they are distributed at random.
+
+use rand::Rng as _;
+use rand_distr::{Distribution, Exp1};
+use wedjat_pktgen::seed::StreamSeed;
+
+use super::outcome::Outcome;
+use super::rack;
+
+/// Everything that a run of this model is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Leaves.
+    pub leaves: usize,
+    /// Servers under a leaf.
+    pub servers_per_leaf: usize,
+    /// Workers on a server.
+    pub workers_per_server: usize,
+    /// Pools.
+    pub pools: usize,
+    /// How many workers a pool has.
+    pub pool_size: PoolSize,
+    /// Racks of a pool under one spine.
+    pub leaves_per_spine: usize,
+    /// What all pools have in common; its racks, speeds and tasks are set for each pool.
+    pub pool: rack::Config,
+}
+
+/// An exponential number of workers between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolSize {
+    /// The least.
+    pub min: usize,
+    /// The most.
+    pub max: usize,
+    /// The mean.
+    pub mean: f64,
+}
+
+impl PoolSize {
+    /// Reads `exp(min=50,max=20000,mean=685)`.
+    ///
+    /// # Errors
+    /// What is wrong and what is allowed.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let form = || format!("--pool-size {text}: write exp(min=50,max=20000,mean=685)");
+        let inner = text.strip_prefix("exp(").and_then(|rest| rest.strip_suffix(')'));
+        let mut size = Self { min: 50, max: 20_000, mean: 685.0 };
+        for part in inner.ok_or_else(form)?.split(',') {
+            let (key, value) = part.split_once('=').ok_or_else(form)?;
+            let value: f64 = value.trim().parse().map_err(|_| form())?;
+            match key.trim() {
+                "min" => size.min = value as usize,
+                "max" => size.max = value as usize,
+                "mean" => size.mean = value,
+                _ => return Err(form()),
+            }
+        }
+        let ordered = 1.0 <= size.min as f64 && size.min as f64 <= size.mean;
+        if !ordered || size.mean > size.max as f64 || size.max > 1_000_000 {
+            return Err(format!("{}, with 1 <= min <= mean <= max <= 1000000", form()));
+        }
+        Ok(size)
+    }
+
+    fn draw(&self, rng: &mut wedjat_pktgen::seed::Stream) -> usize {
+        loop {
+            let unit: f64 = Exp1.sample(rng);
+            let size = self.min + (unit * (self.mean - self.min as f64)) as usize;
+            if size <= self.max {
+                return size;
+            }
+        }
+    }
+}
+
+/// Workers of each pool in each rack where it has any.
+///
+/// # Errors
+/// When the pools need more workers than there are.
+fn place(config: &Config, seed: u64) -> Result<Vec<Vec<usize>>, String> {
+    let mut rng = StreamSeed::derive(seed, "placement", 0).stream();
+    let capacity = config.leaves * config.servers_per_leaf;
+    let mut servers: Vec<usize> = (0..capacity).collect();
+    let mut pools = Vec::new();
+    for pool in 0..config.pools {
+        let mut workers = config.pool_size.draw(&mut rng);
+        let mut racks = vec![0; config.leaves];
+        while workers > 0 {
+            if servers.is_empty() {
+                return Err(format!(
+                    "the fabric has no server left for pool {pool} of {}: fewer pools, smaller ones (--pool-size) or more leaves",
+                    config.pools
+                ));
+            }
+            let chosen = (u64::from(rng.next_u64() as u32) * servers.len() as u64) >> 32;
+            let server = servers.swap_remove(chosen as usize);
+            let taken = workers.min(config.workers_per_server);
+            racks[server / config.servers_per_leaf] += taken;
+            workers -= taken;
+        }
+        racks.retain(|workers| *workers > 0);
+        pools.push(racks);
+    }
+    Ok(pools)
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When the pools do not fit, or arrivals and rate contradict each other.
+pub fn run(config: &Config) -> Result<Outcome, String> {
+    let seed = config.pool.seed;
+    let pools = place(config, seed)?;
+    let total: usize = pools.iter().flatten().sum();
+    let mut all: Option<Outcome> = None;
+    let parts = pools.iter().flat_map(|racks| racks.chunks(config.leaves_per_spine));
+    for (number, racks) in parts.map(<[usize]>::to_vec).enumerate() {
+        let workers: usize = racks.iter().sum();
+        let share = workers as f64 / total as f64;
+        let outcome = rack::run(&rack::Config {
+            racks,
+            speeds: vec![1.0; workers],
+            tasks: ((config.pool.tasks as f64 * share) as u64).max(1),
+            seed: StreamSeed::derive(seed, "spine", number as u32).seed,
+            ..config.pool.clone()
+        })?;
+        match &mut all {
+            None => all = Some(outcome),
+            Some(all) => all.add(&outcome),
+        }
+    }
+    all.ok_or_else(|| "--pools: at least one".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pool_sizes_have_their_mean_and_bounds() {
+        let size = PoolSize::parse("exp(min=50,max=20000,mean=685)").unwrap();
+        let mut rng = StreamSeed::derive(1, "placement", 0).stream();
+        let sizes: Vec<_> = (0..20_000).map(|_| size.draw(&mut rng)).collect();
+        let mean = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
+        assert!((mean / 685.0 - 1.0).abs() < 0.03, "{mean}");
+        assert!(sizes.iter().all(|size| (50..=20_000).contains(size)));
+        assert!(PoolSize::parse("exp(min=5,mean=2)").unwrap_err().contains("min <= mean"));
+    }
+}
