@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench reference deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench reference figures deps clean
 
 CARGO ?= cargo
 # Without the DPDK ports; wedjat-sys is nothing but DPDK.
@@ -48,6 +48,9 @@ SIM := $(CARGO) run --locked --release --no-default-features -p wedjat-testbed -
 
 reference: ## hold the simulator against results found elsewhere, all of them
 	$(SIM) reference
+
+figures: ## make the papers' figures again, in figures/; FULL=1 for runs ten times as long
+	$(SIM) figures $(if $(FULL),--full)
 
 clean: ## remove what the others made
 	$(CARGO) clean

@@ -117,7 +117,8 @@ struct Scan {
 impl Scan {
     fn shortest(&mut self) -> usize {
         let least = self.queues.iter().copied().fold(u8::MAX, u8::min);
-        let start = (self.rng.next_u64() as u32 as u64 * self.queues.len() as u64 >> 32) as usize;
+        let bits = u64::from(self.rng.next_u64() as u32);
+        let start = ((bits * self.queues.len() as u64) >> 32) as usize;
         let (before, after) = self.queues.split_at(start);
         find(after, least).map_or_else(|| find(before, least).unwrap_or(0), |at| start + at)
     }

@@ -4,5 +4,6 @@
 pub mod bench_policy;
 pub mod demo;
 pub mod drive;
+pub mod figures;
 pub mod rack;
 pub mod sim;

@@ -12,8 +12,8 @@ use std::error::Error;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
-use wedjat_testbed::bench_policy;
 use wedjat_testbed::sim::{self, SimArgs};
+use wedjat_testbed::{bench_policy, figures};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
@@ -45,6 +45,9 @@ pub enum Command {
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
     )]
     BenchPolicy(bench_policy::Arguments),
+    /// Make the papers' figures again: plots, numbers and commands
+    #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
+    Figures(figures::Arguments),
     /// Hold the simulator against results found elsewhere; exits with 1 when one differs
     #[command(after_help = "Example:\n  wedjat-testbed reference --quick")]
     Reference {
@@ -69,6 +72,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         }
         Command::BenchPolicy(arguments) => {
             bench_policy::report(&arguments, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
+        Command::Figures(arguments) => {
+            figures::make(&arguments)?;
             Ok(true)
         }
         Command::Reference { quick } => {
