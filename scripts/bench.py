@@ -311,7 +311,9 @@ def show(samples, figures, load):
         print(f"{name:34} {value:9.3f}  {verdict}")
     adherence = statistics.median(run["adherence"] for run in load["runs"])
     offered = load["runs"][0]["offered_pps"] / 1e6
+    sent = statistics.median(run["sent"] / run["duration_s"] for run in load["runs"]) / 1e6
     met = "met" if adherence >= ADHERENCE_BAR else "NOT MET"
+    print(f"{'generator, sent':34} {sent:8.2f}M")
     print(f"{f'generator, adherence at {offered:g}M/s':34} {adherence:9.3%}  bar >= {ADHERENCE_BAR:.1%}: {met}")
     for name, latency in (("floor", load["floor_us"]), ("reflected over memif", load["reflected_us"])):
         columns = "  ".join(f"{key} {microseconds(latency[key])}" for key in ("p50", "p99", "p999"))
