@@ -41,8 +41,8 @@ pub struct Bounded {
     touched_ns: Vec<u64>,
     /// Each member's only task was alone since it was sent.
     alone: Vec<bool>,
-    /// Other cores send to the same members, and this one does not hear of it.
-    shared: bool,
+    /// Cores that send to the same members; this one does not hear of the others' tasks.
+    cores: usize,
     /// Where to look next for what they changed.
     cursor: usize,
     measured: Measured,
@@ -72,7 +72,7 @@ impl Bounded {
             next_check_ns: 0,
             touched_ns: Vec::new(),
             alone: Vec::new(),
-            shared: false,
+            cores: 1,
             cursor: 0,
             measured: Measured::default(),
         }
@@ -93,7 +93,7 @@ impl Bounded {
     /// All members are full, as far as known.
     #[inline]
     fn is_full(&mut self, view: &View) -> bool {
-        if self.ranks.least() >= self.bound && self.shared {
+        if self.ranks.least() >= self.bound && self.cores > 1 {
             self.look_around(view);
         }
         self.ranks.least() >= self.bound
@@ -131,7 +131,8 @@ impl Bounded {
     fn adapt(&mut self) {
         let measured = &mut self.measured;
         let elapsed = self.now_ns.saturating_sub(measured.window_start_ns) as f64;
-        let capacity = elapsed * self.ranks.len() as f64;
+        // This core sees its share of the replies, and is its share of the load.
+        let capacity = elapsed * self.ranks.len() as f64 / self.cores as f64;
         let work = measured.window_work_ns as f64;
         follow(&mut measured.utilisation, (work / capacity).min(1.0), 1.0 / 16.0);
         let utilisation = measured.utilisation;
@@ -190,7 +191,7 @@ impl Policy for Bounded {
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {
-        self.shared = core.count > 1;
+        self.cores = core.count;
         self.touched_ns.resize(view.members(), self.now_ns);
         self.alone.resize(view.members(), false);
         self.ranks.rank(view.members(), view.active().iter().copied());
