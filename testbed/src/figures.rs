@@ -23,6 +23,8 @@ pub struct Arguments {
 }
 
 type Keys = &'static [(&'static str, &'static str)];
+/// A series: its label and its points.
+type Line = (&'static str, Vec<(f64, Row)>);
 
 /// One figure.
 struct Figure {
@@ -286,8 +288,8 @@ fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static s
     keys
 }
 
-/// Every series: its label and its points.
-fn run(figure: &Figure, full: bool) -> Result<Vec<(&'static str, Vec<(f64, Row)>)>, String> {
+/// Every series.
+fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
     for &(label, own) in figure.series {
         let mut points = Vec::new();
@@ -323,7 +325,7 @@ fn commands(figure: &Figure, full: bool) -> String {
     text
 }
 
-fn table(figure: &Figure, lines: &[(&str, Vec<(f64, Row)>)]) -> String {
+fn table(figure: &Figure, lines: &[Line]) -> String {
     let mut text = format!(
         "series,{},mean,p50,p99,p999,mean_ci95,messages_per_task,imbalance_p99,lost,unstable,unit\n",
         figure.x.0
@@ -350,7 +352,7 @@ fn table(figure: &Figure, lines: &[(&str, Vec<(f64, Row)>)]) -> String {
 }
 
 /// Lines over x. Unstable points are left out: they have no value.
-fn plot(figure: &Figure, lines: &[(&str, Vec<(f64, Row)>)]) -> Result<String, String> {
+fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
     let stable = |points: &[(f64, Row)]| -> Vec<(f64, f64)> {
         let stable = points.iter().filter(|(_, row)| !row.unstable);
         stable
