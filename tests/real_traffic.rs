@@ -1,0 +1,436 @@
+//! The leaf between ordinary kernel sockets: clients and workers in network namespaces of their own, joined to the
+//! leaf by veth pairs, on AF_PACKET and on AF_XDP.
+//!
+//! The test starts itself again inside the namespaces, as client and as server of workers; there it uses nothing but
+//! the standard library's sockets and writes the task header by hand. So it has a `main` of its own.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["server", address] => peer::serve(address),
+        ["client", kind, tasks] => peer::ask(kind == "connected", tasks.parse().unwrap()),
+        ["--list", ..] => println!("real_traffic: test"),
+        _ => run(),
+    }
+}
+
+#[cfg(not(all(feature = "dpdk", target_os = "linux")))]
+fn run() {
+    println!("real_traffic: SKIPPED, needs Linux and the feature dpdk");
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+fn run() {
+    use std::os::unix::fs::MetadataExt;
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("real_traffic: SKIPPED, making network namespaces and raw sockets needs root");
+        return;
+    }
+    traffic::run();
+}
+
+const LEAF: &str = "10.66.1.1:1234";
+
+/// Both kinds of peers, as anybody might write them.
+mod peer {
+    use std::collections::BTreeMap;
+    use std::io::{ErrorKind, Read};
+    use std::net::{SocketAddr, UdpSocket};
+    use std::time::Duration;
+
+    const NEW_TASK: u8 = 0;
+    const TASK_DONE: u8 = 2;
+    const TASK_DONE_IDLE: u8 = 3;
+    const EXTENSION: u8 = 0x20;
+    const POOL: u16 = 5;
+    const WINDOW: u16 = 32;
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn word(packet: &[u8], at: usize) -> u16 {
+        u16::from_be_bytes([packet[at], packet[at + 1]])
+    }
+
+    /// Workers that share a socket: each task is answered in the name of the worker it was sent to, until standard
+    /// input closes.
+    pub fn serve(address: &str) {
+        std::thread::spawn(|| {
+            let _ = std::io::stdin().read(&mut [0]);
+            std::process::exit(0);
+        });
+        let socket = UdpSocket::bind((address, 1234)).unwrap();
+        println!("ready");
+        let mut packet = [0; 2048];
+        loop {
+            let (length, client) = socket.recv_from(&mut packet).unwrap();
+            assert_eq!((packet[0] & !EXTENSION, word(&packet, 1)), (NEW_TASK, POOL), "a task");
+            // Long enough that a client's tasks overlap and more than one worker is needed.
+            std::thread::sleep(Duration::from_micros(300));
+            let was_idle = word(&packet, 7) == 1;
+            let code = if was_idle { TASK_DONE_IDLE } else { TASK_DONE };
+            packet[0] = code | (packet[0] & EXTENSION);
+            packet.copy_within(5..7, 3); // the worker chosen is the reply's source
+            packet[5..9].fill(0);
+            socket.send_to(&packet[..length], client).unwrap();
+        }
+    }
+
+    /// Sends tasks, a window of them at a time, expects each answered once, from the leaf's address, with its
+    /// payload, and prints how many each worker answered.
+    pub fn ask(connected: bool, tasks: u16) {
+        let leaf: SocketAddr = super::LEAF.parse().unwrap();
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        if connected {
+            socket.connect(leaf).unwrap();
+        }
+        let (mut sent, mut answers) = (0, BTreeMap::new());
+        let mut workers: BTreeMap<u16, u32> = BTreeMap::new();
+        while answers.len() < usize::from(tasks) {
+            while sent < tasks && usize::from(sent) - answers.len() < usize::from(WINDOW) {
+                let task = task(connected, sent);
+                let length = match connected {
+                    true => socket.send(&task).unwrap(),
+                    false => socket.send_to(&task, leaf).unwrap(),
+                };
+                assert_eq!(length, task.len());
+                sent += 1;
+            }
+            let mut packet = [0; 2048];
+            let (length, from) = match connected {
+                true => (socket.recv(&mut packet), leaf),
+                false => match socket.recv_from(&mut packet) {
+                    Ok((length, from)) => (Ok(length), from),
+                    Err(error) => (Err(error), leaf),
+                },
+            };
+            let length = match length {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    panic!("{} of {sent} tasks were answered, then none", answers.len())
+                }
+                length => length.unwrap(),
+            };
+            assert_eq!(from, leaf, "the answer comes from where the client asked");
+            let (seq, worker) = (word(&packet, 9), word(&packet, 3));
+            let asked = task(connected, seq);
+            assert_eq!(packet[11..length], asked[11..], "the payload comes back as it was");
+            assert!(matches!(packet[0] & !EXTENSION, TASK_DONE | TASK_DONE_IDLE));
+            assert_eq!(answers.insert(seq, worker), None, "task {seq} was answered twice");
+            *workers.entry(worker).or_default() += 1;
+        }
+        for (worker, count) in workers {
+            println!("{worker} {count}");
+        }
+    }
+
+    /// Payloads of many lengths, odd ones among them: the last byte of an odd one is a case of its own for checksums.
+    fn task(extended: bool, seq: u16) -> Vec<u8> {
+        let mut task = vec![NEW_TASK | if extended { EXTENSION } else { 0 }];
+        for value in [POOL, 0, 0, 0, seq] {
+            task.extend(value.to_be_bytes());
+        }
+        task.extend([0; 16]);
+        task.extend((0..seq % 777).map(|at| (seq ^ at) as u8));
+        task
+    }
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod traffic {
+    use std::collections::BTreeMap;
+    use std::io::{BufRead, BufReader};
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use serde_json::Value;
+
+    const SERVERS: [&str; 2] = ["10.66.2.11", "10.66.2.12"];
+    const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const LEAF_MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+    const WORKERS_MAC: &str = "02:00:00:00:02:0b";
+    const TASKS: u16 = 600;
+    const WORKERS: usize = 8;
+
+    /// Namespaces of clients, leaf and workers, removed with all that is in them when dropped.
+    struct Net(String);
+
+    impl Net {
+        fn new(number: usize) -> Self {
+            let net = Self(format!("wj{}n{number}", std::process::id()));
+            for place in ["c", "l", "w"] {
+                call(&["ip", "netns", "add", &net.name(place)]);
+                // Neither noise of IPv6 nor a kernel that forwards beside the leaf.
+                let quiet = "for all in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 > $all; done; \
+                             echo 0 > /proc/sys/net/ipv4/ip_forward";
+                net.within(place, &["sh", "-c", quiet]);
+                net.within(place, &["ip", "link", "set", "lo", "up"]);
+            }
+            net.join("c", LEAF_MACS[0], "02:00:00:00:01:02", &["10.66.1.2/24"], "10.66.1.1");
+            net.join(
+                "w",
+                LEAF_MACS[1],
+                WORKERS_MAC,
+                &["10.66.2.11/24", "10.66.2.12/24"],
+                "10.66.2.1",
+            );
+            net
+        }
+
+        fn name(&self, place: &str) -> String {
+            format!("{}{place}", self.0)
+        }
+
+        /// A veth pair from the leaf's `lc` to the clients' `c0`, or from its `lw` to the workers' `w0`.
+        fn join(&self, place: &str, leaf: &str, mac: &str, addresses: &[&str], gateway: &str) {
+            let (near, far) = (format!("l{place}"), format!("{place}0"));
+            let (leaves, others) = (self.name("l"), self.name(place));
+            let pair = ["type", "veth", "peer", "name", &far, "netns", &others];
+            call(&[&["ip", "link", "add", &near, "netns", &leaves][..], &pair].concat());
+            self.within("l", &["ip", "link", "set", &near, "address", leaf, "up"]);
+            self.within(place, &["ip", "link", "set", &far, "address", mac, "up"]);
+            for address in addresses {
+                self.within(place, &["ip", "address", "add", address, "dev", &far]);
+            }
+            self.within(place, &["ip", "route", "add", "default", "via", gateway]);
+        }
+
+        /// The kernel leaves a packet's checksum to the NIC; a veth pair has none that would fill it in.
+        fn fill_checksums_in(&self) {
+            for place in ["c", "w"] {
+                self.within(place, &["ethtool", "-K", &format!("{place}0"), "tx", "off"]);
+            }
+        }
+
+        fn command(&self, place: &str, words: &[&str]) -> Command {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.name(place)]).args(words);
+            command
+        }
+
+        fn within(&self, place: &str, words: &[&str]) -> String {
+            output(&mut self.command(place, words))
+        }
+
+        fn ourselves(&self, place: &str, words: &[&str]) -> Command {
+            let own = std::env::current_exe().unwrap();
+            let mut command = self.command(place, &[own.to_str().unwrap()]);
+            command.args(words).stdout(Stdio::piped());
+            command
+        }
+
+        fn server(&self, address: &str) -> Process {
+            let child = self.ourselves("w", &["server", address]).stdin(Stdio::piped()).spawn();
+            let mut server = Process(child.unwrap());
+            let mut line = String::new();
+            BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "ready\n");
+            server
+        }
+
+        /// Errors that the kernel counted on packets it received, of all kinds.
+        fn receive_errors(&self, place: &str) -> BTreeMap<String, u64> {
+            let text = self.within(place, &["cat", "/proc/net/snmp"]);
+            let rows = |protocol: &'static str| {
+                text.lines().filter(move |line| line.starts_with(protocol))
+            };
+            let mut found = BTreeMap::new();
+            for protocol in ["Ip: ", "Udp: "] {
+                let [names, values]: [&str; 2] =
+                    rows(protocol).collect::<Vec<_>>().try_into().unwrap();
+                for (name, value) in names.split(' ').zip(values.split(' ')).skip(1) {
+                    let error = name.ends_with("Errors") || name.ends_with("NoPorts");
+                    if error || name == "InDiscards" || name == "InUnknownProtos" {
+                        found.insert(format!("{protocol}{name}"), value.parse().unwrap());
+                    }
+                }
+            }
+            assert!(found.contains_key("Udp: InCsumErrors"), "{text}");
+            found
+        }
+    }
+
+    impl Drop for Net {
+        fn drop(&mut self) {
+            for place in ["c", "l", "w"] {
+                let _ = Command::new("ip").args(["netns", "del", &self.name(place)]).status();
+            }
+        }
+    }
+
+    /// Killed when dropped.
+    struct Process(Child);
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn output(command: &mut Command) -> String {
+        let output = command.stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{command:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn call(words: &[&str]) {
+        output(Command::new(words[0]).args(&words[1..]));
+    }
+
+    fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    struct Scenario {
+        driver: &'static str,
+        policy: &'static str,
+        macs_known: bool,
+    }
+
+    fn carry(number: usize, scenario: &Scenario) {
+        let Scenario { driver, policy, macs_known } = scenario;
+        println!(
+            "{driver}, {policy}, MAC addresses {}",
+            if *macs_known { "given" } else { "by ARP" }
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let (config, state, stats) = (
+            folder.path().join("leaf.toml"),
+            folder.path().join("state"),
+            folder.path().join("stats"),
+        );
+        std::fs::write(&config, config_text(scenario, &state)).unwrap();
+        let net = Net::new(number);
+        let _servers = SERVERS.map(|address| net.server(address));
+        let (config, stats_file) = (config.to_str().unwrap(), stats.to_str().unwrap());
+        let leaf =
+            [WEDJAT, "leaf", "--config", config, "--duration", "180s", "--stats", stats_file];
+        let mut leaf = Process(net.command("l", &leaf).stdout(Stdio::null()).spawn().unwrap());
+
+        wait_for("the workers' addresses", || {
+            if let Some(status) = leaf.0.try_wait().unwrap() {
+                panic!("the leaf ended: {status}");
+            }
+            let known = |host: &Value| !host["mac"].is_null();
+            let hosts = snapshot(&state)?["neighbours"].as_array()?.clone();
+            (hosts.iter().filter(|host| known(host)).count() >= SERVERS.len()).then_some(())
+        });
+        let refused = unfinished_checksums(&net, &state);
+        net.fill_checksums_in();
+
+        let mut clients = Vec::new();
+        for kind in ["connected", "unconnected"] {
+            let words = ["client", kind, &TASKS.to_string()];
+            clients.push(net.ourselves("c", &words).spawn().unwrap());
+        }
+        let mut workers: BTreeMap<u16, u64> = BTreeMap::new();
+        for client in clients {
+            let output = client.wait_with_output().unwrap();
+            assert!(output.status.success(), "a client failed; the leaf: {:?}", snapshot(&state));
+            for line in String::from_utf8(output.stdout).unwrap().lines() {
+                let (worker, count) = line.split_once(' ').unwrap();
+                *workers.entry(worker.parse().unwrap()).or_default() +=
+                    count.parse::<u64>().unwrap();
+            }
+        }
+        let tasks = 2 * u64::from(TASKS);
+        assert_eq!(workers.values().sum::<u64>(), tasks);
+        assert_eq!(workers.len(), WORKERS, "all workers were used: {workers:?}");
+
+        for (place, gateway, mac) in
+            [("c", "10.66.1.1", LEAF_MACS[0]), ("w", "10.66.2.1", LEAF_MACS[1])]
+        {
+            let neighbours = net.within(place, &["ip", "neigh", "show"]);
+            let told = |line: &str| line.starts_with(gateway) && line.contains(mac);
+            assert!(neighbours.lines().any(told), "the leaf answered ARP: {neighbours}");
+            for (error, count) in net.receive_errors(place) {
+                assert_eq!(count, 0, "{error} in the namespace {place}");
+            }
+        }
+        call(&["kill", "-TERM", &leaf.0.id().to_string()]);
+        assert!(leaf.0.wait().unwrap().success(), "the leaf ends in order");
+        check_account(&stats, tasks, refused, *driver == "net_af_xdp");
+    }
+
+    /// Sends a task as sockets on a veth pair do, with the checksum left to a NIC that is not there: it can't be told
+    /// from a damaged one, so it is refused, under the name for which the documents tell what to do.
+    fn unfinished_checksums(net: &Net, state: &Path) -> u64 {
+        let send =
+            "exec 3<>/dev/udp/10.66.1.1/1234; printf '\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0\\0' >&3";
+        net.within("c", &["bash", "-c", send]);
+        wait_for("the refusal of an unfinished checksum", || {
+            let core = &snapshot(state)?["cores"][0];
+            assert_eq!(core["counters"]["scheduled"], 0, "nothing is right with it: {core}");
+            core["drops"]["udp_checksum"].as_u64()
+        })
+    }
+
+    fn check_account(stats: &Path, tasks: u64, refused: u64, keeps_mbufs: bool) {
+        let account: Value = serde_json::from_slice(&std::fs::read(stats).unwrap()).unwrap();
+        assert_eq!(account["balanced"], true, "{account}");
+        assert_eq!(account["scheduled"], tasks, "{account}");
+        assert_eq!(account["replies"], tasks, "{account}");
+        assert_eq!(account["surplus_replies"], 0, "{account}");
+        assert_eq!(account["tx_packets"], 2 * tasks, "{account}");
+        let mut drops = account["drops"].as_object().unwrap().clone();
+        // Questions between the kernels' own addresses are nobody's fault.
+        drops.remove("arp_other");
+        assert_eq!(drops.remove("udp_checksum"), Some(refused.into()), "{account}");
+        assert!(drops.is_empty(), "{account}");
+        for port in account["ports"].as_array().unwrap() {
+            for count in ["rx_missed", "rx_no_mbuf", "rx_errors", "tx_errors"] {
+                assert_eq!(port[count], 0, "{port}");
+            }
+        }
+        // The AF_XDP driver keeps what is in its fill queue (documentation of `io::dpdk`).
+        if !keeps_mbufs {
+            assert_eq!(account["mbufs_leaked"], 0, "{account}");
+        }
+    }
+
+    fn snapshot(state: &Path) -> Option<Value> {
+        let output = Command::new(WEDJAT).arg("state").arg(state).arg("--json").output().unwrap();
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    fn config_text(scenario: &Scenario, state: &Path) -> String {
+        let Scenario { driver, policy, macs_known } = scenario;
+        let mac = if *macs_known { format!("mac = '{WORKERS_MAC}'") } else { String::new() };
+        let [first, second] = SERVERS;
+        format!(
+            "[leaf]\nid = 1\ncores = [0]\nseed = 7\nstate = '{}'\n\
+             [[port]]\ndevice = '{driver}0,iface=lc'\nside = 'clients'\nip = '10.66.1.1/24'\n\
+             [[port]]\ndevice = '{driver}1,iface=lw'\nside = 'workers'\nip = '10.66.2.1/24'\n\
+             [[pool]]\nid = 5\npolicy = '{policy}'\n\
+             [[server]]\nip = '{first}'\nworkers = '0-3'\npool = 5\n{mac}\n\
+             [[server]]\nip = '{second}'\nworkers = '4-7'\npool = 5\n{mac}\n",
+            state.display()
+        )
+    }
+
+    pub fn run() {
+        let mut scenarios = vec![
+            Scenario { driver: "net_af_packet", policy: "horus", macs_known: false },
+            Scenario { driver: "net_af_packet", policy: "random", macs_known: true },
+        ];
+        if std::fs::read_to_string("/proc/net/protocols").unwrap().contains("XDP") {
+            scenarios.push(Scenario { driver: "net_af_xdp", policy: "horus", macs_known: false });
+        } else {
+            println!("AF_XDP SKIPPED: this kernel has none");
+        }
+        for (number, scenario) in scenarios.iter().enumerate() {
+            carry(number, scenario);
+        }
+        println!("real_traffic: ok");
+    }
+}
