@@ -24,7 +24,7 @@ fn pick_idle_or_of_two(view: &mut View, rng: &mut Rng) -> Option<Pick> {
 }
 
 impl Policy for Horus {
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         pick_idle_or_of_two(view, rng)
     }
@@ -46,7 +46,7 @@ impl Policy for Horus {
 pub struct HorusInflight;
 
 impl Policy for HorusInflight {
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         pick_idle_or_of_two(view, rng)
     }

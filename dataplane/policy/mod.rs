@@ -72,6 +72,15 @@ impl Core {
     pub const ONLY: Self = Self { index: 0, count: 1 };
 }
 
+/// Hands out tasks and takes the choices, one after the other.
+pub trait Lane {
+    /// The next task, none at the lane's end.
+    fn next(&mut self) -> Option<Task>;
+
+    /// The choice for the task handed out last.
+    fn put(&mut self, pick: Option<Pick>);
+}
+
 /// A way to choose a member for a task. [`Policy::pick`] is the only hook that must be there.
 ///
 /// The caller counts the task as sent ([`View::sent`], then [`Policy::on_sent`]) after each pick, and as
@@ -100,6 +109,21 @@ pub trait Policy {
                 view.sent(pick.member);
                 self.on_sent(pick.member, view);
             }
+        }
+        *rng = local;
+    }
+
+    /// As [`Policy::pick_run`], for tasks handed out one at a time by a caller that is done with each packet
+    /// before it looks at the next.
+    fn pick_each<L: Lane>(&mut self, lane: &mut L, view: &mut View, rng: &mut Rng) {
+        let mut local = rng.clone();
+        while let Some(task) = lane.next() {
+            let pick = self.pick(&task, view, &mut local);
+            if let Some(pick) = pick {
+                view.sent(pick.member);
+                self.on_sent(pick.member, view);
+            }
+            lane.put(pick);
         }
         *rng = local;
     }
@@ -176,6 +200,12 @@ impl Dispatcher {
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+    }
+
+    /// As [`Dispatcher::schedule`], one task at a time.
+    #[inline]
+    pub fn schedule_each<L: Lane>(&mut self, lane: &mut L) {
+        self.policy.pick_each(lane, &mut self.view, &mut self.rng);
     }
 
     /// Sends one more task after `member`'s last, without a choice.

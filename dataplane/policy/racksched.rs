@@ -9,7 +9,7 @@ use crate::state::View;
 pub struct RackSched;
 
 impl Policy for RackSched {
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         let (a, b) = sample_two(view, rng)?;
         let member = select(view.load(b) < view.load(a), a, b);

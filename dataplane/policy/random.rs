@@ -9,7 +9,7 @@ use crate::state::View;
 pub struct Random;
 
 impl Policy for Random {
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         sample_one(view, rng).map(|member| Pick { member, idle: false })
     }
@@ -22,7 +22,7 @@ pub struct WeightedRandom {
 }
 
 impl Policy for WeightedRandom {
-    #[inline]
+    #[inline(always)]
     fn pick(&mut self, _task: &Task, _view: &mut View, rng: &mut Rng) -> Option<Pick> {
         self.alias.sample(rng).map(|member| Pick { member, idle: false })
     }

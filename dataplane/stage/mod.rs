@@ -6,6 +6,7 @@
 
 pub mod classify;
 pub mod connections;
+mod lane;
 pub mod network;
 pub mod parse;
 pub mod rewrite;
@@ -96,20 +97,30 @@ impl Stages {
         packets: &mut [B],
         verdicts: &mut [Verdict],
     ) {
-        let count = packets.len();
-        let verdicts = &mut verdicts[..count];
+        let verdicts = &mut verdicts[..packets.len()];
+        let done = lane::burst(self, port, packets, verdicts);
+        if done < packets.len() {
+            self.process_in_stages(port, now, &mut packets[done..], &mut verdicts[done..]);
+        }
+    }
+
+    fn process_in_stages<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        verdicts: &mut [Verdict],
+    ) {
         // Taken out, so that stages can have both; an empty box allocates nothing.
         let mut parsed = std::mem::take(&mut self.packets);
-        let parsed_burst = &mut parsed[..count];
+        let parsed_burst = &mut parsed[..packets.len()];
         let kinds = parse::burst(&self.network, port, packets, parsed_burst);
         if kinds.others {
             classify::burst(self, port, packets, parsed_burst, verdicts);
         }
         schedule::burst(self, now, packets, parsed_burst, verdicts);
         rewrite::burst(self, packets, parsed_burst, verdicts);
-        if kinds.others || verdicts.iter().any(|verdict| matches!(verdict, Verdict::Drop(_))) {
-            self.count_drops(verdicts);
-        }
+        self.count_drops(verdicts);
         self.packets = parsed;
     }
 

@@ -9,7 +9,7 @@ use crate::wire::task::{Code, Header};
 use crate::wire::udp;
 
 /// Packets ahead for which the cache is asked.
-const PREFETCH_AHEAD: usize = 4;
+pub(super) const PREFETCH_AHEAD: usize = 4;
 
 /// What a packet is to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,8 +38,9 @@ const PLAIN: usize = udp::PAYLOAD + task::LEN;
 /// Offset of its UDP header.
 const PLAIN_AT: usize = udp::PAYLOAD - udp::LEN;
 
-#[inline]
-fn towards_worker(
+/// Turns a scheduled task towards its worker's server.
+#[inline(always)]
+pub fn towards_worker(
     network: &Network,
     neighbours: &Neighbours,
     frame: &mut [u8],
@@ -89,7 +90,7 @@ fn towards_client(
     out(network, neighbours, port, slot, next_hop, frame)
 }
 
-#[inline]
+#[inline(always)]
 fn out(
     network: &Network,
     neighbours: &Neighbours,

@@ -40,6 +40,13 @@ impl Sum {
         self.add(u64::from_le_bytes(*bytes))
     }
 
+    /// With two words.
+    #[inline]
+    #[must_use]
+    pub const fn half_chunk(self, bytes: &[u8; 4]) -> Self {
+        self.add(u32::from_le_bytes(*bytes) as u64)
+    }
+
     /// With a 16-bit number that stands in network order in the packet.
     #[inline]
     #[must_use]
@@ -87,8 +94,9 @@ const fn fold64(total: u64) -> u16 {
 
 /// What replacing words of a packet does to its checksum; collected first, applied once.
 ///
-/// A field of 32 bits is as good as its two words, and one at an odd offset as good as one shifted by
-/// a byte: 2^16 is 1 in one's complement.
+/// Kept in memory order, as [`Sum`] is, so that numbers read from a packet and written back to it are
+/// not swapped at all. A field of 32 bits is as good as its two words, and one at an odd offset as good
+/// as one shifted by a byte: 2^16 is 1 in one's complement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delta(u64);
 
@@ -97,41 +105,41 @@ impl Delta {
     #[inline]
     #[must_use]
     pub const fn word(self, old: u16, new: u16) -> Self {
-        Self(self.0 + (!old) as u64 + new as u64)
+        Self(self.0 + (!old).to_be() as u64 + new.to_be() as u64)
     }
 
     /// Two words at an even offset, an address for instance, change.
     #[inline]
     #[must_use]
     pub const fn double_word(self, old: u32, new: u32) -> Self {
-        Self(self.0 + (!old) as u64 + new as u64)
+        Self(self.0 + (!old).to_be() as u64 + new.to_be() as u64)
     }
 
     /// A 16-bit field at an odd offset changes: its bytes lie in two words, each on the other side.
     #[inline]
     #[must_use]
     pub const fn straddling_word(self, old: u16, new: u16) -> Self {
-        self.word(old.swap_bytes(), new.swap_bytes())
+        Self(self.0 + (((!old).to_be() as u64 + new.to_be() as u64) << 8))
     }
 
     /// 32 bits at an odd offset change: their bytes lie in three words, each on the other side.
     #[inline]
     #[must_use]
     pub const fn straddling_double_word(self, old: u32, new: u32) -> Self {
-        Self(self.0 + (((!old) as u64 + new as u64) << 8))
+        Self(self.0 + (((!old).to_be() as u64 + new.to_be() as u64) << 8))
     }
 
     /// The checksum after the change, RFC 1624 eq. 3: HC' = ~(~HC + ~m + m').
     #[inline]
     #[must_use]
-    pub fn apply(self, checksum: u16) -> u16 {
-        !fold64(u64::from(!checksum) + self.0)
+    pub const fn apply(self, checksum: u16) -> u16 {
+        u16::from_be(!fold64((!checksum).to_be() as u64 + self.0))
     }
 
     /// As [`Delta::apply`], for UDP: 0 means "no checksum" and stays, and a sum of 0 is sent as 0xFFFF.
     #[inline]
     #[must_use]
-    pub fn apply_udp(self, checksum: u16) -> u16 {
+    pub const fn apply_udp(self, checksum: u16) -> u16 {
         let new = self.apply(checksum);
         let new = if new == 0 { 0xFFFF } else { new };
         if checksum == 0 { 0 } else { new }

@@ -28,7 +28,8 @@ pub const NO_MEMBER: u16 = 0x7FFF;
 /// The UDP port of tasks unless configured otherwise.
 pub const UDP_PORT: u16 = 1234;
 
-const EXTENSION_BIT: u8 = 1 << 5;
+/// Bit of `kind` that says that the extension follows.
+pub const EXTENSION_BIT: u8 = 1 << 5;
 const RESERVED_BIT: u8 = 1 << 6;
 const MORE_BIT: u8 = 1 << 7;
 
