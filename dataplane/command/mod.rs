@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use wedjat::config::Config;
-use wedjat::policy::CATALOGUE;
+use wedjat::policy::{CATALOGUE, Runs};
 
 /// A software leaf scheduler for microsecond tasks, on DPDK.
 #[derive(Debug, Parser)]
@@ -148,7 +148,12 @@ fn policies() -> Outcome {
             true => entry.name.to_owned(),
             false => format!("{}({})", entry.name, parameters.join(", ")),
         };
-        text.push_str(&format!("{name:28} {}  [{}]\n", entry.summary, entry.source));
+        let runs = match entry.runs {
+            Runs::Leaf => "",
+            Runs::LeafHolding => "; in the simulator only: the leaf has no queue to hold tasks in",
+            Runs::Spine => "; in the simulator only: its members are racks, and there is no spine",
+        };
+        text.push_str(&format!("{name:28} {}  [{}]{runs}\n", entry.summary, entry.source));
     }
     print(&text)
 }

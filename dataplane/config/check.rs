@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::raw::{self, line_of};
 use super::{Config, Fault, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids};
 use crate::limits::{CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, WORKER_ID_MAX};
+use crate::policy::{PolicySpec, Runs};
 use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
 use crate::wire::task::UDP_PORT;
@@ -187,14 +188,22 @@ fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
-    match raw.policy.get_ref().parse() {
-        Ok(policy) => Some(PoolConfig { id: *raw.id.get_ref(), policy }),
+    let policy = match raw.policy.get_ref().parse::<PolicySpec>() {
+        Ok(policy) => policy,
         Err(error) => {
             let allowed = "a policy as `wedjat policies` lists them";
             faults.note(&raw.policy, "pool.policy", error, allowed);
-            None
+            return None;
         }
+    };
+    let runs = policy.entry().runs;
+    if runs != Runs::Leaf {
+        let found = format!("{}, which runs on a {runs}", quoted(&raw.policy));
+        let allowed = "a policy that `wedjat policies` lists for a leaf";
+        faults.note(&raw.policy, "pool.policy", found, allowed);
+        return None;
     }
+    Some(PoolConfig { id: *raw.id.get_ref(), policy })
 }
 
 fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {

@@ -78,6 +78,8 @@ fn every_fault_names_its_place_and_what_is_allowed() {
         "policy = \"hours\"",
         &["leaf.toml:21", "pool.policy", "hours", "horus,"],
     );
+    let central = &["leaf.toml:21", "pool.policy", "jbsq", "held tasks", "for a leaf"];
+    faulty("policy = \"horus\"", "policy = \"jbsq\"", central);
     faulty("10.0.2.11", "10.0.2", &["leaf.toml:24", "server.ip", "10.0.2`", "IPv4 address"]);
     faulty("10.0.2.11", "10.0.3.11", &["leaf.toml:24", "server.ip", "10.0.3.11", "gateway"]);
     faulty("10.0.2.11", "10.0.2.1", &["leaf.toml:24", "server.ip", "leaf's own"]);
