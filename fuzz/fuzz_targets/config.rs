@@ -1,0 +1,7 @@
+#![no_main]
+//! Fuzzes: any bytes as a configuration.
+
+#[path = "../../tests/fuzz_bodies/config.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| body::run(input));

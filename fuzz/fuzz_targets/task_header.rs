@@ -1,0 +1,7 @@
+#![no_main]
+//! Fuzzes: any bytes as a task header.
+
+#[path = "../../tests/fuzz_bodies/task_header.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| body::run(input));

@@ -1,0 +1,38 @@
+//! Any text as a configuration: refused with reasons that a person can use, or fit to build a network from.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use wedjat::config::Config;
+
+/// One input.
+pub fn run(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match Config::parse(Path::new("leaf.toml"), &text) {
+        Err(error) => {
+            assert!(!error.faults.is_empty(), "a refusal says why");
+            let lines = 1 + text.bytes().filter(|&byte| byte == b'\n').count();
+            for fault in &error.faults {
+                assert!(fault.line <= lines, "line {} of {lines}", fault.line);
+                assert!(!fault.found.is_empty() && !fault.allowed.is_empty(), "{fault:?}");
+            }
+            assert!(error.to_string().starts_with("leaf.toml"));
+        }
+        Ok(config) => fits(&config),
+    }
+}
+
+/// What the stages' tables take for granted.
+fn fits(config: &Config) {
+    assert!(!config.leaf.cores.is_empty() && !config.ports.is_empty());
+    let pools: BTreeSet<u16> = config.pools.iter().map(|pool| pool.id).collect();
+    assert_eq!(pools.len(), config.pools.len(), "pool ids are distinct");
+    let mut workers = BTreeSet::new();
+    for server in &config.servers {
+        assert!(pools.contains(&server.pool), "servers serve pools that there are");
+        for &worker in &server.workers {
+            assert!(worker <= wedjat::limits::WORKER_ID_MAX);
+            assert!(workers.insert(worker), "worker {worker} is there once");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What the fuzz targets do with an input: shared by `fuzz/`, where a fuzzer invents inputs, and by the test that
+//! feeds kept ones.
+
+pub mod config;
+pub mod stages;
+pub mod task_header;

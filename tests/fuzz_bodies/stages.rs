@@ -1,0 +1,400 @@
+//! Any bytes as packets of a leaf with a small network: parsed, classified, scheduled and rewritten.
+//!
+//! An input is a script of bursts. Random bytes seldom have right checksums, so most of its packets start as a task,
+//! a reply or an ARP packet with fields of the input's choice, which it may then damage, and may then give right
+//! checksums again. Checksums are computed here a second time, by the book.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wedjat::io::Buf;
+use wedjat::policy::{Core, Dispatcher, PolicySpec};
+use wedjat::reason::DropReason;
+use wedjat::stage::network::ServerSpec;
+use wedjat::stage::{Connections, Network, PortAddress, Side, Stages, Verdict};
+use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
+use wedjat::state::{Counter, Member, Table};
+use wedjat::wire::arp;
+use wedjat::wire::ether::Mac;
+use wedjat::wire::udp::{Flow, PAYLOAD};
+
+const BURST: usize = 8;
+const POLICIES: [&str; 6] =
+    ["horus", "horus-inflight", "racksched", "random", "round-robin", "jsq"];
+const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
+const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+const CLIENT: u32 = 0x0A00_0102;
+const ELSEWHERE: u32 = 0x0B00_0001;
+const SERVERS: [u32; 3] = [0x0A00_020B, 0x0A00_020C, 0x0A00_020D];
+/// Each worker's id, server and pool (by index).
+const WORKERS: [(u16, usize, usize); 6] =
+    [(10, 0, 0), (11, 0, 0), (12, 1, 0), (13, 1, 0), (20, 2, 1), (21, 2, 1)];
+const POOLS: [u16; 2] = [7, 9];
+const UDP_PORT: u16 = 1234;
+
+/// A packet in memory of its own.
+struct Frame(Vec<u8>);
+
+impl Buf for Frame {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn resize(&mut self, len: usize) -> bool {
+        self.0.resize(len, 0);
+        true
+    }
+}
+
+/// The input, read from the front; zeros when it is used up.
+struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    fn take(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.byte()) % choices.len()]
+    }
+
+    /// The next packet and the port it comes to.
+    fn packet(&mut self) -> (usize, Frame) {
+        let what = self.byte();
+        let mut frame = match what & 7 {
+            0 => self.raw(),
+            1 => self.arp(),
+            2..=4 => self.task(),
+            _ => self.reply(),
+        };
+        if what & 8 != 0 && !frame.is_empty() {
+            let at = usize::from(self.word()) % frame.len().min(96);
+            frame[at] ^= self.byte();
+        }
+        if what & 16 != 0 && !frame.is_empty() {
+            frame.truncate(usize::from(self.word()) % frame.len());
+        }
+        if what & 32 != 0 {
+            repair(&mut frame);
+        }
+        let usual = if what & 7 > 4 { 1 } else { 0 };
+        (if what & 64 != 0 { 1 - usual } else { usual }, Frame(frame))
+    }
+
+    fn raw(&mut self) -> Vec<u8> {
+        let length = usize::from(self.word() % 1600);
+        self.take(length).to_vec()
+    }
+
+    fn arp(&mut self) -> Vec<u8> {
+        let mut frame = vec![0; arp::FRAME_LEN];
+        let sender = self.one_of(&[CLIENT, SERVERS[1], LEAF[0], ELSEWHERE, SERVERS[0]]);
+        let target = self.one_of(&[LEAF[0], LEAF[1], CLIENT, ELSEWHERE]);
+        let mac = Mac([2, 0, 0, 0, 9, self.byte()]);
+        let mut packet = arp::Packet::request(mac, sender, target);
+        if self.byte() & 1 == 1 {
+            packet.operation = arp::Operation::Reply;
+        }
+        packet.emit(&mut frame, self.one_of(&[Mac::BROADCAST, LEAF_MACS[0], LEAF_MACS[1]]));
+        frame
+    }
+
+    /// A header of 11 bytes, an extension's 16 or not, and some more.
+    fn payload(&mut self, codes: &[u8]) -> Vec<u8> {
+        let mut payload = vec![self.one_of(codes) | (self.byte() & 0xA0)];
+        payload.extend(self.one_of(&[POOLS[0], POOLS[0], POOLS[1], 8]).to_be_bytes());
+        payload
+            .extend(self.one_of(&[10, 11, 12, 13, 20, 21, 22, 0x7FFF, 0xFFFF_u16]).to_be_bytes());
+        let more = usize::from(self.byte() % 64);
+        payload.extend(self.take(more));
+        payload
+    }
+
+    fn frame(&mut self, flow: &Flow, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; PAYLOAD + payload.len()];
+        frame[PAYLOAD..].copy_from_slice(payload);
+        flow.emit(&mut frame, payload.len());
+        if self.byte() & 3 == 0 {
+            frame[PAYLOAD - 2..PAYLOAD].fill(0); // no UDP checksum
+        }
+        frame
+    }
+
+    fn task(&mut self) -> Vec<u8> {
+        let payload = self.payload(&[0, 0, 16, 2, 6]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 1, 2]),
+            dst_mac: LEAF_MACS[0],
+            src: self.one_of(&[CLIENT, ELSEWHERE]),
+            dst: self.one_of(&[LEAF[0], LEAF[0], LEAF[1], SERVERS[0]]),
+            src_port: 40_000 + u16::from(self.byte() & 1),
+            dst_port: UDP_PORT,
+        };
+        self.frame(&flow, &payload)
+    }
+
+    fn reply(&mut self) -> Vec<u8> {
+        let payload = self.payload(&[2, 3, 0, 7]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 2, 11]),
+            dst_mac: LEAF_MACS[1],
+            src: self.one_of(&[SERVERS[0], SERVERS[1], SERVERS[2], ELSEWHERE]),
+            dst: self.one_of(&[CLIENT, CLIENT, ELSEWHERE]),
+            src_port: UDP_PORT,
+            dst_port: 40_000,
+        };
+        self.frame(&flow, &payload)
+    }
+}
+
+/// RFC 1071, word by word.
+fn sum(bytes: &[u8]) -> u32 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    bytes.chunks(2).map(word).sum()
+}
+
+fn folded(mut sum: u32) -> u16 {
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn double_word(bytes: &[u8], at: usize) -> u32 {
+    u32::from(word(bytes, at)) << 16 | u32::from(word(bytes, at + 2))
+}
+
+/// Where UDP's header and end are in an IPv4 frame, if they are within it.
+fn udp_of(frame: &[u8]) -> Option<(usize, usize)> {
+    let head = frame.get(14..34)?;
+    let at = 14 + usize::from(head[0] & 15) * 4;
+    let end = at + usize::from(word(frame.get(at..at + 8)?, 4));
+    (at >= 34 && end >= at + 8 && end <= frame.len()).then_some((at, end))
+}
+
+/// The sum over pseudo header and datagram.
+fn udp_sum(frame: &[u8], at: usize, end: usize) -> u32 {
+    sum(&frame[26..34]) + 17 + (end - at) as u32 + sum(&frame[at..end])
+}
+
+/// Gives the frame right checksums, wherever its fields say they are.
+fn repair(frame: &mut [u8]) {
+    let Some((at, end)) = udp_of(frame) else { return };
+    frame[24..26].fill(0);
+    let checksum = !folded(sum(&frame[14..at]));
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame[at + 6..at + 8].fill(0);
+    let checksum = !folded(udp_sum(frame, at, end));
+    let present = if checksum == 0 { 0xFFFF } else { checksum };
+    frame[at + 6..at + 8].copy_from_slice(&present.to_be_bytes());
+}
+
+struct Rig {
+    stages: Stages,
+    now: u64,
+    /// Packets to workers, and to clients.
+    forwarded: (u64, u64),
+}
+
+fn rig(policy: &str) -> Rig {
+    let workers = |pool: usize| {
+        let all = WORKERS.iter().filter(|worker| worker.2 == pool);
+        all.map(|&(id, server, _)| WorkerSpec { id, server: server as u16 }).collect()
+    };
+    let pool = |index: usize| PoolSpec {
+        id: POOLS[index],
+        policy: policy.to_owned(),
+        workers: workers(index),
+    };
+    let table = Table::heap(&Spec {
+        node: 1,
+        cores: 1,
+        servers: SERVERS.to_vec(),
+        pools: vec![pool(0), pool(1)],
+        ticks_hz: 1_000_000_000,
+        seed: 7,
+    });
+    let port = |at: usize, side| PortAddress {
+        mac: LEAF_MACS[at],
+        ip: LEAF[at],
+        prefix: 24,
+        side,
+        gateway: None,
+    };
+    let server = |at: usize| ServerSpec {
+        ip: SERVERS[at],
+        mac: (at != 1).then_some(Mac([2, 0, 0, 0, 2, 11 + at as u8])), // one is left to ARP
+        workers: WORKERS.iter().filter(|worker| worker.1 == at).map(|worker| worker.0).collect(),
+        pool: POOLS[at / 2],
+    };
+    let neighbours = table.neighbours();
+    let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
+    let servers = [server(0), server(1), server(2)];
+    let network = Network::new(UDP_PORT, ports, POOLS.to_vec(), &servers, &neighbours);
+    let spec: PolicySpec = policy.parse().expect("a policy of the list above");
+    let dispatcher =
+        |pool| Dispatcher::new(&spec, table.view(0, pool), Core { index: 0, count: 1 }, 7);
+    let stages = Stages::new(
+        Arc::new(network.expect("every server has a port")),
+        neighbours,
+        vec![dispatcher(0), dispatcher(1)],
+        Connections::new(4, 1_000),
+        table.counters(0),
+    );
+    Rig { stages, now: 1, forwarded: (0, 0) }
+}
+
+/// All that is believed of a member.
+type Belief = (u64, u32, u32, bool);
+
+impl Rig {
+    fn beliefs(&mut self) -> Vec<Belief> {
+        let mut beliefs = Vec::new();
+        for pool in 0..POOLS.len() {
+            let view = self.stages.dispatcher_mut(pool).expect("two pools").view();
+            for member in (0..view.members() as u16).map(Member) {
+                let idle = view.idle().contains(member);
+                beliefs.push((
+                    view.estimate(member),
+                    view.outstanding(member),
+                    view.reports(member),
+                    idle,
+                ));
+            }
+        }
+        beliefs
+    }
+
+    fn drops(&self) -> BTreeMap<&'static str, u64> {
+        let counters = self.stages.counters();
+        DropReason::ALL.iter().map(|&reason| (reason.name(), counters.dropped(reason))).collect()
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.stages.counters().read(counter)
+    }
+
+    fn burst(&mut self, port: usize, frames: &mut [Frame], pause: u64) {
+        self.now += pause;
+        let before: Vec<Vec<u8>> = frames.iter().map(|frame| frame.0.clone()).collect();
+        let beliefs = self.beliefs();
+        let mut drops = self.drops();
+        let tasks = self.count(Counter::Scheduled) + self.count(Counter::Continuations);
+        let replies = self.count(Counter::Replies);
+        let mut verdicts = [Verdict::Consumed; BURST];
+        self.stages.process(port, self.now, frames, &mut verdicts);
+        let verdicts = &verdicts[..frames.len()];
+
+        let (mut to_workers, mut to_clients, mut lost_replies) = (0, 0, 0);
+        for ((frame, before), verdict) in frames.iter().zip(&before).zip(verdicts) {
+            match *verdict {
+                Verdict::Forward { port } | Verdict::Hold { port, .. } => {
+                    forwarded(before, &frame.0, usize::from(port));
+                    to_workers += u64::from(port == 1);
+                    to_clients += u64::from(port == 0);
+                }
+                Verdict::Drop(reason) => {
+                    *drops.get_mut(reason.name()).expect("every reason is there") += 1;
+                    // The worker has answered, whether or not the client can be reached.
+                    let unreachable = [DropReason::NoRoute, DropReason::NeighbourUnresolved];
+                    lost_replies += u64::from(unreachable.contains(&reason));
+                }
+                Verdict::Answer => answered(&frame.0, port),
+                Verdict::Consumed => assert_eq!(word(before, 12), 0x0806, "only ARP is used up"),
+            }
+        }
+        assert_eq!(self.drops(), drops, "every drop is counted once, under its reason");
+        let now_tasks = self.count(Counter::Scheduled) + self.count(Counter::Continuations);
+        assert_eq!(now_tasks - tasks, to_workers);
+        assert_eq!(self.count(Counter::Replies) - replies, to_clients + lost_replies);
+        let after = self.beliefs();
+        if to_workers + to_clients + lost_replies == 0 {
+            assert_eq!(after, beliefs, "what is refused changes no load");
+        }
+        for (_, outstanding, ..) in after {
+            assert!(u64::from(outstanding) <= now_tasks, "counts of tasks do not wrap");
+        }
+        self.forwarded.0 += to_workers;
+        self.forwarded.1 += to_clients;
+        self.stages.tick(self.now);
+        self.stages.collect_picks();
+    }
+}
+
+/// A packet that goes on has the right addresses and checksums, and is otherwise what it was.
+fn forwarded(before: &[u8], after: &[u8], port: usize) {
+    assert_eq!(before.len(), after.len());
+    let (at, end) = udp_of(after).expect("whole");
+    assert_eq!(folded(sum(&after[14..at])), 0xFFFF, "IPv4 checksum");
+    assert_eq!(after[22], before[22] - 1, "TTL");
+    match (word(before, at + 6), word(after, at + 6)) {
+        (0, checksum) => assert_eq!(checksum, 0, "an absent checksum stays absent"),
+        (_, 0) => panic!("a checksum went lost"),
+        _ => assert_eq!(folded(udp_sum(after, at, end)), 0xFFFF, "UDP checksum"),
+    }
+    assert_eq!(after[6..12], LEAF_MACS[port].0, "the leaf sends");
+    let payload = at + 8;
+    let worker = |id: u16| WORKERS.iter().find(|worker| worker.0 == id).expect("a known worker");
+    let (source, destination) = (double_word(after, 26), double_word(after, 30));
+    if port == 1 {
+        let chosen = worker(word(after, payload + 5));
+        assert_eq!(destination, SERVERS[chosen.1], "to the server of the worker chosen");
+        assert_eq!(word(after, payload + 1), POOLS[chosen.2], "which serves the task's pool");
+        assert_eq!(source, double_word(before, 26), "from the client");
+        assert!(word(after, payload + 7) <= 1);
+        assert_eq!(after[payload..payload + 5], before[payload..payload + 5]);
+        assert_eq!(after[payload + 9..], before[payload + 9..]);
+    } else {
+        let sender = worker(word(before, payload + 3));
+        assert_eq!(double_word(before, 26), SERVERS[sender.1], "a worker's own server answers");
+        assert_eq!(source, LEAF[0], "the leaf answers");
+        assert_eq!(destination, double_word(before, 30));
+        assert_eq!(after[payload..], before[payload..]);
+    }
+    assert_eq!(after[at..at + 6], before[at..at + 6], "UDP ports and length");
+}
+
+fn answered(frame: &[u8], port: usize) {
+    let answer = arp::Packet::parse(frame).expect("an ARP answer");
+    assert_eq!((answer.sender_mac, answer.sender), (LEAF_MACS[port], LEAF[port]));
+    assert_eq!(answer.operation, arp::Operation::Reply);
+}
+
+/// One input; returns how many of its packets went to a worker and how many to a client.
+pub fn run(input: &[u8]) -> (u64, u64) {
+    let mut script = Script(input);
+    let mut rig = rig(POLICIES[usize::from(script.byte()) % POLICIES.len()]);
+    while !script.0.is_empty() {
+        let pause = u64::from(script.byte()) * 16;
+        let count = 1 + usize::from(script.byte()) % BURST;
+        let mut ports: [Vec<Frame>; 2] = [Vec::new(), Vec::new()];
+        for _ in 0..count {
+            let (port, frame) = script.packet();
+            ports[port].push(frame);
+        }
+        for (port, frames) in ports.iter_mut().enumerate() {
+            rig.burst(port, frames, pause);
+        }
+    }
+    rig.forwarded
+}

@@ -1,0 +1,40 @@
+//! Any bytes as a task header: accepted exactly when the wire format says so, and written back as they were.
+
+use wedjat::reason::DropReason;
+use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
+
+/// The codes of the wire format, written a second time.
+const CODES: [u8; 10] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16];
+
+/// Why these bytes are no header, by the wire format's table.
+fn fault(payload: &[u8]) -> Option<DropReason> {
+    let whole = |extended: bool| payload.len() >= LEN + if extended { EXTENSION_LEN } else { 0 };
+    match payload.first() {
+        Some(_) if !whole(false) => Some(DropReason::TaskShort),
+        None => Some(DropReason::TaskShort),
+        Some(kind) if kind & 0x40 != 0 => Some(DropReason::TaskReservedBit),
+        Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
+        Some(kind) if !whole(kind & 0x20 != 0) => Some(DropReason::TaskShort),
+        Some(_) => None,
+    }
+}
+
+/// One input.
+pub fn run(payload: &[u8]) {
+    let header = match Header::parse(payload) {
+        Ok(header) => header,
+        Err(reason) => return assert_eq!(Some(reason), fault(payload)),
+    };
+    assert_eq!(fault(payload), None);
+    let mut written = payload.to_vec();
+    written[..LEN].fill(0xFF);
+    header.emit(&mut written);
+    assert_eq!(written, payload, "the header is written as it was read");
+    if header.extended {
+        let extension = Extension::parse(payload);
+        extension.emit(&mut written);
+        assert_eq!(Extension::parse(&written), extension);
+        assert_eq!(written[..LEN + 14], payload[..LEN + 14]);
+        assert_eq!(written[header.len()..], payload[header.len()..]);
+    }
+}

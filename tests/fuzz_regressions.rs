@@ -1,0 +1,61 @@
+//! Every input that the fuzz targets start from, and every one that once broke something, through the same checks.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod fuzz_bodies;
+
+use std::fs;
+use std::path::Path;
+
+/// Feeds what is kept for a target; returns how many inputs there were.
+fn feed(target: &str, mut run: impl FnMut(&[u8])) -> usize {
+    let mut fed = 0;
+    for home in ["fuzz/seeds", "tests/fuzz_regressions"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(home).join(target);
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            println!("{}", path.display()); // shown when it fails
+            run(&fs::read(&path).unwrap());
+            fed += 1;
+        }
+    }
+    fed
+}
+
+#[test]
+fn task_header() {
+    assert!(feed("task_header", fuzz_bodies::task_header::run) > 0);
+}
+
+#[test]
+fn stages() {
+    let (mut to_workers, mut to_clients) = (0, 0);
+    let count = |input: &[u8]| {
+        let forwarded = fuzz_bodies::stages::run(input);
+        to_workers += forwarded.0;
+        to_clients += forwarded.1;
+    };
+    assert!(feed("stages", count) > 0);
+    assert!(to_workers > 10 && to_clients > 5, "{to_workers} and {to_clients} went through");
+}
+
+#[test]
+fn config() {
+    assert!(feed("config", fuzz_bodies::config::run) > 0);
+}
+
+/// A cheap stand-in for the fuzzer, the same inputs every time.
+#[test]
+fn stages_take_whatever_comes() {
+    let mut state = 7_u64;
+    for length in 0..2_000 {
+        let input: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .take(length)
+        .collect();
+        fuzz_bodies::stages::run(&input);
+        fuzz_bodies::task_header::run(&input);
+    }
+}
