@@ -1,0 +1,48 @@
+//! Frames and a network that the whole-leaf tests share: a client, two servers of four workers each, pool 7.
+
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{Flow, PAYLOAD};
+
+pub const LEAF_CLIENTS: u32 = 0x0A00_0101;
+pub const CLIENT: u32 = 0x0A00_0102;
+pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
+pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+pub const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+pub const POOL: u16 = 7;
+pub const FIRST_WORKER: u16 = 10;
+
+fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
+    let payload_len = header.len() + 9;
+    let mut frame = vec![0; PAYLOAD + payload_len];
+    header.emit(&mut frame[PAYLOAD..]);
+    flow.emit(&mut frame, payload_len);
+    frame
+}
+
+/// A client's packet of a task.
+pub fn task(header: Header) -> Vec<u8> {
+    let flow = Flow {
+        src_mac: CLIENT_MAC,
+        dst_mac: LEAF_MACS[0],
+        src: CLIENT,
+        dst: LEAF_CLIENTS,
+        src_port: 40_000,
+        dst_port: 1234,
+    };
+    frame(&flow, &header)
+}
+
+/// A worker's reply, sent to the leaf's MAC address `to`.
+pub fn reply(worker: u16, qlen: u16, to: Mac) -> Vec<u8> {
+    let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+    let flow = Flow {
+        src_mac: Mac([2, 0, 0, 0, 2, 11]),
+        dst_mac: to,
+        src: SERVERS[usize::from(worker - FIRST_WORKER) / 4],
+        dst: CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    frame(&flow, &Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
+}

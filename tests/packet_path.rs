@@ -1,0 +1,299 @@
+//! What the packet path must not do: allocate, or call the system.
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod frames;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::policy::{Core, Dispatcher};
+use wedjat::role::{Leaf, leaf::Timing};
+use wedjat::stage::network::ServerSpec;
+use wedjat::stage::{Connections, Network, PortAddress, Side, Stages};
+use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
+use wedjat::state::{Counter, Table};
+use wedjat::wire::arp;
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, Header};
+
+use frames::*;
+
+thread_local! {
+    /// Calls of the allocator by this thread: what the others do is none of the leaf's business.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count() {
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+}
+
+// SAFETY: all calls go to `System` as they came; counting neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+struct Rig {
+    leaf: Leaf<RingPort, FramePool>,
+    far: [RingPort; 2],
+    now: u64,
+}
+
+/// One server's MAC address is left to ARP.
+fn rig(policy: &str) -> Rig {
+    let workers = (0..8).map(|at| WorkerSpec { id: FIRST_WORKER + at, server: at / 4 }).collect();
+    let table = Table::heap(&Spec {
+        node: 1,
+        cores: 1,
+        servers: SERVERS.to_vec(),
+        pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
+        ticks_hz: 1_000_000_000,
+        seed: 7,
+    });
+    let port = |at: usize, ip, side| PortAddress {
+        mac: LEAF_MACS[at],
+        ip,
+        prefix: 24,
+        side,
+        gateway: None,
+    };
+    let ports = vec![port(0, LEAF_CLIENTS, Side::Clients), port(1, 0x0A00_0201, Side::Workers)];
+    let server = |at: u16| ServerSpec {
+        ip: SERVERS[usize::from(at)],
+        mac: (at == 0).then_some(Mac([2, 0, 0, 0, 2, 11])),
+        workers: (0..4).map(|worker| FIRST_WORKER + 4 * at + worker).collect(),
+        pool: POOL,
+    };
+    let neighbours = table.neighbours();
+    let network =
+        Network::new(1234, ports, vec![POOL], &[server(0), server(1)], &neighbours).unwrap();
+    let core = Core { index: 0, count: 1 };
+    let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), core, 7);
+    let stages = Stages::new(
+        Arc::new(network),
+        neighbours,
+        vec![dispatcher],
+        Connections::new(64, 1_000_000),
+        table.counters(0),
+    );
+    let pool = FramePool::new(4096, 256);
+    let ((near_clients, far_clients), (near_workers, far_workers)) =
+        (pair(256, &pool), pair(256, &pool));
+    let leaf = Leaf::new(
+        stages,
+        vec![near_clients, near_workers],
+        pool,
+        Arc::new(ArrayQueue::new(8)),
+        Timing { ticks_hz: 1_000_000_000 },
+    );
+    Rig { leaf, far: [far_clients, far_workers], now: 1 }
+}
+
+/// All kinds of packets: tasks, those of several packets, replies, ARP, and refused ones.
+fn packets() -> Vec<(usize, Vec<u8>)> {
+    let mut packets = Vec::new();
+    for seq in 0..64 {
+        packets.push((0, task(Header::new_task(POOL, seq))));
+        let worker = FIRST_WORKER + seq % 8;
+        packets.push((1, reply(worker, seq % 3, LEAF_MACS[1])));
+    }
+    let several = Header { more: true, ..Header::new_task(POOL, 99) };
+    let next = Header { code: Code::TaskContinuation, ..several };
+    let last = Header { more: false, ..next };
+    packets.extend([several, next, last].map(|header| (0, task(header))));
+    for target in [LEAF_CLIENTS, 0x0A00_0163] {
+        let mut question = vec![0; arp::FRAME_LEN];
+        arp::Packet::request(CLIENT_MAC, CLIENT, target).emit(&mut question, Mac::BROADCAST);
+        packets.push((0, question));
+    }
+    packets.push((0, vec![0; 20]));
+    packets.push((0, task(Header::new_task(8, 1)))); // a pool that there is not
+    let mut damaged = task(Header::new_task(POOL, 1));
+    damaged[50] ^= 1;
+    packets.push((0, damaged));
+    packets
+}
+
+impl Rig {
+    /// Sends all packets through, some at a time; returns the allocator's calls during polls.
+    fn round(&mut self, packets: &[(usize, Vec<u8>)]) -> u64 {
+        let mut calls = 0;
+        for some in packets.chunks(40) {
+            for (port, packet) in some {
+                assert!(self.far[*port].send(packet));
+            }
+            for _ in 0..4 {
+                self.now += 50_000;
+                let before = CALLS.get();
+                self.leaf.poll(self.now);
+                calls += CALLS.get() - before;
+            }
+            for port in &mut self.far {
+                while port.receive().is_some() {}
+            }
+        }
+        calls
+    }
+}
+
+#[test]
+fn polls_allocate_nothing() {
+    let before = CALLS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(CALLS.get() - before, 2, "the allocator counts");
+    let packets = packets();
+    for policy in ["horus", "horus-inflight", "racksched", "random", "round-robin", "jsq"] {
+        let mut rig = rig(policy);
+        for round in 0..200 {
+            assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
+        }
+        let counters = rig.leaf.stages().counters();
+        assert!(counters.balances(), "{policy}");
+        assert!(counters.read(Counter::Scheduled) > 200 * 64, "{policy}: tasks were scheduled");
+        assert!(counters.read(Counter::Replies) >= 200 * 64, "{policy}: replies came");
+        assert!(counters.read(Counter::Continuations) > 0, "{policy}: tasks had several packets");
+        assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");
+        assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
+    }
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod system_calls {
+    use std::fs;
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use wedjat::io::pcap::write_frames;
+    use wedjat::state::Snapshot;
+    use wedjat::wire::task::Header;
+
+    use super::frames::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Killed when dropped.
+    struct Leaf(Child);
+
+    impl Drop for Leaf {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Leaf {
+        /// The thread of this name, once it is there.
+        fn thread(&self, name: &str) -> Option<String> {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).ok()?.flatten();
+            let named = |entry: &fs::DirEntry| {
+                fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+            };
+            let found = threads.into_iter().find(named)?;
+            Some(found.file_name().to_string_lossy().into_owned())
+        }
+    }
+
+    fn received(state: &Path) -> u64 {
+        Snapshot::open(state).map_or(0, |snapshot| snapshot.cores[0].counters["rx_packets"])
+    }
+
+    fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !met() {
+            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Lines that strace writes about a thread while the leaf receives a million packets; none where it may not.
+    fn traced(thread: &str, state: &Path, file: &Path) -> Option<Vec<String>> {
+        let mut strace = Command::new("strace")
+            .args(["-p", thread, "-o"])
+            .arg(file)
+            .stderr(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let begun = received(state);
+        wait_until("a million packets passed, or strace gave up", || {
+            strace.try_wait().unwrap().is_some() || received(state) > begun + 1_000_000
+        });
+        if strace.try_wait().unwrap().is_some() {
+            return None;
+        }
+        // It lets go of the leaf when interrupted.
+        let interrupt = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
+        assert!(interrupt.unwrap().success());
+        strace.wait().unwrap();
+        let text = fs::read_to_string(file).unwrap();
+        // What strace says of itself, as "strace: Process 7 detached", is no call.
+        Some(text.lines().filter(|line| line.contains('(')).map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn the_poll_loop_makes_no_system_call() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mut packets = Vec::new();
+        for seq in 0..256 {
+            packets.push(task(Header::new_task(POOL, seq)));
+            packets.push(reply(FIRST_WORKER + seq % 8, 0, LEAF_MACS[0]));
+        }
+        write_frames(&path("in.pcap"), &packets).unwrap();
+        fs::write(
+            path("leaf.toml"),
+            format!(
+                "[leaf]\nid = 1\ncores = [0]\nstate = '{}'\n\
+                 [[port]]\ndevice = 'net_pcap0,rx_pcap={},infinite_rx=1'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
+                 [[pool]]\nid = 7\npolicy = 'horus'\n\
+                 [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n\
+                 [[server]]\nip = '10.0.2.12'\nmac = '02:00:00:00:02:0c'\nworkers = '14-17'\npool = 7\n",
+                path("state").display(),
+                path("in.pcap").display(),
+                LEAF_MACS[0],
+            ),
+        )
+        .unwrap();
+        let mut leaf = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+        leaf.args(["leaf", "--duration", "120s", "--config"]).arg(path("leaf.toml"));
+        let leaf = Leaf(leaf.stdout(Stdio::null()).spawn().unwrap());
+        wait_until("packets pass", || received(&path("state")) > 0);
+
+        let main = leaf.0.id().to_string();
+        let Some(control) = traced(&main, &path("state"), &path("main")) else {
+            println!(
+                "the_poll_loop_makes_no_system_call: SKIPPED, strace is missing or may not look"
+            );
+            return;
+        };
+        let dispatcher = leaf.thread("dispatch-0").expect("the dispatcher's thread");
+        let calls = traced(&dispatcher, &path("state"), &path("dispatcher")).unwrap();
+        assert!(calls.is_empty(), "{} calls, such as {}", calls.len(), calls[0]);
+        assert!(!control.is_empty(), "strace sees the calls of the thread that watches");
+    }
+}
