@@ -1,0 +1,340 @@
+//! `wedjat` as a user meets it: a leaf of two cores that runs, is looked at, is stopped, and is refused what is wrong.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wedjat::io::pcap::{read_frames, write_frames};
+use wedjat::wire::task::Header;
+
+use frames::*;
+
+const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with captures for two receive queues and a configuration that replays them to two cores.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    /// Each queue gets its own packets; `how` is added to the device's arguments.
+    fn new(queues: [&[Vec<u8>]; 2], how: &str) -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        for (queue, packets) in queues.iter().enumerate() {
+            write_frames(&home.path(&format!("in{queue}.pcap")), *packets).unwrap();
+        }
+        let device = format!(
+            "net_pcap0,rx_pcap={},rx_pcap={}{how}",
+            home.path("in0.pcap").display(),
+            home.path("in1.pcap").display()
+        );
+        home.configure(&device, "");
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn configure(&self, device: &str, more: &str) {
+        let text = format!(
+            "[leaf]\nid = 1\ncores = [0, 1]\nseed = 7\nstate = '{}'\n\
+             [[port]]\ndevice = '{device}'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
+             [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
+             [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n\
+             [[server]]\nip = '10.0.2.12'\nmac = '02:00:00:00:02:0c'\nworkers = '14-17'\npool = {POOL}\n{more}",
+            self.path("state").display(),
+            LEAF_MACS[0],
+        );
+        fs::write(self.path("leaf.toml"), text).unwrap();
+    }
+
+    fn leaf(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(WEDJAT);
+        command.arg("leaf").arg("--config").arg(self.path("leaf.toml")).args(arguments);
+        command
+    }
+
+    fn state(&self) -> Option<Value> {
+        let output = wedjat(&["state", self.path("state").to_str().unwrap(), "--json"]);
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// Packets that each core has received.
+    fn received(&self) -> Vec<u64> {
+        let counted = |core: &Value| core["counters"]["rx_packets"].as_u64().unwrap();
+        self.state()
+            .map(|state| state["cores"].as_array().unwrap().iter().map(counted).collect())
+            .unwrap_or_default()
+    }
+}
+
+fn wedjat(arguments: &[&str]) -> Output {
+    Command::new(WEDJAT).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The command fails and its message holds all of `words`.
+fn refused(output: &Output, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+fn account(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(account["balanced"], true, "{account}");
+    assert_eq!(account["mbufs_leaked"], 0, "{account}");
+    account
+}
+
+fn dropped(account: &Value) -> u64 {
+    account["drops"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
+}
+
+/// A leaf in the background, killed when dropped.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    fn stop(mut self, signal: &str) -> Output {
+        let child = self.0.take().unwrap();
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !met() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Tasks and replies in turn.
+fn traffic() -> Vec<Vec<u8>> {
+    (0..200)
+        .map(|seq| match seq % 2 {
+            0 => task(Header::new_task(POOL, seq)),
+            _ => reply(FIRST_WORKER + seq / 2 % 8, 0, LEAF_MACS[0]),
+        })
+        .collect()
+}
+
+/// The same numbers every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Good packets with some of their bytes changed, cut off, or added.
+fn mutated(seed: u64) -> Vec<Vec<u8>> {
+    let good = traffic();
+    let mut dice = Dice(seed);
+    let mutate = |_| {
+        let mut packet = good[dice.below(good.len())].clone();
+        for _ in 0..dice.below(4) {
+            let at = dice.below(packet.len());
+            packet[at] = dice.below(256) as u8;
+        }
+        match dice.below(4) {
+            0 => packet.truncate(1 + dice.below(packet.len())),
+            1 => packet.resize(packet.len() + dice.below(1300), 0xEE),
+            _ => {}
+        }
+        packet
+    };
+    (0..3_000).map(mutate).collect()
+}
+
+fn two_cpus() -> bool {
+    let two = std::thread::available_parallelism().unwrap().get() >= 2;
+    if !two {
+        println!("SKIPPED: two dispatcher cores need two CPUs");
+    }
+    two
+}
+
+#[test]
+fn two_cores_run_are_looked_at_and_stop_in_order() {
+    if !two_cpus() {
+        return;
+    }
+    let packets = traffic();
+    let home = Home::new([&packets, &packets], ",infinite_rx=1");
+    for signal in ["-TERM", "-INT"] {
+        let leaf = Running::start(home.leaf(&["--duration", "120s", "--stats", "-"]));
+        wait_until("both cores receive", || {
+            let received = home.received();
+            received.len() == 2 && received.iter().all(|&count| count > 0)
+        });
+        let before = home.received();
+        wait_until("another process sees both cores' counters rise", || {
+            home.received().iter().zip(&before).all(|(now, before)| now > before)
+        });
+        assert_eq!(home.state().unwrap()["running"], true);
+
+        let second = home.leaf(&["--duration", "1s"]).output().unwrap();
+        let id = leaf.0.as_ref().unwrap().id();
+        refused(
+            &second,
+            &[
+                "state file",
+                "in use by another running leaf",
+                &format!("pid {id}"),
+                "stop that one",
+            ],
+        );
+
+        let account = account(&leaf.stop(signal));
+        assert!(account["scheduled"].as_u64() > Some(0) && account["replies"].as_u64() > Some(0));
+        assert_eq!(home.state().unwrap()["running"], false);
+        assert_eq!(account["cores"], serde_json::json!([0, 1]));
+    }
+}
+
+#[test]
+fn garbage_is_accounted_for() {
+    if !two_cpus() {
+        return;
+    }
+    let queues = [mutated(1), mutated(2)];
+    let home = Home::new([&queues[0], &queues[1]], "");
+    let tap = home.path("tap");
+    let tap = tap.to_str().unwrap();
+    let output = home.leaf(&["--duration", "2s", "--stats", "-", "--pcap", tap]).output().unwrap();
+    let account = account(&output);
+    let received = account["rx_packets"].as_u64().unwrap();
+    assert_eq!(received, 6_000, "{account}");
+    assert!(dropped(&account) > 1_000, "{account}");
+    assert!(account["scheduled"].as_u64() > Some(500), "{account}");
+    assert!(account["drops"].as_object().unwrap().len() > 8, "many reasons: {account}");
+    let went = account["tx_packets"].as_u64().unwrap() + account["originated"].as_u64().unwrap();
+    let recorded: usize = (0..2)
+        .map(|core| read_frames(&home.path(&format!("tap.port0.core{core}.pcap"))).unwrap().len())
+        .sum();
+    assert_eq!(recorded as u64, received + went, "the capture holds what came and what went");
+}
+
+#[test]
+fn a_leaf_ends_by_itself_and_writes_its_account() {
+    let home = Home::new([&traffic(), &traffic()], "");
+    let stats = home.path("stats.json");
+    let arguments = ["--duration", "300ms", "--stats", stats.to_str().unwrap()];
+    let output = home.leaf(&arguments).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("ledger: received"));
+    let account: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+    assert_eq!((&account["rx_packets"], &account["scheduled"]), (&400.into(), &200.into()));
+    assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
+    let nowhere = home.leaf(&["--stats", "/nowhere/stats"]).output().unwrap();
+    refused(&nowhere, &["--stats /nowhere/stats", "name a file that can be written"]);
+}
+
+#[test]
+fn state_files_that_are_not_ours_are_refused() {
+    let home = Home::new([&traffic(), &traffic()], "");
+    let run = || home.leaf(&["--duration", "100ms"]).output().unwrap();
+    assert!(run().status.success());
+    assert!(run().status.success(), "a leaf that ended leaves a file for the next");
+    let state = home.path("state");
+    let show = || wedjat(&["state", state.to_str().unwrap()]);
+    let whole = fs::read(&state).unwrap();
+    assert!(text(&show().stdout).contains("pool 7  policy horus  8 workers"));
+
+    fs::write(&state, &whole[..whole.len() / 2]).unwrap();
+    refused(&show(), &["state file", "damaged"]);
+    fs::write(&state, &whole[..100]).unwrap();
+    refused(&show(), &["state file"]);
+
+    let mut other = whole.clone();
+    other[8..16].copy_from_slice(&99_u64.to_ne_bytes());
+    fs::write(&state, &other).unwrap();
+    refused(
+        &show(),
+        &["state file", "layout version 99", "use the `wedjat` of the leaf that wrote it"],
+    );
+
+    let precious = "somebody's letters\n".repeat(1_000);
+    fs::write(&state, &precious).unwrap();
+    refused(&show(), &["state file", "not a wedjat state file"]);
+    refused(&run(), &["state file", "not a wedjat state file", "remove it or name another file"]);
+    assert_eq!(fs::read_to_string(&state).unwrap(), precious, "it is left alone");
+
+    refused(&wedjat(&["state", "/nowhere/state"]), &["/nowhere/state", "No such file"]);
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let home = Home::new([&traffic(), &traffic()], "");
+    home.configure("net_memif7", "");
+    refused(&home.leaf(&[]).output().unwrap(), &["net_memif7", "--vdev"]);
+    home.configure("net_af_packet0,iface=nosuch0", "");
+    refused(&home.leaf(&[]).output().unwrap(), &["nosuch0"]);
+
+    home.configure("net_null0", "");
+    let eal = home.leaf(&["--", "--no-such-option"]).output().unwrap();
+    refused(&eal, &["EAL did not start", "--no-such-option"]);
+
+    home.configure("net_null0", "colour = 3\n");
+    for command in ["leaf", "check"] {
+        let config = home.path("leaf.toml");
+        let output = wedjat(&[command, "--config", config.to_str().unwrap()]);
+        refused(&output, &["leaf.toml:24", "server.colour", "workers"]);
+    }
+    let missing = wedjat(&["check", "--config", "/nowhere.toml"]);
+    refused(&missing, &["/nowhere.toml", "No such file"]);
+}
+
+#[test]
+fn check_doctor_and_policies_answer() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/leaf.toml");
+    let check = wedjat(&["check", "--config", example.to_str().unwrap()]);
+    assert!(check.status.success(), "{}", text(&check.stderr));
+    assert!(text(&check.stdout).contains("2 ports, 1 pools, 2 servers, 32 workers"));
+
+    let policies = text(&wedjat(&["policies"]).stdout);
+    for policy in ["horus", "racksched", "random"] {
+        assert!(policies.lines().any(|line| line.starts_with(policy)), "{policies}");
+    }
+
+    let home = Home::new([&traffic(), &traffic()], "");
+    let doctor = |config: &Path| {
+        wedjat(&["doctor", "--config", config.to_str().unwrap(), "--", "--no-huge", "--no-pci"])
+    };
+    let well = doctor(&home.path("leaf.toml"));
+    assert!(text(&well.stdout).contains("DPDK"), "{}", text(&well.stdout));
+    fs::write(home.path("leaf.toml"), "[leaf]\nid = 'one'\n").unwrap();
+    refused(&doctor(&home.path("leaf.toml")), &["leaf.toml:2", "leaf.id"]);
+}
