@@ -338,3 +338,50 @@ fn check_doctor_and_policies_answer() {
     fs::write(home.path("leaf.toml"), "[leaf]\nid = 'one'\n").unwrap();
     refused(&doctor(&home.path("leaf.toml")), &["leaf.toml:2", "leaf.id"]);
 }
+
+/// A leaf in front sends its tasks to the leaf under test, as to a server of workers, and is killed in mid-traffic.
+#[test]
+fn a_peer_that_vanishes_may_return() {
+    if !two_cpus() {
+        return;
+    }
+    let home = Home::new([&traffic(), &traffic()], "");
+    let socket = home.path("vhost").display().to_string();
+    let leaf = |core: u8, state: &str, ports: &str, server: &str| {
+        format!(
+            "[leaf]\nid = 1\ncores = [{core}]\nseed = 7\nstate = '{}'\n{ports}\
+             [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
+             [[server]]\nip = '{server}'\nmac = '02:00:00:00:09:01'\nworkers = '10-17'\npool = {POOL}\n",
+            home.path(state).display()
+        )
+    };
+    let port = |device: &str, side: &str, ip: &str, mac: &str| {
+        format!("[[port]]\ndevice = '{device}'\nside = '{side}'\nip = '{ip}'\nmac = '{mac}'\n")
+    };
+    let (own, front) = ("02:00:00:00:09:01", LEAF_MACS[0].to_string());
+    let vhost = port(&format!("net_vhost0,iface={socket},queues=1"), "both", "10.9.0.1/16", own);
+    fs::write(home.path("leaf.toml"), leaf(0, "state", &vhost, "10.9.2.11")).unwrap();
+    let replay = format!("net_pcap0,rx_pcap={},infinite_rx=1", home.path("in0.pcap").display());
+    let virtio = format!("net_virtio_user0,path={socket},queues=1,queue_size=256");
+    let ports = port(&replay, "clients", "10.0.1.1/16", &front)
+        + &port(&virtio, "workers", "10.9.0.2/16", "02:00:00:00:09:02");
+    fs::write(home.path("front.toml"), leaf(1, "front", &ports, "10.9.0.1")).unwrap();
+
+    let under_test = Running::start(home.leaf(&["--duration", "120s", "--stats", "-"]));
+    wait_until("the leaf runs without a peer", || home.received() == [0]);
+    for _ in 0..4 {
+        let before = home.received()[0];
+        let mut peer = Command::new(WEDJAT);
+        peer.args(["leaf", "--duration", "60s", "--config"]).arg(home.path("front.toml"));
+        let peer = Running::start(peer);
+        wait_until("tasks come from the peer", || home.received()[0] > before + 1_000);
+        drop(peer); // killed
+        wait_until("the leaf goes on without it", || {
+            let before = home.received();
+            std::thread::sleep(Duration::from_millis(50));
+            home.received() == before
+        });
+    }
+    let account = account(&under_test.stop("-TERM"));
+    assert!(account["scheduled"].as_u64() > Some(4_000), "{account}");
+}

@@ -4,8 +4,7 @@
 //! a reply or an ARP packet with fields of the input's choice, which it may then damage, and may then give right
 //! checksums again. Checksums are computed here a second time, by the book.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use wedjat::io::Buf;
 use wedjat::policy::{Core, Dispatcher, PolicySpec};
@@ -13,7 +12,7 @@ use wedjat::reason::DropReason;
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{Connections, Network, PortAddress, Side, Stages, Verdict};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
-use wedjat::state::{Counter, Member, Table};
+use wedjat::state::{Counter, Member, Neighbours, Table};
 use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::udp::{Flow, PAYLOAD};
@@ -216,6 +215,36 @@ struct Rig {
     forwarded: (u64, u64),
 }
 
+/// The network's tables are large, and every run's are equal: they are built once. The neighbours are each run's own,
+/// and get their places in the same order.
+static NETWORK: OnceLock<Arc<Network>> = OnceLock::new();
+
+fn network(neighbours: &Neighbours) -> Arc<Network> {
+    let port = |at: usize, side| PortAddress {
+        mac: LEAF_MACS[at],
+        ip: LEAF[at],
+        prefix: 24,
+        side,
+        gateway: None,
+    };
+    let server = |at: usize| ServerSpec {
+        ip: SERVERS[at],
+        mac: (at != 1).then_some(Mac([2, 0, 0, 0, 2, 11 + at as u8])), // one is left to ARP
+        workers: WORKERS.iter().filter(|worker| worker.1 == at).map(|worker| worker.0).collect(),
+        pool: POOLS[at / 2],
+    };
+    let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
+    let servers = [server(0), server(1), server(2)];
+    for server in &servers {
+        let slot = neighbours.insert(1, server.ip).expect("room for three");
+        if let Some(mac) = server.mac {
+            neighbours.fix(slot, mac);
+        }
+    }
+    let build = || Network::new(UDP_PORT, ports, POOLS.to_vec(), &servers, neighbours);
+    Arc::clone(NETWORK.get_or_init(|| Arc::new(build().expect("every server has a port"))))
+}
+
 fn rig(policy: &str) -> Rig {
     let workers = |pool: usize| {
         let all = WORKERS.iter().filter(|worker| worker.2 == pool);
@@ -234,28 +263,13 @@ fn rig(policy: &str) -> Rig {
         ticks_hz: 1_000_000_000,
         seed: 7,
     });
-    let port = |at: usize, side| PortAddress {
-        mac: LEAF_MACS[at],
-        ip: LEAF[at],
-        prefix: 24,
-        side,
-        gateway: None,
-    };
-    let server = |at: usize| ServerSpec {
-        ip: SERVERS[at],
-        mac: (at != 1).then_some(Mac([2, 0, 0, 0, 2, 11 + at as u8])), // one is left to ARP
-        workers: WORKERS.iter().filter(|worker| worker.1 == at).map(|worker| worker.0).collect(),
-        pool: POOLS[at / 2],
-    };
     let neighbours = table.neighbours();
-    let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
-    let servers = [server(0), server(1), server(2)];
-    let network = Network::new(UDP_PORT, ports, POOLS.to_vec(), &servers, &neighbours);
+    let network = network(&neighbours);
     let spec: PolicySpec = policy.parse().expect("a policy of the list above");
     let dispatcher =
         |pool| Dispatcher::new(&spec, table.view(0, pool), Core { index: 0, count: 1 }, 7);
     let stages = Stages::new(
-        Arc::new(network.expect("every server has a port")),
+        network,
         neighbours,
         vec![dispatcher(0), dispatcher(1)],
         Connections::new(4, 1_000),
@@ -285,9 +299,8 @@ impl Rig {
         beliefs
     }
 
-    fn drops(&self) -> BTreeMap<&'static str, u64> {
-        let counters = self.stages.counters();
-        DropReason::ALL.iter().map(|&reason| (reason.name(), counters.dropped(reason))).collect()
+    fn drops(&self) -> [u64; DropReason::COUNT] {
+        DropReason::ALL.map(|reason| self.stages.counters().dropped(reason))
     }
 
     fn count(&self, counter: Counter) -> u64 {
@@ -314,7 +327,7 @@ impl Rig {
                     to_clients += u64::from(port == 0);
                 }
                 Verdict::Drop(reason) => {
-                    *drops.get_mut(reason.name()).expect("every reason is there") += 1;
+                    drops[reason as usize] += 1;
                     // The worker has answered, whether or not the client can be reached.
                     let unreachable = [DropReason::NoRoute, DropReason::NeighbourUnresolved];
                     lost_replies += u64::from(unreachable.contains(&reason));
