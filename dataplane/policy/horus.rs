@@ -5,7 +5,7 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
-use super::{Core, Pick, Policy, Rng, Task, note_idleness, pick_of_two, share_idle};
+use super::{Core, Pick, Policy, Rng, Task, better_of_two, note_idleness, share_idle};
 use crate::state::{Report, View};
 
 /// A leaf's Horus: it takes idle members off its list as it picks them.
@@ -13,20 +13,36 @@ use crate::state::{Report, View};
 pub struct Horus;
 
 #[inline(always)]
-fn pick_idle_or_of_two(view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    match view.idle_mut().take_last() {
-        Some(member) => {
-            view.picks.idle += 1;
-            Some(Pick { member, idle: true })
-        }
-        None => pick_of_two(view, rng),
+fn pick(view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    if let Some(member) = view.idle_mut().take_last() {
+        view.picks.idle += 1;
+        return Some(Pick { member, idle: true });
     }
+    better_of_two(view, rng).map(|(member, _)| Pick { member, idle: false })
+}
+
+/// As [`pick`], counting the task as sent by what has just been looked at.
+#[inline(always)]
+fn send(view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    if let Some(member) = view.idle_mut().take_last() {
+        view.picks.idle += 1;
+        view.sent(member);
+        return Some(Pick { member, idle: true });
+    }
+    let (member, belief) = better_of_two(view, rng)?;
+    view.sent_believing(member, belief);
+    Some(Pick { member, idle: false })
 }
 
 impl Policy for Horus {
     #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        pick_idle_or_of_two(view, rng)
+        pick(view, rng)
+    }
+
+    #[inline(always)]
+    fn send(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        send(view, rng)
     }
 
     #[inline]
@@ -48,7 +64,12 @@ pub struct HorusInflight;
 impl Policy for HorusInflight {
     #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        pick_idle_or_of_two(view, rng)
+        pick(view, rng)
+    }
+
+    #[inline(always)]
+    fn send(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        send(view, rng)
     }
 
     #[inline]

@@ -12,7 +12,7 @@
 use rand::Rng as _;
 
 use super::alias::Alias;
-use super::{Core, Pick, Policy, Rng, Task, below, pick_of_two, sample_one, select};
+use super::{Core, Pick, Policy, Rng, Task, below, better_of_two, sample_one, select};
 use crate::state::{Load, Member, Report, View};
 
 /// A spine's Horus. A rack leaves its idle list when the rack says so, not when it is picked.
@@ -80,7 +80,7 @@ impl Policy for HorusSpine {
             return self.of_two_by_size(view, rng);
         }
         if view.active().len() > 2 {
-            return pick_of_two(view, rng);
+            return better_of_two(view, rng).map(|(member, _)| Pick { member, idle: false });
         }
         sample_one(view, rng).map(|member| Pick { member, idle: false })
     }

@@ -37,7 +37,7 @@ pub use waterfill::WaterFill;
 use enum_dispatch::enum_dispatch;
 use rand::{Rng as _, SeedableRng};
 
-use crate::state::{Load, Member, Report, View};
+use crate::state::{Belief, Member, Report, View};
 
 /// The random source of policies: seedable, and its stream never changes between releases.
 pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
@@ -72,15 +72,6 @@ impl Core {
     pub const ONLY: Self = Self { index: 0, count: 1 };
 }
 
-/// Hands out tasks and takes the choices, one after the other.
-pub trait Lane {
-    /// The next task, none at the lane's end.
-    fn next(&mut self) -> Option<Task>;
-
-    /// The choice for the task handed out last.
-    fn put(&mut self, pick: Option<Pick>);
-}
-
 /// A way to choose a member for a task. [`Policy::pick`] is the only hook that must be there.
 ///
 /// The caller counts the task as sent ([`View::sent`], then [`Policy::on_sent`]) after each pick, and as
@@ -104,28 +95,20 @@ pub trait Policy {
     ) {
         let mut local = rng.clone(); // stays in registers over the run
         for (task, pick) in tasks.iter().zip(picks) {
-            *pick = self.pick(task, view, &mut local);
-            if let Some(pick) = pick {
-                view.sent(pick.member);
-                self.on_sent(pick.member, view);
-            }
+            *pick = self.send(task, view, &mut local);
         }
         *rng = local;
     }
 
-    /// As [`Policy::pick_run`], for tasks handed out one at a time by a caller that is done with each packet
-    /// before it looks at the next.
-    fn pick_each<L: Lane>(&mut self, lane: &mut L, view: &mut View, rng: &mut Rng) {
-        let mut local = rng.clone();
-        while let Some(task) = lane.next() {
-            let pick = self.pick(&task, view, &mut local);
-            if let Some(pick) = pick {
-                view.sent(pick.member);
-                self.on_sent(pick.member, view);
-            }
-            lane.put(pick);
+    /// Chooses and counts the task as sent; a policy that has looked at the member can do both in one.
+    #[inline(always)]
+    fn send(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        let pick = self.pick(task, view, rng);
+        if let Some(pick) = pick {
+            view.sent(pick.member);
+            self.on_sent(pick.member, view);
         }
-        *rng = local;
+        pick
     }
 
     /// A task was sent to `member`; also for tasks that follow another one without a pick of their own.
@@ -200,12 +183,6 @@ impl Dispatcher {
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
-    }
-
-    /// As [`Dispatcher::schedule`], one task at a time.
-    #[inline]
-    pub fn schedule_each<L: Lane>(&mut self, lane: &mut L) {
-        self.policy.pick_each(lane, &mut self.view, &mut self.rng);
     }
 
     /// Sends one more task after `member`'s last, without a choice.
@@ -334,21 +311,23 @@ fn select<T>(second: bool, a: T, b: T) -> T {
     std::hint::select_unpredictable(second, b, a)
 }
 
-/// Power of two on load plus drift, counting the picks for which a switch would have passed the packet
-/// through its pipeline again: those where the drift of the member with the smaller *load* exceeds the
-/// difference of the loads (Horus 3.3). A switch then folds drift into load, which makes the next such
-/// packet rarer; this counts as if it did not, so it is an upper bound.
+/// The better of two random members by load plus drift, and what is believed of it.
+///
+/// Counts the picks for which a switch would have passed the packet through its pipeline again: those where
+/// the drift of the member with the smaller *load* exceeds the difference of the loads (Horus 3.3). A switch
+/// then folds drift into load, which makes the next such packet rarer; this counts as if it did not, so it is
+/// an upper bound.
 #[inline(always)]
-fn pick_of_two(view: &mut View, rng: &mut Rng) -> Option<Pick> {
+fn better_of_two(view: &mut View, rng: &mut Rng) -> Option<(Member, Belief)> {
     let (a, b) = sample_two(view, rng)?;
-    let (load_a, drift_a) = view.load_and_drift(a);
-    let (load_b, drift_b) = view.load_and_drift(b);
-    let total = |load: Load, drift: Load| u64::from(load.0) + u64::from(drift.0);
-    let member = select(total(load_b, drift_b) < total(load_a, drift_a), a, b);
-    let lazy_drift = select(load_b < load_a, drift_a, drift_b);
+    let (one, other) = (view.belief(a), view.belief(b));
+    let second = other.total() < one.total();
+    let (load_a, load_b) = (one.load().0, other.load().0);
+    let lazy_drift = select(load_b < load_a, one.drift().0, other.drift().0);
     view.picks.po2 += 1;
-    view.picks.resubmits += u64::from(lazy_drift.0 > load_a.0.abs_diff(load_b.0));
-    Some(Pick { member, idle: false })
+    view.picks.resubmits += u64::from(lazy_drift > load_a.abs_diff(load_b));
+    let member = select(second, u32::from(a.0), u32::from(b.0));
+    Some((Member(member as u16), Belief::select(second, one, other)))
 }
 
 #[cfg(test)]

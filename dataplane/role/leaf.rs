@@ -181,7 +181,8 @@ where
         for (packet, verdict) in burst.into_iter().zip(verdicts) {
             match *verdict {
                 Verdict::Forward { port } => self.forward(packet, usize::from(port)),
-                Verdict::Hold { port, slot, next_hop } => {
+                Verdict::Hold { port, slot } => {
+                    let next_hop = self.stages.neighbours().address(slot);
                     if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
                         self.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
                     }

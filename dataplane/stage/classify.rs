@@ -42,28 +42,62 @@ pub fn burst<B: Buf>(
     }
 }
 
-/// Takes the report out of a reply, once it is certain that its worker sent it.
 #[inline]
 fn reply(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<(), DropReason> {
-    let worker = sender(&stages.network, frame, parsed)?;
-    let payload = parsed.payload(frame);
-    let header = Header::parse(payload)?;
-    let queue = if header.code == Code::TaskDoneIdle { 0 } else { header.qlen };
-    let service_ns = if parsed.extended { Extension::parse(payload).service_ns } else { 0 };
-    let report = Report { member: worker.member, load: Load::tasks(queue), service_ns };
+    let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
+    take(stages, &answer)
+}
+
+/// What a reply says, and where it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    src: u32,
+    worker: u16,
+    pool: u16,
+    queue: u16,
+    service_ns: u32,
+}
+
+impl Answer {
+    /// Reads the reply in a UDP payload that came from `src`.
+    ///
+    /// # Errors
+    /// When it is none.
+    #[inline(always)]
+    pub(super) fn read(src: u32, payload: &[u8]) -> Result<Self, DropReason> {
+        let header = Header::parse(payload)?;
+        Ok(Self {
+            src,
+            worker: header.src,
+            pool: header.pool,
+            queue: if header.code == Code::TaskDoneIdle { 0 } else { header.qlen },
+            service_ns: if header.extended { Extension::parse(payload).service_ns } else { 0 },
+        })
+    }
+}
+
+/// Takes what a reply reports, once it is certain that its worker sent it.
+///
+/// # Errors
+/// The reason for which it is not believed.
+#[inline(always)]
+pub(super) fn take(stages: &mut Stages, answer: &Answer) -> Result<(), DropReason> {
+    let worker = sender(&stages.network, answer)?;
+    let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
+    let report = Report { member: worker.member, load, service_ns };
     if !stages.dispatchers[usize::from(worker.pool)].reply(&report) {
         stages.counters.add(Counter::SurplusReplies, 1);
     }
     Ok(())
 }
 
-#[inline]
-fn sender(network: &Network, frame: &[u8], parsed: &Packet) -> Result<Worker, DropReason> {
-    let worker = network.worker(parsed.worker).ok_or(DropReason::UnknownWorker)?;
-    if network.server(worker.server).ip != ipv4::src(&frame[ether::LEN..]) {
+#[inline(always)]
+fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropReason> {
+    let worker = network.worker(answer.worker).ok_or(DropReason::UnknownWorker)?;
+    if network.server(worker.server).ip != answer.src {
         return Err(DropReason::SpoofedReply);
     }
-    if network.pool_id(usize::from(worker.pool)) != parsed.pool {
+    if network.pool_id(usize::from(worker.pool)) != answer.pool {
         return Err(DropReason::PoolMismatch);
     }
     Ok(worker)

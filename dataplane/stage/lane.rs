@@ -1,117 +1,70 @@
-//! The fast lane: a burst's leading run of plain tasks of one pool, each checked, scheduled and rewritten in
-//! one go.
+//! The fast lane: a burst's leading run of plain packets of one pool, each step in a loop of its own.
 //!
-//! Plain is the common task: whole in one packet, no IP options, nothing to object to. [`plain_task`] asks
-//! only that, at fixed offsets; whatever it does not recognise ends the lane, and that packet and those behind
-//! it take the stages one by one, which know every reason. A test holds that what passes here passes there
-//! alike.
+//! Whatever [`Plain`] does not recognise ends the lane, and that packet and those behind it take the stages,
+//! which know every reason. A test holds that what passes here passes there alike.
 
-use super::network::{Network, PortAddress, Target};
-use super::parse::{Kind, PREFETCH_AHEAD, Packet};
+use super::classify::{self, Answer};
+use super::network::Network;
+use super::parse::PREFETCH_AHEAD;
+use super::plain::{IP, Plain, TASK, UDP};
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
-use crate::policy::{Lane, Pick, Task};
+use crate::limits::BURST;
+use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
-use crate::state::{Counter, Neighbours};
-use crate::wire::checksum::Sum;
-use crate::wire::task::{self, Code, Extension};
-use crate::wire::{ether, ipv4, udp};
+use crate::state::Counter;
+use crate::wire::ipv4;
+use crate::wire::task::Extension;
 
-/// Bytes that a plain task has at least.
-const HEAD: usize = udp::PAYLOAD + task::LEN;
-/// Offset of the IPv4 header.
-const IP: usize = ether::LEN;
-/// Offset of the UDP header.
-const UDP: usize = ether::LEN + ipv4::LEN;
-/// The set bits of a plain task's `kind` lie in here: only the extension's.
-const KIND: u8 = task::EXTENSION_BIT;
-const _: () = assert!(Code::NewTask as u8 == 0);
-
-/// What the packets of a lane have in common, as it stands in them.
+/// Places in a burst, a bit for each.
 #[derive(Clone, Copy)]
-struct Common {
-    mac: u64,
-    ip: [u8; 4],
-    udp_port: [u8; 2],
-    pool: [u8; 2],
-}
+struct Places(u32);
+const _: () = assert!(BURST <= 32);
 
-impl Common {
-    fn new(network: &Network, address: &PortAddress, pool: [u8; 2]) -> Self {
-        Self {
-            mac: address.mac.to_bits(),
-            ip: address.ip.to_be_bytes(),
-            udp_port: network.udp_port.to_be_bytes(),
-            pool,
-        }
+impl Places {
+    /// The first `len` places.
+    const fn first(len: usize) -> Self {
+        Self(((1_u64 << len) - 1) as u32)
+    }
+
+    const fn len(self) -> usize {
+        self.0.count_ones() as usize
     }
 }
 
-#[inline(always)]
-fn bytes<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&head[at..at + N]);
-    bytes
-}
+impl Iterator for Places {
+    type Item = usize;
 
-/// The frame is a plain task for this node and pool; whether with an extension.
-#[inline(always)]
-fn plain_task(common: &Common, frame: &[u8], verified: bool) -> Option<bool> {
-    let head = frame.first_chunk::<HEAD>()?;
-    let number = |at: usize| usize::from(u16::from_be_bytes(bytes(head, at)));
-    let (total_len, udp_len) = (number(IP + 2), number(UDP + 4));
-    let kind = head[udp::PAYLOAD];
-    // Bit by bit instead of branch by branch: nearly all packets pass, so nothing is gained by stopping early.
-    let headers = (u64::from_le_bytes(bytes(head, 0)) ^ common.mac) << 16 == 0
-        && bytes(head, 12) == [0x08, 0x00, ipv4::PLAIN]
-        && !ipv4::is_fragment(&head[IP..])
-        && head[IP + 9] == ipv4::UDP
-        && head[IP + 8] >= 2
-        && bytes(head, IP + 16) == common.ip
-        && bytes(head, UDP + 2) == common.udp_port
-        && kind & !KIND == 0
-        && bytes(head, udp::PAYLOAD + 1) == common.pool;
-    let extended = kind != 0;
-    let least = if extended { task::LEN + task::EXTENSION_LEN } else { task::LEN };
-    let lengths = total_len <= frame.len() - IP
-        && total_len >= ipv4::LEN + udp_len
-        && udp_len >= udp::LEN + least;
-    if !headers || !lengths {
-        return None;
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let first = self.0.trailing_zeros();
+        let more = self.0 != 0;
+        self.0 &= self.0.wrapping_sub(1);
+        more.then_some(first as usize)
     }
-    let whole = verified || (ip_is_whole(head) && udp_is_whole(head, frame, udp_len));
-    whole.then_some(extended)
 }
 
-#[inline(always)]
-fn ip_is_whole(head: &[u8; HEAD]) -> bool {
-    let sum = Sum::default().chunk(&bytes(head, IP)).chunk(&bytes(head, IP + 8));
-    sum.half_chunk(&bytes(head, IP + 16)).is_whole()
+/// A burst's leading run of plain packets.
+struct Run {
+    /// Packets in it.
+    len: usize,
+    /// Those of them that are replies.
+    replies: u32,
+    /// What policies may know of the others, in order.
+    tasks: [Task; BURST],
 }
 
-#[inline(always)]
-fn udp_is_whole(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
-    if bytes(head, UDP + 6) == [0, 0] {
-        return true;
+impl Run {
+    fn replies(&self) -> Places {
+        Places(self.replies & Places::first(self.len).0)
     }
-    let addresses = Sum::default().chunk(&bytes(head, IP + 12));
-    let pseudo = addresses.number(u16::from(ipv4::UDP)).number(udp_len as u16);
-    let start = pseudo.chunk(&bytes(head, UDP)).chunk(&bytes(head, UDP + 8));
-    start.bytes(&frame[UDP + 16..UDP + udp_len]).is_whole()
+
+    fn tasks(&self) -> Places {
+        Places(!self.replies & Places::first(self.len).0)
+    }
 }
 
-struct PlainTasks<'a, B> {
-    network: &'a Network,
-    neighbours: &'a Neighbours,
-    targets: &'a [Target],
-    common: Common,
-    packets: &'a mut [B],
-    verdicts: &'a mut [Verdict],
-    at: usize,
-    refused: usize,
-}
-
-/// Decides on the plain tasks at the front of a burst; returns how many packets it has dealt with.
+/// Decides on the plain packets at the front of a burst; returns how many it has dealt with.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -119,77 +72,129 @@ pub fn burst<B: Buf>(
     packets: &mut [B],
     verdicts: &mut [Verdict],
 ) -> usize {
-    let network = &*stages.network;
-    let address = network.port(port);
-    let Some(first) = packets.first().filter(|_| address.side.has_clients()) else {
+    let first = packets.first().and_then(|first| first.bytes().get(TASK + 1..TASK + 3));
+    let Some(&[high, low]) = first else {
         return 0;
     };
-    let Some(id) = first.bytes().get(udp::PAYLOAD + 1..udp::PAYLOAD + 3) else {
+    let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
-    let id = [id[0], id[1]];
-    let Some(pool) = network.pool(u16::from_be_bytes(id)) else {
-        return 0;
-    };
-    let mut lane = PlainTasks {
-        network,
-        neighbours: &stages.neighbours,
-        targets: network.members(pool),
-        common: Common::new(network, address, id),
-        packets,
-        verdicts,
-        at: 0,
-        refused: 0,
-    };
-    stages.dispatchers[pool].schedule_each(&mut lane);
-    let (done, refused) = (lane.at, lane.refused);
-    stages.counters.add(Counter::Scheduled, (done - refused) as u64);
-    if refused > 0 {
-        stages.counters.drop(DropReason::NoMember, refused as u64);
+    let plain = stages.plain[port].of_pool([high, low]);
+    let run = read(&plain, &stages.network, packets);
+    if run.replies().len() > 0 {
+        replies(stages, run.replies(), packets, verdicts);
     }
-    done
+    if run.tasks().len() > 0 {
+        tasks(stages, pool, &run, packets, verdicts);
+    }
+    run.len
 }
 
-impl<B: Buf> Lane for PlainTasks<'_, B> {
-    #[inline(always)]
-    fn next(&mut self) -> Option<Task> {
-        if let Some(ahead) = self.packets.get(self.at + PREFETCH_AHEAD) {
+/// How many packets at the front are plain, and which of them are tasks and which replies.
+#[inline(always)]
+fn read<B: Buf>(plain: &Plain, network: &Network, packets: &[B]) -> Run {
+    let mut run = Run { len: 0, replies: 0, tasks: [Task::default(); BURST] };
+    let mut tasks = 0;
+    for packet in packets.iter().take(PREFETCH_AHEAD) {
+        packet.prefetch();
+    }
+    for (at, packet) in packets.iter().enumerate().take(BURST) {
+        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
-        let packet = self.packets.get(self.at)?;
         if packet.is_segmented() {
-            return None;
+            break;
         }
-        let extended = plain_task(&self.common, packet.bytes(), packet.checksums_verified())?;
-        let class =
-            if extended { Extension::parse(&packet.bytes()[udp::PAYLOAD..]).class } else { 0 };
-        Some(Task { class })
+        let frame = packet.bytes();
+        let Some((is_reply, extended)) = plain.read(frame, packet.checksums_verified()) else {
+            break;
+        };
+        // Of a reply too, which the next task writes over.
+        let class = if extended { Extension::parse(&frame[TASK..]).class } else { 0 };
+        run.tasks[tasks % BURST] = Task { class };
+        tasks += usize::from(!is_reply);
+        run.replies |= u32::from(is_reply) << at;
+        run.len = at + 1;
     }
+    // A reply that is addressed to the node itself is for no client.
+    let to_us = |&at: &usize| {
+        let header = packets[at].bytes().get(IP..IP + ipv4::LEN);
+        header.is_some_and(|header| network.is_own(ipv4::dst(header)))
+    };
+    if let Some(misled) = run.replies().find(to_us) {
+        run.len = misled;
+    }
+    run
+}
 
-    #[inline(always)]
-    fn put(&mut self, pick: Option<Pick>) {
-        let at = self.at;
-        self.at += 1;
-        let (Some(packet), Some(verdict)) = (self.packets.get_mut(at), self.verdicts.get_mut(at))
-        else {
+/// Takes what the replies report, and turns them towards their clients.
+#[inline(always)]
+fn replies<B: Buf>(
+    stages: &mut Stages,
+    places: Places,
+    packets: &mut [B],
+    verdicts: &mut [Verdict],
+) {
+    let mut answered = 0;
+    for at in places {
+        let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) else {
             return;
         };
-        let Some(pick) = pick else {
-            self.refused += 1;
-            *verdict = Verdict::Drop(DropReason::NoMember);
+        let frame = packet.bytes_mut();
+        let read = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
+        *verdict = match read.and_then(|answer| classify::take(stages, &answer)) {
+            Ok(()) => {
+                answered += 1;
+                rewrite::towards_client(&stages.network, &stages.neighbours, frame, UDP)
+            }
+            Err(reason) => Verdict::Drop(reason),
+        };
+        if let Verdict::Drop(reason) = *verdict {
+            stages.counters.drop(reason, 1);
+        }
+    }
+    stages.counters.add(Counter::Replies, answered);
+}
+
+/// Chooses members for the tasks, and turns them towards these.
+#[inline(always)]
+fn tasks<B: Buf>(
+    stages: &mut Stages,
+    pool: usize,
+    run: &Run,
+    packets: &mut [B],
+    verdicts: &mut [Verdict],
+) {
+    let places = run.tasks();
+    let mut picks: [Option<Pick>; BURST] = [None; BURST];
+    let picks = &mut picks[..places.len()];
+    stages.dispatchers[pool].schedule(&run.tasks[..places.len()], picks);
+    let targets = stages.network.members(pool);
+    let mut refused = 0;
+    for (at, pick) in places.zip(picks) {
+        let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) else {
             return;
         };
-        let target = self.targets[pick.member.index()];
-        let scheduled = Packet {
-            kind: Kind::Task,
-            at: UDP as u16,
-            worker: target.id,
-            idle: pick.idle,
-            server: target.server,
-            ..Packet::REFUSED
+        *verdict = match pick {
+            Some(pick) => {
+                let target = &targets[pick.member.index()];
+                rewrite::towards_worker(
+                    &stages.neighbours,
+                    packet.bytes_mut(),
+                    UDP,
+                    target,
+                    pick.idle,
+                )
+            }
+            None => {
+                refused += 1;
+                Verdict::Drop(DropReason::NoMember)
+            }
         };
-        *verdict =
-            rewrite::towards_worker(self.network, self.neighbours, packet.bytes_mut(), &scheduled);
+    }
+    stages.counters.add(Counter::Scheduled, places.len() as u64 - refused);
+    if refused > 0 {
+        stages.counters.drop(DropReason::NoMember, refused);
     }
 }
 
@@ -203,11 +208,11 @@ mod tests {
     use crate::io::ring::FramePool;
     use crate::policy::{Core, Dispatcher};
     use crate::stage::network::{ServerSpec, Side};
-    use crate::stage::{Connections, Stages};
+    use crate::stage::{Connections, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
     use crate::wire::ether::Mac;
-    use crate::wire::task::Header;
-    use crate::wire::udp::Flow;
+    use crate::wire::task::{Code, Header};
+    use crate::wire::udp::{self, Flow};
 
     const LEAF: u32 = 0x0A00_0101;
     const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -231,24 +236,33 @@ mod tests {
         Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters)
     }
 
-    fn task(seq: u16, extended: bool, more: bool, payload: &[u8]) -> Vec<u8> {
-        let header = Header { extended, more, ..Header::new_task(0x0107, seq) };
+    /// A task to the leaf, or a reply through it.
+    fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
         bytes.extend_from_slice(payload);
         let mut frame = vec![0; udp::PAYLOAD + bytes.len()];
         frame[udp::PAYLOAD..].copy_from_slice(&bytes);
-        let src_mac = Mac([2, 0, 0, 0, 1, 2]);
+        let is_reply = header.code.is_reply();
         let flow = Flow {
-            src_mac,
+            src_mac: Mac([2, 0, 0, 0, 1, 2]),
             dst_mac: LEAF_MAC,
-            src: 0x0A00_0102,
-            dst: LEAF,
-            src_port: 40_000,
-            dst_port: 1234,
+            src: if is_reply { SERVER } else { 0x0A00_0102 },
+            dst: if is_reply { 0x0A00_0102 } else { LEAF },
+            src_port: if is_reply { 1234 } else { 40_000 },
+            dst_port: if is_reply { 40_000 } else { 1234 },
         };
         flow.emit(&mut frame, bytes.len());
         frame
+    }
+
+    fn task(seq: u16, extended: bool) -> Header {
+        Header { extended, ..Header::new_task(0x0107, seq) }
+    }
+
+    fn reply(worker: u16, qlen: u16) -> Header {
+        let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+        Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }
     }
 
     proptest! {
@@ -258,7 +272,7 @@ mod tests {
         #[test]
         fn the_lane_does_what_the_stages_do(
             packets in proptest::collection::vec((
-                any::<(u16, bool)>(), 0..8_u8,
+                any::<(u16, bool, bool)>(), 0..16_u16,
                 proptest::collection::vec(any::<u8>(), 0..40),
                 proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
                 proptest::option::weighted(0.2, any::<prop::sample::Index>()),
@@ -267,8 +281,9 @@ mod tests {
         ) {
             let pool = FramePool::new(4, 256);
             let (mut with, mut without) = (stages(), stages());
-            for ((seq, extended), kind, payload, edits, cut) in packets {
-                let mut frame = task(seq, extended, kind == 0, &payload);
+            for ((seq, extended, replies), kind, payload, edits, cut) in packets {
+                let header = if replies { reply(kind, seq % 3) } else { task(seq, extended) };
+                let mut frame = frame(Header { more: kind == 0, extended, ..header }, &payload);
                 if unsummed {
                     frame[UDP + 6..UDP + 8].fill(0);
                 }
@@ -297,11 +312,40 @@ mod tests {
     }
 
     #[test]
-    fn plain_tasks_take_the_lane() {
-        let pool = FramePool::new(4, 256);
-        for extended in [false, true] {
-            let mut burst = [pool.frame(&task(1, extended, false, &[1; 8])).unwrap()];
-            assert_eq!(super::burst(&mut stages(), 0, &mut burst, &mut [Verdict::Consumed]), 1);
+    fn plain_packets_take_the_lane() {
+        let pool = FramePool::new(8, 256);
+        let headers = [task(1, false), reply(3, 2), task(2, true), reply(2, 0), task(3, false)];
+        let packets = headers.map(|header| pool.frame(&frame(header, &[1; 8])).unwrap());
+        let mut stages = stages();
+        let mut verdicts = [Verdict::Consumed; 5];
+        assert_eq!(super::burst(&mut stages, 0, &mut { packets }, &mut verdicts), 5);
+        // The replies' client has still to be asked for its MAC address.
+        assert!(verdicts.iter().all(|verdict| match verdict {
+            Verdict::Forward { port } | Verdict::Hold { port, .. } => *port == 0,
+            _ => false,
+        }));
+        let count = |counter| stages.counters.read(counter);
+        assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+    }
+
+    #[test]
+    fn what_is_not_plain_ends_the_lane() {
+        let pool = FramePool::new(8, 256);
+        let misled = frame(reply(3, 2), &[]);
+        let mut misled = pool.frame(&misled).unwrap();
+        let was = ipv4::dst(&misled.bytes()[IP..]);
+        misled.bytes_mut()[IP + 16..IP + 20].copy_from_slice(&LEAF.to_be_bytes());
+        let delta = crate::wire::checksum::Delta::default().double_word(was, LEAF);
+        udp::mend(&mut misled.bytes_mut()[UDP..], delta);
+        let sum = u16::from_be_bytes([misled.bytes()[IP + 10], misled.bytes()[IP + 11]]);
+        misled.bytes_mut()[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+        let several = Header { more: true, ..task(2, false) };
+        for odd in [misled, pool.frame(&frame(several, &[])).unwrap()] {
+            let first = pool.frame(&frame(task(1, false), &[])).unwrap();
+            let last = pool.frame(&frame(reply(1, 1), &[])).unwrap();
+            let mut verdicts = [Verdict::Consumed; 3];
+            let done = super::burst(&mut stages(), 0, &mut [first, odd, last], &mut verdicts);
+            assert_eq!((done, verdicts[1]), (1, Verdict::Consumed));
         }
     }
 }

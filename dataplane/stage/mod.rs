@@ -9,6 +9,7 @@ pub mod connections;
 mod lane;
 pub mod network;
 pub mod parse;
+mod plain;
 pub mod rewrite;
 pub mod schedule;
 
@@ -40,8 +41,6 @@ pub enum Verdict {
         port: u8,
         /// The neighbour.
         slot: Slot,
-        /// Its address, to ask for.
-        next_hop: u32,
     },
     /// Used up, and turned into an answer to be sent out of the port it came from (ARP).
     Answer,
@@ -60,6 +59,8 @@ pub struct Stages {
     pub(crate) dispatchers: Vec<Dispatcher>,
     pub(crate) connections: Connections,
     pub(crate) counters: Counters,
+    /// What is plain on each port.
+    plain: Box<[plain::Plain]>,
     packets: Box<[Packet]>,
 }
 
@@ -74,7 +75,9 @@ impl Stages {
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
+        let ports = 0..network.ports().len();
         Self {
+            plain: ports.map(|port| plain::Plain::new(&network, port)).collect(),
             network,
             neighbours,
             dispatchers,

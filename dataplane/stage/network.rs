@@ -82,13 +82,26 @@ pub struct Worker {
     pub server: u16,
 }
 
-/// Where a task for a pool's member goes.
+/// The way out to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The node's MAC address on the port that leads there.
+    pub mac: Mac,
+    /// That port.
+    pub port: u8,
+    /// The next hop's place among the neighbours: the host itself, or a router.
+    pub slot: Slot,
+}
+
+/// Where a task for a pool's member goes: all that rewriting needs, in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The worker's global id.
-    pub id: u16,
-    /// Index of its server.
-    pub server: u16,
+    /// The worker's global id, as it stands in packets.
+    pub id: [u8; 2],
+    /// Its server's address, as it stands in packets.
+    pub ip: [u8; 4],
+    /// The way to its server.
+    pub way: Way,
 }
 
 /// A server to build a network with: who runs there, and where it is.
@@ -182,10 +195,11 @@ impl Network {
         let server = self.servers.len() as u16;
         self.servers.push(Server { ip: spec.ip, port: port as u8, next_hop, slot });
         let pool = self.pool_index[usize::from(spec.pool)];
+        let way = Way { mac: self.ports[port].mac, port: port as u8, slot };
         for &id in &spec.workers {
             let members = &mut self.members[usize::from(pool)];
             let member = Member(members.len() as u16);
-            members.push(Target { id, server });
+            members.push(Target { id: id.to_be_bytes(), ip: spec.ip.to_be_bytes(), way });
             self.workers[usize::from(id)] = Worker { pool, member, server };
         }
         Ok(())
@@ -265,8 +279,8 @@ impl Network {
     /// Where tasks for a pool's member go.
     #[inline]
     #[must_use]
-    pub fn target(&self, pool: usize, member: Member) -> Target {
-        self.members[pool][member.index()]
+    pub fn target(&self, pool: usize, member: Member) -> &Target {
+        &self.members[pool][member.index()]
     }
 
     /// The members of the pool at this index.
@@ -322,7 +336,8 @@ mod tests {
             (network.server(worker.server).ip, network.server(worker.server).port),
             (0x0A00_020B, 1)
         );
-        assert_eq!(network.target(1, Member(1)), Target { id: 9, server: 0 });
+        let target = network.target(1, Member(1));
+        assert_eq!((target.id, target.ip, target.way.port), ([0, 9], [10, 0, 2, 11], 1));
         assert_eq!(network.route(0x0A00_0105, Side::has_clients), Some((0, 0x0A00_0105)));
         assert_eq!(network.route(0x0808_0808, Side::has_clients), Some((0, 0x0A00_01FE)));
         assert_eq!(network.route(0x0808_0808, Side::has_workers), None);

@@ -3,6 +3,7 @@
 use super::network::{Network, PortAddress};
 use crate::io::Buf;
 use crate::reason::DropReason;
+use crate::state::Member;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Header};
@@ -43,10 +44,8 @@ pub struct Packet {
     pub at: u16,
     /// Pool id in the header.
     pub pool: u16,
-    /// The worker that a task goes to (once scheduled), or that a reply comes from.
-    pub worker: u16,
-    /// Index of the server that a task goes to (once scheduled).
-    pub server: u16,
+    /// Where a task goes (once scheduled): index of its pool, and member.
+    pub chosen: (u16, Member),
 }
 
 impl Packet {
@@ -58,8 +57,7 @@ impl Packet {
         idle: false,
         at: 0,
         pool: 0,
-        worker: 0,
-        server: 0,
+        chosen: (0, Member(0)),
     };
 
     /// The UDP payload, task header first, and what follows it.
@@ -152,7 +150,6 @@ pub fn one(
     parsed.more = header.more;
     parsed.at = datagram.at;
     parsed.pool = header.pool;
-    parsed.worker = header.src;
     // A task in several packets is scheduled packet by packet, as its continuations are.
     Ok(if header.more { kind.of_several() } else { kind })
 }

@@ -3,7 +3,6 @@
 use arrayvec::ArrayVec;
 
 use super::connections::Key;
-use super::network::Target;
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict};
 use crate::io::Buf;
@@ -81,13 +80,12 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
     }
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     stages.dispatchers[run.pool].schedule(&run.tasks, &mut picks[..count]);
-    let targets = stages.network.members(run.pool);
     let mut scheduled = 0;
     for (&place, pick) in run.places.iter().zip(&picks) {
         let packet = &mut parsed[usize::from(place)];
         match pick {
             Some(pick) => {
-                assign(targets, *pick, packet);
+                assign(run.pool, *pick, packet);
                 scheduled += 1;
             }
             None => refuse(packet, &mut verdicts[usize::from(place)], DropReason::NoMember),
@@ -99,11 +97,9 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
 }
 
 #[inline]
-fn assign(targets: &[Target], pick: Pick, packet: &mut Packet) {
-    let target = targets[pick.member.index()];
-    packet.worker = target.id;
+fn assign(pool: usize, pick: Pick, packet: &mut Packet) {
+    packet.chosen = (pool as u16, pick.member);
     packet.idle = pick.idle;
-    packet.server = target.server;
 }
 
 /// Packets of multi-packet tasks: the first is scheduled, the others follow it.
@@ -116,7 +112,7 @@ fn connected(
     verdict: &mut Verdict,
 ) {
     match follow(stages, pool, now, frame, parsed) {
-        Ok(pick) => assign(stages.network.members(pool), pick, parsed),
+        Ok(pick) => assign(pool, pick, parsed),
         Err(reason) => refuse(parsed, verdict, reason),
     }
 }

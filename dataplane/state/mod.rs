@@ -17,4 +17,4 @@ pub use counters::{Counter, Counters};
 pub use idle::IdleList;
 pub use neighbour::Neighbours;
 pub use table::{Snapshot, StateError, Table};
-pub use view::{Load, Member, Picks, Report, View};
+pub use view::{Belief, Load, Member, Picks, Report, View};

@@ -74,6 +74,12 @@ impl Neighbours {
         None
     }
 
+    /// The address that is kept there.
+    #[must_use]
+    pub fn address(&self, slot: Slot) -> u32 {
+        self.words[2 * slot.0 as usize].load(Relaxed) as u32
+    }
+
     /// The MAC address, once known.
     #[inline]
     #[must_use]

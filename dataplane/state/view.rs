@@ -5,6 +5,7 @@
 //! number, so a core learns from the shared word alone that its drift belongs to an older report
 //! and no longer counts; no core writes another's words.
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -65,6 +66,47 @@ impl Report {
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.load.0 == 0
+    }
+}
+
+/// What a core believes of a member: its last reported load, and what the core has sent it since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Belief {
+    /// Number of the report, and load.
+    reported: u64,
+    drift: u32,
+}
+
+impl Belief {
+    /// The last reported load.
+    #[inline]
+    #[must_use]
+    pub const fn load(self) -> Load {
+        Load(self.reported as u32)
+    }
+
+    /// What this core has sent since.
+    #[inline]
+    #[must_use]
+    pub const fn drift(self) -> Load {
+        Load(self.drift)
+    }
+
+    /// Both together.
+    #[inline]
+    #[must_use]
+    pub const fn total(self) -> u64 {
+        (self.reported as u32 as u64) + self.drift as u64
+    }
+
+    /// One of two, without a branch.
+    #[inline]
+    #[must_use]
+    pub fn select(second: bool, a: Self, b: Self) -> Self {
+        Self {
+            reported: select_unpredictable(second, b.reported, a.reported),
+            drift: select_unpredictable(second, b.drift, a.drift),
+        }
     }
 }
 
@@ -216,16 +258,23 @@ impl View {
         &mut self.idle
     }
 
+    /// What this core believes of `member`.
+    #[inline]
+    #[must_use]
+    pub fn belief(&self, member: Member) -> Belief {
+        let reported = self.reported[member.index()].load(Relaxed);
+        let drift = self.drift[member.index()].load(Relaxed);
+        // A drift noted against an older report has been answered by it.
+        let current = (drift ^ reported) >> 32 == 0;
+        Belief { reported, drift: select_unpredictable(current, drift as u32, 0) }
+    }
+
     /// The last reported load of `member`, and what this core has sent it since.
     #[inline]
     #[must_use]
     pub fn load_and_drift(&self, member: Member) -> (Load, Load) {
-        let reported = self.reported[member.index()].load(Relaxed);
-        let drift = self.drift[member.index()].load(Relaxed);
-        // A drift noted against an older report has been answered by it. A mask, not a branch.
-        let current =
-            0_u32.wrapping_sub(u32::from((drift >> 32) as u32 == (reported >> 32) as u32));
-        (Load(reported as u32), Load(drift as u32 & current))
+        let belief = self.belief(member);
+        (belief.load(), belief.drift())
     }
 
     /// Reported load plus drift.
@@ -252,10 +301,21 @@ impl View {
     /// Notes `by` more load sent to `member`, saturating: [`Load::ONE`] to a worker, its share to a leaf.
     #[inline]
     pub fn add_drift(&mut self, member: Member, by: Load) {
-        let reported = self.reported[member.index()].load(Relaxed);
-        let (_, drift) = self.load_and_drift(member);
-        let word = pack((reported >> 32) as u32, drift.0.saturating_add(by.0));
+        let belief = self.belief(member);
+        self.note_drift(member, belief, by);
+    }
+
+    #[inline]
+    fn note_drift(&mut self, member: Member, belief: Belief, by: Load) {
+        let word = pack((belief.reported >> 32) as u32, belief.drift.saturating_add(by.0));
         self.drift[member.index()].store(word, Relaxed);
+    }
+
+    /// Counts a task sent to `member`, of which this has just been believed.
+    #[inline]
+    pub fn sent_believing(&mut self, member: Member, belief: Belief) {
+        self.note_drift(member, belief, Load::ONE);
+        self.balance(member, 1);
     }
 
     /// Counts a task sent to `member`.

@@ -24,6 +24,25 @@ impl Sum {
         if rest.is_empty() { sum } else { sum.add(last_word(bytes, rest)) }
     }
 
+    /// With the bytes of `frame` from `start` to `end`, where at least eight lie before `end`: what one word
+    /// too many covers is shifted out.
+    ///
+    /// # Panics
+    /// When `end` lies beyond the frame, or `start` behind it.
+    #[inline(always)]
+    #[must_use]
+    pub fn stretch(self, frame: &[u8], start: usize, end: usize) -> Self {
+        let bytes = &frame[start..end];
+        if bytes.len() >= VECTOR_BYTES {
+            return self.long(bytes);
+        }
+        let words = bytes.as_chunks::<8>().0;
+        let sum = words.iter().fold(self, |sum, word| sum.chunk(word));
+        let last = frame[..end].last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+        let rest = bytes.len() % 8;
+        sum.add(last >> 1 >> (63 - 8 * rest))
+    }
+
     #[inline(never)]
     fn long(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
@@ -176,6 +195,16 @@ mod tests {
         fn sum_is_that_of_its_words(bytes in proptest::collection::vec(any::<u8>(), 0..1600)) {
             // 0 and 0xFFFF are the same number in one's complement.
             prop_assert_eq!(!checksum(&bytes) % 0xFFFF, sum_by_words(&bytes) % 0xFFFF);
+        }
+
+        #[test]
+        fn a_stretch_sums_as_its_bytes(
+            bytes in proptest::collection::vec(any::<u8>(), 8..600), start: prop::sample::Index,
+        ) {
+            let start = start.index(bytes.len()).min(bytes.len() - 8) + 8;
+            let sum = Sum::default().chunk(&[1; 8]);
+            let stretch = sum.stretch(&bytes, start, bytes.len());
+            prop_assert_eq!(stretch.checksum(), sum.bytes(&bytes[start..]).checksum());
         }
 
         #[test]

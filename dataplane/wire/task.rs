@@ -234,12 +234,13 @@ impl Extension {
     }
 }
 
-/// Writes the scheduler's choice into a task's header and says what that does to a checksum.
+/// Writes the scheduler's choice (the worker's id as it stands in packets) into a task's header and says what
+/// that does to a checksum.
 #[inline]
 #[must_use]
-pub fn choose(payload: &mut [u8], dst: u16, qlen: u16) -> Delta {
-    // The two fields lie behind each other, at an odd offset.
-    let new = u32::from(dst) << 16 | u32::from(qlen);
+pub fn choose(payload: &mut [u8], worker: [u8; 2], idle: bool) -> Delta {
+    // The two fields, `dst` and `qlen`, lie behind each other, at an odd offset.
+    let new = u32::from_be_bytes([worker[0], worker[1], 0, u8::from(idle)]);
     let delta = Delta::default().straddling_double_word(u32_at(payload, 5), new);
     put_u32(payload, 5, new);
     delta
@@ -332,12 +333,12 @@ mod tests {
             dst_port: 4,
         };
         flow.emit(&mut frame, 27);
-        for (dst, qlen) in [(5, 1), (0x1FE, 0), (0x7FFE, 1)] {
-            let delta = choose(&mut frame[udp::PAYLOAD..], dst, qlen);
+        for (dst, idle) in [(5_u16, true), (0x1FE, false), (0x7FFE, true)] {
+            let delta = choose(&mut frame[udp::PAYLOAD..], dst.to_be_bytes(), idle);
             udp::mend(&mut frame[34..], delta);
             assert!(udp::parse(&frame, false).is_ok());
             let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();
-            assert_eq!((header.dst, header.qlen), (dst, qlen));
+            assert_eq!((header.dst, header.qlen), (dst, u16::from(idle)));
         }
     }
 }
