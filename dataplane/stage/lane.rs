@@ -4,7 +4,7 @@
 //! which know every reason. A test holds that what passes here passes there alike.
 
 use super::classify::{self, Answer};
-use super::network::Network;
+use super::network::{Network, Target};
 use super::parse::PREFETCH_AHEAD;
 use super::plain::{IP, Plain, TASK, UDP};
 use super::{Stages, Verdict, rewrite};
@@ -12,7 +12,7 @@ use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
-use crate::state::Counter;
+use crate::state::{Counter, Neighbours};
 use crate::wire::ipv4;
 use crate::wire::task::Extension;
 
@@ -94,11 +94,11 @@ pub fn burst<B: Buf>(
 #[inline(always)]
 fn read<B: Buf>(plain: &Plain, network: &Network, packets: &[B]) -> Run {
     let mut run = Run { len: 0, replies: 0, tasks: [Task::default(); BURST] };
-    let mut tasks = 0;
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
-    for (at, packet) in packets.iter().enumerate().take(BURST) {
+    let packets = &packets[..packets.len().min(BURST)];
+    for (at, packet) in packets.iter().enumerate() {
         if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
@@ -109,10 +109,10 @@ fn read<B: Buf>(plain: &Plain, network: &Network, packets: &[B]) -> Run {
         let Some((is_reply, extended)) = plain.read(frame, packet.checksums_verified()) else {
             break;
         };
-        // Of a reply too, which the next task writes over.
-        let class = if extended { Extension::parse(&frame[TASK..]).class } else { 0 };
-        run.tasks[tasks % BURST] = Task { class };
-        tasks += usize::from(!is_reply);
+        if extended && !is_reply {
+            let tasks = at - run.replies.count_ones() as usize;
+            run.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
+        }
         run.replies |= u32::from(is_reply) << at;
         run.len = at + 1;
     }
@@ -142,13 +142,14 @@ fn replies<B: Buf>(
         };
         let frame = packet.bytes_mut();
         let read = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
-        *verdict = match read.and_then(|answer| classify::take(stages, &answer)) {
+        match read.and_then(|answer| classify::take(stages, &answer)) {
             Ok(()) => {
                 answered += 1;
-                rewrite::towards_client(&stages.network, &stages.neighbours, frame, UDP)
+                let (network, neighbours) = (&*stages.network, &stages.neighbours);
+                rewrite::towards_client(network, neighbours, frame, UDP, verdict);
             }
-            Err(reason) => Verdict::Drop(reason),
-        };
+            Err(reason) => *verdict = Verdict::Drop(reason),
+        }
         if let Verdict::Drop(reason) = *verdict {
             stages.counters.drop(reason, 1);
         }
@@ -170,32 +171,42 @@ fn tasks<B: Buf>(
     let picks = &mut picks[..places.len()];
     stages.dispatchers[pool].schedule(&run.tasks[..places.len()], picks);
     let targets = stages.network.members(pool);
-    let mut refused = 0;
-    for (at, pick) in places.zip(picks) {
-        let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) else {
-            return;
-        };
-        *verdict = match pick {
-            Some(pick) => {
-                let target = &targets[pick.member.index()];
-                rewrite::towards_worker(
-                    &stages.neighbours,
-                    packet.bytes_mut(),
-                    UDP,
-                    target,
-                    pick.idle,
-                )
+    let neighbours = &stages.neighbours;
+    let mut sent = 0;
+    if run.replies == 0 {
+        for ((packet, verdict), pick) in packets.iter_mut().zip(verdicts).zip(picks) {
+            sent += send(neighbours, targets, packet, *pick, verdict);
+        }
+    } else {
+        for (at, pick) in places.zip(picks) {
+            if let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) {
+                sent += send(neighbours, targets, packet, *pick, verdict);
             }
-            None => {
-                refused += 1;
-                Verdict::Drop(DropReason::NoMember)
-            }
-        };
+        }
     }
-    stages.counters.add(Counter::Scheduled, places.len() as u64 - refused);
+    let refused = places.len() as u64 - sent;
+    stages.counters.add(Counter::Scheduled, sent);
     if refused > 0 {
         stages.counters.drop(DropReason::NoMember, refused);
     }
+}
+
+/// Turns a task towards its member, if there is one; returns how many tasks were sent.
+#[inline(always)]
+fn send<B: Buf>(
+    neighbours: &Neighbours,
+    targets: &[Target],
+    packet: &mut B,
+    pick: Option<Pick>,
+    verdict: &mut Verdict,
+) -> u64 {
+    let Some(pick) = pick else {
+        *verdict = Verdict::Drop(DropReason::NoMember);
+        return 0;
+    };
+    let target = &targets[pick.member.index()];
+    rewrite::towards_worker(neighbours, packet.bytes_mut(), UDP, target, pick.idle, verdict);
+    1
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::limits::WORKER_ID_MAX;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
 use crate::wire::ether::Mac;
+use crate::wire::task;
 
 /// Who is behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -96,8 +97,8 @@ pub struct Way {
 /// Where a task for a pool's member goes: all that rewriting needs, in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The worker's global id, as it stands in packets.
-    pub id: [u8; 2],
+    /// The choice of this worker, as it stands in packets.
+    pub choice: [u8; 4],
     /// Its server's address, as it stands in packets.
     pub ip: [u8; 4],
     /// The way to its server.
@@ -199,7 +200,7 @@ impl Network {
         for &id in &spec.workers {
             let members = &mut self.members[usize::from(pool)];
             let member = Member(members.len() as u16);
-            members.push(Target { id: id.to_be_bytes(), ip: spec.ip.to_be_bytes(), way });
+            members.push(Target { choice: task::choice_of(id), ip: spec.ip.to_be_bytes(), way });
             self.workers[usize::from(id)] = Worker { pool, member, server };
         }
         Ok(())
@@ -337,7 +338,7 @@ mod tests {
             (0x0A00_020B, 1)
         );
         let target = network.target(1, Member(1));
-        assert_eq!((target.id, target.ip, target.way.port), ([0, 9], [10, 0, 2, 11], 1));
+        assert_eq!((target.choice, target.ip, target.way.port), ([0, 9, 0, 0], [10, 0, 2, 11], 1));
         assert_eq!(network.route(0x0A00_0105, Side::has_clients), Some((0, 0x0A00_0105)));
         assert_eq!(network.route(0x0808_0808, Side::has_clients), Some((0, 0x0A00_01FE)));
         assert_eq!(network.route(0x0808_0808, Side::has_workers), None);

@@ -77,8 +77,7 @@ impl Pattern {
     fn fits(&self, head: &[u8; HEAD]) -> bool {
         let mut differs = 0;
         for at in 0..WORDS {
-            let word = u64::from_le_bytes(bytes(head, 8 * at));
-            differs |= (word & self.mask[at]) ^ self.expected[at];
+            differs |= (word(head, 8 * at) & self.mask[at]) ^ self.expected[at];
         }
         differs == 0
     }
@@ -123,17 +122,20 @@ impl Plain {
     }
 }
 
-/// `N` bytes of a plain packet.
 #[inline(always)]
-pub fn bytes<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
+fn bytes<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&head[at..at + N]);
     bytes
 }
 
-/// The 16-bit number at `at` of a plain packet.
 #[inline(always)]
-pub fn number(head: &[u8; HEAD], at: usize) -> usize {
+fn word(head: &[u8; HEAD], at: usize) -> u64 {
+    u64::from_le_bytes(bytes(head, at))
+}
+
+#[inline(always)]
+fn number(head: &[u8; HEAD], at: usize) -> usize {
     usize::from(u16::from_be_bytes(bytes(head, at)))
 }
 
@@ -146,8 +148,8 @@ fn lengths_fit(frame: &[u8], head: &[u8; HEAD], extended: bool) -> bool {
 
 #[inline(always)]
 fn ip_is_whole(head: &[u8; HEAD]) -> bool {
-    let sum = Sum::default().chunk(&bytes(head, IP)).chunk(&bytes(head, IP + 8));
-    sum.half_chunk(&bytes(head, IP + 16)).is_whole()
+    let last = u32::from_le_bytes(bytes(head, IP + 16));
+    Sum::default().words([word(head, IP), word(head, IP + 8), u64::from(last)]).is_whole()
 }
 
 /// Lengths must fit.
@@ -156,9 +158,10 @@ fn udp_is_whole(head: &[u8; HEAD], frame: &[u8]) -> bool {
     if bytes(head, UDP + 6) == [0, 0] {
         return true;
     }
-    let addresses = Sum::default().chunk(&bytes(head, IP + 12));
-    let length: [u8; 2] = bytes(head, UDP + 4);
-    let pseudo = addresses.number(u16::from(ipv4::UDP)).number(u16::from_be_bytes(length));
-    let start = pseudo.chunk(&bytes(head, UDP)).chunk(&bytes(head, UDP + 8));
-    start.stretch(frame, UDP + 16, UDP + number(head, UDP + 4)).is_whole()
+    // Of the pseudo header (RFC 768): protocol and length, as they would stand in the packet.
+    let length = u16::from_le_bytes(bytes(head, UDP + 4));
+    let pseudo = u64::from(length) + u64::from(u16::from(ipv4::UDP).swap_bytes());
+    let (addresses, header) = (word(head, IP + 12), word(head, UDP));
+    let sum = Sum::default().words([pseudo, addresses, header, word(head, UDP + 8)]);
+    sum.stretch(frame, UDP + 16, UDP + number(head, UDP + 4)).is_whole()
 }

@@ -24,11 +24,12 @@ pub fn burst<B: Buf>(
             Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
                 let target = network.target(usize::from(parsed.chosen.0), parsed.chosen.1);
                 let at = usize::from(parsed.at);
-                *verdict = towards_worker(neighbours, packet.bytes_mut(), at, target, parsed.idle);
+                let frame = packet.bytes_mut();
+                towards_worker(neighbours, frame, at, target, parsed.idle, verdict);
             }
             Kind::Reply => {
                 let at = usize::from(parsed.at);
-                *verdict = towards_client(network, neighbours, packet.bytes_mut(), at);
+                towards_client(network, neighbours, packet.bytes_mut(), at, verdict);
             }
             Kind::Arp | Kind::Refused(_) => {}
         }
@@ -41,6 +42,8 @@ const PLAIN: usize = udp::PAYLOAD + task::LEN;
 const PLAIN_AT: usize = udp::PAYLOAD - udp::LEN;
 
 /// Turns a scheduled task, whose UDP header is at `at`, towards its worker's server.
+///
+/// The verdict is written in place, here and below: what is hardly ever needed of it is then not put together.
 #[inline(always)]
 pub fn towards_worker(
     neighbours: &Neighbours,
@@ -48,28 +51,28 @@ pub fn towards_worker(
     at: usize,
     target: &Target,
     idle: bool,
-) -> Verdict {
+    verdict: &mut Verdict,
+) {
     // With a fixed length and a fixed offset the compiler needs no check of bounds.
     match frame.first_chunk_mut::<PLAIN>() {
-        Some(plain) if at == PLAIN_AT => task_to(neighbours, plain, PLAIN_AT, target, idle),
-        _ => task_to(neighbours, frame, at, target, idle),
+        Some(plain) if at == PLAIN_AT => {
+            readdress_task(plain, PLAIN_AT, target, idle);
+            out(neighbours, &target.way, plain, verdict);
+        }
+        _ => {
+            readdress_task(frame, at, target, idle);
+            out(neighbours, &target.way, frame, verdict);
+        }
     }
 }
 
 #[inline(always)]
-fn task_to(
-    neighbours: &Neighbours,
-    frame: &mut [u8],
-    at: usize,
-    target: &Target,
-    idle: bool,
-) -> Verdict {
+fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
     let (was, ip) = (ipv4::dst(&frame[ether::LEN..]), u32::from_be_bytes(target.ip));
     let segment = &mut frame[at..];
-    let delta = task::choose(&mut segment[udp::LEN..], target.id, idle);
+    let delta = task::choose(&mut segment[udp::LEN..], target.choice, idle);
     udp::mend(segment, delta.double_word(was, ip));
     ipv4::forward_to(&mut frame[ether::LEN..], ip);
-    out(neighbours, &target.way, frame)
 }
 
 /// Turns a reply, whose UDP header is at `at`, towards its client.
@@ -79,42 +82,53 @@ pub fn towards_client(
     neighbours: &Neighbours,
     frame: &mut [u8],
     at: usize,
-) -> Verdict {
-    match frame.first_chunk_mut::<PLAIN>() {
-        Some(plain) if at == PLAIN_AT => reply_on(network, neighbours, plain, PLAIN_AT),
-        _ => reply_on(network, neighbours, frame, at),
-    }
-}
-
-#[inline(always)]
-fn reply_on(network: &Network, neighbours: &Neighbours, frame: &mut [u8], at: usize) -> Verdict {
-    let packet = &frame[ether::LEN..];
-    let (worker, client) = (ipv4::src(packet), ipv4::dst(packet));
-    let Some((port, next_hop)) = network.route(client, Side::has_clients) else {
-        return Verdict::Drop(DropReason::NoRoute);
+    verdict: &mut Verdict,
+) {
+    let Some((port, next_hop)) = network.route(ipv4::dst(&frame[ether::LEN..]), Side::has_clients)
+    else {
+        *verdict = Verdict::Drop(DropReason::NoRoute);
+        return;
     };
     let slot = neighbours.find(port, next_hop).or_else(|| neighbours.insert(port, next_hop));
     let Some(slot) = slot else {
-        return Verdict::Drop(DropReason::NeighbourUnresolved);
+        *verdict = Verdict::Drop(DropReason::NeighbourUnresolved);
+        return;
     };
     // The client asked the leaf, so the leaf answers.
     let own = network.port(port);
-    udp::mend(&mut frame[at..], Delta::default().double_word(worker, own.ip));
-    ipv4::forward_from(&mut frame[ether::LEN..], own.ip);
-    out(neighbours, &Way { mac: own.mac, port: port as u8, slot }, frame)
+    let way = Way { mac: own.mac, port: port as u8, slot };
+    match frame.first_chunk_mut::<PLAIN>() {
+        Some(plain) if at == PLAIN_AT => {
+            readdress_reply(plain, PLAIN_AT, own.ip);
+            out(neighbours, &way, plain, verdict);
+        }
+        _ => {
+            readdress_reply(frame, at, own.ip);
+            out(neighbours, &way, frame, verdict);
+        }
+    }
 }
 
 #[inline(always)]
-fn out(neighbours: &Neighbours, way: &Way, frame: &mut [u8]) -> Verdict {
-    let &Way { mac: own, port, slot } = way;
-    match neighbours.mac(slot) {
+fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
+    let worker = ipv4::src(&frame[ether::LEN..]);
+    udp::mend(&mut frame[at..], Delta::default().double_word(worker, own));
+    ipv4::forward_from(&mut frame[ether::LEN..], own);
+}
+
+#[inline(always)]
+fn out(neighbours: &Neighbours, way: &Way, frame: &mut [u8], verdict: &mut Verdict) {
+    match neighbours.mac(way.slot) {
         Some(mac) => {
-            ether::emit_addresses(frame, mac, own);
-            Verdict::Forward { port }
+            ether::emit_addresses(frame, mac, way.mac);
+            *verdict = Verdict::Forward { port: way.port };
         }
-        None => {
-            ether::emit_addresses(frame, Mac::default(), own);
-            Verdict::Hold { port, slot }
-        }
+        None => hold(way, frame, verdict),
     }
+}
+
+#[cold]
+fn hold(way: &Way, frame: &mut [u8], verdict: &mut Verdict) {
+    ether::emit_addresses(frame, Mac::default(), way.mac);
+    *verdict = Verdict::Hold { port: way.port, slot: way.slot };
 }

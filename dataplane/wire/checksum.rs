@@ -32,15 +32,27 @@ impl Sum {
     #[inline(always)]
     #[must_use]
     pub fn stretch(self, frame: &[u8], start: usize, end: usize) -> Self {
-        let bytes = &frame[start..end];
-        if bytes.len() >= VECTOR_BYTES {
-            return self.long(bytes);
+        let frame = &frame[..end];
+        let mut rest = &frame[start..];
+        if rest.len() >= VECTOR_BYTES {
+            return self.long(rest);
         }
-        let words = bytes.as_chunks::<8>().0;
-        let sum = words.iter().fold(self, |sum, word| sum.chunk(word));
-        let last = frame[..end].last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
-        let rest = bytes.len() % 8;
-        sum.add(last >> 1 >> (63 - 8 * rest))
+        let mut sum = self;
+        // In this form the compiler does not unroll it, which costs more than the few words of a task.
+        while let Some((word, behind)) = rest.split_first_chunk::<8>() {
+            (sum, rest) = (sum.chunk(word), behind);
+        }
+        let last = frame.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+        sum.add(last >> 1 >> (63 - 8 * rest.len()))
+    }
+
+    /// With many words at once: the carry of each goes into the next.
+    #[inline(always)]
+    #[must_use]
+    pub fn words<const N: usize>(self, words: [u64; N]) -> Self {
+        let add = |(sum, carry): (u64, bool), word: u64| sum.carrying_add(word, carry);
+        let (sum, carry) = words.into_iter().fold((self.0, false), add);
+        Self(sum + u64::from(carry)) // cannot overflow: after a carry the sum is below its maximum
     }
 
     #[inline(never)]

@@ -107,8 +107,10 @@ pub fn ether_type(frame: &[u8]) -> u16 {
 /// Writes both addresses, leaving the EtherType.
 #[inline]
 pub fn emit_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
-    frame[0..6].copy_from_slice(&dst.0);
-    frame[6..12].copy_from_slice(&src.0);
+    // Two whole words: the destination with the source's first two bytes, and the source's other four.
+    let (dst, src) = (dst.to_bits(), src.to_bits());
+    frame[0..8].copy_from_slice(&(dst | src << 48).to_le_bytes());
+    frame[8..12].copy_from_slice(&((src >> 16) as u32).to_le_bytes());
 }
 
 /// Writes a header of [`LEN`] bytes.

@@ -234,13 +234,19 @@ impl Extension {
     }
 }
 
-/// Writes the scheduler's choice (the worker's id as it stands in packets) into a task's header and says what
-/// that does to a checksum.
+/// The fields `dst` and `qlen` as they stand in a task for this worker, but for whether it was idle.
+#[must_use]
+pub const fn choice_of(worker: u16) -> [u8; 4] {
+    ((worker as u32) << 16).to_be_bytes()
+}
+
+/// Writes the scheduler's choice, made of a worker's id by [`choice_of`], into a task's header, and says what that
+/// does to a checksum.
 #[inline]
 #[must_use]
-pub fn choose(payload: &mut [u8], worker: [u8; 2], idle: bool) -> Delta {
+pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> Delta {
     // The two fields, `dst` and `qlen`, lie behind each other, at an odd offset.
-    let new = u32::from_be_bytes([worker[0], worker[1], 0, u8::from(idle)]);
+    let new = u32::from_be_bytes(choice) | u32::from(idle);
     let delta = Delta::default().straddling_double_word(u32_at(payload, 5), new);
     put_u32(payload, 5, new);
     delta
@@ -334,7 +340,7 @@ mod tests {
         };
         flow.emit(&mut frame, 27);
         for (dst, idle) in [(5_u16, true), (0x1FE, false), (0x7FFE, true)] {
-            let delta = choose(&mut frame[udp::PAYLOAD..], dst.to_be_bytes(), idle);
+            let delta = choose(&mut frame[udp::PAYLOAD..], choice_of(dst), idle);
             udp::mend(&mut frame[34..], delta);
             assert!(udp::parse(&frame, false).is_ok());
             let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();

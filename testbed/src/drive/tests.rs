@@ -61,7 +61,7 @@ impl Forwarder {
             .unwrap();
         let payload = datagram.payload()..usize::from(datagram.end);
         let len = payload.len();
-        let _ = task::choose(&mut frame.bytes_mut()[payload], worker.to_be_bytes(), false);
+        let _ = task::choose(&mut frame.bytes_mut()[payload], task::choice_of(worker), false);
         let flow = Flow {
             src_mac: LEAF,
             dst_mac: RACK,
