@@ -24,6 +24,9 @@ pub const NEIGHBOURS: usize = 4096;
 /// Packets a core holds while it waits for a neighbour's MAC address.
 pub const UNRESOLVED_HELD_MAX: usize = 256;
 
+/// Tasks that may wait in one central queue.
+pub const QUEUE_MAX: usize = 1 << 16;
+
 /// Multi-packet tasks a core tracks at once, a power of two.
 pub const CONNECTIONS: usize = 1 << 16;
 

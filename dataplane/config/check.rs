@@ -8,7 +8,9 @@ use toml::Spanned;
 
 use super::raw::{self, line_of};
 use super::{Config, Fault, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids};
-use crate::limits::{CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, WORKER_ID_MAX};
+use crate::limits::{
+    CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, QUEUE_MAX, WORKER_ID_MAX,
+};
 use crate::policy::{PolicySpec, Runs};
 use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
@@ -18,6 +20,8 @@ use crate::wire::task::UDP_PORT;
 const MBUFS: u32 = 16_383;
 /// Slots of a queue unless configured.
 const QUEUE_SLOTS: u16 = 1024;
+/// Tasks that may wait in a central queue unless configured.
+const QUEUE: usize = 4096;
 /// Time after which a multi-packet task is forgotten unless configured.
 const CONNECTION_TIMEOUT_MS: u64 = 100;
 
@@ -203,7 +207,12 @@ fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
         faults.note(&raw.policy, "pool.policy", found, allowed);
         return None;
     }
-    Some(PoolConfig { id: *raw.id.get_ref(), policy })
+    Some(PoolConfig {
+        id: *raw.id.get_ref(),
+        policy,
+        queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
+        overflow: raw.overflow.unwrap_or_default(),
+    })
 }
 
 fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {

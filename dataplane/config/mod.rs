@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use crate::policy::PolicySpec;
-use crate::stage::Side;
+use crate::stage::{Overflow, Side};
 use crate::wire::ether::Mac;
 
 /// A checked configuration.
@@ -79,6 +79,10 @@ pub struct PoolConfig {
     pub id: u16,
     /// Its policy.
     pub policy: PolicySpec,
+    /// Tasks that may wait for a member on each core, under policies that let them wait.
+    pub queue: usize,
+    /// What becomes of those beyond.
+    pub overflow: Overflow,
 }
 
 /// A worker server.

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::Fault;
-use crate::stage::Side;
+use crate::stage::{Overflow, Side};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,6 +47,8 @@ pub struct Port {
 pub struct Pool {
     pub id: Spanned<u16>,
     pub policy: Spanned<String>,
+    pub queue: Option<Spanned<usize>>,
+    pub overflow: Option<Overflow>,
 }
 
 #[derive(Deserialize)]

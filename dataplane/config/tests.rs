@@ -43,6 +43,7 @@ fn the_reference_is_read() {
     assert_eq!((config.ports[0].ip, config.ports[0].prefix), (Ipv4Addr::new(10, 0, 1, 1), 24));
     assert_eq!(config.ports[1].side, Side::Workers);
     assert_eq!(config.pools[0].policy.to_string(), "horus");
+    assert_eq!((config.pools[0].queue, config.pools[0].overflow), (4096, Overflow::Drop));
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
     assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
 }
@@ -80,6 +81,16 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     );
     let central = &["leaf.toml:21", "pool.policy", "jbsq", "held tasks", "for a leaf"];
     faulty("policy = \"horus\"", "policy = \"jbsq\"", central);
+    faulty(
+        "policy = \"horus\"",
+        "policy = \"horus\"\nqueue = 0",
+        &["leaf.toml:22", "pool.queue", "found 0", "1 to 65536"],
+    );
+    faulty(
+        "policy = \"horus\"",
+        "policy = \"horus\"\noverflow = \"lose\"",
+        &["leaf.toml:22", "pool.overflow", "lose", "drop", "refuse"],
+    );
     faulty("10.0.2.11", "10.0.2", &["leaf.toml:24", "server.ip", "10.0.2`", "IPv4 address"]);
     faulty("10.0.2.11", "10.0.3.11", &["leaf.toml:24", "server.ip", "10.0.3.11", "gateway"]);
     faulty("10.0.2.11", "10.0.2.1", &["leaf.toml:24", "server.ip", "leaf's own"]);

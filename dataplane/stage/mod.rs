@@ -4,6 +4,7 @@
 //! members for tasks, [`rewrite`] turns packets towards their next hop. [`Stages`] holds what one core's
 //! stages work with and runs them in this order: the library's burst call, which `role` drives with ports.
 
+pub mod central;
 pub mod classify;
 pub mod connections;
 mod lane;
@@ -15,6 +16,7 @@ pub mod schedule;
 
 use std::sync::Arc;
 
+pub use central::{CentralQueue, Overflow};
 pub use connections::Connections;
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
