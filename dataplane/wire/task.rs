@@ -1,14 +1,14 @@
 //! The task header: 11 bytes at the start of the UDP payload, those of the Horus switch release,
-//! and an optional extension of 16 bytes. All fields are big-endian.
+//! and an optional extension of 16 bytes. All fields are big-endian; docs/protocol.md has examples.
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 must be 0, bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies |
-//! | 5 | u16 | dst | the member chosen; the client's own id on replies |
-//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply: tasks the worker still has |
-//! | 9 | u16 | seq | low 16 bits of the task's sequence number |
+//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies and registrations |
+//! | 5 | u16 | dst | the member chosen; the client's own id on replies; the worker's id on acknowledgements |
+//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration: tasks the worker has; acknowledgement: timeout, ms |
+//! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's, which its acknowledgement repeats |
 //! | 11 | u32 | app | application id |
 //! | 15 | u32 | seq32 | full sequence number |
 //! | 19 | u32 | service_ns | reply: measured processing time, saturating; load signal: average queue, 16.16 |
@@ -49,7 +49,7 @@ pub enum Code {
     LoadUpdate = 7,
     /// A rack has no idle worker any more.
     IdleRemove = 10,
-    /// A server is alive.
+    /// A worker is alive.
     KeepAlive = 11,
     /// A worker asks to join.
     WorkerId = 12,
@@ -57,6 +57,8 @@ pub enum Code {
     WorkerIdAck = 13,
     /// A further packet of a task.
     TaskContinuation = 16,
+    /// A task given back to its client undone; not in the switch release.
+    TaskRefused = 17,
 }
 
 impl Code {
@@ -75,15 +77,16 @@ impl Code {
             12 => Self::WorkerId,
             13 => Self::WorkerIdAck,
             16 => Self::TaskContinuation,
+            17 => Self::TaskRefused,
             _ => return None,
         })
     }
 
-    /// A reply to a client.
+    /// A reply to a client, if only that its task was not done.
     #[inline]
     #[must_use]
     pub const fn is_reply(self) -> bool {
-        matches!(self, Self::TaskDone | Self::TaskDoneIdle)
+        matches!(self, Self::TaskDone | Self::TaskDoneIdle | Self::TaskRefused)
     }
 
     /// A task or a part of one.
@@ -142,6 +145,33 @@ impl Header {
             qlen: 0,
             seq,
         }
+    }
+
+    /// A server's word to the leaf that a worker of a pool is there and has so many tasks; the leaf answers.
+    #[must_use]
+    pub const fn worker_id(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
+        Self { code: Code::WorkerId, src: worker, qlen: tasks, ..Self::new_task(pool, seq) }
+    }
+
+    /// The same of a worker that is known to be there; it is not answered.
+    #[must_use]
+    pub const fn keep_alive(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
+        Self { code: Code::KeepAlive, ..Self::worker_id(pool, worker, tasks, seq) }
+    }
+
+    /// The leaf's answer to this `WorkerId`: it takes the worker out when it hears nothing of it for so long
+    /// (0: never).
+    #[must_use]
+    pub const fn acknowledged_by(&self, leaf: u16, timeout_ms: u16) -> Self {
+        let code = Code::WorkerIdAck;
+        Self { code, more: false, src: leaf, dst: self.src, qlen: timeout_ms, ..*self }
+    }
+
+    /// The task of this header given back by scheduler or worker `by`, which has so many others.
+    #[must_use]
+    pub const fn refused_by(&self, by: u16, tasks: u16) -> Self {
+        let code = Code::TaskRefused;
+        Self { code, more: false, src: by, dst: self.src, qlen: tasks, ..*self }
     }
 
     /// Bytes of the header and its extension.
@@ -258,7 +288,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> impl Strategy<Value = Header> {
-        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16];
+        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17];
         (proptest::sample::select(codes.to_vec()), any::<(bool, bool, u16, u16, u16, u16, u16)>())
             .prop_map(|(code, (extended, more, pool, src, dst, qlen, seq))| Header {
                 code: Code::from_bits(code).unwrap(),
@@ -307,6 +337,25 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_registration_and_refusal() {
+        // Worker 5 of pool 1 has 3 tasks; leaf 9 takes it out after 100 ms of silence.
+        let bytes = |header: Header| {
+            let mut bytes = [0; LEN];
+            header.emit(&mut bytes);
+            bytes
+        };
+        let join = Header::worker_id(1, 5, 3, 0x1234);
+        assert_eq!(bytes(join), [12, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x34]);
+        assert_eq!(bytes(join.acknowledged_by(9, 100)), [13, 0, 1, 0, 9, 0, 5, 0, 100, 0x12, 0x34]);
+        let alive = Header::keep_alive(1, 5, 3, 0x1235);
+        assert_eq!(bytes(alive), [11, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x35]);
+        // A task of the client that calls itself 6, which finds 4096 others before it.
+        let task = Header { src: 6, extended: true, more: true, ..Header::new_task(1, 0x1236) };
+        let refused = task.refused_by(9, 4096);
+        assert_eq!(bytes(refused), [0x31, 0, 1, 0, 9, 0, 6, 0x10, 0, 0x12, 0x36]);
+    }
+
+    #[test]
     fn refusals() {
         let parse = |kind: u8, len: usize| {
             Header::parse(
@@ -320,7 +369,7 @@ mod tests {
         assert_eq!(parse(0x20, 26), Err(DropReason::TaskShort));
         assert!(parse(0x20, 27).is_ok());
         assert_eq!(parse(0x40, 27), Err(DropReason::TaskReservedBit));
-        for code in [1, 4, 5, 8, 9, 14, 15, 17, 31] {
+        for code in [1, 4, 5, 8, 9, 14, 15, 18, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
         }
     }

@@ -84,6 +84,7 @@ impl Host {
         let header = Header::parse(payload)?;
         let refused = match header.code {
             Code::TaskDone | Code::TaskDoneIdle => header.src == NO_MEMBER,
+            Code::TaskRefused => true,
             // Our own packet back.
             Code::NewTask => true,
             _ => return Err(DropReason::TaskRole),
@@ -154,6 +155,7 @@ mod tests {
             (Code::TaskDone, 4, false),
             (Code::TaskDoneIdle, 4, false),
             (Code::TaskDone, NO_MEMBER, true),
+            (Code::TaskRefused, 1, true),
             (Code::NewTask, 0, true),
         ] {
             let heard = host().hear(&mut reply(code, src, US), false);
