@@ -21,7 +21,7 @@ use crate::io::pcap::{CaptureError, Tap};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::{Command, Leaf, leaf::Timing};
 use crate::stage::network::{NetworkError, ServerSpec};
-use crate::stage::{Connections, Network, PortAddress, Stages};
+use crate::stage::{Backlog, Connections, Network, PortAddress, Stages};
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::{Counters, StateError, Table};
 use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
@@ -237,7 +237,11 @@ fn network(config: &Config, devices: &[Device], table: &Table) -> Result<Network
         })
         .collect();
     let pools = config.pools.iter().map(|pool| pool.id).collect();
-    Network::new(config.leaf.udp_port, ports.collect(), pools, &servers, &table.neighbours())
+    let neighbours = table.neighbours();
+    let port = config.leaf.udp_port;
+    let mut network = Network::new(port, ports.collect(), pools, &servers, &neighbours)?;
+    network.node = config.leaf.id;
+    Ok(network)
 }
 
 fn stages(
@@ -256,13 +260,17 @@ fn stages(
     let timeout = config.leaf.connection_timeout_ms.saturating_mul(eal.ticks_hz()) / 1000;
     let connections = Connections::new(config.leaf.connections, timeout);
     let neighbours = table.neighbours();
-    Stages::new(
+    let mut stages = Stages::new(
         Arc::clone(network),
         neighbours,
         dispatchers.collect(),
         connections,
         table.counters(index),
-    )
+    );
+    for (pool, entry) in config.pools.iter().enumerate() {
+        stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
+    }
+    stages
 }
 
 /// What a dispatcher thread takes with it.

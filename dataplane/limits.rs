@@ -24,7 +24,10 @@ pub const NEIGHBOURS: usize = 4096;
 /// Packets a core holds while it waits for a neighbour's MAC address.
 pub const UNRESOLVED_HELD_MAX: usize = 256;
 
-/// Tasks that may wait in one central queue.
+/// Tasks that may wait in one central queue unless configured.
+pub const QUEUE: usize = 4096;
+
+/// The most that may be configured.
 pub const QUEUE_MAX: usize = 1 << 16;
 
 /// Multi-packet tasks a core tracks at once, a power of two.

@@ -98,8 +98,12 @@ pub struct LeafStats {
     pub consumed: u64,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Received equals sent on, used up and dropped.
+    /// Packets received that wait here: 0 at the end, when they are dropped.
+    pub held: u64,
+    /// Received equals sent on, used up, dropped and held.
     pub balanced: bool,
+    /// Tasks given back to their clients for want of room in a central queue; among those consumed.
+    pub refused: u64,
     /// Packets made here and sent: ARP.
     pub originated: u64,
     /// Packets made here that could not be sent.
@@ -173,6 +177,7 @@ impl LeafStats {
         let rx_packets = count(Counter::RxPackets);
         let tx_packets = count(Counter::TxPackets);
         let consumed = count(Counter::Consumed);
+        let held = count(Counter::Held);
         let polls = count(Counter::BusyPolls) + count(Counter::EmptyPolls);
         let cycles_per_packet = totals.cycles_per_packet();
         Self {
@@ -180,7 +185,9 @@ impl LeafStats {
             tx_packets,
             consumed,
             drops: totals.drops(),
-            balanced: rx_packets == tx_packets + consumed + totals.dropped(),
+            held,
+            balanced: rx_packets == tx_packets + consumed + totals.dropped() + held,
+            refused: count(Counter::Refused),
             originated: count(Counter::Originated),
             originated_unsent: count(Counter::OriginatedUnsent),
             scheduled: count(Counter::Scheduled),
@@ -224,8 +231,13 @@ impl fmt::Display for LeafStats {
         }
         writeln!(
             f,
-            "tasks: {} scheduled ({} idle, {} of two), {} replies; {:.0} ns a packet",
-            self.scheduled, self.idle_picks, self.po2_picks, self.replies, self.ns_per_packet
+            "tasks: {} scheduled ({} idle, {} of two), {} refused, {} replies; {:.0} ns a packet",
+            self.scheduled,
+            self.idle_picks,
+            self.po2_picks,
+            self.refused,
+            self.replies,
+            self.ns_per_packet
         )?;
         for port in self.ports.iter().filter(|port| port.rx_missed + port.rx_no_mbuf > 0) {
             writeln!(
@@ -249,11 +261,12 @@ pub fn line(seconds: f64, before: &Totals, now: &Totals, interval: f64) -> Strin
     let busy = now.count(Counter::BusyTicks) - before.count(Counter::BusyTicks);
     let packets = now.count(Counter::RxPackets) - before.count(Counter::RxPackets);
     format!(
-        "{seconds:7.1} s  rx {:9.1} k/s  tx {:9.1} k/s  tasks {:9.1} k/s  replies {:9.1} k/s  dropped {}  {:.0} cycles a packet",
+        "{seconds:7.1} s  rx {:9.1} k/s  tx {:9.1} k/s  tasks {:9.1} k/s  replies {:9.1} k/s  held {}  dropped {}  {:.0} cycles a packet",
         rate(Counter::RxPackets),
         rate(Counter::TxPackets),
         rate(Counter::Scheduled),
         rate(Counter::Replies),
+        now.count(Counter::Held),
         now.dropped(),
         ratio(busy, packets),
     )
@@ -275,6 +288,10 @@ mod tests {
         assert!(stats.balanced);
         assert_eq!((stats.rx_packets, stats.rx_pps), (15, 7.5));
         assert_eq!(stats.drops, BTreeMap::from([("runt", 4)]));
+        cores[0].add(Counter::RxPackets, 3);
+        cores[1].set(Counter::Held, 3);
+        let stats = LeafStats::of(&Totals::read(&cores), 2.0, Manifest::default());
+        assert!(stats.balanced && stats.held == 3);
         cores[0].add(Counter::RxPackets, 1);
         let stats = LeafStats::of(&Totals::read(&cores), 2.0, Manifest::default());
         assert!(!stats.balanced && stats.to_string().contains("DOES NOT BALANCE"));

@@ -13,7 +13,7 @@ use wedjat::io::ring::{FramePool, RingPort, pair};
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::role::{Leaf, leaf::Timing};
 use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{Connections, Network, PortAddress, Side, Stages};
+use wedjat::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side, Stages};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Table};
 use wedjat::wire::arp;
@@ -94,13 +94,14 @@ fn rig(policy: &str) -> Rig {
         Network::new(1234, ports, vec![POOL], &[server(0), server(1)], &neighbours).unwrap();
     let core = Core { index: 0, count: 1 };
     let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), core, 7);
-    let stages = Stages::new(
+    let mut stages = Stages::new(
         Arc::new(network),
         neighbours,
         vec![dispatcher],
         Connections::new(64, 1_000_000),
         table.counters(0),
     );
+    stages.set_backlog(0, Backlog::new(64, Overflow::Refuse));
     let pool = FramePool::new(4096, 256);
     let ((near_clients, far_clients), (near_workers, far_workers)) =
         (pair(256, &pool), pair(256, &pool));
@@ -167,14 +168,27 @@ fn polls_allocate_nothing() {
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(CALLS.get() - before, 2, "the allocator counts");
     let packets = packets();
-    for policy in ["horus", "horus-inflight", "racksched", "random", "round-robin", "jsq"] {
+    let policies = [
+        "horus",
+        "horus-inflight",
+        "racksched",
+        "random",
+        "round-robin",
+        "jsq",
+        "jbsq(k=1)",
+        "cfcfs",
+    ];
+    for policy in policies {
         let mut rig = rig(policy);
         for round in 0..200 {
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
         }
         let counters = rig.leaf.stages().counters();
         assert!(counters.balances(), "{policy}");
-        assert!(counters.read(Counter::Scheduled) > 200 * 64, "{policy}: tasks were scheduled");
+        let dealt_with = [Counter::Scheduled, Counter::Refused, Counter::Queued];
+        let tasks: u64 = dealt_with.iter().map(|&counter| counters.read(counter)).sum();
+        assert!(tasks > 200 * 64, "{policy}: tasks were scheduled, or waited, or were refused");
+        assert!(counters.read(Counter::Scheduled) > 200 * 8, "{policy}: tasks were scheduled");
         assert!(counters.read(Counter::Replies) >= 200 * 64, "{policy}: replies came");
         assert!(counters.read(Counter::Continuations) > 0, "{policy}: tasks had several packets");
         assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");

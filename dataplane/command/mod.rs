@@ -150,7 +150,7 @@ fn policies() -> Outcome {
         };
         let runs = match entry.runs {
             Runs::Leaf => "",
-            Runs::LeafHolding => "; in the simulator only: the leaf has no queue to hold tasks in",
+            Runs::LeafHolding => "; tasks wait in the leaf, `queue` of the pool bounds them",
             Runs::Spine => "; in the simulator only: its members are racks, and there is no spine",
         };
         text.push_str(&format!("{name:28} {}  [{}]{runs}\n", entry.summary, entry.source));

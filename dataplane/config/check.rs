@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::raw::{self, line_of};
 use super::{Config, Fault, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids};
 use crate::limits::{
-    CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, QUEUE_MAX, WORKER_ID_MAX,
+    CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, WORKER_ID_MAX,
 };
 use crate::policy::{PolicySpec, Runs};
 use crate::stage::{PortAddress, Side};
@@ -20,8 +20,6 @@ use crate::wire::task::UDP_PORT;
 const MBUFS: u32 = 16_383;
 /// Slots of a queue unless configured.
 const QUEUE_SLOTS: u16 = 1024;
-/// Tasks that may wait in a central queue unless configured.
-const QUEUE: usize = 4096;
 /// Time after which a multi-packet task is forgotten unless configured.
 const CONNECTION_TIMEOUT_MS: u64 = 100;
 
@@ -88,7 +86,7 @@ fn quoted(at: &Spanned<String>) -> String {
 /// The checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
     let mut faults = Faults { text, all: Vec::new() };
-    let leaf = leaf(&mut faults, &raw.leaf);
+    let mut leaf = leaf(&mut faults, &raw.leaf);
     let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
     let pools: Vec<_> = raw.pool.iter().filter_map(|pool| self::pool(&mut faults, pool)).collect();
     let servers: Vec<_> =
@@ -96,6 +94,17 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     ports_together(&mut faults, &raw, &ports);
     pools_together(&mut faults, &raw);
     servers_together(&mut faults, &raw, &ports, &servers);
+    let needed = buffers_needed(&leaf, &ports, &pools);
+    match &raw.leaf.mbufs {
+        Some(mbufs) if leaf.mbufs < needed => {
+            let allowed = format!(
+                "at least {needed}: the pools' queues and twice the ports' slots, on each core"
+            );
+            faults.note(mbufs, "leaf.mbufs", leaf.mbufs, &allowed);
+        }
+        Some(_) => {}
+        None => leaf.mbufs = leaf.mbufs.max(needed),
+    }
     if faults.all.is_empty() {
         return Ok(Config {
             path: path.to_owned(),
@@ -201,7 +210,7 @@ fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
         }
     };
     let runs = policy.entry().runs;
-    if runs != Runs::Leaf {
+    if runs == Runs::Spine {
         let found = format!("{}, which runs on a {runs}", quoted(&raw.policy));
         let allowed = "a policy that `wedjat policies` lists for a leaf";
         faults.note(&raw.policy, "pool.policy", found, allowed);
@@ -227,6 +236,18 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
         workers,
         pool: *raw.pool.get_ref(),
     }
+}
+
+/// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would
+/// end the waiting. Pools whose tasks don't wait need none.
+fn buffers_needed(leaf: &LeafConfig, ports: &[PortConfig], pools: &[PoolConfig]) -> u32 {
+    let holding = pools.iter().filter(|pool| pool.policy.entry().runs == Runs::LeafHolding);
+    let queues: usize = holding.map(|pool| pool.queue).sum();
+    if queues == 0 {
+        return 0;
+    }
+    let slots: usize = ports.iter().map(|port| 2 * usize::from(port.queue_slots)).sum();
+    u32::try_from(leaf.cores.len() * (queues + slots)).unwrap_or(u32::MAX)
 }
 
 fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {

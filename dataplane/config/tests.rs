@@ -79,8 +79,8 @@ fn every_fault_names_its_place_and_what_is_allowed() {
         "policy = \"hours\"",
         &["leaf.toml:21", "pool.policy", "hours", "horus,"],
     );
-    let central = &["leaf.toml:21", "pool.policy", "jbsq", "held tasks", "for a leaf"];
-    faulty("policy = \"horus\"", "policy = \"jbsq\"", central);
+    let spine = &["leaf.toml:21", "pool.policy", "horus-spine", "racks", "for a leaf"];
+    faulty("policy = \"horus\"", "policy = \"horus-spine\"", spine);
     faulty(
         "policy = \"horus\"",
         "policy = \"horus\"\nqueue = 0",
@@ -107,6 +107,20 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     );
     faulty("seed = 7", "seed = ", &["leaf.toml:7"]);
     faulty("[leaf]", "[leaf", &["leaf.toml:2"]);
+}
+
+#[test]
+fn central_queues_need_buffers() {
+    let central = GOOD.replace("\"horus\"", "\"jbsq(k=3)\"\nqueue = 20000\noverflow = \"refuse\"");
+    let config = parse(&central).unwrap();
+    assert_eq!((config.pools[0].queue, config.pools[0].overflow), (20_000, Overflow::Refuse));
+    assert_eq!(config.leaf.mbufs, 20_000 + 4 * 1024, "as many as are needed unless told");
+    let with = |mbufs: u32| central.replace("seed = 7", &format!("mbufs = {mbufs}"));
+    assert!(parse(&with(24_096)).is_ok());
+    let error = parse(&with(24_095)).unwrap_err().to_string();
+    for part in ["leaf.toml:7", "leaf.mbufs", "24095", "at least 24096"] {
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Leaf => "leaf",
-            Self::LeafHolding => "leaf, with a queue of held tasks",
+            Self::LeafHolding => "leaf, where tasks wait in a bounded queue",
             Self::Spine => "spine only: its members are racks",
         })
     }

@@ -167,14 +167,16 @@ pub struct Dispatcher {
     view: View,
     rng: Rng,
     core: Core,
+    holds: bool,
 }
 
 impl Dispatcher {
     /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
     #[must_use]
     pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
+        let holds = spec.entry().runs == Runs::LeafHolding;
         let mut dispatcher =
-            Self { policy: spec.build(), view, rng: Rng::seed_from_u64(seed), core };
+            Self { policy: spec.build(), view, rng: Rng::seed_from_u64(seed), core, holds };
         dispatcher.policy.on_members(core, &mut dispatcher.view);
         dispatcher
     }
@@ -221,7 +223,15 @@ impl Dispatcher {
     /// Replaces the policy between bursts; what is known of the members stays.
     pub fn change(&mut self, spec: &PolicySpec) {
         self.policy = spec.build();
+        self.holds = spec.entry().runs == Runs::LeafHolding;
         self.policy.on_members(self.core, &mut self.view);
+    }
+
+    /// A task without a pick is to wait, and to be offered again.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.holds
     }
 
     /// Lets the policy see time pass.

@@ -9,9 +9,9 @@ use crossbeam_queue::ArrayQueue;
 use super::neighbourhood::Neighbourhood;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::{BURST, PORTS_MAX};
-use crate::policy::PolicySpec;
+use crate::policy::{Dispatcher, PolicySpec};
 use crate::reason::DropReason;
-use crate::stage::{Stages, Verdict};
+use crate::stage::{CentralQueue, Stages, Verdict};
 use crate::state::{Counter, Member};
 use crate::wire::arp;
 use crate::wire::ether::{self, Mac};
@@ -65,6 +65,13 @@ impl Timing {
     }
 }
 
+/// A task that waits, and the index of the port it came from.
+#[derive(Debug)]
+struct Waiting<B> {
+    packet: B,
+    port: u8,
+}
+
 /// One dispatcher core.
 #[derive(Debug)]
 pub struct Leaf<P: Port, A> {
@@ -73,6 +80,8 @@ pub struct Leaf<P: Port, A> {
     tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     /// Packets that the leaf makes itself, apart from those that pass: the ledger counts them apart.
     own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// One for each pool, in the network's order.
+    central: Vec<CentralQueue<Waiting<P::Buf>>>,
     pool: A,
     neighbourhood: Neighbourhood<P::Buf>,
     commands: Arc<ArrayQueue<Command>>,
@@ -81,6 +90,8 @@ pub struct Leaf<P: Port, A> {
     next_servers: u64,
     last_poll: u64,
     was_busy: bool,
+    /// Some pool's policy lets tasks wait.
+    holds: bool,
 }
 
 impl<P, A> Leaf<P, A>
@@ -101,9 +112,11 @@ where
         timing: Timing,
     ) -> Self {
         assert_eq!(ports.len(), stages.network().ports().len());
+        let holds = stages.holds_tasks();
         Self {
             tx: ports.iter().map(|_| Burst::new()).collect(),
             own: ports.iter().map(|_| Burst::new()).collect(),
+            central: (0..stages.network().pools()).map(|pool| queue_for(&stages, pool)).collect(),
             ports: ports.into_iter().collect(),
             stages,
             pool,
@@ -114,6 +127,7 @@ where
             next_servers: 0,
             last_poll: 0,
             was_busy: false,
+            holds,
         }
     }
 
@@ -129,6 +143,8 @@ where
         }
         if now >= self.next_tick {
             self.tick(now);
+        } else if self.stages.take_freed() {
+            self.release(now);
         }
         self.flush();
         self.was_busy = received > 0;
@@ -156,6 +172,9 @@ where
         }
         let count = burst.len();
         let mut verdicts = [Verdict::Consumed; BURST];
+        if self.holds {
+            self.stages.tick_holding(self.timing.to_ns(now));
+        }
         self.stages.process(port, now, &mut burst, &mut verdicts);
         self.stages.counters().add(Counter::RxPackets, count as u64);
         // Most bursts go out as they are, by one port.
@@ -177,26 +196,72 @@ where
         burst: Burst<P::Buf>,
         verdicts: &[Verdict; BURST],
     ) {
-        let mut consumed = 0;
         for (packet, verdict) in burst.into_iter().zip(verdicts) {
-            match *verdict {
-                Verdict::Forward { port } => self.forward(packet, usize::from(port)),
-                Verdict::Hold { port, slot } => {
-                    let next_hop = self.stages.neighbours().address(slot);
-                    if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
-                        self.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
-                    }
-                    self.next_tick = now; // ask at once
+            self.act(packet, port, now, *verdict);
+        }
+        if self.stages.waiting() > 0 {
+            self.note_held();
+        }
+    }
+
+    /// Does with a packet what was decided.
+    fn act(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
+        match verdict {
+            Verdict::Forward { port } => self.forward(packet, usize::from(port)),
+            Verdict::Hold { port, slot } => {
+                let next_hop = self.stages.neighbours().address(slot);
+                if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
+                    self.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
                 }
-                Verdict::Answer => {
-                    consumed += 1;
-                    self.originate(packet, port);
+                self.next_tick = now; // ask at once
+            }
+            Verdict::Queue { pool } => self.enqueue(packet, usize::from(pool), from),
+            Verdict::Answer => {
+                self.stages.counters().add(Counter::Consumed, 1);
+                self.originate(packet, from);
+            }
+            Verdict::Consumed => self.stages.counters().add(Counter::Consumed, 1),
+            Verdict::Drop(_) => {}
+        }
+    }
+
+    fn enqueue(&mut self, packet: P::Buf, pool: usize, from: usize) {
+        // There is room: the stages count as this queue does.
+        if self.central[pool].push(Waiting { packet, port: from as u8 }).is_err() {
+            self.stages.leave(pool);
+            self.stages.counters().drop(DropReason::QueueFull, 1);
+        }
+    }
+
+    /// Offers the tasks that wait again, each pool's in order until one must wait on. No more than a burst at
+    /// once, so that no device is given more than it is given otherwise.
+    #[cold]
+    fn release(&mut self, now: u64) {
+        let mut left = BURST;
+        for pool in 0..self.central.len() {
+            while let Some(first) = self.central[pool].first_mut().filter(|_| left > 0) {
+                let from = usize::from(first.port);
+                let Some(verdict) = self.stages.offer(pool, from, now, first.packet.bytes_mut())
+                else {
+                    break;
+                };
+                if let Some(task) = self.central[pool].pop() {
+                    self.act(task.packet, from, now, verdict);
                 }
-                Verdict::Consumed => consumed += 1,
-                Verdict::Drop(_) => {}
+                left -= 1;
             }
         }
-        self.stages.counters().add(Counter::Consumed, consumed);
+        if left == 0 {
+            self.stages.note_freed();
+        }
+        self.note_held();
+    }
+
+    /// Tells how many packets wait here.
+    fn note_held(&self) {
+        let (counters, queued) = (self.stages.counters(), self.stages.waiting());
+        counters.set(Counter::Queued, queued as u64);
+        counters.set(Counter::Held, (queued + self.neighbourhood.held()) as u64);
     }
 
     #[inline]
@@ -261,7 +326,10 @@ where
         if !self.neighbourhood.is_quiet() {
             self.meet_neighbours(now);
         }
-        self.stages.counters().set(Counter::Held, self.neighbourhood.held() as u64);
+        if self.stages.waiting() > 0 {
+            self.release(now);
+        }
+        self.note_held();
     }
 
     fn obey(&mut self, command: Command) {
@@ -274,6 +342,10 @@ where
             Command::SetPolicy { pool, policy } => {
                 if let Some(dispatcher) = self.stages.dispatcher_mut(pool) {
                     dispatcher.change(&policy);
+                    self.holds = self.stages.holds_tasks();
+                    if self.central[pool].is_empty() {
+                        self.central[pool] = queue_for(&self.stages, pool);
+                    }
                 }
             }
         }
@@ -332,7 +404,13 @@ where
         while self.neighbourhood.abandon().is_some() {
             self.stages.counters().drop(DropReason::Shutdown, 1);
         }
-        self.stages.counters().set(Counter::Held, 0);
+        for pool in 0..self.central.len() {
+            while self.central[pool].pop().is_some() {
+                self.stages.leave(pool);
+                self.stages.counters().drop(DropReason::Shutdown, 1);
+            }
+        }
+        self.note_held();
         self.flush();
     }
 
@@ -346,6 +424,12 @@ where
     pub fn stages_mut(&mut self) -> &mut Stages {
         &mut self.stages
     }
+}
+
+/// The queue that a pool needs: none while its policy lets no task wait.
+fn queue_for<B>(stages: &Stages, pool: usize) -> CentralQueue<Waiting<B>> {
+    let holds = stages.dispatcher(pool).is_some_and(Dispatcher::holds);
+    CentralQueue::new(if holds { stages.backlog(pool).bound() } else { 0 })
 }
 
 /// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.

@@ -23,6 +23,7 @@ pub fn burst<B: Buf>(
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
             Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {}
+            Kind::Waiting | Kind::Overflowing => {}
             Kind::Reply => match reply(stages, packet.bytes(), parsed) {
                 Ok(()) => replies += 1,
                 Err(reason) => {
@@ -39,6 +40,7 @@ pub fn burst<B: Buf>(
     }
     if replies > 0 {
         stages.counters.add(Counter::Replies, replies);
+        stages.freed = true;
     }
 }
 

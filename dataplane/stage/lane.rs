@@ -79,6 +79,9 @@ pub fn burst<B: Buf>(
     let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
+    if stages.holds(pool) {
+        return 0;
+    }
     let plain = stages.plain[port].of_pool([high, low]);
     let run = read(&plain, &stages.network, packets);
     if run.replies().len() > 0 {

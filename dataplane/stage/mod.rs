@@ -16,13 +16,13 @@ pub mod schedule;
 
 use std::sync::Arc;
 
-pub use central::{CentralQueue, Overflow};
+pub use central::{Backlog, CentralQueue, Overflow};
 pub use connections::Connections;
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
 
 use crate::io::Buf;
-use crate::limits::BURST;
+use crate::limits::{BURST, QUEUE};
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
@@ -44,7 +44,13 @@ pub enum Verdict {
         /// The neighbour.
         slot: Slot,
     },
-    /// Used up, and turned into an answer to be sent out of the port it came from (ARP).
+    /// A task that waits: put it last into the pool's central queue, and [`Stages::offer`] the first of that
+    /// queue again when [`Stages::take_freed`] says so, and now and then.
+    Queue {
+        /// Index of the pool.
+        pool: u16,
+    },
+    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, refusals).
     Answer,
     /// Used up.
     Consumed,
@@ -63,6 +69,12 @@ pub struct Stages {
     pub(crate) counters: Counters,
     /// What is plain on each port.
     plain: Box<[plain::Plain]>,
+    /// The pools' central queues.
+    backlogs: Vec<Backlog>,
+    /// Tasks in all of them.
+    waiting: usize,
+    /// A reply came since this was last asked.
+    freed: bool,
     packets: Box<[Packet]>,
 }
 
@@ -78,6 +90,7 @@ impl Stages {
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
         let ports = 0..network.ports().len();
+        let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
             plain: ports.map(|port| plain::Plain::new(&network, port)).collect(),
             network,
@@ -85,6 +98,9 @@ impl Stages {
             dispatchers,
             connections,
             counters,
+            backlogs,
+            waiting: 0,
+            freed: false,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
     }
@@ -137,6 +153,71 @@ impl Stages {
         }
     }
 
+    /// Says how long a pool's central queue may be; before the first packet.
+    pub fn set_backlog(&mut self, pool: usize, backlog: Backlog) {
+        self.backlogs[pool] = backlog;
+    }
+
+    /// The central queue of the pool at `index`.
+    #[must_use]
+    pub fn backlog(&self, index: usize) -> &Backlog {
+        &self.backlogs[index]
+    }
+
+    /// Tasks in all central queues.
+    #[inline]
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Members may have become free for tasks that wait; asking takes the answer back.
+    #[inline]
+    pub fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed) && self.waiting > 0
+    }
+
+    /// Members became free in another way than by a reply.
+    pub fn note_freed(&mut self) {
+        self.freed = true;
+    }
+
+    /// Decides on the task that is first in a pool's central queue, as it came to port `port`; none when it must
+    /// wait on. Otherwise it is no longer in that queue.
+    pub fn offer(
+        &mut self,
+        pool: usize,
+        port: usize,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Verdict> {
+        let verdict = schedule::offered(self, pool, port, now, frame)?;
+        self.leave(pool);
+        if let Verdict::Drop(reason) = verdict {
+            self.counters.drop(reason, 1);
+        }
+        Some(verdict)
+    }
+
+    /// The first task of a pool's central queue is taken out for another reason.
+    pub fn leave(&mut self, pool: usize) {
+        self.backlogs[pool].leave();
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Lets the policies that hold tasks see the time more often than others: they measure by it.
+    pub fn tick_holding(&mut self, now_ns: u64) {
+        for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds()) {
+            dispatcher.tick(now_ns);
+        }
+    }
+
+    /// Tasks of the pool may have to wait.
+    #[inline]
+    fn holds(&self, pool: usize) -> bool {
+        self.dispatchers[pool].holds() || self.backlogs[pool].waiting() > 0
+    }
+
     /// Moves the policies' own counts into the counters.
     pub fn collect_picks(&mut self) {
         for dispatcher in &mut self.dispatchers {
@@ -154,7 +235,19 @@ impl Stages {
         }
     }
 
+    /// Some pool's policy lets tasks wait.
+    #[must_use]
+    pub fn holds_tasks(&self) -> bool {
+        self.dispatchers.iter().any(Dispatcher::holds)
+    }
+
     /// The scheduler of the pool at `index` in the network's order.
+    #[must_use]
+    pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
+        self.dispatchers.get(index)
+    }
+
+    /// The same, to be changed.
     #[must_use]
     pub fn dispatcher_mut(&mut self, index: usize) -> Option<&mut Dispatcher> {
         self.dispatchers.get_mut(index)

@@ -139,6 +139,8 @@ const NO_WORKER: Worker = Worker { pool: NO_POOL, member: Member(0), server: 0 }
 pub struct Network {
     /// The node's UDP port for tasks.
     pub udp_port: u16,
+    /// The node's id, on what it says itself.
+    pub node: u16,
     ports: Vec<PortAddress>,
     servers: Vec<Server>,
     workers: Vec<Worker>,
@@ -168,6 +170,7 @@ impl Network {
         }
         let mut network = Self {
             udp_port,
+            node: 0,
             ports,
             servers: Vec::with_capacity(servers.len()),
             workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],

@@ -25,6 +25,10 @@ pub enum Kind {
     Reply,
     /// ARP.
     Arp,
+    /// A task that waits for a member.
+    Waiting,
+    /// A task to be given back to its client.
+    Overflowing,
     /// Not to be had.
     Refused(DropReason),
 }
@@ -59,6 +63,13 @@ impl Packet {
         pool: 0,
         chosen: (0, Member(0)),
     };
+
+    /// It is a task's first packet, or its only one.
+    #[inline]
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        matches!(self.kind, Kind::Task | Kind::FirstOfSeveral)
+    }
 
     /// The UDP payload, task header first, and what follows it.
     #[inline]

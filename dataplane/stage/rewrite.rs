@@ -8,6 +8,7 @@ use crate::reason::DropReason;
 use crate::state::Neighbours;
 use crate::wire::checksum::Delta;
 use crate::wire::ether::{self, Mac};
+use crate::wire::task::Header;
 use crate::wire::{ipv4, task, udp};
 
 /// Turns tasks towards their worker's server and replies towards their client.
@@ -31,7 +32,8 @@ pub fn burst<B: Buf>(
                 let at = usize::from(parsed.at);
                 towards_client(network, neighbours, packet.bytes_mut(), at, verdict);
             }
-            Kind::Arp | Kind::Refused(_) => {}
+            Kind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
+            Kind::Arp | Kind::Waiting | Kind::Refused(_) => {}
         }
     }
 }
@@ -73,6 +75,26 @@ fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
     let delta = task::choose(&mut segment[udp::LEN..], target.choice, idle);
     udp::mend(segment, delta.double_word(was, ip));
     ipv4::forward_to(&mut frame[ether::LEN..], ip);
+}
+
+/// Turns a task that finds its pool's queue full back to its client, undone.
+#[cold]
+fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
+    let waiting =
+        stages.network.pool(parsed.pool).map_or(0, |pool| stages.backlogs[pool].waiting());
+    if let Ok(task) = Header::parse(parsed.payload(frame)) {
+        let refusal =
+            task.refused_by(stages.network.node, waiting.min(usize::from(u16::MAX)) as u16);
+        answer(frame, parsed, &refusal);
+    }
+}
+
+/// Sends a packet back to where it came from, with another header.
+pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
+    let at = usize::from(parsed.at);
+    let delta = task::replace(&mut frame[at + udp::LEN..], header);
+    udp::mend(&mut frame[at..], delta);
+    udp::turn_back(frame, at);
 }
 
 /// Turns a reply, whose UDP header is at `at`, towards its client.

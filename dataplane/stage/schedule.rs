@@ -2,9 +2,10 @@
 
 use arrayvec::ArrayVec;
 
+use super::central::Room;
 use super::connections::Key;
 use super::parse::{Kind, Packet};
-use super::{Stages, Verdict};
+use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
@@ -54,11 +55,7 @@ pub fn burst<B: Buf>(
             connected(stages, run.pool, now, frame, &mut parsed[place], &mut verdicts[place]);
             continue;
         }
-        let class = if packet.extended {
-            Extension::parse(packet.payload(packets[place].bytes())).class
-        } else {
-            0
-        };
+        let class = class(packet, packets[place].bytes());
         run.tasks.push(Task { class });
         run.places.push(place as u8);
     }
@@ -78,6 +75,9 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
     if count == 0 {
         return;
     }
+    if stages.holds(run.pool) {
+        return flush_in_line(stages, run, parsed, verdicts);
+    }
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     stages.dispatchers[run.pool].schedule(&run.tasks, &mut picks[..count]);
     let mut scheduled = 0;
@@ -96,6 +96,86 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
     run.places.clear();
 }
 
+/// Has the run's tasks scheduled one by one: once one must wait, those behind it wait, too.
+fn flush_in_line(
+    stages: &mut Stages,
+    run: &mut Run,
+    parsed: &mut [Packet],
+    verdicts: &mut [Verdict],
+) {
+    for (&place, task) in run.places.iter().zip(&run.tasks) {
+        let (packet, verdict) =
+            (&mut parsed[usize::from(place)], &mut verdicts[usize::from(place)]);
+        let others_wait = stages.backlogs[run.pool].waiting() > 0;
+        match if others_wait { None } else { pick(stages, run.pool, *task) } {
+            Some(pick) => assign(run.pool, pick, packet),
+            None => wait(stages, run.pool, packet, verdict),
+        }
+    }
+    run.tasks.clear();
+    run.places.clear();
+}
+
+fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
+    let mut picks = [None];
+    stages.dispatchers[pool].schedule(&[task], &mut picks);
+    stages.counters.add(Counter::Scheduled, u64::from(picks[0].is_some()));
+    picks[0]
+}
+
+/// A task stands last in its pool's queue, or finds it full.
+fn wait(stages: &mut Stages, pool: usize, packet: &mut Packet, verdict: &mut Verdict) {
+    match stages.backlogs[pool].join(packet.is_first()) {
+        Room::Waits => {
+            stages.waiting += 1;
+            packet.kind = Kind::Waiting;
+            *verdict = Verdict::Queue { pool: pool as u16 };
+        }
+        Room::Refuses => {
+            stages.counters.add(Counter::Refused, 1);
+            packet.kind = Kind::Overflowing;
+            *verdict = Verdict::Answer;
+        }
+        Room::Drops => refuse(packet, verdict, DropReason::QueueFull),
+    }
+}
+
+/// Decides on the first task of a pool's queue. It is read again: nothing of it was kept but its bytes.
+pub fn offered(
+    stages: &mut Stages,
+    pool: usize,
+    port: usize,
+    now: u64,
+    frame: &mut [u8],
+) -> Option<Verdict> {
+    let mut packet = Packet::REFUSED;
+    let address = stages.network.port(port);
+    packet.kind = match parse::one(&stages.network, address, frame, true, &mut packet) {
+        Ok(kind) => kind,
+        Err(reason) => return Some(Verdict::Drop(reason)),
+    };
+    let picked = if packet.kind == Kind::Task {
+        let class = class(&packet, frame);
+        pick(stages, pool, Task { class }).ok_or(DropReason::NoMember)
+    } else {
+        follow(stages, pool, now, frame, &packet, true)
+    };
+    match picked {
+        Err(DropReason::NoMember) if stages.dispatchers[pool].holds() => None,
+        Err(reason) => Some(Verdict::Drop(reason)),
+        Ok(pick) => {
+            let target = stages.network.target(pool, pick.member);
+            let at = usize::from(packet.at);
+            Some(rewrite::towards_worker(&stages.neighbours, frame, at, target, pick.idle))
+        }
+    }
+}
+
+#[inline]
+fn class(packet: &Packet, frame: &[u8]) -> u16 {
+    if packet.extended { Extension::parse(packet.payload(frame)).class } else { 0 }
+}
+
 #[inline]
 fn assign(pool: usize, pick: Pick, packet: &mut Packet) {
     packet.chosen = (pool as u16, pick.member);
@@ -111,18 +191,23 @@ fn connected(
     parsed: &mut Packet,
     verdict: &mut Verdict,
 ) {
-    match follow(stages, pool, now, frame, parsed) {
+    // Its first packet may be among those that wait.
+    let is_next = stages.backlogs[pool].waiting() == 0;
+    match follow(stages, pool, now, frame, parsed, is_next) {
         Ok(pick) => assign(pool, pick, parsed),
+        Err(DropReason::NoMember) if stages.holds(pool) => wait(stages, pool, parsed, verdict),
         Err(reason) => refuse(parsed, verdict, reason),
     }
 }
 
+/// The member that has a multi-packet task, or gets it if this is its first packet and no other task `is_next`.
 fn follow(
     stages: &mut Stages,
     pool: usize,
     now: u64,
     frame: &[u8],
     parsed: &Packet,
+    is_next: bool,
 ) -> Result<Pick, DropReason> {
     let payload = parsed.payload(frame);
     let header = Header::parse(payload)?;
@@ -143,16 +228,16 @@ fn follow(
         stages.counters.add(Counter::Continuations, 1);
         return Ok(Pick { member, idle: false });
     }
+    if !is_next {
+        return Err(DropReason::NoMember);
+    }
     if parsed.kind == Kind::Continuation {
         return Err(DropReason::UnknownConnection);
     }
     if !stages.connections.has_room(key, now) {
         return Err(DropReason::ConnectionsFull);
     }
-    let mut picks = [None];
-    stages.dispatchers[pool].schedule(&[Task { class: extension.class }], &mut picks);
-    let pick = picks[0].ok_or(DropReason::NoMember)?;
+    let pick = pick(stages, pool, Task { class: extension.class }).ok_or(DropReason::NoMember)?;
     stages.connections.insert(key, pick.member, now);
-    stages.counters.add(Counter::Scheduled, 1);
     Ok(pick)
 }

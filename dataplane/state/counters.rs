@@ -18,6 +18,10 @@ pub enum Counter {
     Consumed,
     /// Received and waiting here now (for a neighbour, or in a central queue).
     Held,
+    /// Of those held, tasks in central queues.
+    Queued,
+    /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
+    Refused,
     /// Made here and sent: ARP, signals.
     Originated,
     /// Tasks given to a member.
@@ -46,11 +50,13 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::RxPackets,
         Self::TxPackets,
         Self::Consumed,
         Self::Held,
+        Self::Queued,
+        Self::Refused,
         Self::Originated,
         Self::Scheduled,
         Self::Continuations,
@@ -73,6 +79,8 @@ impl Counter {
             Self::TxPackets => "tx_packets",
             Self::Consumed => "consumed",
             Self::Held => "held",
+            Self::Queued => "queued",
+            Self::Refused => "refused",
             Self::Originated => "originated",
             Self::Scheduled => "scheduled",
             Self::Continuations => "continuations",

@@ -21,7 +21,7 @@ use crate::reason::DropReason;
 /// "WEDJAT" and the sign that the writer was little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the layout; any change of [`super::layout`] or of the counters raises it.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Numbers of the header's words.
 mod word {
@@ -663,7 +663,7 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             Snapshot::open(&path)
         };
-        assert!(matches!(with(8 * word::VERSION, 0x02), Err(StateError::Version { found: 3, .. })));
+        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 3, .. })));
         for at in
             [word::LEN, word::CHECK, word::CORES, word::POOLS, word::SERVERS, word::NEIGHBOURS]
         {

@@ -11,6 +11,9 @@ pub const PLAIN: u8 = 0x45;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
 
+/// Time to live of a packet that starts its way.
+const TTL: u8 = 64;
+
 /// What a checked header says. Addresses are numbers in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -110,13 +113,24 @@ fn decrement_ttl(packet: &mut [u8], delta: Delta) {
     put_u16(packet, 10, checksum);
 }
 
+/// Exchanges source and destination of a checked header, whose packet starts a new life.
+pub fn turn_back(packet: &mut [u8]) {
+    let (src, dst) = (src(packet), dst(packet));
+    put_u32(packet, 12, dst);
+    put_u32(packet, 16, src);
+    let old = u16_at(packet, 8);
+    packet[8] = TTL;
+    let checksum = Delta::default().word(old, u16_at(packet, 8)).apply(u16_at(packet, 10));
+    put_u16(packet, 10, checksum);
+}
+
 /// Writes a header of [`LEN`] bytes without options, "don't fragment" set, with its checksum.
 pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: usize) {
     packet[..LEN].fill(0);
     packet[0] = 0x45;
     put_u16(packet, 2, (LEN + payload_len) as u16);
     put_u16(packet, 6, 0x4000);
-    packet[8] = 64;
+    packet[8] = TTL;
     packet[9] = protocol;
     put_u32(packet, 12, src);
     put_u32(packet, 16, dst);

@@ -282,6 +282,22 @@ pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> Delta {
     delta
 }
 
+/// Writes another header over that of a payload, whose extension stays, and says what that does to a checksum.
+#[must_use]
+pub fn replace(payload: &mut [u8], header: &Header) -> Delta {
+    let words = |payload: &[u8]| {
+        let mut bytes = [0; LEN + 1]; // the last word's other half does not change
+        bytes[..LEN].copy_from_slice(&payload[..LEN]);
+        bytes
+    };
+    let old = words(payload);
+    header.emit(payload);
+    let new = words(payload);
+    (0..old.len())
+        .step_by(2)
+        .fold(Delta::default(), |delta, at| delta.word(u16_at(&old, at), u16_at(&new, at)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,6 +387,25 @@ mod tests {
         assert_eq!(parse(0x40, 27), Err(DropReason::TaskReservedBit));
         for code in [1, 4, 5, 8, 9, 14, 15, 18, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn replacing_keeps_the_datagrams_checksum(before in header(), after in header(), rest in 0..3_usize) {
+            use crate::wire::udp::{self, Flow};
+            let len = before.len() + rest;
+            let mut frame = vec![7; udp::PAYLOAD + len];
+            before.emit(&mut frame[udp::PAYLOAD..]);
+            let mac = Default::default();
+            let flow =
+                Flow { src_mac: mac, dst_mac: mac, src: 1, dst: 2, src_port: 3, dst_port: 4 };
+            flow.emit(&mut frame, len);
+            let after = Header { extended: before.extended, ..after };
+            let delta = replace(&mut frame[udp::PAYLOAD..], &after);
+            udp::mend(&mut frame[34..], delta);
+            prop_assert!(udp::parse(&frame, false).is_ok());
+            prop_assert_eq!(Header::parse(&frame[udp::PAYLOAD..]), Ok(after));
         }
     }
 

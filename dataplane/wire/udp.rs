@@ -128,6 +128,16 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     })
 }
 
+/// Turns a checked datagram, whose UDP header is at `at`, back to where its frame came from, as a new packet.
+pub fn turn_back(frame: &mut [u8], at: usize) {
+    ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
+    ipv4::turn_back(&mut frame[ether::LEN..]);
+    // Exchanging words does not change a sum.
+    let (src, dst) = (u16_at(frame, at), u16_at(frame, at + 2));
+    put_u16(frame, at, dst);
+    put_u16(frame, at + 2, src);
+}
+
 /// The source port of the UDP header at the start of `segment`.
 #[inline]
 #[must_use]
@@ -210,6 +220,23 @@ mod tests {
             0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7,
         ];
         assert_eq!(frame, expected);
+    }
+
+    #[test]
+    fn what_is_turned_back_goes_where_it_came_from_with_right_checksums() {
+        let mut frame = frame(&[1, 2, 3]);
+        frame[ether::LEN + 8] = 3;
+        frame[ether::LEN + 10..ether::LEN + 12].fill(0);
+        let checksum = Sum::default().bytes(&frame[ether::LEN..][..ipv4::LEN]).checksum();
+        put_u16(&mut frame, ether::LEN + 10, checksum);
+        let before = parse(&frame, false).unwrap();
+        turn_back(&mut frame, usize::from(before.at));
+        let after = parse(&frame, false).unwrap();
+        assert_eq!((after.src, after.src_port), (before.dst, before.dst_port));
+        assert_eq!((after.dst, after.dst_port), (before.src, before.src_port));
+        assert_eq!(ether::src(&frame), Mac([2, 0, 0, 0, 0, 2]));
+        assert_eq!(ether::dst(&frame), Mac([2, 0, 0, 0, 0, 1]));
+        assert_eq!(ipv4::ttl(&frame[ether::LEN..]), 64);
     }
 
     proptest! {

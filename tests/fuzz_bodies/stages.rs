@@ -10,7 +10,9 @@ use wedjat::io::Buf;
 use wedjat::policy::{Core, Dispatcher, PolicySpec};
 use wedjat::reason::DropReason;
 use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{Connections, Network, PortAddress, Side, Stages, Verdict};
+use wedjat::stage::{
+    Backlog, CentralQueue, Connections, Network, Overflow, PortAddress, Side, Stages, Verdict,
+};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Member, Neighbours, Table};
 use wedjat::wire::arp;
@@ -18,8 +20,10 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::udp::{Flow, PAYLOAD};
 
 const BURST: usize = 8;
-const POLICIES: [&str; 6] =
-    ["horus", "horus-inflight", "racksched", "random", "round-robin", "jsq"];
+const POLICIES: [&str; 7] =
+    ["horus", "horus-inflight", "racksched", "random", "round-robin", "jsq", "jbsq(k=1)"];
+/// Tasks that may wait for each pool.
+const QUEUE: usize = 4;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENT: u32 = 0x0A00_0102;
@@ -210,6 +214,8 @@ fn repair(frame: &mut [u8]) {
 
 struct Rig {
     stages: Stages,
+    /// Tasks that wait, with the ports they came to.
+    queues: [CentralQueue<(usize, Frame)>; 2],
     now: u64,
     /// Packets to workers, and to clients.
     forwarded: (u64, u64),
@@ -268,14 +274,17 @@ fn rig(policy: &str) -> Rig {
     let spec: PolicySpec = policy.parse().expect("a policy of the list above");
     let dispatcher =
         |pool| Dispatcher::new(&spec, table.view(0, pool), Core { index: 0, count: 1 }, 7);
-    let stages = Stages::new(
+    let mut stages = Stages::new(
         network,
         neighbours,
         vec![dispatcher(0), dispatcher(1)],
         Connections::new(4, 1_000),
         table.counters(0),
     );
-    Rig { stages, now: 1, forwarded: (0, 0) }
+    stages.set_backlog(0, Backlog::new(QUEUE, Overflow::Drop));
+    stages.set_backlog(1, Backlog::new(QUEUE, Overflow::Refuse));
+    let queues = [CentralQueue::new(QUEUE), CentralQueue::new(QUEUE)];
+    Rig { stages, queues, now: 1, forwarded: (0, 0) }
 }
 
 /// All that is believed of a member.
@@ -332,6 +341,12 @@ impl Rig {
                     let unreachable = [DropReason::NoRoute, DropReason::NeighbourUnresolved];
                     lost_replies += u64::from(unreachable.contains(&reason));
                 }
+                Verdict::Queue { pool } => {
+                    assert_eq!(&frame.0, before, "what waits is not changed");
+                    let queue = &mut self.queues[usize::from(pool)];
+                    assert!(queue.push((port, Frame(before.clone()))).is_ok(), "there is room");
+                }
+                Verdict::Answer if word(before, 12) == 0x0800 => refused(before, &frame.0),
                 Verdict::Answer => answered(&frame.0, port),
                 Verdict::Consumed => assert_eq!(word(before, 12), 0x0806, "only ARP is used up"),
             }
@@ -349,9 +364,55 @@ impl Rig {
         }
         self.forwarded.0 += to_workers;
         self.forwarded.1 += to_clients;
+        self.release();
         self.stages.tick(self.now);
         self.stages.collect_picks();
     }
+}
+
+impl Rig {
+    /// Offers what waits until it must wait on.
+    fn release(&mut self) {
+        self.stages.take_freed();
+        for (pool, queue) in self.queues.iter_mut().enumerate() {
+            while let Some((port, frame)) = queue.first_mut() {
+                let before = frame.0.clone();
+                match self.stages.offer(pool, *port, self.now, &mut frame.0) {
+                    None => break,
+                    Some(Verdict::Forward { port } | Verdict::Hold { port, .. }) => {
+                        forwarded(&before, &frame.0, usize::from(port));
+                        self.forwarded.0 += 1;
+                    }
+                    Some(verdict) => assert!(
+                        matches!(verdict, Verdict::Drop(_)),
+                        "a task is sent or dropped, not {verdict:?}"
+                    ),
+                }
+                queue.pop();
+            }
+            assert_eq!(self.stages.backlog(pool).waiting(), queue.len());
+        }
+    }
+}
+
+/// A task given back is what it was but for the turned addresses and the header's words on it.
+fn refused(before: &[u8], after: &[u8]) {
+    let (at, end) = udp_of(after).expect("whole");
+    assert_eq!(folded(sum(&after[14..at])), 0xFFFF, "IPv4 checksum");
+    if word(before, at + 6) == 0 {
+        assert_eq!(word(after, at + 6), 0, "an absent checksum stays absent");
+    } else {
+        assert_eq!(folded(udp_sum(after, at, end)), 0xFFFF, "UDP checksum");
+    }
+    assert_eq!((&after[..6], &after[6..12]), (&before[6..12], &before[..6]));
+    assert_eq!(double_word(after, 26), double_word(before, 30));
+    assert_eq!(double_word(after, 30), double_word(before, 26));
+    assert_eq!((word(after, at), word(after, at + 2)), (word(before, at + 2), word(before, at)));
+    let (after, before) = (&after[at + 8..], &before[at + 8..]);
+    assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
+    assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
+    assert_eq!(word(after, 7), QUEUE as u16);
+    assert_eq!(after[9..], before[9..]);
 }
 
 /// A packet that goes on has the right addresses and checksums, and is otherwise what it was.

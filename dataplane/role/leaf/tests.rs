@@ -6,13 +6,15 @@ use super::*;
 use crate::io::ring::{Frame, FramePool, RingPort, pair};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::stage::network::ServerSpec;
-use crate::stage::{Connections, Network, PortAddress, Side};
+use crate::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side};
 use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::wire::checksum::Sum;
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
+
+mod central;
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;
@@ -52,6 +54,18 @@ fn rigs(
     depth: usize,
     cores: usize,
 ) -> Vec<Rig> {
+    let backlog = Backlog::new(64, Overflow::Drop);
+    rigs_with(policy, servers_known, client_known, depth, cores, backlog)
+}
+
+fn rigs_with(
+    policy: &str,
+    servers_known: bool,
+    client_known: bool,
+    depth: usize,
+    cores: usize,
+    backlog: Backlog,
+) -> Vec<Rig> {
     let workers = (0..8).map(|at| WorkerSpec { id: 10 + at, server: at / 4 }).collect();
     let table = Table::heap(&Spec {
         node: 1,
@@ -77,7 +91,9 @@ fn rigs(
         port(LEAF_MACS[0], LEAF_CLIENTS, Side::Clients),
         port(LEAF_MACS[1], LEAF_WORKERS, Side::Workers),
     ];
-    let network = Arc::new(Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap());
+    let mut network = Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap();
+    network.node = 9;
+    let network = Arc::new(network);
     if client_known {
         neighbours.fix(neighbours.insert(CLIENTS, CLIENT).unwrap(), CLIENT_MAC);
     }
@@ -89,13 +105,14 @@ fn rigs(
             core,
             stream_seed(7, index, 0),
         );
-        let stages = Stages::new(
+        let mut stages = Stages::new(
             Arc::clone(&network),
             neighbours.clone(),
             vec![dispatcher],
             Connections::new(64, 1_000_000),
             table.counters(index),
         );
+        stages.set_backlog(0, backlog);
         let pool = FramePool::new(FRAMES, 256);
         let (near_clients, far_clients) = pair(depth, &pool);
         let (near_workers, far_workers) = pair(depth, &pool);

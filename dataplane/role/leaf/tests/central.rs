@@ -1,0 +1,283 @@
+//! Central queues in the leaf: order, overflow, changes of policy and members, the end, and a storm.
+
+use super::*;
+use crate::stage::{Backlog, Overflow};
+
+const QUEUE: usize = 64;
+
+fn holding_with(policy: &str, overflow: Overflow) -> Rig {
+    let mut rigs = rigs_with(policy, true, true, 256, 1, Backlog::new(QUEUE, overflow));
+    rigs.remove(0)
+}
+
+fn holding(policy: &str) -> Rig {
+    holding_with(policy, Overflow::Drop)
+}
+
+/// The workers and sequence numbers of the tasks that have come out.
+fn tasks_out(rig: &mut Rig) -> Vec<(u16, u16)> {
+    let parse = |frame: Frame| {
+        let datagram = udp::parse(frame.bytes(), false).unwrap();
+        let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+        (header.dst, header.seq)
+    };
+    rig.receive(WORKERS).into_iter().map(parse).collect()
+}
+
+fn send_tasks(rig: &mut Rig, seqs: std::ops::Range<u16>) {
+    for seq in seqs {
+        assert!(rig.far[CLIENTS].send(&task(seq)));
+    }
+    for _ in 0..4 {
+        rig.poll();
+    }
+}
+
+fn send_reply(rig: &mut Rig, worker: u16) {
+    assert!(rig.far[WORKERS].send(&reply(worker, 0)));
+    rig.poll();
+}
+
+fn assert_held(rig: &Rig, tasks: u64) {
+    assert_eq!((rig.count(Counter::Queued), rig.count(Counter::Held)), (tasks, tasks));
+    assert!(rig.leaf.stages().counters().balances(), "{:?}", rig.drops());
+}
+
+#[test]
+fn tasks_wait_in_order_for_workers_with_room() {
+    let mut rig = holding("jbsq(k=2)");
+    send_tasks(&mut rig, 0..40);
+    let first = tasks_out(&mut rig);
+    let seqs: Vec<_> = first.iter().map(|task| task.1).collect();
+    assert_eq!(seqs, (0..16).collect::<Vec<_>>(), "two for each of eight workers");
+    for worker in 10..18 {
+        assert_eq!(first.iter().filter(|task| task.0 == worker).count(), 2);
+    }
+    assert_held(&rig, 24);
+    for seq in 16..24 {
+        let worker = 10 + seq % 8;
+        send_reply(&mut rig, worker);
+        assert_eq!(
+            tasks_out(&mut rig),
+            [(worker, seq)],
+            "the longest held goes where there is room"
+        );
+    }
+    // What comes now stands behind.
+    send_tasks(&mut rig, 40..41);
+    assert_held(&rig, 17);
+    for seq in 24..41 {
+        send_reply(&mut rig, 12);
+        assert_eq!(tasks_out(&mut rig), [(12, seq)]);
+    }
+    assert_held(&rig, 0);
+    assert_eq!((rig.count(Counter::Scheduled), rig.drops()), (41, vec![]));
+    rig.assert_accounted();
+}
+
+#[test]
+fn replies_and_tasks_of_one_burst_keep_the_order() {
+    let mut rig = holding("jbsq(k=1)");
+    send_tasks(&mut rig, 0..10);
+    tasks_out(&mut rig);
+    for worker in 10..13 {
+        assert!(rig.far[WORKERS].send(&reply(worker, 0)));
+        assert!(rig.far[CLIENTS].send(&task(worker)));
+    }
+    rig.poll();
+    rig.poll();
+    let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
+    assert_eq!(seqs, [8, 9, 10]);
+    assert_held(&rig, 2);
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_beyond_the_queue_are_counted() {
+    let mut rig = holding("jbsq(k=1)");
+    send_tasks(&mut rig, 0..8 + QUEUE as u16 + 5);
+    assert_eq!(tasks_out(&mut rig).len(), 8);
+    assert_held(&rig, QUEUE as u64);
+    assert_eq!(rig.drops(), [("queue_full", 5)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_beyond_the_queue_go_back_to_their_client() {
+    let mut rig = holding_with("jbsq(k=1)", Overflow::Refuse);
+    send_tasks(&mut rig, 0..8 + QUEUE as u16);
+    let header = Header { extended: true, src: 77, ..Header::new_task(7, 99) };
+    let (datagram, refusal, frame) = rig.one(CLIENTS, &task_of(header), CLIENTS);
+    assert_eq!((datagram.src, datagram.src_port), (LEAF_CLIENTS, 1234));
+    assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+    assert_eq!(refusal, header.refused_by(9, QUEUE as u16));
+    assert_eq!((ether::dst(frame.bytes()), ether::src(frame.bytes())), (CLIENT_MAC, LEAF_MACS[0]));
+    assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 64);
+    let extension = Extension::parse(&frame.bytes()[datagram.payload()..]);
+    assert_eq!(extension, Extension { app: 3, seq32: 99, service_ns: 0, class: 2 });
+    drop(frame);
+    assert_eq!((rig.count(Counter::Refused), rig.count(Counter::Originated)), (1, 1));
+    assert_eq!(rig.count(Counter::Consumed), 1);
+    // A further packet of a task is not refused once more.
+    let further = Header { code: Code::TaskContinuation, ..header };
+    assert!(rig.through(CLIENTS, &task_of(further), CLIENTS).is_empty());
+    assert_eq!(rig.drops(), [("queue_full", 1)]);
+    assert_held(&rig, QUEUE as u64);
+    rig.receive(WORKERS);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_multi_packet_task_waits_as_a_whole() {
+    let mut rig = holding("jbsq(k=1)");
+    send_tasks(&mut rig, 0..8);
+    tasks_out(&mut rig);
+    let first = Header { more: true, ..Header::new_task(7, 50) };
+    let next = Header { code: Code::TaskContinuation, ..first };
+    let last = Header { more: false, ..next };
+    for header in [first, next, last, Header::new_task(7, 51)] {
+        assert!(rig.through(CLIENTS, &task_of(header), WORKERS).is_empty());
+    }
+    assert_held(&rig, 4);
+    send_reply(&mut rig, 15);
+    assert_eq!(tasks_out(&mut rig), [(15, 50), (15, 50), (15, 50)]);
+    assert_eq!(rig.outstanding(5), 1, "one task, however many packets");
+    assert_held(&rig, 1);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_policy_that_holds_none_schedules_all_that_wait_in_order() {
+    let mut rig = holding("jbsq(k=1)");
+    send_tasks(&mut rig, 0..60);
+    tasks_out(&mut rig);
+    assert_held(&rig, 52);
+    let policy = "round-robin".parse().unwrap();
+    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.wait(1_000_000);
+    // One that comes before they are all gone stands behind them.
+    send_tasks(&mut rig, 60..61);
+    let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
+    assert_eq!(seqs, (8..61).collect::<Vec<_>>());
+    assert_held(&rig, 0);
+    assert_eq!(rig.drops(), []);
+    // And back: the queue is there again.
+    let policy = "jbsq(k=8)".parse().unwrap();
+    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.wait(1_000_000);
+    send_tasks(&mut rig, 100..120);
+    assert_eq!(tasks_out(&mut rig).len(), 3, "61 of 64 places were taken");
+    assert_held(&rig, 17);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_pool_that_did_not_hold_may_hold_later() {
+    let mut rig = holding("random");
+    let policy = "jbsq(k=1)".parse().unwrap();
+    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.wait(1_000_000);
+    send_tasks(&mut rig, 0..12);
+    assert_eq!(tasks_out(&mut rig).len(), 8);
+    assert_held(&rig, 4);
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_wait_while_no_worker_is_there() {
+    let mut rig = holding("jbsq(k=1)");
+    let set = |member: u16, active| Command::SetActive { pool: 0, member: Member(member), active };
+    for member in 0..8 {
+        rig.commands.push(set(member, false)).unwrap();
+    }
+    rig.wait(1_000_000);
+    send_tasks(&mut rig, 0..10);
+    assert_held(&rig, 10);
+    rig.commands.push(set(3, true)).unwrap();
+    rig.wait(1_000_000);
+    assert_eq!(tasks_out(&mut rig), [(13, 0)]);
+    // The worker goes, and what waited for it waits for another.
+    rig.commands.push(set(3, false)).unwrap();
+    rig.commands.push(set(5, true)).unwrap();
+    rig.wait(1_000_000);
+    assert_eq!(tasks_out(&mut rig), [(15, 1)]);
+    assert_held(&rig, 8);
+    assert_eq!(rig.drops(), []);
+    rig.assert_accounted();
+}
+
+#[test]
+fn another_cores_replies_are_noticed_at_the_next_tick() {
+    let backlog = Backlog::new(QUEUE, Overflow::Drop);
+    let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    send_tasks(first, 0..12);
+    assert_eq!(tasks_out(first).len(), 8);
+    send_reply(second, 14);
+    first.wait(1_000_000);
+    assert_eq!(tasks_out(first), [(14, 8)]);
+    assert_held(first, 3);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+#[test]
+fn what_waits_at_the_end_is_counted() {
+    let mut rig = holding("cfcfs");
+    send_tasks(&mut rig, 0..30);
+    tasks_out(&mut rig);
+    assert_held(&rig, 14);
+    rig.leaf.abandon_held();
+    assert_eq!(rig.drops(), [("shutdown", 14)]);
+    assert_held(&rig, 0);
+    rig.assert_accounted();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes, tasks leave in the order they came in, nothing is lost and every buffer comes back.
+    #[test]
+    fn a_storm_through_a_central_queue_keeps_order_and_account(
+        refuse: bool, cfcfs: bool,
+        storm in proptest::collection::vec((0..10_u8, 0..8_u16, 0..5_u64), 1..300),
+    ) {
+        let overflow = if refuse { Overflow::Refuse } else { Overflow::Drop };
+        let mut rig = holding_with(if cfcfs { "cfcfs" } else { "jbsq(k=2)" }, overflow);
+        let (mut seq, mut last) = (0, None);
+        for (kind, member, pause) in storm {
+            match kind {
+                0..=5 => for _ in 0..=member {
+                    seq += 1;
+                    rig.far[CLIENTS].send(&task(seq));
+                },
+                6 | 7 => { rig.far[WORKERS].send(&reply(10 + member, member % 3)); }
+                8 => {
+                    let active = pause % 2 == 0;
+                    let command = Command::SetActive { pool: 0, member: Member(member), active };
+                    let _ = rig.commands.push(command);
+                }
+                _ => {
+                    let name = ["jbsq(k=1)", "cfcfs", "random", "jbsq(k=3)"][usize::from(member) % 4];
+                    let _ = rig.commands.push(Command::SetPolicy { pool: 0, policy: name.parse().unwrap() });
+                }
+            }
+            rig.wait(pause * 40_000);
+            for (_, seq) in tasks_out(&mut rig) {
+                prop_assert!(last < Some(seq), "{seq} behind {last:?}");
+                last = Some(seq);
+            }
+            rig.receive(CLIENTS);
+            rig.wait(1);
+            let held = rig.count(Counter::Queued);
+            prop_assert_eq!(held, rig.leaf.stages().waiting() as u64);
+            for (_, seq) in tasks_out(&mut rig) {
+                prop_assert!(last < Some(seq), "{seq} behind {last:?}");
+                last = Some(seq);
+            }
+            rig.receive(CLIENTS);
+            prop_assert!(rig.leaf.stages().counters().balances());
+        }
+        rig.assert_accounted();
+    }
+}
