@@ -13,6 +13,7 @@ pub mod reference;
 pub mod script;
 pub mod slots;
 pub mod stats;
+pub mod watched;
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::Mutex;

@@ -19,6 +19,7 @@ use super::hop::{Hop, Hops, TICKS_PER_US};
 use super::outcome::Outcome;
 use super::script::{Action, Step};
 use super::stats::{Recorder, histogram};
+use super::watched::{Watch, Watched};
 
 /// Ticks a second.
 const HZ: f64 = TICKS_PER_US * 1e6;
@@ -87,8 +88,8 @@ struct Worker {
 }
 
 #[derive(Debug)]
-struct Leaf {
-    dispatcher: Dispatcher,
+struct Leaf<W> {
+    dispatcher: Watched<W>,
     signals: Signals,
     /// Signals sent.
     told: u16,
@@ -153,7 +154,7 @@ struct Streams {
 }
 
 /// A run under way.
-pub struct Sim<'a> {
+pub struct Sim<'a, W> {
     config: &'a Config,
     now: u64,
     events: Events,
@@ -161,7 +162,7 @@ pub struct Sim<'a> {
     spine: Dispatcher,
     spine_alive: bool,
     latest: Latest,
-    leaves: Vec<Leaf>,
+    leaves: Vec<Leaf<W>>,
     workers: Vec<Worker>,
     schedule: Schedule,
     /// The schedule's time 0.
@@ -181,13 +182,21 @@ pub struct Sim<'a> {
 /// # Errors
 /// When arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
-    let mut sim = Sim::new(config)?;
+    run_watched(config, ())
+}
+
+/// The same, with the leaves' dispatchers watched.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(config: &Config, watch: impl Watch) -> Result<Outcome, String> {
+    let mut sim = Sim::new(config, watch)?;
     sim.run();
     Ok(sim.finish())
 }
 
-impl<'a> Sim<'a> {
-    fn new(config: &'a Config) -> Result<Self, String> {
+impl<'a, W: Watch> Sim<'a, W> {
+    fn new(config: &'a Config, watch: W) -> Result<Self, String> {
         let spine_seed = stream_seed(config.seed, usize::MAX, 0);
         let view = View::heap(config.racks.len(), 1).remove(0);
         let mut spine = Dispatcher::new(&config.spine, view, Core::ONLY, spine_seed);
@@ -195,7 +204,7 @@ impl<'a> Sim<'a> {
         spine.set_rates(&sizes);
         let mut first_worker = 0;
         let leaves = config.racks.iter().enumerate().map(|(rack, &workers)| {
-            let leaf = Leaf::new(config, rack, workers, first_worker);
+            let leaf = Leaf::new(config, rack, workers, first_worker, watch.clone());
             first_worker += workers;
             leaf
         });
@@ -339,6 +348,7 @@ impl<'a> Sim<'a> {
             return;
         }
         self.leaves[rack].dispatcher.tick((self.now as f64 * 1e3 / TICKS_PER_US) as u64);
+        self.leaves[rack].dispatcher.note_arrival(Task { class: flight.class });
         self.offer(rack, task);
         if self.leaves.len() > 1 {
             let leaf = &mut self.leaves[rack];
@@ -583,15 +593,15 @@ impl<'a> Sim<'a> {
     }
 }
 
-impl Leaf {
-    fn new(config: &Config, rack: usize, workers: usize, first_worker: usize) -> Self {
+impl<W: Watch> Leaf<W> {
+    fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
         let view = View::heap(workers, 1).remove(0);
         let seed = stream_seed(config.seed, rack, 0);
         let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
         dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
         let signals = Signals::new(config.protocol, workers);
         Self {
-            dispatcher,
+            dispatcher: Watched::new(dispatcher, watch),
             signals,
             told: 0,
             first_worker,

@@ -1,0 +1,101 @@
+//! A leaf's dispatcher and whoever watches it: a test that replays what happened, or nobody, at no cost.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use wedjat::policy::{Dispatcher, Pick, Task};
+use wedjat::state::{Report, View};
+
+/// What a dispatcher of the simulator is told and what it says, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Time, in nanoseconds.
+    Time(u64),
+    /// A task arrived.
+    Arrival(Task),
+    /// The longest waiting task was offered.
+    Offer(Option<Pick>),
+    /// A member answered.
+    Reply(Report),
+    /// A member reported without a reply.
+    Refresh(Report),
+}
+
+/// Who watches.
+pub trait Watch: Clone {
+    /// Something happened.
+    fn note(&self, event: Event);
+}
+
+/// Nobody watches.
+impl Watch for () {
+    #[inline(always)]
+    fn note(&self, _event: Event) {}
+}
+
+/// A record of all that happened.
+impl Watch for Rc<RefCell<Vec<Event>>> {
+    fn note(&self, event: Event) {
+        self.borrow_mut().push(event);
+    }
+}
+
+/// See the module's text. Its calls are the dispatcher's.
+#[derive(Debug)]
+pub struct Watched<W> {
+    dispatcher: Dispatcher,
+    watch: W,
+}
+
+impl<W: Watch> Watched<W> {
+    /// A dispatcher that is watched from now on.
+    pub fn new(dispatcher: Dispatcher, watch: W) -> Self {
+        Self { dispatcher, watch }
+    }
+
+    /// A task arrived, whether or not it is offered now.
+    #[inline]
+    pub fn note_arrival(&self, task: Task) {
+        self.watch.note(Event::Arrival(task));
+    }
+
+    /// [`Dispatcher::schedule`] for one task.
+    #[inline]
+    pub fn schedule(&mut self, tasks: &[Task; 1], picks: &mut [Option<Pick>; 1]) {
+        self.dispatcher.schedule(tasks, picks);
+        self.watch.note(Event::Offer(picks[0]));
+    }
+
+    /// [`Dispatcher::reply`].
+    #[inline]
+    pub fn reply(&mut self, report: &Report) -> bool {
+        self.watch.note(Event::Reply(*report));
+        self.dispatcher.reply(report)
+    }
+
+    /// [`Dispatcher::refresh`].
+    #[inline]
+    pub fn refresh(&mut self, report: &Report) {
+        self.watch.note(Event::Refresh(*report));
+        self.dispatcher.refresh(report);
+    }
+
+    /// [`Dispatcher::tick`].
+    #[inline]
+    pub fn tick(&mut self, now_ns: u64) {
+        self.watch.note(Event::Time(now_ns));
+        self.dispatcher.tick(now_ns);
+    }
+
+    /// [`Dispatcher::view`].
+    #[inline]
+    pub fn view(&self) -> &View {
+        self.dispatcher.view()
+    }
+
+    /// [`Dispatcher::view_mut`].
+    #[inline]
+    pub fn view_mut(&mut self) -> &mut View {
+        self.dispatcher.view_mut()
+    }
+}
