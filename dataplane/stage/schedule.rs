@@ -166,7 +166,9 @@ pub fn offered(
         Ok(pick) => {
             let target = stages.network.target(pool, pick.member);
             let at = usize::from(packet.at);
-            Some(rewrite::towards_worker(&stages.neighbours, frame, at, target, pick.idle))
+            let (neighbours, mut verdict) = (&stages.neighbours, Verdict::Consumed);
+            rewrite::towards_worker(neighbours, frame, at, target, pick.idle, &mut verdict);
+            Some(verdict)
         }
     }
 }
