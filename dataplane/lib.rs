@@ -9,11 +9,13 @@ pub mod launch;
 pub mod limits;
 pub mod policy;
 pub mod reason;
+pub mod ring;
 pub mod role;
 pub mod stage;
 pub mod state;
 pub mod stats;
 pub mod wire;
+pub mod worker;
 
 /// The revision of the sources, as git describes it; `unknown` outside a repository.
 pub const REVISION: &str = env!("WEDJAT_REVISION");

@@ -1,0 +1,93 @@
+//! Tasks' and replies' bytes in shared memory, in words that both ends may touch.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Copies bytes into shared words; the last word is filled up with zeros.
+///
+/// # Panics
+/// When the words are fewer than the bytes need.
+#[inline]
+pub fn store(words: &[AtomicU64], bytes: &[u8]) {
+    let words = &words[..bytes.len().div_ceil(8)];
+    let (whole, rest) = bytes.as_chunks::<8>();
+    for (word, chunk) in words.iter().zip(whole) {
+        word.store(u64::from_ne_bytes(*chunk), Relaxed);
+    }
+    if let (Some(word), false) = (words.last(), rest.is_empty()) {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        word.store(u64::from_ne_bytes(last), Relaxed);
+    }
+}
+
+/// Copies shared words out, each read once: whoever writes them meanwhile spoils the copy and nothing else.
+///
+/// # Panics
+/// When the words are fewer than the bytes asked for.
+#[inline]
+pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+    let words = &words[..bytes.len().div_ceil(8)];
+    let (whole, rest) = bytes.as_chunks_mut::<8>();
+    for (word, chunk) in words.iter().zip(whole) {
+        *chunk = word.load(Relaxed).to_ne_bytes();
+    }
+    if let (Some(word), false) = (words.last(), rest.is_empty()) {
+        let len = rest.len();
+        rest.copy_from_slice(&word.load(Relaxed).to_ne_bytes()[..len]);
+    }
+}
+
+/// Shared words as plain bytes.
+///
+/// # Safety
+/// Nobody may write the words while the slice lives.
+#[inline]
+pub unsafe fn view(words: &[AtomicU64]) -> &[u8] {
+    // SAFETY: the words are initialised memory of this many bytes, and the caller keeps writers away.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), 8 * words.len()) }
+}
+
+/// Shared words as plain bytes to be written.
+///
+/// # Safety
+/// Nobody else may read or write the words while the slice lives.
+#[inline]
+#[expect(clippy::mut_from_ref, reason = "atomics may be written through a shared reference")]
+pub unsafe fn view_mut(words: &[AtomicU64]) -> &mut [u8] {
+    // SAFETY: atomics are interior-mutable memory of this many bytes, and the caller keeps others away.
+    unsafe { std::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast(), 8 * words.len()) }
+}
+
+/// Asks the cache for the line at `place`.
+#[inline]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub fn prefetch<T>(place: *const T) {
+    // SAFETY: a prefetch reads nothing, wherever it points.
+    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_every_length_come_back() {
+        let words: Vec<AtomicU64> = (0..5).map(|_| AtomicU64::new(u64::MAX)).collect();
+        for len in 0..=40_usize {
+            let bytes: Vec<u8> = (0..len as u8).collect();
+            store(&words, &bytes);
+            let mut back = vec![0xFF; len];
+            load(&words, &mut back);
+            assert_eq!(back, bytes);
+            // SAFETY: this thread alone has the words.
+            assert_eq!(unsafe { &view(&words)[..len] }, bytes);
+        }
+        // SAFETY: as above.
+        unsafe { view_mut(&words)[7] = 99 };
+        let mut back = [0; 8];
+        load(&words, &mut back);
+        assert_eq!(back[7], 99);
+    }
+}

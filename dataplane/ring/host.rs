@@ -1,0 +1,154 @@
+//! The dispatcher's end of one worker: the channel, and the bytes that go with it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::channel::{Fault, Notice, Sender};
+use super::layout::{HEAD, Shape};
+use super::{bytes, park};
+use crate::state::region::Slice;
+
+/// Length of a reply that a worker has not given.
+pub const NO_REPLY: u32 = u32::MAX;
+
+/// What goes with a task beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskIds {
+    /// Application id.
+    pub app: u32,
+    /// Sequence number.
+    pub seq: u32,
+    /// Task type, 0 when unknown.
+    pub class: u16,
+}
+
+/// What became of a completed task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered.
+    Reply {
+        /// Bytes of the answer.
+        len: usize,
+        /// Time worked, as the worker says; saturating.
+        service_ns: u32,
+    },
+    /// Completed without an answer.
+    Unanswered,
+    /// The answer is of another task, or longer than an answer can be.
+    Refused,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Channel {
+    sender: Sender<Slice<AtomicU64>>,
+    sleep: Slice<AtomicU32>,
+    area: Slice<AtomicU64>,
+    shape: Shape,
+}
+
+impl Channel {
+    pub(super) fn new(
+        sender: Sender<Slice<AtomicU64>>,
+        sleep: Slice<AtomicU32>,
+        area: Slice<AtomicU64>,
+        shape: Shape,
+    ) -> Self {
+        Self { sender, sleep, area, shape }
+    }
+
+    /// The protocol's end.
+    #[inline]
+    #[must_use]
+    pub fn sender(&self) -> &Sender<Slice<AtomicU64>> {
+        &self.sender
+    }
+
+    /// The protocol's end, to be driven without bytes.
+    #[inline]
+    pub fn sender_mut(&mut self) -> &mut Sender<Slice<AtomicU64>> {
+        &mut self.sender
+    }
+
+    /// Bytes that a task or a reply may have.
+    #[must_use]
+    pub fn payload_max(&self) -> usize {
+        self.shape.payload
+    }
+
+    /// Gives a task; false, and nothing done, when there is no worker, no slot is free or the task is too long.
+    #[inline]
+    pub fn give(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
+        // Without a grant a worker that was shut out may still read what it was given.
+        let may = self.sender.is_granted() && self.sender.room() > 0;
+        if !may || payload.len() > self.shape.payload {
+            return false;
+        }
+        let at = self.sender.slot(self.sender.next()) * self.shape.stride();
+        let part = &self.area[at / 8..][..self.shape.part() / 8];
+        part[0].store(u64::from(ids.app) << 32 | u64::from(ids.seq), Relaxed);
+        bytes::store(&part[HEAD / 8..], payload);
+        let (offset, len) = (at as u32, payload.len() as u32);
+        self.sender.send(Notice { offset, len, class: ids.class })
+    }
+
+    /// Takes new credits: the numbers of the tasks completed since the last call, in order. Wakes the worker
+    /// when it sleeps on a task.
+    ///
+    /// # Errors
+    /// When the worker's count can't be.
+    #[inline]
+    pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
+        let done = self.sender.collect()?;
+        if self.sender.outstanding() > 0 && park::is_asleep(&self.sleep[0]) {
+            park::wake(&self.sleep[0]);
+        }
+        Ok(done)
+    }
+
+    #[inline]
+    fn reply_part(&self, number: u64) -> &[AtomicU64] {
+        let at = self.sender.slot(number) * self.shape.stride() + self.shape.part();
+        &self.area[at / 8..][..self.shape.part() / 8]
+    }
+
+    /// What became of a completed task: ask before the next task is given.
+    #[inline]
+    #[must_use]
+    pub fn outcome(&self, number: u64) -> Outcome {
+        let part = self.reply_part(number);
+        let answered = part[0].load(Relaxed);
+        let word = part[1].load(Relaxed);
+        let (len, service_ns) = ((word >> 32) as u32, word as u32);
+        if answered != number {
+            return Outcome::Refused;
+        }
+        match len {
+            NO_REPLY => Outcome::Unanswered,
+            len if len as usize <= self.shape.payload => {
+                Outcome::Reply { len: len as usize, service_ns }
+            }
+            _ => Outcome::Refused,
+        }
+    }
+
+    /// Copies the first bytes of the reply to a completed task.
+    ///
+    /// # Panics
+    /// When more are asked for than a reply may have.
+    #[inline]
+    pub fn reply(&self, number: u64, into: &mut [u8]) {
+        bytes::load(&self.reply_part(number)[HEAD / 8..], into);
+    }
+
+    /// Tells the worker that no more tasks will come, also when it sleeps.
+    pub fn stop(&self) {
+        self.sender.stop();
+        self.wake();
+    }
+
+    /// Wakes the worker if it sleeps.
+    pub fn wake(&self) {
+        park::wake(&self.sleep[0]);
+    }
+}

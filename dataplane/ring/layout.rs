@@ -1,0 +1,177 @@
+//! Where everything lies in a worker region. Both ends compute it from the region's shape, which its header
+//! holds; places are offsets, never pointers.
+//!
+//! | section | words | written by |
+//! |---|---|---|
+//! | header | u64 x [`HEADER_WORDS`] | creator |
+//! | workers | u64 per channel: worker id, pool | creator |
+//! | per channel: control | u64: granted claim, first task, wishes | dispatcher |
+//! | per channel: claim | u64: claim, process | worker, when it comes and goes |
+//! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
+//! | per channel: credit | u64: tasks completed, time worked | worker |
+//! | per channel: slots | two u64 per slot: number, length; place, class | dispatcher |
+//! | per channel: area | per slot: ids and bytes of the task; number, length and bytes of the reply | both in turn |
+//!
+//! Sections start at multiples of [`ALIGN`], since neighbouring lines are fetched in pairs.
+
+use super::channel::SLOT_WORDS;
+use crate::state::region::ALIGN;
+
+/// u64 words of the header.
+pub const HEADER_WORDS: usize = 16;
+/// Bytes before a task's and before a reply's own: ids, or number and length.
+pub const HEAD: usize = 16;
+/// Bytes that a task's and a reply's part are a multiple of.
+const LINE: usize = 64;
+
+/// How much of everything there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Channels, one for each worker.
+    pub channels: usize,
+    /// Slots of each, a power of two.
+    pub slots: usize,
+    /// Bytes that a task or a reply may have.
+    pub payload: usize,
+}
+
+/// Most channels of a region.
+pub const CHANNELS_MAX: usize = 1024;
+/// Most slots of a channel.
+pub const SLOTS_MAX: usize = 1 << 14;
+/// Most bytes of a task or a reply.
+pub const PAYLOAD_MAX: usize = 1 << 16;
+
+impl Shape {
+    /// Within bounds, so that no sum overflows.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        (1..=CHANNELS_MAX).contains(&self.channels)
+            && (2..=SLOTS_MAX).contains(&self.slots)
+            && self.slots.is_power_of_two()
+            && (1..=PAYLOAD_MAX).contains(&self.payload)
+            && self.channels * self.slots * self.stride() <= u32::MAX as usize
+    }
+
+    /// Bytes of a task's part and of a reply's part, each.
+    #[must_use]
+    pub fn part(&self) -> usize {
+        (HEAD + self.payload).next_multiple_of(LINE)
+    }
+
+    /// Bytes from one task's part to the next one's.
+    #[must_use]
+    pub fn stride(&self) -> usize {
+        2 * self.part()
+    }
+}
+
+/// A channel's place.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelLayout {
+    /// Offset of the control line.
+    pub control: usize,
+    /// Offset of the claim line.
+    pub claim: usize,
+    /// Offset of the sleep word.
+    pub sleep: usize,
+    /// Offset of the line of credits.
+    pub credit: usize,
+    /// Offset of the slots.
+    pub slots: usize,
+    /// Offset of the area.
+    pub area: usize,
+}
+
+/// Offsets in bytes from the region's start.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Bytes of it all.
+    pub len: usize,
+    /// Offset of the workers' ids.
+    pub workers: usize,
+    first: usize,
+    channel: ChannelLayout,
+    channel_len: usize,
+}
+
+impl Layout {
+    /// The layout of a region of this shape, which must be possible.
+    #[must_use]
+    pub fn new(shape: &Shape) -> Self {
+        let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
+        let workers = round(8 * HEADER_WORDS);
+        let first = round(workers + 8 * shape.channels);
+        let slots = 4 * ALIGN;
+        let area = slots + round(8 * SLOT_WORDS * shape.slots);
+        let channel = ChannelLayout {
+            control: 0,
+            claim: ALIGN,
+            sleep: 2 * ALIGN,
+            credit: 3 * ALIGN,
+            slots,
+            area,
+        };
+        let channel_len = area + round(shape.slots * shape.stride());
+        Self { len: first + shape.channels * channel_len, workers, first, channel, channel_len }
+    }
+
+    /// The place of a channel.
+    #[must_use]
+    pub fn channel(&self, index: usize) -> ChannelLayout {
+        let start = self.first + index * self.channel_len;
+        let channel = self.channel;
+        ChannelLayout {
+            control: start + channel.control,
+            claim: start + channel.claim,
+            sleep: start + channel.sleep,
+            credit: start + channel.credit,
+            slots: start + channel.slots,
+            area: start + channel.area,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_disjoint_aligned_and_within() {
+        let shape = Shape { channels: 3, slots: 8, payload: 100 };
+        let layout = Layout::new(&shape);
+        let mut sections = vec![(0, 8 * HEADER_WORDS), (layout.workers, 24)];
+        for index in 0..3 {
+            let channel = layout.channel(index);
+            sections.push((channel.control, 64));
+            sections.push((channel.claim, 64));
+            sections.push((channel.sleep, 64));
+            sections.push((channel.credit, 64));
+            sections.push((channel.slots, 8 * SLOT_WORDS * 8));
+            sections.push((channel.area, 8 * shape.stride()));
+        }
+        sections.sort_unstable();
+        for pair in sections.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+            assert!(pair[1].0.is_multiple_of(ALIGN));
+        }
+        let last = sections[sections.len() - 1];
+        assert!(last.0 + last.1 <= layout.len);
+    }
+
+    #[test]
+    fn impossible_shapes_are_known() {
+        let possible = Shape { channels: 1, slots: 2, payload: 1 };
+        assert!(possible.is_possible());
+        let others = [
+            Shape { channels: 0, ..possible },
+            Shape { channels: usize::MAX, ..possible },
+            Shape { slots: 3, ..possible },
+            Shape { slots: 1 << 40, ..possible },
+            Shape { payload: 0, ..possible },
+            Shape { payload: usize::MAX, ..possible },
+            Shape { channels: CHANNELS_MAX, slots: SLOTS_MAX, payload: PAYLOAD_MAX },
+        ];
+        assert!(others.iter().all(|shape| !shape.is_possible()));
+    }
+}

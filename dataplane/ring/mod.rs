@@ -1,0 +1,35 @@
+//! Rings between a dispatcher core and its worker cores: one producer, one consumer, a cache line a transfer.
+//!
+//! A dispatcher gives tasks to a worker through 16-byte slots in which the notice (the task's number) and the
+//! place of its bytes lie side by side, so that the line that says "here is one" also says where. The worker
+//! writes nothing into slots. It answers with one line of its own that holds how many tasks it has
+//! completed since it came, and for how long it has worked: a credit for each task, and no
+//! acknowledgement of any single one. Both ends are in shared memory, of threads or of processes.
+//!
+//! Neither end believes the other. An index is masked on the reader's own count, lengths and offsets are
+//! checked on private copies, counts that run backwards or ahead are a [`Fault`], and a worker that
+//! is at fault is shut out until it attaches anew.
+//!
+//! - [`channel`]: the protocol, over any words, so that loom can try its orderings;
+//! - [`layout`]: where everything lies in a region;
+//! - [`bytes`]: tasks' and replies' bytes;
+//! - [`region`]: the region and its file, attaching, and who is alive;
+//! - [`park`]: a worker that sleeps, and its awakening;
+//! - [`host`] and [`guest`]: the dispatcher's and the worker's end, the protocol with its bytes.
+
+pub mod bytes;
+pub mod channel;
+pub mod guest;
+pub mod host;
+pub mod layout;
+pub mod park;
+pub mod region;
+
+pub use channel::{Fault, Notice, Receiver, Sender};
+pub use guest::Guest;
+pub use host::{Channel, Outcome, TaskIds};
+pub use layout::{Layout, Shape};
+pub use region::{Place, RegionError, WorkerRegion};
+
+#[cfg(test)]
+mod tests;

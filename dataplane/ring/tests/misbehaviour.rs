@@ -1,0 +1,171 @@
+//! Peers that write what they must not: refused, and nothing else harmed.
+
+use super::super::channel::{Word, Words, claim, control, credit};
+use super::super::host::NO_REPLY;
+use super::super::layout::HEAD;
+use super::*;
+use proptest::prelude::*;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn credits(region: &WorkerRegion) -> impl Fn(u64) + '_ {
+    let words = region.words(0);
+    move |count| words.credit[credit::DONE].store(count, Relaxed)
+}
+
+#[test]
+fn answers_to_tasks_never_given_are_a_fault() {
+    let (region, mut channel, mut guest) = joined(4, 16);
+    let credit = credits(&region);
+    credit(1);
+    assert_eq!(channel.collect(), Err(Fault::Beyond { given: 0, found: 1 }));
+    credit(0);
+    assert!(channel.give(ids(0), &[]));
+    assert_eq!(guest.take(), Ok(true));
+    echo(&mut guest);
+    assert_eq!(channel.collect(), Ok(0..1));
+    // A second answer to the same task.
+    credit(2);
+    assert_eq!(channel.collect(), Err(Fault::Beyond { given: 1, found: 2 }));
+    credit(u64::MAX);
+    assert!(matches!(channel.collect(), Err(Fault::Beyond { .. })));
+    credit(0);
+    assert_eq!(channel.collect(), Err(Fault::Backwards { before: 1, found: 0 }));
+    // The dispatcher's own account is as it was.
+    assert_eq!((channel.sender().outstanding(), channel.sender().next()), (0, 1));
+}
+
+#[test]
+fn an_answer_in_anothers_name_or_of_no_possible_length_is_refused() {
+    let (region, mut channel, mut guest) = joined(4, 16);
+    assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
+    assert_eq!(guest.take(), Ok(true));
+    echo(&mut guest);
+    // One answer, but credit for two tasks: answered twice, as it were.
+    credits(&region)(2);
+    assert_eq!(channel.collect(), Ok(0..2));
+    assert!(matches!(channel.outcome(0), Outcome::Reply { .. }));
+    assert_eq!(channel.outcome(1), Outcome::Refused);
+    let area = region.area(0);
+    let part = region.shape().part() / 8;
+    for len in [17, 1000, NO_REPLY - 1] {
+        area[part + 1].store(u64::from(len) << 32, Relaxed);
+        assert_eq!(channel.outcome(0), Outcome::Refused, "{len} bytes");
+    }
+    area[part + 1].store(16 << 32, Relaxed);
+    assert_eq!(channel.outcome(0), Outcome::Reply { len: 16, service_ns: 0 });
+}
+
+#[test]
+fn a_worker_that_writes_past_its_slot_spoils_its_own_replies_only() {
+    let places = [Place { id: 0, pool: 0 }, Place { id: 1, pool: 0 }];
+    let region = Arc::new(WorkerRegion::heap(&places, 2, 16).unwrap());
+    let mut channels = [region.channel(0), region.channel(1)];
+    let mut guests = [0, 1].map(|at| {
+        let mut guest = region.claim(at).unwrap().unwrap();
+        let sender = channels[at].sender_mut();
+        sender.grant(sender.claim());
+        guest.start();
+        guest
+    });
+    for channel in &mut channels {
+        assert!(channel.give(ids(0), b"a") && channel.give(ids(1), b"b"));
+    }
+    // Worker 0 answers its first task and fills everything that it can reach behind it.
+    assert_eq!(guests[0].take(), Ok(true));
+    echo(&mut guests[0]);
+    let area = region.area(0);
+    let behind = (region.shape().part() + HEAD) / 8;
+    area[behind..].iter().for_each(|word| Word::store(word, u64::MAX, Relaxed));
+    credits(&region)(2);
+    assert_eq!(channels[0].collect(), Ok(0..2));
+    assert_eq!(channels[0].outcome(0), Outcome::Reply { len: 1, service_ns: 40 });
+    assert_eq!(channels[0].outcome(1), Outcome::Refused);
+    for (number, byte) in [b"a", b"b"].into_iter().enumerate() {
+        assert_eq!(guests[1].take(), Ok(true));
+        assert_eq!(guests[1].payload(), byte);
+        echo(&mut guests[1]);
+        assert_eq!(channels[1].collect(), Ok(number as u64..number as u64 + 1));
+    }
+}
+
+#[test]
+fn a_notice_that_can_not_be_is_not_followed() {
+    let notices = [
+        Notice { offset: 1, len: 0, class: 0 },
+        Notice { offset: u32::MAX - 127, len: 0, class: 0 },
+        Notice { offset: 0, len: 17, class: 0 },
+        Notice { offset: 0, len: u32::MAX, class: 0 },
+    ];
+    for notice in notices {
+        let (_region, mut channel, mut guest) = joined(4, 16);
+        assert!(channel.sender_mut().send(notice));
+        assert_eq!(guest.take(), Err(guest::BadNotice), "{notice:?}");
+        assert!(!guest.has_task() && guest.payload().is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }) })]
+
+    /// Whatever a worker writes wherever it can, its dispatcher neither panics nor loses count.
+    #[test]
+    fn a_dispatcher_survives_any_worker(
+        steps in proptest::collection::vec((0..6_u8, any::<u64>(), any::<u16>()), 1..60),
+    ) {
+        let (region, mut channel, _guest) = joined(4, 16);
+        let words = region.words(0);
+        let area = region.area(0);
+        let mut reply = [0; 16];
+        let (mut given, mut done, mut lost) = (0_u64, 0_u64, 0_u64);
+        for (step, value, at) in steps {
+            match step {
+                0 => given += u64::from(channel.give(ids(0), &[1, 2, 3])),
+                1 => words.credit[credit::DONE].store(done.wrapping_add(value % 3), Relaxed),
+                2 => words.credit[usize::from(at) % 2].store(value, Relaxed),
+                3 => area[usize::from(at) % area.len()].store(value, Relaxed),
+                4 => words.claim[claim::CLAIM].store(value | claim::THERE, Relaxed),
+                _ => words.control[usize::from(at) % control::WORDS].store(value, Relaxed),
+            }
+            match channel.collect() {
+                Ok(numbers) => {
+                    done += numbers.end - numbers.start;
+                    for number in numbers {
+                        if let Outcome::Reply { len, .. } = channel.outcome(number) {
+                            channel.reply(number, &mut reply[..len]);
+                        }
+                    }
+                }
+                Err(_) => {
+                    let gone = channel.sender_mut().revoke();
+                    lost += gone.end - gone.start;
+                    done += gone.end - gone.start;
+                    let claim = channel.sender().claim();
+                    channel.sender_mut().grant(claim);
+                }
+            }
+            channel.sender_mut().worked_ns();
+            prop_assert_eq!(given, done + channel.sender().outstanding() as u64);
+            prop_assert!(lost <= given);
+        }
+    }
+
+    /// Whatever lies in the slots, a worker stays within its region.
+    #[test]
+    fn a_worker_survives_any_dispatcher(
+        words in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20),
+    ) {
+        let (region, _channel, mut guest) = joined(4, 16);
+        let shared: Words<_> = region.words(0);
+        for (first, second, right) in words {
+            let at = 2 * guest.receiver().slot(guest.receiver().next());
+            let tag = if right { guest.receiver().next() + 1 } else { first };
+            shared.slots[at + 1].store(second, Relaxed);
+            AtomicU64::store(&shared.slots[at], first << 32 | tag & 0xFFFF_FFFF, Relaxed);
+            if guest.take() == Ok(true) {
+                prop_assert!(guest.payload().len() <= 16);
+                echo(&mut guest);
+            }
+        }
+    }
+}

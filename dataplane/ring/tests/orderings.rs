@@ -1,0 +1,179 @@
+//! loom runs a few steps of the protocol in every order that the memory model allows.
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::thread;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::{self, Relaxed};
+
+use super::super::channel::{Notice, Receiver, Sender, Word, Words, claim, control, credit};
+
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+}
+
+/// Words that both threads have.
+#[derive(Clone)]
+struct Shared(Arc<Vec<AtomicU64>>);
+
+impl Shared {
+    fn new(len: usize) -> Self {
+        Self(Arc::new((0..len).map(|_| AtomicU64::new(0)).collect()))
+    }
+}
+
+impl Deref for Shared {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+fn words(slots: usize) -> Words<Shared> {
+    Words {
+        control: Shared::new(control::WORDS),
+        claim: Shared::new(claim::WORDS),
+        credit: Shared::new(credit::WORDS),
+        slots: Shared::new(2 * slots),
+    }
+}
+
+fn task(number: u64) -> Notice {
+    Notice { offset: 0, len: number as u32 + 10, class: number as u16 + 20 }
+}
+
+fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        thread::yield_now();
+    }
+}
+
+/// The bytes of tasks and replies, written and read as relaxed words, arrive with the notice and the credit;
+/// a slot is not used again before its task is completed.
+#[test]
+fn bytes_arrive_with_their_notice_and_replies_with_their_credit() {
+    loom::model(|| {
+        const TASKS: u64 = 3;
+        let words = words(2);
+        let (tasks, replies) = (Shared::new(2), Shared::new(2));
+        let mut sender = Sender::new(words.clone());
+        let mut receiver = Receiver::claim(words, 1);
+        sender.grant(sender.claim());
+        receiver.start();
+        let worker = {
+            let (tasks, replies) = (tasks.clone(), replies.clone());
+            thread::spawn(move || {
+                for number in 0..TASKS {
+                    let notice = wait(|| receiver.receive());
+                    assert_eq!(notice, task(number));
+                    let slot = receiver.slot(number);
+                    let bytes = tasks[slot].load(Relaxed);
+                    assert_eq!(bytes, 100 + number);
+                    replies[slot].store(bytes + 100, Relaxed);
+                    receiver.complete(1);
+                }
+            })
+        };
+        let mut answered = 0;
+        let mut collect = |sender: &mut Sender<Shared>| {
+            for number in sender.collect().expect("a worker without fault") {
+                assert_eq!(number, answered);
+                assert_eq!(replies[sender.slot(number)].load(Relaxed), 200 + number);
+                answered += 1;
+            }
+            answered
+        };
+        for number in 0..TASKS {
+            while sender.room() == 0 {
+                collect(&mut sender);
+                thread::yield_now();
+            }
+            tasks[sender.slot(number)].store(100 + number, Relaxed);
+            assert!(sender.send(task(number)));
+        }
+        wait(|| (collect(&mut sender) == TASKS).then_some(()));
+        worker.join().expect("the worker");
+    });
+}
+
+/// Whoever sees the first task of a burst sees the others.
+#[test]
+fn a_burst_is_seen_whole() {
+    loom::model(|| {
+        let words = words(4);
+        let mut sender = Sender::new(words.clone());
+        let mut receiver = Receiver::claim(words, 1);
+        sender.grant(sender.claim());
+        receiver.start();
+        let worker = thread::spawn(move || {
+            assert_eq!(wait(|| receiver.receive()), task(0));
+            assert_eq!(receiver.receive(), Some(task(1)));
+            assert_eq!(receiver.receive(), Some(task(2)));
+            receiver.complete(3);
+        });
+        assert_eq!(sender.send_burst(&[task(0), task(1), task(2)]), 3);
+        wait(|| (sender.collect().expect("no fault").end == 3).then_some(()));
+        worker.join().expect("the worker");
+    });
+}
+
+/// A worker that comes after another finds its start, and the dispatcher never takes the old count for its.
+#[test]
+fn a_second_worker_begins_where_the_first_ended() {
+    loom::model(|| {
+        let words = words(2);
+        let mut sender = Sender::new(words.clone());
+        let mut first = Receiver::claim(words.clone(), 1);
+        sender.grant(sender.claim());
+        first.start();
+        assert!(sender.send(task(0)) && sender.send(task(1)));
+        assert_eq!(first.receive(), Some(task(0)));
+        first.complete(5);
+        drop(first); // dies with one task completed and one not
+        let worker = thread::spawn(move || {
+            let mut second = Receiver::claim(words, 2);
+            wait(|| second.is_granted().then_some(()));
+            second.start();
+            assert_eq!(second.next(), 2);
+            assert_eq!(wait(|| second.receive()), task(2));
+            second.complete(1);
+        });
+        let before = sender.granted();
+        let claim = wait(|| Some(sender.claim()).filter(|&claim| claim != before));
+        assert_eq!(sender.collect(), Ok(0..1));
+        assert_eq!(sender.revoke(), 1..2);
+        sender.grant(claim);
+        assert!(sender.send(task(2)));
+        assert_eq!(wait(|| sender.collect().ok().filter(|done| !done.is_empty())), 2..3);
+        worker.join().expect("the worker");
+    });
+}
+
+/// Who sees the word to stop sees every task given before it.
+#[test]
+fn the_word_to_stop_overtakes_no_task() {
+    loom::model(|| {
+        let words = words(2);
+        let mut sender = Sender::new(words.clone());
+        let mut receiver = Receiver::claim(words, 1);
+        sender.grant(sender.claim());
+        receiver.start();
+        let worker = thread::spawn(move || {
+            wait(|| receiver.is_stopped().then_some(()));
+            assert_eq!(receiver.receive(), Some(task(0)));
+        });
+        assert!(sender.send(task(0)));
+        sender.stop();
+        worker.join().expect("the worker");
+    });
+}

@@ -1,0 +1,213 @@
+//! Workers at a dispatcher in the same process, over the heap and over a file.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use super::*;
+use crate::ring::{Channel, Outcome, Place};
+
+const PATIENT: Duration = Duration::from_secs(60);
+
+fn region(workers: u16) -> Arc<WorkerRegion> {
+    let places: Vec<_> = (0..workers).map(|id| Place { id, pool: id / 2 }).collect();
+    Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap())
+}
+
+/// Lets whoever comes in, as an agent does between two bursts.
+fn welcome(channel: &mut Channel) -> bool {
+    let sender = channel.sender_mut();
+    let claim = sender.claim();
+    if claim == sender.granted() {
+        return claim != 0;
+    }
+    sender.revoke();
+    sender.grant(claim);
+    claim != 0
+}
+
+fn join(region: &Arc<WorkerRegion>, channel: &mut Channel, options: &Options) -> Worker {
+    std::thread::scope(|scope| {
+        let joining = scope.spawn(|| Worker::join("here", region, options));
+        while !joining.is_finished() {
+            welcome(channel);
+            std::thread::yield_now();
+        }
+        joining.join().unwrap().unwrap()
+    })
+}
+
+fn ids(seq: u32) -> TaskIds {
+    TaskIds { app: 8, seq, class: 2 }
+}
+
+#[test]
+fn a_worker_polls_answers_and_drops_tasks() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &Options::default());
+    assert_eq!((worker.id(), worker.pool(), worker.payload_max()), (0, 0, 32));
+    assert!(worker.poll().is_none());
+    assert!((0..4).all(|seq| channel.give(ids(seq), &[seq as u8; 3])));
+    let task = worker.poll().unwrap();
+    assert_eq!((task.payload(), task.ids(), task.class()), (&[0; 3][..], ids(0), 2));
+    assert_eq!(task.yield_point(), Wish::TaskWaits);
+    task.reply(b"done").unwrap();
+    drop(worker.poll().unwrap());
+    let error = worker.poll().unwrap().reply(&[0; 33]).unwrap_err();
+    assert_eq!(error, TooLong { len: 33, most: 32 });
+    assert_eq!(worker.poll().unwrap().yield_point(), Wish::Nothing);
+    assert_eq!(channel.collect(), Ok(0..4));
+    assert!(matches!(channel.outcome(0), Outcome::Reply { len: 4, .. }));
+    assert!((1..4).all(|number| channel.outcome(number) == Outcome::Unanswered));
+}
+
+#[test]
+fn a_forgotten_task_is_taken_up_again_or_given_up() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &Options::default());
+    assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
+    std::mem::forget(worker.poll().unwrap());
+    assert_eq!(worker.resume().map(std::mem::forget), Some(()));
+    worker.resume().unwrap().reply(b"late").unwrap();
+    assert!(worker.resume().is_none());
+    std::mem::forget(worker.poll().unwrap());
+    assert!(worker.poll().is_none());
+    assert_eq!(channel.collect(), Ok(0..2));
+    assert!(matches!(channel.outcome(0), Outcome::Reply { len: 4, .. }));
+    assert_eq!(channel.outcome(1), Outcome::Unanswered);
+}
+
+#[test]
+fn a_task_whose_worker_panics_is_completed_without_an_answer() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &Options::default());
+    assert!(channel.give(ids(0), &[]));
+    let task = worker.poll().unwrap();
+    let panics = std::panic::AssertUnwindSafe(|| task.reply_with(|_, _| 33));
+    assert!(std::panic::catch_unwind(panics).is_err());
+    assert_eq!(channel.collect(), Ok(0..1));
+    assert_eq!(channel.outcome(0), Outcome::Unanswered);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_sleeping_worker_is_woken_by_a_task_and_by_the_end() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let options = Options { spin: Duration::ZERO, ..Options::default() };
+    let mut worker = join(&region, &mut channel, &options);
+    let waits = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let mut answered = 0;
+            loop {
+                waits.store(true, Release);
+                match worker.recv(PATIENT) {
+                    Ok(Some(task)) => task.reply(b"woken").unwrap(),
+                    Ok(None) => panic!("the patience is long"),
+                    Err(gone) => return (answered, gone),
+                }
+                answered += 1;
+            }
+        });
+        for seq in 0..20 {
+            while !waits.swap(false, Acquire) {
+                std::thread::yield_now();
+            }
+            assert!(channel.give(ids(seq), &[]));
+            while channel.collect().unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+        }
+        channel.stop();
+        assert_eq!(working.join().unwrap(), (20, Gone::Stopped));
+    });
+}
+
+#[test]
+fn waiting_ends_with_its_time() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let options = Options { spin: Duration::from_micros(10), ..Options::default() };
+    let mut worker = join(&region, &mut channel, &options);
+    for timeout in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(2)] {
+        assert!(worker.recv(timeout).unwrap().is_none());
+    }
+}
+
+#[test]
+fn tasks_given_before_the_end_are_still_taken() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &Options::default());
+    assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
+    channel.stop();
+    let task = worker.recv(PATIENT).unwrap().unwrap();
+    assert_eq!(task.yield_point(), Wish::Stop);
+    task.reply(&[]).unwrap();
+    worker.recv(PATIENT).unwrap().unwrap().reply(&[]).unwrap();
+    assert_eq!(worker.recv(PATIENT).unwrap_err(), Gone::Stopped);
+    assert_eq!(worker.check(), Err(Gone::Stopped));
+}
+
+#[test]
+fn a_worker_that_is_shut_out_is_told_and_may_come_back() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &Options::default());
+    assert!(channel.give(ids(0), &[]));
+    let task = worker.poll().unwrap();
+    assert_eq!(channel.sender_mut().revoke(), 0..1);
+    assert_eq!(task.yield_point(), Wish::Stop);
+    task.reply(b"too late").unwrap();
+    assert_eq!(worker.recv(PATIENT).unwrap_err(), Gone::ShutOut);
+    drop(worker);
+    let mut worker = join(&region, &mut channel, &Options::default());
+    assert!(channel.give(ids(1), b"again"));
+    assert_eq!(worker.poll().unwrap().payload(), b"again");
+}
+
+#[test]
+fn places_are_chosen_and_refused_by_name() {
+    let region = region(4);
+    let mut channels: Vec<_> = (0..4).map(|at| region.channel(at)).collect();
+    let hasty = Options { patience: Duration::from_millis(1), ..Options::default() };
+    let chosen = Options { worker: Some(2), ..hasty.clone() };
+    let refused = Worker::join("here", &region, &chosen).unwrap_err();
+    assert!(matches!(refused, AttachError::NotGranted { id: 2, .. }), "{refused}");
+    let patient = Options { patience: PATIENT, ..chosen.clone() };
+    let second = join(&region, &mut channels[2], &patient);
+    assert_eq!((second.id(), second.pool()), (2, 1));
+    assert!(matches!(Worker::join("here", &region, &chosen), Err(AttachError::Taken(_))));
+    let pool = Options { pool: Some(1), patience: PATIENT, ..Options::default() };
+    let third = join(&region, &mut channels[3], &pool);
+    assert_eq!(third.id(), 3);
+    let nobody = Options { worker: Some(9), pool: Some(4), ..Options::default() };
+    let error = Worker::join("here", &region, &nobody).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "agent `here` has no worker with id 9 in pool 4; it has [0, 1, 2, 3]"
+    );
+}
+
+#[cfg(not(miri))]
+#[test]
+fn an_agent_that_dies_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    let name = path.to_str().unwrap();
+    let missing = Worker::attach(name, &Options::default()).unwrap_err();
+    assert!(missing.to_string().contains("start the agent first"), "{missing}");
+    let places = [Place { id: 0, pool: 0 }];
+    let owner = Arc::new(WorkerRegion::create(&path, &places, 4, 32).unwrap());
+    let mut channel = owner.channel(0);
+    let attached = Arc::new(WorkerRegion::open(&path).unwrap());
+    let mut worker = join(&attached, &mut channel, &Options::default());
+    assert!(owner.has_worker(0));
+    drop(owner);
+    assert_eq!(worker.recv(PATIENT).unwrap_err(), Gone::AgentDied);
+    let error = Worker::join(name, &attached, &Options::default()).unwrap_err();
+    assert!(matches!(error, AttachError::NoAgent(_)), "{error}");
+}
