@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::assembly;
 use crate::config::Config;
 use crate::io::Port;
 use crate::io::dpdk::{
@@ -18,12 +19,11 @@ use crate::io::dpdk::{
 };
 use crate::io::dpdk::{PoolHandle, QueuePort};
 use crate::io::pcap::{CaptureError, Tap};
-use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::policy::stream_seed;
 use crate::role::{Command, Leaf, leaf::Timing};
-use crate::stage::network::{NetworkError, ServerSpec};
-use crate::stage::{Backlog, Connections, Network, PortAddress, Stages};
-use crate::state::table::{PoolSpec, Spec, WorkerSpec};
-use crate::state::{Counters, StateError, Table};
+use crate::stage::network::NetworkError;
+use crate::stage::{Network, Stages};
+use crate::state::{Counters, StateError};
 use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
 use crate::wire::ether::Mac;
 
@@ -100,10 +100,12 @@ pub fn run(
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
-    let seed = config.leaf.seed.unwrap_or_else(seed_of_the_moment);
-    let table = table(config, &eal, seed)?;
+    let seed = assembly::seed(config);
+    let table = assembly::table(config, eal.ticks_hz(), seed)?;
     let (devices, mut queues) = open_devices(config, &eal, &mbufs)?;
-    let network = Arc::new(network(config, &devices, &table)?);
+    let macs = config.ports.iter().zip(&devices);
+    let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
+    let network = Arc::new(assembly::network(config, macs, &table)?);
     log::info!(
         "leaf {} runs on {} cores with seed {seed}",
         config.leaf.id,
@@ -115,7 +117,7 @@ pub fn run(
     let started = Instant::now();
     for (index, &cpu) in config.leaf.cores.iter().enumerate() {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
-        let stages = stages(config, &eal, &network, &table, seed, index);
+        let stages = assembly::stages(config, eal.ticks_hz(), &network, &table, seed, index);
         let setup = CoreSetup {
             eal: eal.clone(),
             cpu,
@@ -153,49 +155,6 @@ fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     }
 }
 
-/// A seed for those who set none; it is logged and reported, so that the run can be repeated.
-fn seed_of_the_moment() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
-}
-
-fn table(config: &Config, eal: &Eal, seed: u64) -> Result<Table, StateError> {
-    let spec = spec(config, eal.ticks_hz(), seed);
-    match &config.leaf.state {
-        Some(path) => Table::create(path, &spec),
-        None => Ok(Table::heap(&spec)),
-    }
-}
-
-/// What the state file says of the configured node; members in the order of [`Network::new`].
-fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
-    let workers = |pool: u16| {
-        let servers = config.servers.iter().enumerate();
-        servers
-            .filter(|(_, server)| server.pool == pool)
-            .flat_map(|(at, server)| {
-                server.workers.iter().map(move |&id| WorkerSpec { id, server: at as u16 })
-            })
-            .collect()
-    };
-    Spec {
-        node: config.leaf.id,
-        cores: config.leaf.cores.len(),
-        servers: config.servers.iter().map(|server| server.ip.to_bits()).collect(),
-        pools: config
-            .pools
-            .iter()
-            .map(|pool| PoolSpec {
-                id: pool.id,
-                policy: pool.policy.to_string(),
-                workers: workers(pool.id),
-            })
-            .collect(),
-        ticks_hz,
-        seed,
-    }
-}
-
 type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
 
 fn open_devices(config: &Config, eal: &Eal, mbufs: &MbufPool) -> Result<Devices, DeviceError> {
@@ -216,61 +175,6 @@ fn open_devices(config: &Config, eal: &Eal, mbufs: &MbufPool) -> Result<Devices,
         queues.push(ports);
     }
     Ok((devices, queues))
-}
-
-fn network(config: &Config, devices: &[Device], table: &Table) -> Result<Network, NetworkError> {
-    let ports = config.ports.iter().zip(devices).map(|(port, device)| PortAddress {
-        mac: port.mac.unwrap_or(Mac(device.mac())),
-        ip: port.ip.to_bits(),
-        prefix: port.prefix,
-        side: port.side,
-        gateway: port.gateway.map(|gateway| gateway.to_bits()),
-    });
-    let servers: Vec<_> = config
-        .servers
-        .iter()
-        .map(|server| ServerSpec {
-            ip: server.ip.to_bits(),
-            mac: server.mac,
-            workers: server.workers.clone(),
-            pool: server.pool,
-        })
-        .collect();
-    let pools = config.pools.iter().map(|pool| pool.id).collect();
-    let neighbours = table.neighbours();
-    let port = config.leaf.udp_port;
-    let mut network = Network::new(port, ports.collect(), pools, &servers, &neighbours)?;
-    network.node = config.leaf.id;
-    Ok(network)
-}
-
-fn stages(
-    config: &Config,
-    eal: &Eal,
-    network: &Arc<Network>,
-    table: &Table,
-    seed: u64,
-    index: usize,
-) -> Stages {
-    let core = Core { index, count: config.leaf.cores.len() };
-    let dispatchers = config.pools.iter().enumerate().map(|(pool, entry)| {
-        let seed = stream_seed(seed, index, pool);
-        Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
-    });
-    let timeout = config.leaf.connection_timeout_ms.saturating_mul(eal.ticks_hz()) / 1000;
-    let connections = Connections::new(config.leaf.connections, timeout);
-    let neighbours = table.neighbours();
-    let mut stages = Stages::new(
-        Arc::clone(network),
-        neighbours,
-        dispatchers.collect(),
-        connections,
-        table.counters(index),
-    );
-    for (pool, entry) in config.pools.iter().enumerate() {
-        stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
-    }
-    stages
 }
 
 /// What a dispatcher thread takes with it.

@@ -1,8 +1,10 @@
 //! wedjat: a software leaf scheduler for microsecond tasks.
 #![deny(unsafe_code)]
 
+pub mod assembly;
 pub mod config;
 pub mod doctor;
+pub mod embed;
 pub mod io;
 #[cfg(feature = "dpdk")]
 pub mod launch;

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
+use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::ring::{FramePool, RingPort, pair};
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::role::{Leaf, leaf::Timing};
@@ -115,6 +116,20 @@ fn rig(policy: &str) -> Rig {
     Rig { leaf, far: [far_clients, far_workers], now: 1 }
 }
 
+/// The scheduler in another program.
+fn context(policy: &str) -> Context {
+    let text = format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\n\
+         [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n\
+         [[server]]\nip = '10.0.2.12'\nworkers = '14-17'\npool = {POOL}\n"
+    );
+    let options = Options { ticks_hz: 1_000_000_000, macs: &LEAF_MACS };
+    Scheduler::from_toml(&text, &options).unwrap().context(0).unwrap()
+}
+
 /// All kinds of packets: tasks, those of several packets, replies, ARP, and refused ones.
 fn packets() -> Vec<(usize, Vec<u8>)> {
     let mut packets = Vec::new();
@@ -159,6 +174,35 @@ impl Rig {
             }
         }
         calls
+    }
+}
+
+#[test]
+fn calls_of_the_library_allocate_nothing() {
+    let packets = packets();
+    for policy in ["horus", "racksched", "random", "jsq"] {
+        let (mut rewriting, mut deciding) = (context(policy), context(policy));
+        let mut verdicts = [Verdict::Consumed; 1];
+        let mut rewrites = [Rewrite::default(); 1];
+        let (mut question, mut seen) = ([0; arp::FRAME_LEN], 0);
+        for now in 0..20_000u64 {
+            let (port, packet) = &packets[now as usize % packets.len()];
+            let (mut first, mut second) = (packet.clone(), packet.clone());
+            let now = now * 100_000;
+            let before = CALLS.get();
+            rewriting.tick(now);
+            seen += usize::from(rewriting.question(now, &mut question).is_some());
+            rewriting.process(*port, now, &mut [&mut first[..]], &mut verdicts).unwrap();
+            if let Verdict::Hold { port, next_hop, .. } = verdicts[0] {
+                rewriting.resume(port, next_hop, &mut &mut first[..]);
+                rewriting.unsent(1);
+                rewriting.set_active(12, now % 2 == 0).unwrap();
+            }
+            let burst = &mut [&mut second[..]];
+            deciding.decide(*port, now, burst, &mut verdicts, &mut rewrites).unwrap();
+            assert_eq!(CALLS.get() - before, 0, "{policy}, {verdicts:?}");
+        }
+        assert!(seen > 3, "{policy}: neighbours are asked for: {seen}");
     }
 }
 

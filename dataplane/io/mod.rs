@@ -40,6 +40,27 @@ pub trait Buf: Sized {
     fn prefetch(&self) {}
 }
 
+/// Memory of somebody else's; nothing is freed.
+impl Buf for &mut [u8] {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+
+    fn resize(&mut self, len: usize) -> bool {
+        let fits = len <= self.len();
+        if fits {
+            *self = &mut std::mem::take(self)[..len];
+        }
+        fits
+    }
+}
+
 /// Up to [`BURST`] packets; a contiguous array of buffers.
 pub type Burst<B> = ArrayVec<B, BURST>;
 

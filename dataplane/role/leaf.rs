@@ -46,21 +46,21 @@ pub struct Timing {
 
 impl Timing {
     /// Between two looks at commands, neighbours and policies' clocks.
-    fn tick(self) -> u64 {
+    pub(crate) fn tick(self) -> u64 {
         (self.ticks_hz / 10_000).max(1)
     }
 
     /// Between two ARP questions for one neighbour.
-    fn ask(self) -> u64 {
+    pub(crate) fn ask(self) -> u64 {
         (self.ticks_hz / 5).max(1)
     }
 
     /// Between two rounds of questions for servers that have not answered.
-    fn servers(self) -> u64 {
+    pub(crate) fn servers(self) -> u64 {
         self.ticks_hz.max(1)
     }
 
-    fn to_ns(self, ticks: u64) -> u64 {
+    pub(crate) fn to_ns(self, ticks: u64) -> u64 {
         (u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks_hz.max(1))) as u64
     }
 }

@@ -1,6 +1,6 @@
 //! Roles: compositions of stages and ports.
 
 pub mod leaf;
-mod neighbourhood;
+pub(crate) mod neighbourhood;
 
 pub use leaf::{Command, Leaf};

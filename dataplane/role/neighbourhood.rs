@@ -80,10 +80,15 @@ impl<B> Neighbourhood<B> {
 
     /// Has a neighbour asked for, unless it is being asked for already; false when too many are.
     pub fn ask(&mut self, port: u8, slot: Slot, address: u32, now: u64) -> bool {
-        if self.questions.iter().any(|question| question.slot == slot) {
+        if self.asks(slot) {
             return true;
         }
         self.questions.try_push(Question { port, slot, address, asks: 0, due: now }).is_ok()
+    }
+
+    /// A neighbour is being asked for.
+    pub fn asks(&self, slot: Slot) -> bool {
+        self.questions.iter().any(|question| question.slot == slot)
     }
 
     /// The next question to be sent at `now`, if one is due.

@@ -7,6 +7,7 @@
 pub mod central;
 pub mod classify;
 pub mod connections;
+pub mod decide;
 mod lane;
 pub mod network;
 pub mod parse;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 pub use central::{Backlog, CentralQueue, Overflow};
 pub use connections::Connections;
+pub use decide::Rewrite;
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
 
@@ -135,14 +137,49 @@ impl Stages {
         // Taken out, so that stages can have both; an empty box allocates nothing.
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];
-        let kinds = parse::burst(&self.network, port, packets, parsed_burst);
-        if kinds.others {
-            classify::burst(self, port, packets, parsed_burst, verdicts);
-        }
-        schedule::burst(self, now, packets, parsed_burst, verdicts);
+        self.judge(port, now, packets, parsed_burst, verdicts);
         rewrite::burst(self, packets, parsed_burst, verdicts);
         self.count_drops(verdicts);
         self.packets = parsed;
+    }
+
+    /// As [`Stages::process`], but tasks and replies keep their bytes, and `rewrites` says what to change in
+    /// those that go on. ARP questions become answers all the same.
+    ///
+    /// # Panics
+    /// When there are more packets than verdicts, than rewrites or than [`BURST`].
+    pub fn decide<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        verdicts: &mut [Verdict],
+        rewrites: &mut [Rewrite],
+    ) {
+        let (verdicts, rewrites) = (&mut verdicts[..packets.len()], &mut rewrites[..packets.len()]);
+        let mut parsed = std::mem::take(&mut self.packets);
+        let parsed_burst = &mut parsed[..packets.len()];
+        self.judge(port, now, packets, parsed_burst, verdicts);
+        decide::burst(self, packets, parsed_burst, verdicts, rewrites);
+        self.count_drops(verdicts);
+        self.packets = parsed;
+    }
+
+    /// All stages but the last.
+    #[inline(always)]
+    fn judge<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        parsed: &mut [Packet],
+        verdicts: &mut [Verdict],
+    ) {
+        let kinds = parse::burst(&self.network, port, packets, parsed);
+        if kinds.others {
+            classify::burst(self, port, packets, parsed, verdicts);
+        }
+        schedule::burst(self, now, packets, parsed, verdicts);
     }
 
     fn count_drops(&self, verdicts: &[Verdict]) {

@@ -1,0 +1,125 @@
+//! From a checked configuration to a node's parts: its state, its network, and each core's stages.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::config::Config;
+use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::stage::network::{NetworkError, ServerSpec};
+use crate::stage::{Backlog, Connections, Network, PortAddress, Stages};
+use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::state::{StateError, Table};
+use crate::wire::ether::Mac;
+
+/// The configured seed; one of the moment for those who set none, to be reported so that the run can be repeated.
+#[must_use]
+pub fn seed(config: &Config) -> u64 {
+    config.leaf.seed.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
+    })
+}
+
+/// The node's state, in the configured file or in memory of this process.
+///
+/// # Errors
+/// When the file can't be had.
+pub fn table(config: &Config, ticks_hz: u64, seed: u64) -> Result<Table, StateError> {
+    let spec = spec(config, ticks_hz, seed);
+    match &config.leaf.state {
+        Some(path) => Table::create(path, &spec),
+        None => Ok(Table::heap(&spec)),
+    }
+}
+
+/// What the state file says of the configured node; members in the order of [`Network::new`].
+fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
+    let workers = |pool: u16| {
+        let servers = config.servers.iter().enumerate();
+        servers
+            .filter(|(_, server)| server.pool == pool)
+            .flat_map(|(at, server)| {
+                server.workers.iter().map(move |&id| WorkerSpec { id, server: at as u16 })
+            })
+            .collect()
+    };
+    Spec {
+        node: config.leaf.id,
+        cores: config.leaf.cores.len(),
+        servers: config.servers.iter().map(|server| server.ip.to_bits()).collect(),
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| PoolSpec {
+                id: pool.id,
+                policy: pool.policy.to_string(),
+                workers: workers(pool.id),
+            })
+            .collect(),
+        ticks_hz,
+        seed,
+    }
+}
+
+/// The network around the node; `macs` are its own addresses, one for each port.
+///
+/// # Errors
+/// When no port leads to a server.
+pub fn network(
+    config: &Config,
+    macs: impl IntoIterator<Item = Mac>,
+    table: &Table,
+) -> Result<Network, NetworkError> {
+    let ports = config.ports.iter().zip(macs).map(|(port, mac)| PortAddress {
+        mac,
+        ip: port.ip.to_bits(),
+        prefix: port.prefix,
+        side: port.side,
+        gateway: port.gateway.map(|gateway| gateway.to_bits()),
+    });
+    let servers: Vec<_> = config
+        .servers
+        .iter()
+        .map(|server| ServerSpec {
+            ip: server.ip.to_bits(),
+            mac: server.mac,
+            workers: server.workers.clone(),
+            pool: server.pool,
+        })
+        .collect();
+    let pools = config.pools.iter().map(|pool| pool.id).collect();
+    let port = config.leaf.udp_port;
+    let mut network = Network::new(port, ports.collect(), pools, &servers, &table.neighbours())?;
+    network.node = config.leaf.id;
+    Ok(network)
+}
+
+/// The stages of the core at `index`.
+#[must_use]
+pub fn stages(
+    config: &Config,
+    ticks_hz: u64,
+    network: &Arc<Network>,
+    table: &Table,
+    seed: u64,
+    index: usize,
+) -> Stages {
+    let core = Core { index, count: config.leaf.cores.len() };
+    let dispatchers = config.pools.iter().enumerate().map(|(pool, entry)| {
+        let seed = stream_seed(seed, index, pool);
+        Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
+    });
+    let timeout = config.leaf.connection_timeout_ms.saturating_mul(ticks_hz) / 1000;
+    let connections = Connections::new(config.leaf.connections, timeout);
+    let mut stages = Stages::new(
+        Arc::clone(network),
+        table.neighbours(),
+        dispatchers.collect(),
+        connections,
+        table.counters(index),
+    );
+    for (pool, entry) in config.pools.iter().enumerate() {
+        stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
+    }
+    stages
+}

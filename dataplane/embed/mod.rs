@@ -1,0 +1,184 @@
+//! The scheduler for other people's programs: bursts in, verdicts out, no ports, no clock, no threads.
+//!
+//! A [`Scheduler`] is made from a configuration, the same text that `wedjat leaf` takes; it hands out a [`Context`] for
+//! each of `leaf.cores`, and a context decides on bursts that its owner received. What only a leaf with its own ports
+//! needs is not looked at: `device` and `queue_slots` of a port, `mbufs`, and which CPUs `cores` names; only how many.
+//!
+//! After creation nothing here allocates, calls the system, prints, or ends the process.
+//!
+//! ```
+//! use wedjat::embed::{Options, Scheduler, Verdict};
+//!
+//! # let text = std::fs::read_to_string("examples/leaf.toml")?.replace("state = ", "# ");
+//! # let macs = ["02:00:00:00:00:01".parse()?, "02:00:00:00:00:02".parse()?];
+//! let mut scheduler = Scheduler::from_toml(&text, &Options { ticks_hz: 1_000_000_000, macs: &macs })?;
+//! let mut context = scheduler.context(0).ok_or("the configuration has one core")?;
+//! let mut frame = [0; 64]; // what a port received
+//! let mut verdicts = [Verdict::Consumed; 1];
+//! context.process(0, 1, &mut [&mut frame[..]], &mut verdicts)?;
+//! match verdicts[0] {
+//!     Verdict::Forward { port, worker } => println!("out of port {port}, to or from worker {worker}"),
+//!     Verdict::Drop(reason) => println!("dropped: {}", reason.name()),
+//!     other => println!("{other:?}"),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod context;
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use crate::reason::DropReason;
+pub use crate::stage::Rewrite;
+pub use context::{Context, Misuse, Question, Verdict};
+
+use crate::assembly;
+use crate::config::{Config, ConfigError};
+use crate::limits::UNRESOLVED_HELD_MAX;
+use crate::policy::Dispatcher;
+use crate::stage::{Network, Stages};
+use crate::stage::network::NetworkError;
+use crate::state::{Counters, StateError, Table};
+use crate::stats::Totals;
+use crate::wire::ether::Mac;
+
+/// Packets with verdict [`Verdict::Hold`] that one context lets its owner hold at once.
+pub const HELD_MAX: usize = UNRESOLVED_HELD_MAX;
+
+/// What the configuration does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Ticks a second of the clock whose readings the calls get as `now`.
+    pub ticks_hz: u64,
+    /// MAC addresses of the ports, in order, for those to which the configuration gives none.
+    pub macs: &'a [Mac],
+}
+
+/// Why there is no scheduler.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedError {
+    /// The configuration has faults.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No state.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A port without a MAC address.
+    #[error(
+        "port {0}: no MAC address; set `mac` in its [[port]], or give its device's with the options"
+    )]
+    Mac(usize),
+    /// A policy that lets tasks wait.
+    #[error(
+        "pool {pool}: found policy `{policy}`, which lets tasks wait in a central queue, and the library keeps none; \
+         allowed: a policy without one"
+    )]
+    CentralQueue {
+        /// The pool's id.
+        pool: u16,
+        /// Its policy.
+        policy: String,
+    },
+    /// A clock that stands.
+    #[error("ticks_hz: found 0; allowed: the ticks a second of the clock that `now` is read from")]
+    Ticks,
+}
+
+/// A node without ports.
+#[derive(Debug)]
+pub struct Scheduler {
+    network: Arc<Network>,
+    contexts: Vec<Option<Context>>,
+    counters: Vec<Counters>,
+    seed: u64,
+    /// Keeps the state file's lock, and says in the file that the node runs.
+    _table: Table,
+}
+
+impl Scheduler {
+    /// A scheduler from a configuration's text.
+    ///
+    /// # Errors
+    /// All faults of the text, or what else is missing.
+    pub fn from_toml(text: &str, options: &Options<'_>) -> Result<Self, EmbedError> {
+        Self::new(&Config::parse(Path::new("configuration"), text)?, options)
+    }
+
+    /// A scheduler from a checked configuration.
+    ///
+    /// # Errors
+    /// When the state file can't be had, or a port has no MAC address.
+    pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
+        let ticks_hz = options.ticks_hz;
+        if ticks_hz == 0 {
+            return Err(EmbedError::Ticks);
+        }
+        let macs = macs(config, options.macs)?;
+        let seed = assembly::seed(config);
+        let table = assembly::table(config, ticks_hz, seed)?;
+        let network = Arc::new(assembly::network(config, macs, &table)?);
+        let cores = 0..config.leaf.cores.len();
+        let context = |core| {
+            let stages = assembly::stages(config, ticks_hz, &network, &table, seed, core);
+            no_central_queue(config, &stages)?;
+            Ok(Some(Context::new(stages, ticks_hz)))
+        };
+        Ok(Self {
+            contexts: cores.clone().map(context).collect::<Result<_, EmbedError>>()?,
+            counters: cores.map(|core| table.counters(core)).collect(),
+            network,
+            seed,
+            _table: table,
+        })
+    }
+
+    /// How many contexts there are: as many as the configuration has cores.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// The context of a core, once; it may be sent to the thread that is to use it.
+    pub fn context(&mut self, core: usize) -> Option<Context> {
+        self.contexts.get_mut(core)?.take()
+    }
+
+    /// How many ports there are.
+    #[must_use]
+    pub fn ports(&self) -> usize {
+        self.network.ports().len()
+    }
+
+    /// What all contexts have counted so far; any thread may ask at any time.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals::read(&self.counters)
+    }
+
+    /// The seed that all random streams follow from.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// A task that waits would have to wait at the caller's, who would have to offer it again in order.
+fn no_central_queue(config: &Config, stages: &Stages) -> Result<(), EmbedError> {
+    let holds = |pool: &usize| stages.dispatcher(*pool).is_some_and(Dispatcher::holds);
+    match (0..config.pools.len()).find(holds).map(|pool| &config.pools[pool]) {
+        Some(pool) => {
+            let policy = pool.policy.to_string();
+            Err(EmbedError::CentralQueue { pool: pool.id, policy })
+        }
+        None => Ok(()),
+    }
+}
+
+fn macs(config: &Config, given: &[Mac]) -> Result<Vec<Mac>, EmbedError> {
+    let ports = config.ports.iter().enumerate();
+    ports.map(|(at, port)| port.mac.or(given.get(at).copied()).ok_or(EmbedError::Mac(at))).collect()
+}

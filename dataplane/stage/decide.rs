@@ -1,0 +1,113 @@
+//! What [`rewrite`](super::rewrite) would write, as values, for callers that keep the bytes to themselves.
+
+use super::network::{Network, Side, Way};
+use super::parse::{Kind, Packet};
+use super::{Stages, Verdict};
+use crate::io::Buf;
+use crate::reason::DropReason;
+use crate::state::Neighbours;
+use crate::wire::ether::{self, Mac};
+use crate::wire::ipv4;
+use crate::wire::task::{Header, NO_MEMBER};
+
+/// The values of a packet that goes on. Its time to live becomes one less besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The Ethernet header's destination; zero for a packet to be held.
+    pub dst_mac: Mac,
+    /// The Ethernet header's source.
+    pub src_mac: Mac,
+    /// The IPv4 header's source.
+    pub src: u32,
+    /// The IPv4 header's destination.
+    pub dst: u32,
+    /// Offset of the UDP header in the frame; the task header starts eight bytes later.
+    pub udp_at: u16,
+    /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
+    pub worker: u16,
+    /// For a task's header: `qlen` is 1 when this is set, 0 otherwise.
+    pub idle: bool,
+    /// The packet belongs to a task; a reply's header stays as it is.
+    pub task: bool,
+}
+
+/// Says where tasks and replies go.
+pub fn burst<B: Buf>(
+    stages: &Stages,
+    packets: &[B],
+    parsed: &[Packet],
+    verdicts: &mut [Verdict],
+    rewrites: &mut [Rewrite],
+) {
+    let (network, neighbours) = (&*stages.network, &stages.neighbours);
+    let places = verdicts.iter_mut().zip(rewrites);
+    for ((packet, parsed), (verdict, rewrite)) in packets.iter().zip(parsed).zip(places) {
+        *rewrite = Rewrite::default();
+        match parsed.kind {
+            Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
+                *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, rewrite);
+            }
+            Kind::Reply => {
+                *verdict = towards_client(network, neighbours, packet.bytes(), parsed, rewrite);
+            }
+            Kind::Arp | Kind::Refused(_) => {}
+        }
+    }
+}
+
+fn towards_worker(
+    network: &Network,
+    neighbours: &Neighbours,
+    frame: &[u8],
+    parsed: &Packet,
+    rewrite: &mut Rewrite,
+) -> Verdict {
+    let target = network.target(usize::from(parsed.chosen.0), parsed.chosen.1);
+    *rewrite = Rewrite {
+        src: ipv4::src(&frame[ether::LEN..]),
+        dst: u32::from_be_bytes(target.ip),
+        udp_at: parsed.at,
+        worker: u16::from_be_bytes(target.id),
+        idle: parsed.idle,
+        task: true,
+        ..Rewrite::default()
+    };
+    out(neighbours, &target.way, rewrite)
+}
+
+fn towards_client(
+    network: &Network,
+    neighbours: &Neighbours,
+    frame: &[u8],
+    parsed: &Packet,
+    rewrite: &mut Rewrite,
+) -> Verdict {
+    let client = ipv4::dst(&frame[ether::LEN..]);
+    let Some((port, next_hop)) = network.route(client, Side::has_clients) else {
+        return Verdict::Drop(DropReason::NoRoute);
+    };
+    let Some(slot) = neighbours.insert(port, next_hop) else {
+        return Verdict::Drop(DropReason::NeighbourUnresolved);
+    };
+    let own = network.port(port);
+    *rewrite = Rewrite {
+        src: own.ip,
+        dst: client,
+        udp_at: parsed.at,
+        worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
+        ..Rewrite::default()
+    };
+    out(neighbours, &Way { mac: own.mac, port: port as u8, slot }, rewrite)
+}
+
+fn out(neighbours: &Neighbours, way: &Way, rewrite: &mut Rewrite) -> Verdict {
+    let &Way { mac: own, port, slot } = way;
+    rewrite.src_mac = own;
+    match neighbours.mac(slot) {
+        Some(mac) => {
+            rewrite.dst_mac = mac;
+            Verdict::Forward { port }
+        }
+        None => Verdict::Hold { port, slot },
+    }
+}

@@ -1,0 +1,399 @@
+//! The scheduler in another program: the leaf's decisions and bytes, a ledger that balances, and calls that can't be.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use wedjat::assembly;
+use wedjat::config::Config;
+use wedjat::embed::{Context, DropReason, HELD_MAX, Misuse, Options, Rewrite, Scheduler, Verdict};
+use wedjat::io::Buf;
+use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::limits::BURST;
+use wedjat::role::{Leaf, leaf::Timing};
+use wedjat::state::Counter;
+use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::checksum::Sum;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::{ipv4, udp};
+
+use frames::*;
+
+const TICKS_HZ: u64 = 1_000_000_000;
+const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+
+/// Two ports, two servers; the second server's MAC address is left to ARP.
+fn text(policy: &str) -> String {
+    format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\n\
+         [[server]]\nip = '10.0.2.11'\nmac = '{SERVER_MAC}'\nworkers = '10-13'\npool = {POOL}\n\
+         [[server]]\nip = '10.0.2.12'\nworkers = '14-17'\npool = {POOL}\n",
+        LEAF_MACS[1]
+    )
+}
+
+fn scheduler(policy: &str) -> Scheduler {
+    let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+    Scheduler::from_toml(&text(policy), &options).unwrap()
+}
+
+fn context(policy: &str) -> Context {
+    scheduler(policy).context(0).unwrap()
+}
+
+/// The same numbers every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+fn who_is(target: u32, to: Mac) -> Vec<u8> {
+    let mut frame = vec![0; arp::FRAME_LEN];
+    let question = arp::Packet::request(CLIENT_MAC, CLIENT, target);
+    question.emit(&mut frame, to);
+    frame
+}
+
+/// What server 1 says to a question of the leaf's.
+fn here_is_server(server: usize) -> Vec<u8> {
+    let answer = arp::Packet {
+        operation: Operation::Reply,
+        sender_mac: Mac([2, 0, 0, 0, 2, 12]),
+        sender: SERVERS[server],
+        target_mac: LEAF_MACS[1],
+        target: 0x0A00_0201,
+    };
+    let mut frame = vec![0; arp::FRAME_LEN];
+    answer.emit(&mut frame, LEAF_MACS[1]);
+    frame
+}
+
+/// A packet of any kind and the port it comes to; a quarter of them damaged.
+fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
+    let header = Header {
+        extended: dice.below(3) == 0,
+        more: dice.below(6) == 0,
+        ..Header::new_task(POOL, seq % 40)
+    };
+    let (port, mut packet) = match dice.below(10) {
+        0..5 => (0, task(header)),
+        5 => (0, task(Header { code: Code::TaskContinuation, ..header })),
+        6..9 => (1, reply(FIRST_WORKER + dice.below(8) as u16, dice.below(3) as u16, LEAF_MACS[1])),
+        _ => (0, who_is(if dice.below(2) == 0 { LEAF_CLIENTS } else { 9 }, Mac::BROADCAST)),
+    };
+    match dice.below(12) {
+        0 => {
+            let at = dice.below(packet.len());
+            packet[at] ^= 1 << dice.below(8);
+        }
+        1 => packet.truncate(dice.below(packet.len() + 1)),
+        2 => packet.resize(packet.len() + dice.below(20), 0xEE),
+        _ => {}
+    }
+    (port, packet)
+}
+
+/// Bursts of either port.
+fn bursts(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
+    let mut dice = Dice(seed);
+    let mut bursts =
+        vec![(0, vec![who_is(LEAF_CLIENTS, Mac::BROADCAST)]), (1, vec![here_is_server(1)])];
+    for seq in 0..count {
+        let len = 1 + dice.below(BURST);
+        let mut burst = (seq % 2, Vec::new());
+        while burst.1.len() < len {
+            let (port, packet) = any_packet(&mut dice, seq as u16);
+            if port == burst.0 {
+                burst.1.push(packet);
+            }
+        }
+        bursts.push(burst);
+    }
+    bursts
+}
+
+fn process(context: &mut Context, port: usize, now: u64, burst: &mut [Vec<u8>]) -> Vec<Verdict> {
+    let mut verdicts = [Verdict::Consumed; BURST];
+    let mut slices: Vec<&mut [u8]> = burst.iter_mut().map(|packet| &mut packet[..]).collect();
+    context.process(port, now, &mut slices, &mut verdicts).unwrap();
+    assert!(context.counters().balances(), "{verdicts:?}");
+    verdicts[..burst.len()].to_vec()
+}
+
+/// What goes out of each port: what passes in order, then answers.
+fn sent(port: usize, burst: &[Vec<u8>], verdicts: &[Verdict]) -> [Vec<Vec<u8>>; 2] {
+    let mut out = [vec![], vec![]];
+    for (packet, verdict) in burst.iter().zip(verdicts) {
+        if let Verdict::Forward { port, .. } = verdict {
+            out[usize::from(*port)].push(packet.clone());
+        }
+    }
+    let answers = burst.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Answer);
+    out[port].extend(answers.map(|(packet, _)| packet.clone()));
+    out
+}
+
+/// A leaf with the same configuration over ports in memory.
+fn leaf(policy: &str) -> (Leaf<RingPort, FramePool>, [RingPort; 2]) {
+    let config = Config::parse(Path::new("text"), &text(policy)).unwrap();
+    let table = assembly::table(&config, TICKS_HZ, 7).unwrap();
+    let network = Arc::new(assembly::network(&config, LEAF_MACS, &table).unwrap());
+    let stages = assembly::stages(&config, TICKS_HZ, &network, &table, 7, 0);
+    let pool = FramePool::new(4096, 256);
+    let ((near_clients, far_clients), (near_workers, far_workers)) =
+        (pair(256, &pool), pair(256, &pool));
+    let ports = vec![near_clients, near_workers];
+    let timing = Timing { ticks_hz: TICKS_HZ };
+    (
+        Leaf::new(stages, ports, pool, Arc::new(ArrayQueue::new(1)), timing),
+        [far_clients, far_workers],
+    )
+}
+
+fn next(port: &mut RingPort) -> Option<Vec<u8>> {
+    port.receive().map(|frame| frame.bytes().to_vec())
+}
+
+#[test]
+fn it_sends_the_bytes_that_the_leaf_sends() {
+    for policy in ["horus", "racksched", "random", "round-robin", "jsq"] {
+        let (mut leaf, mut far) = leaf(policy);
+        let mut context = context(policy);
+        leaf.poll(1); // asks for the second server
+        far.iter_mut().for_each(|port| while port.receive().is_some() {});
+        let mut forwarded = 0;
+        for (at, (port, mut burst)) in bursts(3, 400).into_iter().enumerate() {
+            let now = 2 + at as u64;
+            assert!(burst.iter().all(|packet| far[port].send(packet)));
+            leaf.poll(now);
+            let verdicts = process(&mut context, port, now, &mut burst);
+            let expected = sent(port, &burst, &verdicts);
+            for (far, expected) in far.iter_mut().zip(&expected) {
+                for packet in expected {
+                    assert_eq!(next(far).as_ref(), Some(packet), "{policy}, burst {at}");
+                    forwarded += 1;
+                }
+                assert_eq!(next(far), None, "{policy}, burst {at}");
+            }
+        }
+        assert!(forwarded > 3_000, "{policy}: {forwarded}");
+        let ours = context.counters();
+        for counter in [Counter::Scheduled, Counter::Replies, Counter::Consumed] {
+            assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
+        }
+        assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
+    }
+}
+
+/// Writes what `decide` says into a packet, checksums anew.
+fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
+    ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
+    let at = usize::from(rewrite.udp_at);
+    let (head, segment) = frame.split_at_mut(at);
+    let ip = &mut head[ether::LEN..];
+    ip[12..16].copy_from_slice(&rewrite.src.to_be_bytes());
+    ip[16..20].copy_from_slice(&rewrite.dst.to_be_bytes());
+    ip[8] -= 1;
+    ip[10..12].fill(0);
+    let sum = Sum::default().bytes(ip).checksum();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    if rewrite.task {
+        segment[udp::LEN + 5..][..2].copy_from_slice(&rewrite.worker.to_be_bytes());
+        segment[udp::LEN + 7..][..2].copy_from_slice(&u16::from(rewrite.idle).to_be_bytes());
+    }
+    if segment[6..8] != [0, 0] {
+        segment[6..8].fill(0);
+        let len = u16::from_be_bytes([segment[4], segment[5]]);
+        let pseudo = Sum::default().bytes(&ip[12..20]).number(u16::from(ipv4::UDP)).number(len);
+        let sum = pseudo.bytes(&segment[..usize::from(len)]).checksum();
+        let sum = if sum == 0 { u16::MAX } else { sum };
+        segment[6..8].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+#[test]
+fn deciding_and_rewriting_agree() {
+    for policy in ["horus", "random", "jsq"] {
+        let (mut rewriting, mut deciding) = (context(policy), context(policy));
+        let mut went = 0;
+        for (at, (port, burst)) in bursts(5, 400).into_iter().enumerate() {
+            let (now, mut processed, mut decided) = (1 + at as u64, burst.clone(), burst.clone());
+            let expected = process(&mut rewriting, port, now, &mut processed);
+            let mut verdicts = [Verdict::Consumed; BURST];
+            let mut rewrites = [Rewrite::default(); BURST];
+            let mut slices: Vec<&mut [u8]> =
+                decided.iter_mut().map(|packet| &mut packet[..]).collect();
+            deciding.decide(port, now, &mut slices, &mut verdicts, &mut rewrites).unwrap();
+            assert_eq!(verdicts[..burst.len()], expected, "{policy}, burst {at}");
+            for (place, verdict) in expected.iter().enumerate() {
+                let untouched = decided[place] == burst[place];
+                match verdict {
+                    Verdict::Forward { worker, .. } | Verdict::Hold { worker, .. } => {
+                        assert!(untouched, "{policy}, burst {at}");
+                        assert_eq!(rewrites[place].worker, *worker);
+                        apply(&rewrites[place], &mut decided[place]);
+                        went += 1;
+                    }
+                    Verdict::Answer => {}
+                    Verdict::Consumed | Verdict::Drop(_) => assert!(untouched),
+                }
+                assert_eq!(decided[place], processed[place], "{policy}, burst {at}: {verdict:?}");
+            }
+            assert!(deciding.counters().balances());
+        }
+        assert!(went > 3_000, "{policy}: {went}");
+    }
+}
+
+#[test]
+fn a_packet_is_held_until_its_next_hop_answers() {
+    let mut context = context("round-robin");
+    let mut burst: Vec<_> = (0..8).map(|seq| task(Header::new_task(POOL, seq))).collect();
+    let verdicts = process(&mut context, 0, 1, &mut burst);
+    let held = |verdict: &Verdict| matches!(verdict, Verdict::Hold { port: 1, next_hop, .. } if *next_hop == SERVERS[1]);
+    assert_eq!(verdicts.iter().filter(|verdict| held(verdict)).count(), 4, "{verdicts:?}");
+    let mut frame = [0; arp::FRAME_LEN];
+    let question = context.question(2, &mut frame).unwrap();
+    assert_eq!((question.port, question.len), (1, arp::FRAME_LEN));
+    let asked = arp::Packet::parse(&frame).unwrap();
+    assert_eq!((asked.operation, asked.target), (Operation::Request, SERVERS[1]));
+    assert_eq!(context.question(2, &mut frame), None, "asked once");
+    let at = verdicts.iter().position(held).unwrap();
+    assert!(held(&context.resume(1, SERVERS[1], &mut &mut burst[at][..])));
+    assert_eq!(context.counters().read(Counter::Held), 4);
+
+    assert_eq!(process(&mut context, 1, 3, &mut [here_is_server(1)]), [Verdict::Consumed]);
+    for (packet, verdict) in burst.iter_mut().zip(&verdicts).filter(|(_, verdict)| held(verdict)) {
+        let Verdict::Hold { port, worker, next_hop } = *verdict else { unreachable!() };
+        let resumed = context.resume(port, next_hop, &mut &mut packet[..]);
+        assert_eq!(resumed, Verdict::Forward { port, worker });
+        assert_eq!(ether::dst(packet), Mac([2, 0, 0, 0, 2, 12]));
+    }
+    let counters = context.counters();
+    assert_eq!((counters.read(Counter::Held), counters.read(Counter::TxPackets)), (0, 8));
+    assert!(counters.balances());
+    assert_eq!(context.question(4, &mut frame), None);
+}
+
+#[test]
+fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
+    let mut context = context("round-robin");
+    let (mut held, mut refused) = (0, 0);
+    for now in 0..20 {
+        let mut burst: Vec<_> = (0..32).map(|seq| task(Header::new_task(POOL, seq))).collect();
+        for verdict in process(&mut context, 0, now, &mut burst) {
+            match verdict {
+                Verdict::Hold { .. } => held += 1,
+                Verdict::Drop(reason) => {
+                    assert_eq!(reason, DropReason::NeighbourQueueFull);
+                    refused += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!((held, refused), (HELD_MAX, 320 - HELD_MAX));
+    let mut frame = [0; arp::FRAME_LEN];
+    let mut questions = 0;
+    for now in (20..900_000_000).step_by(1_000_000) {
+        context.tick(now);
+        questions += usize::from(context.question(now, &mut frame).is_some());
+    }
+    assert_eq!(questions, 3);
+    let mut packet = task(Header::new_task(POOL, 0));
+    let gone = context.resume(1, SERVERS[1], &mut &mut packet[..]);
+    assert_eq!(gone, Verdict::Drop(DropReason::NeighbourUnresolved));
+    assert_eq!(context.abandon(), Verdict::Drop(DropReason::Shutdown));
+    assert_eq!(context.counters().read(Counter::Held), HELD_MAX as u64 - 2);
+    assert!(context.counters().balances());
+}
+
+#[test]
+fn calls_that_cannot_be_do_nothing() {
+    let mut context = context("horus");
+    let mut packets = vec![task(Header::new_task(POOL, 1)); BURST + 1];
+    let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(|packet| &mut packet[..]).collect();
+    let mut verdicts = [Verdict::Consumed; BURST + 1];
+    let mut rewrites = [Rewrite::default(); BURST + 1];
+    assert_eq!(context.process(0, 1, &mut slices, &mut verdicts), Err(Misuse::Burst));
+    assert_eq!(context.process(2, 1, &mut slices[..1], &mut verdicts), Err(Misuse::Port));
+    assert_eq!(context.process(0, 1, &mut slices[..2], &mut verdicts[..1]), Err(Misuse::Verdicts));
+    let refused = context.decide(0, 1, &mut slices, &mut verdicts, &mut rewrites);
+    assert_eq!(refused, Err(Misuse::Burst));
+    let refused = context.decide(0, 1, &mut slices[..2], &mut verdicts, &mut rewrites[..1]);
+    assert_eq!(refused, Err(Misuse::Verdicts));
+    assert_eq!(context.set_active(9, false), Err(Misuse::Worker));
+    assert_eq!(context.set_active(u16::MAX, false), Err(Misuse::Worker));
+    let none: &mut [&mut [u8]] = &mut [];
+    assert_eq!(context.process(0, 1, none, &mut []), Ok(()));
+    assert_eq!(context.counters().read(Counter::RxPackets), 0);
+    assert!(packets.iter().all(|packet| *packet == task(Header::new_task(POOL, 1))));
+    let nobody = context.resume(200, 1, &mut &mut packets[0][..]);
+    assert_eq!(nobody, Verdict::Drop(DropReason::NeighbourUnresolved));
+}
+
+#[test]
+fn packets_of_any_length_are_taken() {
+    let mut context = context("horus");
+    let whole = task(Header::new_task(POOL, 1));
+    for len in 0..whole.len() {
+        let verdicts = process(&mut context, 0, 1, &mut [whole[..len].to_vec()]);
+        assert!(matches!(verdicts[0], Verdict::Drop(_)), "{len}: {verdicts:?}");
+    }
+    assert!(!matches!(process(&mut context, 0, 1, &mut [whole])[0], Verdict::Drop(_)));
+}
+
+#[test]
+fn workers_leave_and_return_and_the_unsent_is_counted() {
+    let mut context = context("random");
+    for worker in (10..18).filter(|worker| *worker != 12) {
+        context.set_active(worker, false).unwrap();
+    }
+    let mut burst: Vec<_> = (0..32).map(|seq| task(Header::new_task(POOL, seq))).collect();
+    let verdicts = process(&mut context, 0, 1, &mut burst);
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Forward { port: 1, worker: 12 }));
+    context.unsent(5);
+    context.unsent(100);
+    assert_eq!(context.counters().dropped(DropReason::TxFull), 32, "no more than was sent");
+    assert!(context.counters().balances());
+    context.set_active(12, false).unwrap();
+    let mut burst = [task(Header::new_task(POOL, 1))];
+    assert_eq!(process(&mut context, 0, 2, &mut burst), [Verdict::Drop(DropReason::NoMember)]);
+    context.set_active(13, true).unwrap();
+    let mut burst = [task(Header::new_task(POOL, 1))];
+    let only = [Verdict::Forward { port: 1, worker: 13 }];
+    assert_eq!(process(&mut context, 0, 3, &mut burst), only);
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let create = |text: &str, options| match Scheduler::from_toml(text, &options) {
+        Ok(_) => panic!("accepted"),
+        Err(error) => error.to_string(),
+    };
+    let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+    let no_macs = create(&text("horus"), Options { macs: &[], ..options });
+    assert!(no_macs.contains("port 0") && no_macs.contains("mac"), "{no_macs}");
+    let stands = create(&text("horus"), Options { ticks_hz: 0, ..options });
+    assert!(stands.contains("ticks_hz"), "{stands}");
+    let fault = create(&text("fastest"), options);
+    assert!(fault.contains("configuration:17: `pool.policy`: found"), "{fault}");
+    let waits = create(&text("cfcfs"), options);
+    assert!(waits.contains("pool 7: found policy `cfcfs"), "{waits}");
+    let mut scheduler = scheduler("horus");
+    assert_eq!((scheduler.cores(), scheduler.ports(), scheduler.seed()), (1, 2, 7));
+    assert!(scheduler.context(1).is_none());
+    assert!(scheduler.context(0).is_some());
+    assert!(scheduler.context(0).is_none(), "once");
+}
