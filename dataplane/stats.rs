@@ -49,6 +49,12 @@ impl Totals {
         self.drops.iter().sum()
     }
 
+    /// Packets dropped for `reason`.
+    #[must_use]
+    pub fn dropped_for(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
     /// Packets dropped, by reason; reasons that never occurred are left out.
     #[must_use]
     pub fn drops(&self) -> BTreeMap<&'static str, u64> {

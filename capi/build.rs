@@ -1,0 +1,44 @@
+//! Makes `wedjat.h` from the sources, and gives the shared library its soname.
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// In the order in which the header shall have them.
+const SOURCES: [&str; 5] =
+    ["src/code.rs", "src/types.rs", "src/handle.rs", "src/create.rs", "src/calls.rs"];
+/// Its enum is C's as well; its functions are not.
+const REASONS: &str = "../dataplane/reason.rs";
+
+fn main() {
+    for source in SOURCES.iter().chain(&[REASONS, "cbindgen.toml"]) {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    // The number changes when callers must be compiled anew; `WEDJAT_ABI` in src/code.rs is the same.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libwedjat.so.0");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    // target/PROFILE/build/PACKAGE/out: what installs and what tests look for the header beside the libraries.
+    let folder =
+        out.ancestors().nth(3).map_or_else(|| out.clone(), |profile| profile.join("include"));
+    if let Err(message) = header(&folder, &out.join("reason.rs")) {
+        println!("cargo::error={message}");
+    }
+}
+
+fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
+    let text = fs::read_to_string(REASONS).map_err(|error| format!("{REASONS}: {error}"))?;
+    let (types, _) = text.split_once("\nimpl ").ok_or(format!("{REASONS}: has no `impl`"))?;
+    write(reasons, types)?;
+    let config = cbindgen::Config::from_file("cbindgen.toml")?;
+    let builder = cbindgen::Builder::new().with_config(config).with_src(reasons);
+    let builder = SOURCES.iter().fold(builder, |builder, source| builder.with_src(source));
+    let bindings = builder.generate().map_err(|error| format!("wedjat.h: {error}"))?;
+    let mut header = Vec::new();
+    bindings.write(&mut header);
+    write(&folder.join("wedjat.h"), &header)
+}
+
+fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {
+    let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+    folder
+        .and_then(|()| fs::write(path, content))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,277 @@
+//! What a context does: bursts, and what stands around them. Nothing here allocates, calls the system or waits.
+
+use wedjat::embed;
+use wedjat::limits::BURST;
+use wedjat::reason::DropReason;
+use wedjat::state::Counter;
+use wedjat::wire::arp;
+
+use crate::code::*;
+use crate::handle::{Context, Scheduler, with_context, with_scheduler};
+use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD};
+
+/// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks; rewrites those that go on and
+/// puts a verdict for each into `verdicts`. Returns `count`, or a code, and then nothing has been touched.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// `packets` and `verdicts` are null or arrays of `count`; each packet's bytes are this call's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_process(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    port: u32,
+    now: u64,
+    packets: *mut Packet,
+    count: u32,
+    verdicts: *mut Verdict,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        // SAFETY: the caller vouches for arrays of `count`.
+        let packets = unsafe { burst(packets, count)? };
+        check(verdicts)?;
+        let decided = context.process_each(port as usize, now, packets, |at, verdict| {
+            // SAFETY: the array is aligned and has a place for each packet.
+            unsafe { verdicts.add(at).write(verdict.into()) };
+        });
+        decided.map_err(of_misuse)?;
+        Ok(count as i32)
+    })
+}
+
+/// As wedjat_process(), but leaves the bytes of tasks and replies alone: `rewrites` gets what to write into those that go
+/// on. ARP questions become answers all the same.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`; each packet's bytes are this call's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_decide(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    port: u32,
+    now: u64,
+    packets: *mut Packet,
+    count: u32,
+    verdicts: *mut Verdict,
+    rewrites: *mut Rewrite,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        // SAFETY: the caller vouches for arrays of `count`.
+        let packets = unsafe { burst(packets, count)? };
+        check(verdicts)?;
+        check(rewrites)?;
+        let mut decided = [embed::Verdict::Consumed; BURST];
+        let mut values = [embed::Rewrite::default(); BURST];
+        context
+            .decide(port as usize, now, packets, &mut decided, &mut values)
+            .map_err(of_misuse)?;
+        for (at, (verdict, values)) in decided.iter().zip(&values).take(packets.len()).enumerate() {
+            // SAFETY: the arrays are aligned and have a place for each packet.
+            unsafe {
+                verdicts.add(at).write((*verdict).into());
+                rewrites.add(at).write((*values).into());
+            }
+        }
+        Ok(count as i32)
+    })
+}
+
+/// The caller's packets, none of them null.
+#[inline(always)]
+unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet], i32> {
+    check(packets)?;
+    if count > WEDJAT_BURST {
+        return Err(WEDJAT_ERROR_BURST);
+    }
+    // SAFETY: not null and aligned; the caller vouches for the length.
+    let packets = unsafe { std::slice::from_raw_parts_mut(packets, count as usize) };
+    // Without stopping early, so that the compiler compares several at once.
+    let null = packets.iter().fold(false, |null, packet| null | packet.data.is_null());
+    if null { Err(WEDJAT_ERROR_NULL) } else { Ok(packets) }
+}
+
+#[inline(always)]
+fn check<T>(pointer: *const T) -> Result<(), i32> {
+    if pointer.is_null() {
+        return Err(WEDJAT_ERROR_NULL);
+    }
+    if !pointer.is_aligned() {
+        return Err(WEDJAT_ERROR_ALIGNMENT);
+    }
+    Ok(())
+}
+
+/// Looks after a packet whose verdict was WEDJAT_HOLD: the verdict becomes WEDJAT_FORWARD, and the packet's Ethernet
+/// addresses are written, once the next hop is known; WEDJAT_DROP once it has been asked for in vain. Returns 0 or a code.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// `packet` and `verdict` are null or lead to one; the packet's bytes are this call's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_resume(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    packet: *mut Packet,
+    verdict: *mut Verdict,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        // SAFETY: the caller vouches for one packet.
+        let packet = unsafe { &mut burst(packet, 1)?[0] };
+        // SAFETY: the caller vouches for one verdict.
+        let verdict = unsafe { held(verdict)? };
+        let next_hop = u32::from_be(verdict.next_hop);
+        *verdict = context.resume(verdict.port, next_hop, packet).into();
+        Ok(0)
+    })
+}
+
+/// Gives up a packet whose verdict was WEDJAT_HOLD, because its owner stops: the verdict becomes WEDJAT_DROP. Returns 0 or
+/// a code.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// `verdict` is null or leads to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_abandon(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    verdict: *mut Verdict,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        // SAFETY: the caller vouches for one verdict.
+        let verdict = unsafe { held(verdict)? };
+        *verdict = context.abandon().into();
+        Ok(0)
+    })
+}
+
+unsafe fn held<'a>(verdict: *mut Verdict) -> Result<&'a mut Verdict, i32> {
+    check(verdict)?;
+    // SAFETY: not null and aligned; the caller vouches for the rest.
+    let verdict = unsafe { &mut *verdict };
+    if verdict.action == WEDJAT_HOLD { Ok(verdict) } else { Err(WEDJAT_ERROR_VERDICT) }
+}
+
+/// Tells of `count` packets whose verdict was WEDJAT_FORWARD and which the port did not take: they count as dropped.
+/// Returns 0 or a code.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// `scheduler` comes from wedjat_create(); `context` is never followed before it is found to be one of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_unsent(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    count: u32,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        context.unsent(u64::from(count));
+        Ok(0)
+    })
+}
+
+/// Does what need not be done at every burst; to be called at every turn of the loop, it knows itself when something is
+/// due. Returns 0 or a code.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// As wedjat_unsent().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_tick(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    now: u64,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        context.tick(now);
+        Ok(0)
+    })
+}
+
+/// Writes the next ARP question that is due into `frame`, of `size` bytes, at least WEDJAT_QUESTION_SIZE, and the port to
+/// send it out of into `*port`. Returns its length; 0 when none is due; or a code. To be called after wedjat_tick() until
+/// it returns 0.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// `frame` is null or has `size` bytes; `port` is null or leads to a byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_question(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    now: u64,
+    frame: *mut u8,
+    size: usize,
+    port: *mut u8,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        check(frame)?;
+        check(port)?;
+        if size < arp::FRAME_LEN {
+            return Err(WEDJAT_ERROR_ROOM);
+        }
+        // SAFETY: there are at least so many bytes.
+        let frame = unsafe { &mut *frame.cast::<[u8; arp::FRAME_LEN]>() };
+        let Some(question) = context.question(now, frame) else {
+            return Ok(0);
+        };
+        // SAFETY: not null; the caller vouches for the rest.
+        unsafe { port.write(question.port) };
+        Ok(question.len as i32)
+    })
+}
+
+/// Lets a worker get tasks from this context, `active` not 0, or no longer. Each context has to be told. Returns 0 or a
+/// code.
+///
+/// The thread that uses the context.
+///
+/// # Safety
+/// As wedjat_unsent().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_set_active(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    worker: u16,
+    active: i32,
+) -> i32 {
+    with_context(scheduler, context, |context| {
+        context.set_active(worker, active != 0).map_err(of_misuse)?;
+        Ok(0)
+    })
+}
+
+/// Puts what all contexts have counted so far into the `room` places at `values`, in the order of wedjat_counter_name().
+/// Returns how many there are, also when there is room for fewer; or a code.
+///
+/// Any thread, at any time.
+///
+/// # Safety
+/// `values` is null or an array of `room`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_counters(
+    scheduler: *const Scheduler,
+    values: *mut u64,
+    room: usize,
+) -> i32 {
+    with_scheduler(scheduler, |scheduler, body| {
+        check(values)?;
+        let totals = body.scheduler.totals();
+        let counts = Counter::ALL.into_iter().map(|counter| totals.count(counter));
+        let drops = DropReason::ALL.into_iter().map(|reason| totals.dropped_for(reason));
+        let all = counts.chain(drops).chain([scheduler.bad_calls()]);
+        for (at, value) in all.take(room).enumerate() {
+            // SAFETY: aligned, and `at` is below `room`.
+            unsafe { values.add(at).write(value) };
+        }
+        Ok((Counter::ALL.len() + DropReason::COUNT + 1) as i32)
+    })
+}

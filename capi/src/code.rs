@@ -1,0 +1,179 @@
+//! Codes that functions return, names of numbers, and the library's version.
+
+use std::ffi::{CStr, c_char};
+
+use wedjat::embed::Misuse;
+use wedjat::reason::DropReason;
+use wedjat::state::Counter;
+
+/// The interface's version; raised when programs must be compiled anew.
+pub const WEDJAT_ABI: u32 = 0;
+/// Packets in one call at most.
+pub const WEDJAT_BURST: u32 = 32;
+/// Packets that a context lets its owner hold at once.
+pub const WEDJAT_HELD_MAX: u32 = 256;
+/// Bytes of an ARP question.
+pub const WEDJAT_QUESTION_SIZE: u32 = 42;
+/// The worker of a verdict that concerns none.
+pub const WEDJAT_NO_WORKER: u16 = 0x7FFF;
+
+/// A pointer is null that must not be.
+pub const WEDJAT_ERROR_NULL: i32 = -1;
+/// No scheduler lies there, or it has been freed.
+pub const WEDJAT_ERROR_HANDLE: i32 = -2;
+/// The context is not one of this scheduler's, or wedjat_context() has not given it out.
+pub const WEDJAT_ERROR_CONTEXT: i32 = -3;
+/// Another call uses the context at this moment; a scheduler with such a context can't be freed.
+pub const WEDJAT_ERROR_BUSY: i32 = -4;
+/// More than WEDJAT_BURST packets.
+pub const WEDJAT_ERROR_BURST: i32 = -5;
+/// No such port.
+pub const WEDJAT_ERROR_PORT: i32 = -6;
+/// No such worker.
+pub const WEDJAT_ERROR_WORKER: i32 = -7;
+/// An array does not begin where its type asks for.
+pub const WEDJAT_ERROR_ALIGNMENT: i32 = -8;
+/// The configuration is refused; the detail says why.
+pub const WEDJAT_ERROR_CONFIG: i32 = -9;
+/// The options' size is not one that this library knows.
+pub const WEDJAT_ERROR_OPTIONS: i32 = -10;
+/// The core's context has been given out already, or there is no such core.
+pub const WEDJAT_ERROR_CORE: i32 = -11;
+/// The caller's buffer is too small.
+pub const WEDJAT_ERROR_ROOM: i32 = -12;
+/// The verdict is not WEDJAT_HOLD: its packet is not held, or no longer.
+pub const WEDJAT_ERROR_VERDICT: i32 = -13;
+/// A defect of the library; the context takes no more calls.
+pub const WEDJAT_ERROR_DEFECT: i32 = -14;
+
+const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);
+const _: () = assert!(WEDJAT_HELD_MAX as usize == wedjat::embed::HELD_MAX);
+const _: () = assert!(WEDJAT_QUESTION_SIZE as usize == wedjat::wire::arp::FRAME_LEN);
+const _: () = assert!(WEDJAT_NO_WORKER == wedjat::wire::task::NO_MEMBER);
+
+/// The code of a call that the scheduler refuses.
+pub(crate) fn of_misuse(misuse: Misuse) -> i32 {
+    match misuse {
+        Misuse::Port => WEDJAT_ERROR_PORT,
+        Misuse::Burst => WEDJAT_ERROR_BURST,
+        Misuse::Verdicts => WEDJAT_ERROR_ROOM,
+        Misuse::Worker => WEDJAT_ERROR_WORKER,
+    }
+}
+
+fn message(code: i32) -> &'static CStr {
+    match code {
+        0.. => c"no error",
+        WEDJAT_ERROR_NULL => c"a pointer is null that must not be",
+        WEDJAT_ERROR_HANDLE => c"no scheduler lies there, or it has been freed",
+        WEDJAT_ERROR_CONTEXT => c"the context is not one that this scheduler has given out",
+        WEDJAT_ERROR_BUSY => c"the context is in use by another call: one thread at a time",
+        WEDJAT_ERROR_BURST => c"more than WEDJAT_BURST packets: give them in several calls",
+        WEDJAT_ERROR_PORT => c"no such port: the configuration has fewer",
+        WEDJAT_ERROR_WORKER => c"no such worker: the configuration has no server with that id",
+        WEDJAT_ERROR_ALIGNMENT => c"an array is not aligned as its type asks for",
+        WEDJAT_ERROR_CONFIG => c"the configuration is refused: see the detail",
+        WEDJAT_ERROR_OPTIONS => {
+            c"options.size is not sizeof(struct wedjat_options) of this library's header"
+        }
+        WEDJAT_ERROR_CORE => {
+            c"no such core in leaf.cores, or its context has been given out already"
+        }
+        WEDJAT_ERROR_ROOM => c"the buffer is too small",
+        WEDJAT_ERROR_VERDICT => {
+            c"the verdict is not WEDJAT_HOLD: its packet is not held, or no longer"
+        }
+        WEDJAT_ERROR_DEFECT => {
+            c"a defect of the library: please report it; the context takes no more calls"
+        }
+        _ => c"not a code of this library",
+    }
+}
+
+/// A code's meaning in English. Any thread; the text is static.
+#[unsafe(no_mangle)]
+pub extern "C" fn wedjat_error_message(code: i32) -> *const c_char {
+    message(code).as_ptr()
+}
+
+/// The library's version as text. Any thread; the text is static.
+#[unsafe(no_mangle)]
+pub extern "C" fn wedjat_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+/// The interface's version of the library that is loaded, to be compared with WEDJAT_ABI. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn wedjat_abi_version() -> u32 {
+    WEDJAT_ABI
+}
+
+/// The name of a drop reason, null for a number that is none. Any thread; the text is static.
+#[unsafe(no_mangle)]
+pub extern "C" fn wedjat_reason_name(reason: u16) -> *const c_char {
+    REASONS.get(usize::from(reason)).map_or(std::ptr::null(), |name| name.as_ptr().cast())
+}
+
+/// The name of the counter that wedjat_counters() puts at this index, null behind the last. Any thread; the text is
+/// static.
+#[unsafe(no_mangle)]
+pub extern "C" fn wedjat_counter_name(index: usize) -> *const c_char {
+    let own = [&BAD_CALLS];
+    let name = COUNTERS.iter().chain(&REASONS).chain(own).nth(index);
+    name.map_or(std::ptr::null(), |name| name.as_ptr().cast())
+}
+
+/// A name with the zero that C wants behind it.
+type Name = [u8; 32];
+
+const BAD_CALLS: Name = name("bad_calls");
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => c"unknown",
+    };
+
+const fn name(text: &str) -> Name {
+    let mut name = [0; 32];
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    assert!(bytes.len() < name.len());
+    while at < bytes.len() {
+        name[at] = bytes[at];
+        at += 1;
+    }
+    name
+}
+
+static REASONS: [Name; DropReason::COUNT] = {
+    let mut names = [[0; 32]; DropReason::COUNT];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = name(DropReason::ALL[at].name());
+        at += 1;
+    }
+    names
+};
+
+static COUNTERS: [Name; Counter::ALL.len()] = {
+    let mut names = [[0; 32]; Counter::ALL.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = name(Counter::ALL[at].name());
+        at += 1;
+    }
+    names
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_message_of_its_own() {
+        let mut messages: Vec<_> = (WEDJAT_ERROR_DEFECT - 1..=0).map(message).collect();
+        messages.sort_unstable();
+        messages.dedup();
+        assert_eq!(messages.len(), 16);
+        assert_eq!(message(5), message(0));
+    }
+}

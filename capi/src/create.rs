@@ -1,0 +1,173 @@
+//! Begin and end of a scheduler: the only functions that use the allocator, and may read the system's clock and files.
+
+use std::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use wedjat::embed;
+use wedjat::wire::ether::Mac;
+
+use crate::code::*;
+use crate::handle::{Context, Scheduler, with_scheduler};
+use crate::types::Options;
+
+/// Makes a scheduler from a configuration, the text that `wedjat leaf` takes, of `length` bytes. Allocates all memory that
+/// it will ever use, and opens the state file if the configuration names one.
+///
+/// Returns 0 and puts the scheduler into `*scheduler`; or a code, null, and into the `detail_size` bytes at `detail`, which
+/// may be null, a text that says what to mend, cut to fit and ended by a zero.
+///
+/// Any thread; several at a time make schedulers of their own.
+///
+/// # Safety
+/// Pointers that are not null must lead to memory of the sizes given, or of their type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_create(
+    config: *const c_char,
+    length: usize,
+    options: *const Options,
+    scheduler: *mut *mut Scheduler,
+    detail: *mut c_char,
+    detail_size: usize,
+) -> i32 {
+    if scheduler.is_null() {
+        return WEDJAT_ERROR_NULL;
+    }
+    if !scheduler.is_aligned() || (!options.is_null() && !options.is_aligned()) {
+        return WEDJAT_ERROR_ALIGNMENT;
+    }
+    let make = || {
+        hush();
+        // SAFETY: the caller vouches for the memory.
+        unsafe { create(config, length, options) }
+    };
+    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+        std::mem::forget(panic); // its destructor may panic, too
+        Err((WEDJAT_ERROR_DEFECT, String::new()))
+    });
+    let (code, made, text) = match made {
+        Ok(made) => (0, made, String::new()),
+        Err((code, text)) => (code, std::ptr::null_mut(), text),
+    };
+    // SAFETY: not null, aligned, and the caller vouches for the rest.
+    unsafe {
+        scheduler.write(made);
+        tell(&text, detail, detail_size);
+    }
+    code
+}
+
+/// A library prints nothing, so a defect's text must not go to standard error; its code is what is left of it.
+fn hush() {
+    #[cfg(not(test))]
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+unsafe fn create(
+    config: *const c_char,
+    length: usize,
+    options: *const Options,
+) -> Result<*mut Scheduler, (i32, String)> {
+    let plain = |code| (code, String::new());
+    if config.is_null() || options.is_null() {
+        return Err(plain(WEDJAT_ERROR_NULL));
+    }
+    // SAFETY: `size` comes first in every version of the options.
+    if unsafe { (&raw const (*options).size).read() } != size_of::<Options>() {
+        return Err(plain(WEDJAT_ERROR_OPTIONS));
+    }
+    // SAFETY: of the size of the type, as the caller says.
+    let options = unsafe { &*options };
+    if options.macs.is_null() && options.macs_count > 0 {
+        return Err(plain(WEDJAT_ERROR_NULL));
+    }
+    let macs = if options.macs_count == 0 {
+        &[]
+    } else {
+        // SAFETY: the caller vouches for six bytes an address; arrays of bytes need no alignment.
+        unsafe { std::slice::from_raw_parts(options.macs.cast::<[u8; 6]>(), options.macs_count) }
+    };
+    let macs: Vec<_> = macs.iter().copied().map(Mac).collect();
+    // SAFETY: the caller vouches for the length.
+    let text = unsafe { std::slice::from_raw_parts(config.cast::<u8>(), length) };
+    let refuse = |text: String| (WEDJAT_ERROR_CONFIG, text);
+    let text = str::from_utf8(text).map_err(|error| refuse(format!("configuration: {error}")))?;
+    let options = embed::Options { ticks_hz: options.ticks_hz, macs: &macs };
+    let scheduler = embed::Scheduler::from_toml(text, &options);
+    scheduler.map(Scheduler::leak).map_err(|error| refuse(error.to_string()))
+}
+
+/// Writes a text for C, cut to fit.
+unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
+    if to.is_null() || size == 0 {
+        return;
+    }
+    let mut len = text.len().min(size - 1);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    // SAFETY: the caller vouches for `size` bytes, of which the text takes fewer.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, len);
+        to.add(len).write(0);
+    }
+}
+
+/// Ends a scheduler and its contexts, and gives their memory back. Refused while a context is in a call; no thread may
+/// begin one meanwhile. A second call for the same scheduler returns WEDJAT_ERROR_HANDLE.
+///
+/// Any thread.
+///
+/// # Safety
+/// `scheduler` is null or comes from wedjat_create().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_free(scheduler: *mut Scheduler) -> i32 {
+    crate::handle::end(scheduler)
+}
+
+/// How many contexts the scheduler has: as many as its configuration has cores. Or a code.
+///
+/// Any thread.
+///
+/// # Safety
+/// `scheduler` is null or comes from wedjat_create().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_cores(scheduler: *const Scheduler) -> i32 {
+    with_scheduler(scheduler, |_, body| Ok(body.scheduler.cores() as i32))
+}
+
+/// How many ports the configuration has. Or a code.
+///
+/// Any thread.
+///
+/// # Safety
+/// `scheduler` is null or comes from wedjat_create().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
+    with_scheduler(scheduler, |_, body| Ok(body.scheduler.ports() as i32))
+}
+
+/// Gives out a core's context, once. It lives as long as the scheduler. Returns 0 or a code.
+///
+/// Any thread; the context may then be used by another, by one at a time.
+///
+/// # Safety
+/// `scheduler` is null or comes from wedjat_create(); `context` is null or leads to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_context(
+    scheduler: *mut Scheduler,
+    core: u32,
+    context: *mut *mut Context,
+) -> i32 {
+    with_scheduler(scheduler, |_, body| {
+        if context.is_null() {
+            return Err(WEDJAT_ERROR_NULL);
+        }
+        if !context.is_aligned() {
+            return Err(WEDJAT_ERROR_ALIGNMENT);
+        }
+        let given = body.give(core as usize)?;
+        // SAFETY: checked above; the caller vouches for the rest.
+        unsafe { context.write(given) };
+        Ok(0)
+    })
+}

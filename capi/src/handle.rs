@@ -1,0 +1,270 @@
+//! What the pointers stand for, and who may use it when.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64};
+
+use wedjat::embed;
+
+use crate::code::*;
+
+const LIVE: u64 = u64::from_le_bytes(*b"wedjat-S");
+const FREED: u64 = u64::from_le_bytes(*b"wedjat-F");
+
+/// Not given out yet.
+const KEPT: u8 = 0;
+/// Between two calls.
+const IDLE: u8 = 1;
+/// In a call, or about to be freed.
+const BUSY: u8 = 2;
+/// A call panicked: what it left behind is unknown.
+const BROKEN: u8 = 3;
+
+/// A scheduler. Made by wedjat_create(), ended by wedjat_free().
+///
+/// The few bytes of this head are never given back, so that calls with a scheduler that was freed find out.
+#[derive(Debug)]
+pub struct Scheduler {
+    magic: AtomicU64,
+    bad_calls: AtomicU64,
+    body: AtomicPtr<Body>,
+}
+
+/// What a scheduler's head leads to.
+#[derive(Debug)]
+pub struct Body {
+    pub scheduler: embed::Scheduler,
+    contexts: Box<[Context]>,
+}
+
+/// One core's part of a scheduler; wedjat_context() gives it out. Used by one thread at a time.
+#[derive(Debug)]
+#[repr(align(128))] // two lines: no core's flag on a line that another core's prefetcher takes
+pub struct Context {
+    state: AtomicU8,
+    context: UnsafeCell<embed::Context>,
+}
+
+// SAFETY: the cell is touched by the call alone that has changed `state` from IDLE to BUSY.
+unsafe impl Sync for Context {}
+
+/// The scheduler at `pointer`.
+#[inline(always)]
+pub fn live<'a>(pointer: *const Scheduler) -> Result<&'a Scheduler, i32> {
+    if pointer.is_null() {
+        return Err(WEDJAT_ERROR_NULL);
+    }
+    if !pointer.is_aligned() {
+        return Err(WEDJAT_ERROR_HANDLE);
+    }
+    // SAFETY: the caller vouches that wedjat_create() made it; heads stay, so a freed one may be read.
+    let scheduler = unsafe { &*pointer };
+    if scheduler.magic.load(Acquire) == LIVE { Ok(scheduler) } else { Err(WEDJAT_ERROR_HANDLE) }
+}
+
+/// Ends the scheduler at `pointer`.
+pub fn end(pointer: *const Scheduler) -> i32 {
+    let scheduler = match live(pointer) {
+        Ok(scheduler) => scheduler,
+        Err(code) => return code,
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| scheduler.free()));
+    match outcome {
+        Ok(result) => result.unwrap_or_else(|code| scheduler.refuse(code)),
+        Err(panic) => {
+            std::mem::forget(panic); // its destructor may panic, too
+            WEDJAT_ERROR_DEFECT
+        }
+    }
+}
+
+/// Calls for the scheduler as a whole.
+pub fn with_scheduler(
+    scheduler: *const Scheduler,
+    call: impl FnOnce(&Scheduler, &Body) -> Result<i32, i32>,
+) -> i32 {
+    let scheduler = match live(scheduler) {
+        Ok(scheduler) => scheduler,
+        Err(code) => return code,
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(scheduler, scheduler.body())));
+    match outcome {
+        Ok(result) => result.unwrap_or_else(|code| scheduler.refuse(code)),
+        Err(panic) => {
+            std::mem::forget(panic); // its destructor may panic, too
+            WEDJAT_ERROR_DEFECT
+        }
+    }
+}
+
+/// Calls for one context: for the time of `call` it is this thread's alone.
+#[inline(always)]
+pub fn with_context(
+    scheduler: *const Scheduler,
+    context: *const Context,
+    call: impl FnOnce(&mut embed::Context) -> Result<i32, i32>,
+) -> i32 {
+    let scheduler = match live(scheduler) {
+        Ok(scheduler) => scheduler,
+        Err(code) => return code,
+    };
+    let entered = scheduler.find(context).and_then(|found| found.enter().map(|()| found));
+    let context = match entered {
+        Ok(context) => context,
+        Err(code) => return scheduler.refuse(code),
+    };
+    // SAFETY: `enter` has made this call the only one that uses the context.
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *context.context.get() })));
+    match outcome {
+        Ok(result) => {
+            context.state.store(IDLE, Release);
+            result.unwrap_or_else(|code| scheduler.refuse(code))
+        }
+        Err(panic) => {
+            std::mem::forget(panic); // its destructor may panic, too
+            context.state.store(BROKEN, Release);
+            WEDJAT_ERROR_DEFECT
+        }
+    }
+}
+
+impl Context {
+    #[inline(always)]
+    fn enter(&self) -> Result<(), i32> {
+        match self.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
+            Ok(_) => Ok(()),
+            Err(state) => Err(busy(state)),
+        }
+    }
+}
+
+#[cold]
+fn busy(state: u8) -> i32 {
+    match state {
+        BUSY => WEDJAT_ERROR_BUSY,
+        BROKEN => WEDJAT_ERROR_DEFECT,
+        _ => WEDJAT_ERROR_CONTEXT,
+    }
+}
+
+impl Scheduler {
+    /// A head on the heap that stays there.
+    pub fn leak(mut scheduler: embed::Scheduler) -> *mut Self {
+        let contexts = (0..scheduler.cores()).filter_map(|core| scheduler.context(core));
+        let contexts = contexts
+            .map(|context| Context {
+                state: AtomicU8::new(KEPT),
+                context: UnsafeCell::new(context),
+            })
+            .collect();
+        let body = Box::into_raw(Box::new(Body { scheduler, contexts }));
+        Box::into_raw(Box::new(Self {
+            magic: AtomicU64::new(LIVE),
+            bad_calls: AtomicU64::new(0),
+            body: AtomicPtr::new(body),
+        }))
+    }
+
+    #[inline(always)]
+    fn body(&self) -> &Body {
+        // SAFETY: a live head has its body, which `free` alone takes, when no context is in use.
+        unsafe { &*self.body.load(Relaxed) }
+    }
+
+    /// The context at `pointer`, which is compared and never followed before it is found to be one of ours.
+    #[inline(always)]
+    fn find(&self, pointer: *const Context) -> Result<&Context, i32> {
+        if pointer.is_null() {
+            return Err(WEDJAT_ERROR_NULL);
+        }
+        let contexts = &self.body().contexts;
+        let offset = pointer.addr().wrapping_sub(contexts.as_ptr().addr());
+        let context = contexts.get(offset / size_of::<Context>());
+        context.filter(|found| ptr::eq(*found, pointer)).ok_or(WEDJAT_ERROR_CONTEXT)
+    }
+
+    /// Counts a bad call.
+    #[cold]
+    fn refuse(&self, code: i32) -> i32 {
+        self.bad_calls.fetch_add(1, Relaxed);
+        code
+    }
+
+    pub fn bad_calls(&self) -> u64 {
+        self.bad_calls.load(Relaxed)
+    }
+
+    /// Ends it, unless a context is in use.
+    pub fn free(&self) -> Result<i32, i32> {
+        let contexts = &self.body().contexts;
+        for (at, context) in contexts.iter().enumerate() {
+            let taken = context
+                .state
+                .fetch_update(AcqRel, Acquire, |state| (state != BUSY).then_some(BUSY));
+            if taken.is_err() {
+                contexts[..at].iter().for_each(|earlier| earlier.state.store(IDLE, Release));
+                return Err(WEDJAT_ERROR_BUSY);
+            }
+        }
+        if self.magic.compare_exchange(LIVE, FREED, AcqRel, Acquire).is_err() {
+            return Err(WEDJAT_ERROR_HANDLE);
+        }
+        let body = self.body.swap(ptr::null_mut(), AcqRel);
+        // SAFETY: `leak` made it; the head is no longer live, so nobody gets at it any more.
+        drop(unsafe { Box::from_raw(body) });
+        Ok(0)
+    }
+}
+
+impl Body {
+    /// Gives a core's context out, once.
+    pub fn give(&self, core: usize) -> Result<*mut Context, i32> {
+        let context = self.contexts.get(core).ok_or(WEDJAT_ERROR_CORE)?;
+        match context.state.compare_exchange(KEPT, IDLE, AcqRel, Acquire) {
+            Ok(_) => Ok(ptr::from_ref(context).cast_mut()),
+            Err(_) => Err(WEDJAT_ERROR_CORE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scheduler() -> (*mut Scheduler, *mut Context) {
+        let text = "[leaf]\nid = 1\ncores = [0]\nconnections = 8\n\
+            [[port]]\ndevice = 'any'\nside = 'both'\nip = '10.0.0.1/24'\nmac = '02:00:00:00:00:01'\n\
+            [[pool]]\nid = 1\npolicy = 'random'\n\
+            [[server]]\nip = '10.0.0.2'\nworkers = '0'\npool = 1\n";
+        let options = embed::Options { ticks_hz: 1, macs: &[] };
+        let scheduler = Scheduler::leak(embed::Scheduler::from_toml(text, &options).unwrap());
+        let context = live(scheduler).unwrap().body().give(0).unwrap();
+        (scheduler, context)
+    }
+
+    #[test]
+    fn a_context_serves_one_call_at_a_time() {
+        let (scheduler, context) = scheduler();
+        let inner = with_context(scheduler, context, |_| {
+            assert_eq!(with_context(scheduler, context, |_| Ok(1)), WEDJAT_ERROR_BUSY);
+            assert_eq!(end(scheduler), WEDJAT_ERROR_BUSY);
+            Ok(2)
+        });
+        assert_eq!(inner, 2);
+        assert_eq!(with_context(scheduler, context, |_| Ok(3)), 3);
+        assert_eq!(live(scheduler).unwrap().bad_calls(), 2);
+        assert_eq!((end(scheduler), end(scheduler)), (0, WEDJAT_ERROR_HANDLE));
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_and_its_context_takes_no_more_calls() {
+        let (scheduler, context) = scheduler();
+        assert_eq!(with_scheduler(scheduler, |_, _| panic!("a defect")), WEDJAT_ERROR_DEFECT);
+        assert_eq!(with_context(scheduler, context, |_| Ok(1)), 1);
+        assert_eq!(with_context(scheduler, context, |_| panic!("a defect")), WEDJAT_ERROR_DEFECT);
+        assert_eq!(with_context(scheduler, context, |_| Ok(1)), WEDJAT_ERROR_DEFECT);
+        assert_eq!(end(scheduler), 0);
+    }
+}

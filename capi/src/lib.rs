@@ -1,0 +1,11 @@
+//! The scheduler for programs in C: opaque handles, arrays of the caller's, errors as codes.
+//!
+//! Every function checks what it is given as far as that can be checked, and contains what goes wrong behind it: no panic
+//! crosses into C, and nothing is printed. Only [`create::wedjat_create`] and [`create::wedjat_free`] use the allocator.
+#![allow(unsafe_code, reason = "takes and gives pointers")]
+
+pub mod calls;
+pub mod code;
+pub mod create;
+mod handle;
+pub mod types;

@@ -1,0 +1,204 @@
+//! What C programs see: the layouts are part of the interface and held by tests.
+
+use wedjat::embed;
+use wedjat::io::Buf;
+
+use crate::code::WEDJAT_NO_WORKER;
+
+/// The device has found the packet's IPv4 and UDP checksums good.
+pub const WEDJAT_PACKET_VERIFIED: u32 = 1;
+/// The packet goes on in further segments, which the library can't see; it will be dropped.
+pub const WEDJAT_PACKET_SEGMENTED: u32 = 2;
+
+/// Send the packet out of the verdict's port: it is rewritten.
+pub const WEDJAT_FORWARD: u8 = 0;
+/// Keep the packet and its verdict; wedjat_resume() says when to go on.
+pub const WEDJAT_HOLD: u8 = 1;
+/// The packet has become an answer: send it out of the port that it came from.
+pub const WEDJAT_ANSWER: u8 = 2;
+/// The packet is used up: free it.
+pub const WEDJAT_CONSUMED: u8 = 3;
+/// Free the packet; it is counted under the verdict's reason.
+pub const WEDJAT_DROP: u8 = 4;
+
+/// What wedjat_create() takes beside the configuration.
+#[repr(C)]
+pub struct Options {
+    /// sizeof(struct wedjat_options)
+    pub size: usize,
+    /// Ticks a second of the clock that `now` is read from, such as rte_get_tsc_hz().
+    pub ticks_hz: u64,
+    /// MAC addresses of the ports in order, six bytes each, for ports to which the configuration gives none; or null.
+    pub macs: *const u8,
+    /// How many MAC addresses there are.
+    pub macs_count: usize,
+}
+
+/// A packet of the caller's, from the Ethernet header on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// Its bytes; those of tasks and replies that go on are rewritten in place.
+    pub data: *mut u8,
+    /// How many they are.
+    pub length: u32,
+    /// WEDJAT_PACKET_... or 0.
+    pub flags: u32,
+}
+
+/// What becomes of a packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_ANSWER, WEDJAT_CONSUMED or WEDJAT_DROP.
+    pub action: u8,
+    /// Forward, hold: the port to send out of.
+    pub port: u8,
+    /// Forward, hold: the worker that a task goes to, or that a reply comes from; else WEDJAT_NO_WORKER.
+    pub worker: u16,
+    /// Drop: an enum wedjat_reason.
+    pub reason: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Hold: the next hop's IPv4 address, in network byte order.
+    pub next_hop: u32,
+}
+
+/// What to write into a packet that goes on, for those who let wedjat_decide() decide. The time to live becomes one
+/// less besides, and the checksums follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The Ethernet header's destination; zero for a packet to be held.
+    pub dst_mac: [u8; 6],
+    /// The Ethernet header's source.
+    pub src_mac: [u8; 6],
+    /// The IPv4 header's source, in network byte order.
+    pub src: u32,
+    /// The IPv4 header's destination, in network byte order.
+    pub dst: u32,
+    /// Offset of the UDP header; the task header starts eight bytes later.
+    pub udp_offset: u16,
+    /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
+    pub worker: u16,
+    /// 1 for a task: write `worker` and `idle` into its header's `dst` and `qlen`. 0 for a reply: leave its header.
+    pub task: u8,
+    /// 1 when the worker is believed idle.
+    pub idle: u8,
+    /// Zero.
+    pub reserved: u16,
+}
+
+impl Packet {
+    /// Null is as good as empty: the bytes of a packet without any.
+    #[inline(always)]
+    fn data_and_length(&self) -> (*mut u8, usize) {
+        (self.data, self.length as usize)
+    }
+}
+
+impl Buf for Packet {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        let (data, length) = self.data_and_length();
+        // SAFETY: the caller of the library vouches for data and length; calls.rs has refused null.
+        unsafe { std::slice::from_raw_parts(data, length) }
+    }
+
+    #[inline(always)]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let (data, length) = self.data_and_length();
+        // SAFETY: as in `bytes`; nobody else touches the packets during the call.
+        unsafe { std::slice::from_raw_parts_mut(data, length) }
+    }
+
+    fn resize(&mut self, len: usize) -> bool {
+        let fits = len <= self.length as usize;
+        if fits {
+            self.length = len as u32;
+        }
+        fits
+    }
+
+    #[inline(always)]
+    fn is_segmented(&self) -> bool {
+        self.flags & WEDJAT_PACKET_SEGMENTED != 0
+    }
+
+    #[inline(always)]
+    fn checksums_verified(&self) -> bool {
+        self.flags & WEDJAT_PACKET_VERIFIED != 0
+    }
+
+    #[inline(always)]
+    fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.data.cast());
+        }
+    }
+}
+
+impl Verdict {
+    const NONE: Self =
+        Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, next_hop: 0 };
+}
+
+impl From<embed::Verdict> for Verdict {
+    #[inline(always)]
+    fn from(verdict: embed::Verdict) -> Self {
+        match verdict {
+            embed::Verdict::Forward { port, worker } => {
+                Self { action: WEDJAT_FORWARD, port, worker, ..Self::NONE }
+            }
+            embed::Verdict::Hold { port, worker, next_hop } => {
+                Self { action: WEDJAT_HOLD, port, worker, next_hop: next_hop.to_be(), ..Self::NONE }
+            }
+            embed::Verdict::Answer => Self { action: WEDJAT_ANSWER, ..Self::NONE },
+            embed::Verdict::Consumed => Self { action: WEDJAT_CONSUMED, ..Self::NONE },
+            embed::Verdict::Drop(reason) => {
+                Self { action: WEDJAT_DROP, reason: reason as u16, ..Self::NONE }
+            }
+        }
+    }
+}
+
+impl From<embed::Rewrite> for Rewrite {
+    fn from(rewrite: embed::Rewrite) -> Self {
+        Self {
+            dst_mac: rewrite.dst_mac.0,
+            src_mac: rewrite.src_mac.0,
+            src: rewrite.src.to_be(),
+            dst: rewrite.dst.to_be(),
+            udp_offset: rewrite.udp_at,
+            worker: rewrite.worker,
+            task: rewrite.task.into(),
+            idle: rewrite.idle.into(),
+            reserved: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{align_of, offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn layouts_are_those_of_the_interface() {
+        assert_eq!((size_of::<Options>(), align_of::<Options>()), (32, 8));
+        assert_eq!((size_of::<Packet>(), align_of::<Packet>()), (16, 8));
+        assert_eq!((size_of::<Verdict>(), align_of::<Verdict>()), (12, 4));
+        assert_eq!((size_of::<Rewrite>(), align_of::<Rewrite>()), (28, 4));
+        assert_eq!((offset_of!(Packet, length), offset_of!(Packet, flags)), (8, 12));
+        let verdict =
+            (offset_of!(Verdict, port), offset_of!(Verdict, worker), offset_of!(Verdict, reason));
+        assert_eq!((verdict, offset_of!(Verdict, next_hop)), ((1, 2, 4), 8));
+        let rewrite =
+            (offset_of!(Rewrite, src), offset_of!(Rewrite, dst), offset_of!(Rewrite, udp_offset));
+        assert_eq!((rewrite, offset_of!(Rewrite, task)), ((12, 16, 20), 24));
+    }
+}
