@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench reference figures deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench reference figures install uninstall deps clean
 
 CARGO ?= cargo
 # Without the DPDK ports; wedjat-sys is nothing but DPDK.
@@ -51,6 +51,21 @@ reference: ## hold the simulator against results found elsewhere, all of them
 
 figures: ## make the papers' figures again, in figures/; FULL=1 for runs ten times as long
 	$(SIM) figures $(if $(FULL),--full)
+
+# Where to; PROFILE=dev installs what tests were built from.
+export PREFIX ?= /usr/local
+export DESTDIR ?=
+PROFILE ?= release
+BUILT = $${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+
+# The C library is built by itself: beside crates that use DPDK it would need libdpdk, too.
+install: deps ## commands, C library, headers and manual pages into PREFIX (/usr/local), below DESTDIR
+	$(CARGO) build --locked --profile $(PROFILE) --bins
+	$(CARGO) build --locked --profile $(PROFILE) --package wedjat-capi
+	scripts/install.sh install "$(BUILT)"
+
+uninstall: ## remove from PREFIX what was installed there
+	scripts/install.sh uninstall
 
 clean: ## remove what the others made
 	$(CARGO) clean

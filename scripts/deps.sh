@@ -53,6 +53,11 @@ look_for_build() {
 
 look_for_test() {
     look_for_build
+    # A program is linked with the library's archive and nothing shared.
+    case $(cc -print-file-name=libc.a 2>/dev/null) in
+    */*) ;;
+    *) need libc6-dev : "the C library's archive (Debian: libc6-dev; Fedora: glibc-static)" ;;
+    esac
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"

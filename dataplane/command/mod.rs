@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use wedjat::config::Config;
 use wedjat::policy::{CATALOGUE, Runs};
 
@@ -47,6 +47,12 @@ Exit status: 1 when a start would fail.")]
     #[command(after_help = "Example:
   wedjat policies")]
     Policies,
+    /// Write the manual pages into a folder; for the installation.
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -105,6 +111,10 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Doctor(arguments) => doctor(&arguments),
         Command::State(arguments) => state::show(&arguments.file, arguments.json),
         Command::Policies => policies(),
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Arguments::command(), folder)?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -55,6 +55,12 @@ pub enum Command {
         wedjat-pktgen reflect --device net_memif0,role=server,socket=@loop"
     )]
     Reflect(ReflectArgs),
+    /// Write the manual pages into a folder; for the installation
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 /// The load.

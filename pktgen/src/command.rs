@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
+use clap::CommandFactory;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 use wedjat_pktgen::latency::Micros;
@@ -12,7 +13,8 @@ use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
 
 use crate::args::{
-    Command, FloorArgs, Format, Order, OutputArgs, RunArgs, SearchArgs, SelftestArgs, SweepArgs,
+    Cli, Command, FloorArgs, Format, Order, OutputArgs, RunArgs, SearchArgs, SelftestArgs,
+    SweepArgs,
 };
 use crate::network::{self, Network};
 
@@ -28,6 +30,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Selftest(args) => self_test(&args),
         Command::Floor(args) => floor(&args),
         Command::Reflect(args) => network::reflect(&args).map(|()| true),
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), folder)?;
+            Ok(true)
+        }
     }
 }
 

@@ -9,8 +9,9 @@ mod rack;
 mod rig;
 
 use std::error::Error;
+use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_testbed::sim::{self, SimArgs};
 use wedjat_testbed::{bench_policy, figures};
@@ -55,6 +56,12 @@ pub enum Command {
         #[arg(long)]
         quick: bool,
     },
+    /// Write the manual pages into a folder; for the installation
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 /// Why a command could not be carried out.
@@ -80,6 +87,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         }
         Command::Reference { quick } => {
             Ok(sim::reference::report(quick, &mut std::io::stdout().lock())?)
+        }
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), folder)?;
+            Ok(true)
         }
     }
 }
@@ -107,7 +118,6 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_sound() {

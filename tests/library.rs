@@ -1,0 +1,365 @@
+//! The library as it is installed: pkg-config, a DPDK application in C and in Rust beside `wedjat leaf`, a secondary process.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use wedjat::io::pcap::{read_frames, write_frames};
+use wedjat::wire::arp;
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, Header};
+
+use frames::*;
+
+const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
+/// Ports as files name them.
+const SIDES: [&str; 2] = ["clients", "workers"];
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    output
+}
+
+/// Where cargo puts its profiles: this test lies in `PROFILE/deps` there.
+fn target() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
+}
+
+fn make(arguments: &[&str], prefix: &Path) {
+    let mut make = Command::new("make");
+    make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");
+    make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
+    run(make.env_remove("MAKEFLAGS").env_remove("DESTDIR"));
+}
+
+/// The prefix that everything was installed into, once for all tests.
+fn installed() -> &'static Path {
+    static PREFIX: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = PREFIX.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        make(&["install"], folder.path());
+        folder
+    });
+    folder.path()
+}
+
+/// What pkg-config says, as words.
+fn pkg_config(arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    let mut path = installed().join("lib/pkgconfig").into_os_string();
+    if let Some(others) = std::env::var_os("PKG_CONFIG_PATH") {
+        path.push(":");
+        path.push(others);
+    }
+    let output = run(command.env("PKG_CONFIG_PATH", path).args(arguments));
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles a C program as a user would; `static` adds `-static`.
+fn cc(source: &str, program: &Path, packages: &[&str], linking: &[&str]) {
+    let mut arguments = vec!["--cflags", "--libs"];
+    arguments.extend(linking.iter().map(|_| "--static"));
+    arguments.extend(packages);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-o"]).arg(program).args(linking);
+    run(cc.arg(Path::new(SOURCE).join(source)).args(pkg_config(&arguments)));
+}
+
+fn with_library(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", installed().join("lib"));
+    command
+}
+
+#[test]
+fn what_is_installed_is_found_used_and_removed() {
+    let prefix = installed();
+    let library = prefix.join("lib/libwedjat.so");
+    assert_eq!(fs::read_link(&library).unwrap(), Path::new("libwedjat.so.0"));
+    assert!(fs::canonicalize(&library).unwrap().ends_with("libwedjat.so.0.1.0"));
+    for command in ["wedjat", "wedjat-pktgen", "wedjat-testbed"] {
+        run(Command::new(prefix.join("bin").join(command)).arg("--version"));
+        let page = fs::read_to_string(prefix.join(format!("share/man/man1/{command}.1"))).unwrap();
+        assert!(page.contains(".TH") && !page.contains("-man"), "{page}");
+    }
+    let page = fs::read_to_string(prefix.join("share/man/man1/wedjat-leaf.1")).unwrap();
+    assert!(page.contains("duration"), "{page}");
+    assert_eq!(pkg_config(&["--modversion", "wedjat"]), ["0.1.0"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("calls");
+    cc("capi/tests/c/calls.c", &program, &["wedjat"], &[]);
+    run(with_library(&program).arg("decides"));
+    let needed = run(Command::new("ldd").arg(&library)).stdout;
+    let needed = String::from_utf8(needed).unwrap();
+    assert!(!needed.contains("librte_"), "the library needs no DPDK: {needed}");
+    // Its own allocator would meet that of a C library linked statically, so another program.
+    let program = folder.path().join("static");
+    cc("tests/c/version.c", &program, &["wedjat"], &["-static"]);
+    assert_eq!(String::from_utf8(run(&mut Command::new(&program)).stdout).unwrap(), "0.1.0\n");
+
+    let elsewhere = folder.path().join("elsewhere");
+    let copied = Command::new("cp").arg("-R").arg(prefix).arg(&elsewhere).status().unwrap();
+    assert!(copied.success());
+    make(&["uninstall"], &elsewhere);
+    let mut left = Vec::new();
+    remains(&elsewhere, &mut left);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn remains(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            remains(&entry.path(), files);
+        } else {
+            files.push(entry.path());
+        }
+    }
+}
+
+/// Frames of each port: [clients, workers].
+type Trace = [Vec<Vec<u8>>; 2];
+
+/// A folder with what goes in, a configuration, and what came out.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new(input: &Trace) -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        for (side, frames) in SIDES.iter().zip(input) {
+            write_frames(&home.path(&format!("{side}-in.pcap")), frames).unwrap();
+        }
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The device of a side, writing for `program`.
+    fn device(&self, at: usize, program: &str) -> String {
+        let (side, folder) = (SIDES[at], self.0.path().display());
+        format!(
+            "net_pcap{at},rx_pcap={folder}/{side}-in.pcap,tx_pcap={folder}/{side}-{program}.pcap"
+        )
+    }
+
+    /// The configuration for `program`: the same but for where packets go.
+    fn config(&self, program: &str) -> PathBuf {
+        let port = |at: usize, ip: &str| {
+            format!(
+                "[[port]]\ndevice = '{}'\nside = '{}'\nip = '{ip}/24'\nmac = '{}'\n",
+                self.device(at, program),
+                SIDES[at],
+                LEAF_MACS[at]
+            )
+        };
+        let text = format!(
+            "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnection_timeout_ms = 3600000\n{}{}\
+             [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
+             [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n\
+             [[server]]\nip = '10.0.2.12'\nmac = '02:00:00:00:02:0c'\nworkers = '14-17'\npool = {POOL}\n",
+            port(0, "10.0.1.1"),
+            port(1, "10.0.2.1"),
+        );
+        let path = self.path(&format!("{program}.toml"));
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn output(&self, program: &str) -> Trace {
+        SIDES.map(|side| read_frames(&self.path(&format!("{side}-{program}.pcap"))).unwrap())
+    }
+
+    fn leaf(&self) -> Trace {
+        let mut leaf = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+        leaf.args(["leaf", "--duration", "2s", "--config"]).arg(self.config("leaf"));
+        run(&mut leaf);
+        self.output("leaf")
+    }
+
+    fn application_in_c(&self) -> Trace {
+        let program = self.path("scheduler");
+        cc("examples/scheduler.c", &program, &["wedjat", "libdpdk"], &[]);
+        let mut command = with_library(&program);
+        command.args(["-l", "0", "-m", "256", "--no-huge", "--no-pci", "--no-telemetry"]);
+        command.arg(format!("--file-prefix=wedjat-library-{}", std::process::id()));
+        for at in 0..2 {
+            command.arg(format!("--vdev={}", self.device(at, "c")));
+        }
+        run(command.arg("--").arg(self.config("c")).arg("1"));
+        self.output("c")
+    }
+
+    fn application_in_rust(&self) -> Trace {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(SOURCE).args(["build", "--locked", "--example", "scheduler"]);
+        run(cargo.arg("--target-dir").arg(target()));
+        let program = target().join("debug/examples/scheduler");
+        run(Command::new(program).arg(self.config("rust")).arg("1"));
+        self.output("rust")
+    }
+}
+
+/// The client speaks up, so that its MAC address is known; then tasks in, replies in, and what is refused.
+fn trace(tasks: u16) -> Trace {
+    let mut question = vec![0; arp::FRAME_LEN];
+    let ask = arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS);
+    ask.emit(&mut question, Mac::BROADCAST);
+    let (mut clients, mut workers) = (vec![question], vec![]);
+    for seq in 0..tasks {
+        let header = Header { extended: seq % 3 == 0, ..Header::new_task(POOL, seq) };
+        clients.push(task(header));
+        match seq % 16 {
+            4 => {
+                let several = Header { more: true, ..header };
+                let last = Header { code: Code::TaskContinuation, more: false, ..several };
+                clients.extend([task(several), task(last)]);
+            }
+            8 => clients.push(task(Header::new_task(POOL + 1, seq))),
+            12 => clients.push(vec![0xEE; 60]),
+            _ => {}
+        }
+        if seq % 4 != 3 {
+            workers.push(reply(FIRST_WORKER + seq * 5 % 8, seq / 5 % 3, LEAF_MACS[1]));
+        }
+    }
+    [clients, workers]
+}
+
+fn hex(frame: &[u8]) -> String {
+    frame.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes()
+        .chunks(2)
+        .map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// Frames of `kind`, "in" or "out", in a text with a line for each: kind, side, bytes.
+fn golden(text: &str, kind: &str) -> Trace {
+    SIDES.map(|side| {
+        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines
+            .filter(|words| words.len() == 3 && words[0] == kind && words[1] == side)
+            .map(|words| unhex(words[2]))
+            .collect()
+    })
+}
+
+fn assert_same(ours: &Trace, expected: &Trace, who: &str) {
+    for (at, side) in SIDES.iter().enumerate() {
+        assert_eq!(ours[at].len(), expected[at].len(), "{who}: packets to {side}");
+        for (place, (ours, expected)) in ours[at].iter().zip(&expected[at]).enumerate() {
+            assert_eq!(hex(ours), hex(expected), "{who}: packet {place} to {side}");
+        }
+    }
+}
+
+#[test]
+fn applications_send_the_golden_packets() {
+    let text = fs::read_to_string(Path::new(SOURCE).join("tests/golden/library.txt")).unwrap();
+    let (input, expected) = (golden(&text, "in"), golden(&text, "out"));
+    assert!(input.iter().chain(&expected).all(|frames| frames.len() > 8));
+    let home = Home::new(&input);
+    assert_same(&home.application_in_c(), &expected, "C");
+    assert_same(&home.application_in_rust(), &expected, "Rust");
+}
+
+#[test]
+fn applications_decide_as_the_leaf_does() {
+    let home = Home::new(&trace(3_000));
+    let expected = home.leaf();
+    assert!(expected[0].len() > 2_000 && expected[1].len() > 3_000);
+    assert_same(&home.application_in_c(), &expected, "C");
+    assert_same(&home.application_in_rust(), &expected, "Rust");
+}
+
+/// Hugepages of its own: what DPDK shares between processes lies in them. Given back when dropped.
+struct Hugepages {
+    folder: tempfile::TempDir,
+    before: u64,
+}
+
+const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+/// 2 MiB each.
+const PAGES: u64 = 24;
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+impl Hugepages {
+    /// None where the system gives none: only root may ask.
+    fn reserve() -> Option<Self> {
+        let before = number(RESERVED)?;
+        let wanted = before + PAGES.saturating_sub(number(FREE)?);
+        fs::write(RESERVED, wanted.to_string()).ok()?;
+        let pages = Self { folder: tempfile::tempdir().ok()?, before };
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]).arg(pages.folder.path());
+        let mounted = mount.status().is_ok_and(|status| status.success());
+        (mounted && number(FREE)? >= PAGES).then_some(pages)
+    }
+}
+
+impl Drop for Hugepages {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.folder.path()).stderr(Stdio::null()).status();
+        let _ = fs::write(RESERVED, self.before.to_string());
+    }
+}
+
+#[test]
+fn a_secondary_process_schedules_with_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("secondary");
+    cc("tests/c/secondary.c", &program, &["wedjat", "libdpdk"], &[]);
+    let Some(pages) = Hugepages::reserve() else {
+        // Straight to standard error: what a passing test prints is not shown.
+        let _ = writeln!(
+            io::stderr(),
+            "SKIPPED: a DPDK secondary process needs hugepages, and this system gives none"
+        );
+        return;
+    };
+    let process = |kind: &str| {
+        let mut command = with_library(&program);
+        command
+            .args(["-l", "0", "--no-pci", "--no-telemetry", "--huge-dir"])
+            .arg(pages.folder.path());
+        command.arg(format!("--file-prefix=wedjat-secondary-{}", std::process::id()));
+        command.arg(format!("--proc-type={kind}"));
+        command
+    };
+    let ready = folder.path().join("ready");
+    let mut primary = process("primary");
+    primary.arg("-m").arg((PAGES * 2).to_string()).stdout(fs::File::create(&ready).unwrap());
+    let mut primary = primary.stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !fs::read_to_string(&ready).unwrap().contains("ready") {
+        let waits =
+            primary.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(60);
+        if !waits {
+            let _ = primary.kill();
+            panic!("the primary is not ready: {:?}", primary.wait_with_output().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let secondary = process("secondary").output().unwrap();
+    let primary = primary.wait_with_output().unwrap();
+    assert!(secondary.status.success(), "{}", String::from_utf8_lossy(&secondary.stderr));
+    assert!(primary.status.success(), "{}", String::from_utf8_lossy(&primary.stderr));
+}
