@@ -32,7 +32,8 @@ pub enum Command {
         wedjat-pktgen run --rate 200k --service 'exp(50us)' --pool 1 --dst 10.0.1.1 --duration 10s \\\n    \
         --device net_memif0,role=client,socket=@leaf\n\n\
         Service times:\n  fixed(10us)  exp(50us)  normal(50us,5us)  lognormal(MEAN,SIGMA)  pareto(MEAN,ALPHA)\n  \
-        uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n\
+        uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n  \
+        rocksdb-90-10  rocksdb-50-50  tpcc  echo (mixes known by name; latency is reported by class)\n\
         Arrivals:\n  poisson  constant  bursts(TASKS,MEAN GAP WITHIN)  lognormal(SIGMA)  pareto(ALPHA)")]
     Run(RunArgs),
     /// Offer several loads, one after the other, in shuffled order
@@ -66,7 +67,8 @@ pub enum Command {
 /// The load.
 #[derive(Args, Debug)]
 pub struct LoadArgs {
-    /// Service times: fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA), mix(W*..., W*...) ...
+    /// Service times: fixed(T), exp(MEAN), normal(MEAN,SD), mix(W*..., W*...) ..., or a mix known by name:
+    /// rocksdb-90-10, rocksdb-50-50, tpcc, echo
     #[arg(long, default_value = "exp(50us)")]
     pub service: Service,
     /// Arrivals: poisson, constant, bursts(TASKS,MEAN), lognormal(SIGMA), pareto(ALPHA)
@@ -93,6 +95,9 @@ pub struct LoadArgs {
     /// Workers of the pool, for rates in per cent: capacity = workers / mean service time
     #[arg(long)]
     pub workers: Option<u32>,
+    /// Check what the answers say: workers must run what --service is meant for (see docs/workloads.md)
+    #[arg(long)]
+    pub verify: bool,
 }
 
 impl LoadArgs {
@@ -112,6 +117,7 @@ impl LoadArgs {
             windows: usize::from(self.windows),
             seed: self.seed,
             cores,
+            verify: self.verify,
             ..usual
         })
     }

@@ -10,6 +10,7 @@ use crate::arrival::{BurstsTooLong, Schedule};
 use crate::exchange::{Exchange, Passed};
 use crate::host::{Answer, Heard, Host};
 use crate::load::Load;
+use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
 use crate::seed::CoreSeeds;
 use crate::send::Pacer;
@@ -97,6 +98,8 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     control: Burst<P::Buf>,
     outstanding: Outstanding,
     exchange: Option<Exchange>,
+    /// Checks the answers, when they are to be checked.
+    oracle: Option<Oracle>,
     tally: Tally,
     /// While resolving: when to give up and when to ask next. Afterwards: when the load ends.
     deadline: u64,
@@ -135,6 +138,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             resolve: ticks(RESOLVE_S),
         };
         let tick_ns = 1e9 / hz;
+        let oracle = load.verify.then(|| Oracle::new(load.service.workload(), template.work_len()));
         Ok(Self {
             port,
             pool,
@@ -155,6 +159,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             control: Burst::new(),
             outstanding: Outstanding::new(outstanding_bits(load)),
             exchange: None,
+            oracle,
             tally: Tally::new(load.windows, load.service.classes()),
             deadline: 0,
             ask_at: 0,
@@ -271,7 +276,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             let seq = self.outstanding.next_seq();
             let task = Task { seq, service_ns: due.service_ns, class: due.class };
             self.template.write(buf.bytes_mut(), task);
-            self.tally.schedule(due.at);
+            self.tally.schedule(due.at, due.class);
             if let Some(lost) = self.outstanding.build(due.at, due.class) {
                 self.tally.lose(&lost);
             }
@@ -283,8 +288,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     fn send_pending(&mut self, now: u64) {
         let sent = self.port.tx_burst(&mut self.pending);
         for _ in 0..sent {
-            let due = self.outstanding.send(self.pending_seq, now);
-            self.tally.send(due, now);
+            let flight = self.outstanding.send(self.pending_seq, now);
+            self.tally.send(&flight);
             self.pending_seq = self.pending_seq.wrapping_add(1);
         }
         self.tally.tx_full += u64::from(!self.pending.is_empty());
@@ -297,7 +302,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             return;
         }
         for _ in self.pending.drain(..) {
-            self.tally.leave(self.outstanding.due(self.pending_seq));
+            let flight = self.outstanding.built(self.pending_seq);
+            self.tally.leave(flight.due, flight.class);
             self.pending_seq = self.pending_seq.wrapping_add(1);
         }
         self.phase = Phase::Draining;
@@ -313,8 +319,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
                     break;
                 }
                 let due = pacer.take();
-                self.tally.schedule(due.at);
-                self.tally.leave(due.at);
+                self.tally.schedule(due.at, due.class);
+                self.tally.leave(due.at, due.class);
             }
         }
         let over = self.outstanding.is_empty() || now >= self.deadline;
@@ -348,7 +354,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     fn take_in(&mut self, mut buf: P::Buf, now: u64) {
         let verified = buf.checksums_verified();
         match self.host.hear(buf.bytes_mut(), verified) {
-            Heard::Answer(answer) => self.take_answer(answer, now),
+            Heard::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
             Heard::ArpAnswer => self.control.push(buf),
             Heard::NextHop(_) => {}
             Heard::Nothing(_) => self.tally.strays.foreign += 1,
@@ -356,22 +362,22 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 
     #[inline]
-    fn take_answer(&mut self, answer: Answer, at: u64) {
-        let refused = answer.refused;
-        match answer.id {
-            Some((app, seq)) if self.extended => {
-                let passed = Passed { seq, refused, at };
-                if app == self.app {
-                    self.settle(passed);
-                } else if !self.exchange.as_ref().is_some_and(|all| all.pass(app, passed)) {
-                    self.tally.strays.unknown += 1;
-                }
+    fn take_answer(&mut self, answer: &Answer, frame: &[u8], at: u64) {
+        let (app, seq) = match answer.id {
+            Some(id) if self.extended => id,
+            None if !self.extended => (self.app, self.outstanding.full_seq(answer.seq)),
+            _ => {
+                self.tally.strays.unknown += 1;
+                return;
             }
-            None if !self.extended => {
-                let seq = self.outstanding.full_seq(answer.seq);
-                self.settle(Passed { seq, refused, at });
-            }
-            _ => self.tally.strays.unknown += 1,
+        };
+        let body = &frame[usize::from(answer.body)..usize::from(answer.end)];
+        let answered = self.oracle.as_ref().and_then(|oracle| oracle.answered(app, seq, body));
+        let passed = Passed { seq, refused: answer.refused, answered, at };
+        if app == self.app {
+            self.settle(passed);
+        } else if !self.exchange.as_ref().is_some_and(|all| all.pass(app, passed)) {
+            self.tally.strays.unknown += 1;
         }
     }
 
@@ -380,7 +386,10 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     fn settle(&mut self, answer: Passed) {
         match self.outstanding.answer(answer.seq) {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),
-            Ok(flight) => self.tally.answer(&flight, answer.at),
+            Ok(flight) => {
+                let wrong = self.oracle.is_some() && answer.answered != Some(flight.class);
+                self.tally.answer(&flight, answer.at, wrong);
+            }
             Err(Stray::Duplicate) => self.tally.strays.duplicates += 1,
             Err(Stray::Late) => self.tally.strays.late_answers += 1,
             Err(Stray::Unknown) => self.tally.strays.unknown += 1,
@@ -436,6 +445,7 @@ fn outstanding_bits(load: &Load) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::Work;
     use crate::reflector::reflect;
     use crate::tally::Ledger;
     use std::collections::VecDeque;
@@ -661,6 +671,39 @@ mod tests {
         assert_eq!(tally.response().quantile_ns(0.01), f64::INFINITY);
         let all = tally.warmup.sent + tally.measured.sent;
         assert_eq!((tally.strays.unknown, tally.strays.foreign), (all, all));
+    }
+
+    #[test]
+    fn answers_are_checked_where_asked_for() {
+        // Every fourth answer is that to another task; answers of two classes, long and short headers.
+        for extended in [false, true] {
+            let pool = FramePool::new(256, 128);
+            let (ours, mut theirs) = ring::pair(64, &pool);
+            let target = Target { next_hop_mac: Some(PEER), extended, ..target() };
+            let load = Load { verify: true, ..load(1e6) };
+            let mut generator = Generator::new(&load, &target, 0, HZ, ours, pool.clone()).unwrap();
+            let oracle = Oracle::new(load.service.workload(), 16);
+            let body = wedjat::wire::udp::PAYLOAD + if extended { 27 } else { 11 };
+            let (mut now, mut answered) = (0, 0_u64);
+            while !generator.poll(now).is_over() {
+                while let Some(mut frame) = theirs.receive() {
+                    let work = Work::parse(&frame.bytes()[body..]).unwrap();
+                    assert!(reflect(frame.bytes_mut(), PEER));
+                    let seed = if answered.is_multiple_of(4) { 1 } else { work.seed };
+                    let outcome = oracle.outcome(work.operation, seed).unwrap();
+                    outcome.emit(&mut frame.bytes_mut()[body..]);
+                    frame.bytes_mut()[40..42].fill(0); // no checksum
+                    assert!(theirs.send(frame.bytes()));
+                    answered += 1;
+                }
+                now += STEP;
+            }
+            let Ledger { wrong, answered: measured, .. } = generator.tally().measured;
+            assert_eq!(generator.tally().warmup.answered + measured, answered);
+            assert!(wrong.abs_diff(measured / 4) <= 1, "{wrong} of {measured}");
+            let by_class: u64 = generator.tally().classes.iter().map(|c| c.ledger.wrong).sum();
+            assert_eq!(by_class, wrong);
+        }
     }
 
     #[test]

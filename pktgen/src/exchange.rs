@@ -13,6 +13,8 @@ const INBOX: usize = 1 << 14;
 pub(crate) struct Passed {
     pub(crate) seq: u32,
     pub(crate) refused: bool,
+    /// The operation that it is the right answer to; none as well where answers are not checked.
+    pub(crate) answered: Option<u16>,
     pub(crate) at: u64,
 }
 
@@ -59,7 +61,7 @@ mod tests {
     #[test]
     fn answers_find_their_core() {
         let parts = Exchange::between(&[70, 80]);
-        let passed = Passed { seq: 5, refused: false, at: 9 };
+        let passed = Passed { seq: 5, refused: false, answered: Some(1), at: 9 };
         assert!(parts[0].pass(80, passed));
         assert!(!parts[0].pass(90, passed));
         assert_eq!(parts[0].take(), None);

@@ -61,6 +61,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
         duration_s: seconds,
         drain_s: seconds,
         cores: 1,
+        verify: false, // what comes back is no worker's answer
         rate_pps: load.rate_pps / f64::from(load.cores),
         ..load.clone()
     };

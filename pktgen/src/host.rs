@@ -38,6 +38,10 @@ pub struct Answer {
     pub seq: u16,
     /// The scheduler gave the task back undone.
     pub refused: bool,
+    /// Where in the frame what stands behind the task header begins.
+    pub body: u16,
+    /// Where it ends.
+    pub end: u16,
 }
 
 impl Host {
@@ -93,7 +97,8 @@ impl Host {
             let extension = Extension::parse(payload);
             (extension.app, extension.seq32)
         });
-        Ok(Answer { id, seq: header.seq, refused })
+        let body = (datagram.payload() + header.len()) as u16;
+        Ok(Answer { id, seq: header.seq, refused, body, end: datagram.end })
     }
 
     fn hear_arp(&mut self, frame: &mut [u8]) -> Heard {
@@ -150,7 +155,8 @@ mod tests {
 
     #[test]
     fn answers_and_refusals_are_told_apart() {
-        let answer = |refused| Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused };
+        let (body, end) = (69, 69);
+        let answer = |refused| Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused, body, end };
         for (code, src, refused) in [
             (Code::TaskDone, 4, false),
             (Code::TaskDoneIdle, 4, false),

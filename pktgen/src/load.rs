@@ -29,6 +29,8 @@ pub struct Load {
     pub cores: u32,
     /// Tells runs of one seed apart on the wire, so that a stray answer to one is not taken for the next's.
     pub run: u32,
+    /// Check what the answers say.
+    pub verify: bool,
 }
 
 impl Load {
@@ -51,6 +53,7 @@ impl Load {
             seed: 1,
             cores: 1,
             run: 0,
+            verify: false,
         }
     }
 

@@ -96,21 +96,21 @@ impl Outstanding {
         lost
     }
 
-    /// The task `seq` is sent; returns when it was due.
+    /// The task `seq` is sent.
     #[inline]
-    pub fn send(&mut self, seq: u32, now: u64) -> u64 {
+    pub fn send(&mut self, seq: u32, now: u64) -> Flight {
         let slot = self.slot(seq);
         slot.flight.sent = now;
         slot.state = State::Sent;
-        let due = slot.flight.due;
+        let flight = slot.flight;
         self.sent += 1;
-        due
+        flight
     }
 
-    /// When the built task `seq` is due.
+    /// The built task `seq`, which will not be sent.
     #[must_use]
-    pub fn due(&self, seq: u32) -> u64 {
-        self.slots[seq as usize & (self.slots.len() - 1)].flight.due
+    pub fn built(&self, seq: u32) -> Flight {
+        self.slots[seq as usize & (self.slots.len() - 1)].flight
     }
 
     /// An answer with the full sequence number has come.
@@ -165,7 +165,7 @@ mod tests {
         for due in 0..tasks {
             let seq = outstanding.next_seq();
             lost += usize::from(outstanding.build(due, 1).is_some());
-            assert_eq!(outstanding.send(seq, due + 5), due);
+            assert_eq!(outstanding.send(seq, due + 5).due, due);
         }
         lost
     }

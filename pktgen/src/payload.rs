@@ -1,30 +1,145 @@
-//! What a task carries behind its header: the time that it asks of a worker.
+//! What tasks and answers carry behind the task header. This is the one place that says so.
+//!
+//! A task's [`Work`]:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 0 | u32 | service_ns | processing time asked for, big-endian |
+//! | 0 | u32 | service_ns | processing time asked for; the workloads that spin take it |
+//! | 4 | u16 | operation | what to do: the task's class, such as RocksDB's 1 = GET, 2 = SCAN |
+//! | 6 | u16 | reserved | 0 on sending, ignored on receipt |
+//! | 8 | u64 | seed | what the operation is about, such as which keys are read |
 //!
-//! Offsets count from the end of the task header, extension included (byte 11 or 27 of the UDP payload).
+//! An answer's [`Outcome`], of the same length, so that a worker can write it over the task:
+//!
+//! | off | type | field | meaning |
+//! |---|---|---|---|
+//! | 0 | u32 | objects | objects read |
+//! | 4 | u16 | operation | what was done: the task's operation |
+//! | 6 | u16 | status | 0 done, 1 not an operation of this workload, 2 the database has failed |
+//! | 8 | u64 | digest | of what was read or worked out, see [`crate::oracle`] |
+//!
+//! All fields are big-endian; offsets count from the end of the task header, extension included (byte 11 or 27 of
+//! the UDP payload). Padding may follow. An echo is no outcome: it is the task's bytes.
 //! Send times are not in the packet: the generator keeps them with the task's sequence number, so a worker
 //! need not echo the payload and cannot falsify a latency.
 
 use wedjat::wire::task::Header;
 
-/// Bytes that the generator writes behind the header; padding may follow.
-pub const LEN: usize = 4;
+/// Bytes of [`Work`] and of [`Outcome`].
+pub const LEN: usize = 16;
 
-/// Writes the time asked for behind the header, at the start of `work`.
-#[inline]
-pub fn emit(work: &mut [u8], service_ns: u32) {
-    work[..LEN].copy_from_slice(&service_ns.to_be_bytes());
+/// What a task asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Processing time.
+    pub service_ns: u32,
+    /// What to do.
+    pub operation: u16,
+    /// What it is about.
+    pub seed: u64,
+}
+
+impl Work {
+    /// Writes it at the start of `bytes`.
+    ///
+    /// # Panics
+    /// When there are fewer than [`LEN`].
+    #[inline]
+    pub fn emit(&self, bytes: &mut [u8]) {
+        let bytes = &mut bytes[..LEN];
+        bytes[..4].copy_from_slice(&self.service_ns.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.operation.to_be_bytes());
+        bytes[6..8].fill(0);
+        bytes[8..].copy_from_slice(&self.seed.to_be_bytes());
+    }
+
+    /// Reads it at the start of `bytes`; none when there are too few. What a client leaves out behind the service
+    /// time is 0, so that spinning needs no more than 4 bytes.
+    #[inline]
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let service_ns = u32::from_be_bytes(*bytes.first_chunk()?);
+        let rest = bytes.first_chunk::<LEN>().map(|all| {
+            let [.., a, b, c, d, e, f, g, h] = *all;
+            (u16::from_be_bytes([all[4], all[5]]), u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        });
+        let (operation, seed) = rest.unwrap_or_default();
+        Some(Self { service_ns, operation, seed })
+    }
+}
+
+/// How a task ended at its worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Status {
+    /// It was done.
+    #[default]
+    Done = 0,
+    /// The workload knows no such operation.
+    UnknownOperation = 1,
+    /// The database has failed.
+    Failed = 2,
+}
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Objects read.
+    pub objects: u32,
+    /// What was done.
+    pub operation: u16,
+    /// How it ended.
+    pub status: Status,
+    /// Digest of what was read or worked out.
+    pub digest: u64,
+}
+
+impl Outcome {
+    /// Writes it at the start of `bytes`.
+    ///
+    /// # Panics
+    /// When there are fewer than [`LEN`].
+    #[inline]
+    pub fn emit(&self, bytes: &mut [u8]) {
+        bytes[..LEN].copy_from_slice(&self.bytes());
+    }
+
+    /// As it travels.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..4].copy_from_slice(&self.objects.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.operation.to_be_bytes());
+        bytes[6..8].copy_from_slice(&(self.status as u16).to_be_bytes());
+        bytes[8..].copy_from_slice(&self.digest.to_be_bytes());
+        bytes
+    }
 }
 
 /// The time that the task in this UDP payload asks for; none when the payload is too short to say.
 #[inline]
 #[must_use]
-pub fn parse(payload: &[u8], header: &Header) -> Option<u32> {
-    let work = payload.get(header.len()..)?;
-    work.first_chunk::<LEN>().map(|bytes| u32::from_be_bytes(*bytes))
+pub fn service_ns(payload: &[u8], header: &Header) -> Option<u32> {
+    Work::parse(payload.get(header.len()..)?).map(|work| work.service_ns)
+}
+
+/// What a task of this id is about: a client that knows the id knows what the answer must be, and need not
+/// keep it.
+#[inline]
+#[must_use]
+pub fn seed_of(app: u32, seq: u32) -> u64 {
+    mixed(u64::from(app) << 32 | u64::from(seq))
+}
+
+/// Scatters the bits of a number: equal numbers stay equal, others become unlike (the finalizer of SplitMix64).
+#[inline]
+#[must_use]
+pub fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -37,11 +152,34 @@ mod tests {
             let header = Header { extended, ..Header::new_task(1, 7) };
             let mut payload = vec![0; offset + LEN];
             header.emit(&mut payload);
-            emit(&mut payload[offset..], 50_000);
-            assert_eq!(payload[offset..], [0, 0, 0xC3, 0x50]);
-            assert_eq!(parse(&payload, &header), Some(50_000));
-            assert_eq!(parse(&payload[..offset + 3], &header), None);
-            assert_eq!(parse(&[], &header), None);
+            let work = Work { service_ns: 50_000, operation: 2, seed: 0x0102_0304_0506_0708 };
+            work.emit(&mut payload[offset..]);
+            assert_eq!(payload[offset..][..8], [0, 0, 0xC3, 0x50, 0, 2, 0, 0]);
+            assert_eq!(payload[offset..][8..], [1, 2, 3, 4, 5, 6, 7, 8]);
+            assert_eq!(Work::parse(&payload[offset..]), Some(work));
+            assert_eq!(service_ns(&payload, &header), Some(50_000));
+            assert_eq!(service_ns(&payload[..offset + 3], &header), None);
+            assert_eq!(service_ns(&[], &header), None);
         }
+    }
+
+    #[test]
+    fn a_time_alone_is_work() {
+        let work = Work { service_ns: 9, operation: 0, seed: 0 };
+        assert_eq!(Work::parse(&[0, 0, 0, 9]), Some(work));
+        assert_eq!(Work::parse(&[0, 0, 0, 9, 0, 1, 0, 0, 7]), Some(work));
+    }
+
+    #[test]
+    fn outcomes_have_golden_bytes() {
+        let outcome = Outcome { objects: 60, operation: 1, status: Status::Failed, digest: 0xA1B2 };
+        assert_eq!(outcome.bytes(), [0, 0, 0, 60, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0xA1, 0xB2]);
+    }
+
+    #[test]
+    fn numbers_are_scattered_as_published() {
+        // The first outputs of SplitMix64 from state 0, as its authors' program prints them.
+        assert_eq!(mixed(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(mixed(0x9E37_79B9_7F4A_7C15), 0x6E78_9E6A_A1B9_65F4);
     }
 }

@@ -5,12 +5,12 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 
 use crate::grammar::Time;
-use crate::latency::{LatencySummary, Micros, ci95_half_width};
+use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
 use crate::stationary::{self, Verdict};
-use crate::tally::{Strays, Tally};
+use crate::tally::{Ledger, Strays, Tally};
 
 /// Below this share of tasks sent on time the report warns.
 pub const ADHERENCE_WARNING: f64 = 0.999;
@@ -31,12 +31,15 @@ pub struct Confidence {
 /// One task class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassReport {
+    /// Its name in a mix that has one; its service times otherwise.
+    pub name: String,
     /// The class on the wire.
     pub class: u16,
-    /// Its service times, as the user wrote them.
+    /// Its service times, as a user would write them.
     pub service: String,
-    /// Tasks sent.
-    pub tasks: u64,
+    /// What became of its tasks.
+    #[serde(flatten)]
+    pub ledger: Ledger,
     /// From the due time.
     pub response_us: LatencySummary,
     /// From the send time.
@@ -64,6 +67,10 @@ pub struct Report {
     pub late_after_us: f64,
     /// Answered by a worker.
     pub answered: u64,
+    /// What the answers say was checked.
+    pub verified: bool,
+    /// Of those answered, how many wrongly.
+    pub wrong: u64,
     /// Given back undone.
     pub refused: u64,
     /// Not answered by the end of the drain.
@@ -78,7 +85,7 @@ pub struct Report {
     pub response_ci95_us: Confidence,
     /// Latency with no scheduler and no work in between, when measured.
     pub floor_us: Option<LatencySummary>,
-    /// Latencies of each class of a mix.
+    /// Each class of the mix; a service that is no mix is one class.
     pub classes: Vec<ClassReport>,
     /// Whether latency had a trend over the measured time.
     pub stationary: Verdict,
@@ -118,6 +125,8 @@ impl Report {
             adherence: ledger.adherence(),
             late_after_us: load.late_after_s * 1e6,
             answered: ledger.answered,
+            verified: load.verify,
+            wrong: ledger.wrong,
             refused: ledger.refused,
             lost: ledger.lost,
             answered_pps: ledger.answered as f64 / tally.measured_s,
@@ -141,7 +150,7 @@ impl Report {
         serde_json::to_string_pretty(self).expect("a report has only plain values and string keys")
     }
 
-    /// Keys and values of one CSV row; the keys are always the same.
+    /// Keys and values of one CSV row; the keys are the same for runs of one service.
     #[must_use]
     pub fn csv_fields(&self) -> Vec<(String, String)> {
         let mut fields = vec![
@@ -153,6 +162,7 @@ impl Report {
             ("unsent".to_owned(), self.unsent.to_string()),
             ("adherence".to_owned(), self.adherence.to_string()),
             ("answered".to_owned(), self.answered.to_string()),
+            ("wrong".to_owned(), self.wrong.to_string()),
             ("refused".to_owned(), self.refused.to_string()),
             ("lost".to_owned(), self.lost.to_string()),
             ("duplicates".to_owned(), self.strays.duplicates.to_string()),
@@ -162,10 +172,7 @@ impl Report {
             ("service_us", Some(self.service_us)),
             ("floor_us", self.floor_us),
         ] {
-            for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
-                let value = summary.map(|summary| summary.named(key).0.to_string());
-                fields.push((format!("{name}.{key}"), value.unwrap_or_default()));
-            }
+            push_latencies(&mut fields, name, summary);
         }
         let stationary = format!("{:?}", self.stationary).to_lowercase();
         fields.push(("stationary".to_owned(), stationary));
@@ -173,7 +180,36 @@ impl Report {
         fields.push(("seed".to_owned(), self.manifest.seed.to_string()));
         fields.push(("revision".to_owned(), self.manifest.revision.clone()));
         fields.push(("started".to_owned(), self.manifest.started.clone()));
+        self.classes.iter().for_each(|class| class.push_csv_fields(&mut fields));
         fields
+    }
+}
+
+const FIGURES: [&str; 7] = ["p50", "p90", "p99", "p999", "p9999", "mean", "max"];
+
+fn push_latencies(fields: &mut Vec<(String, String)>, name: &str, summary: Option<LatencySummary>) {
+    for key in FIGURES {
+        let value = summary.map(|summary| summary.named(key).0.to_string());
+        fields.push((format!("{name}.{key}"), value.unwrap_or_default()));
+    }
+}
+
+impl ClassReport {
+    fn push_csv_fields(&self, fields: &mut Vec<(String, String)>) {
+        let of = format!("classes.{}", self.class);
+        fields.push((format!("{of}.name"), self.name.clone()));
+        let ledger = &self.ledger;
+        for (key, count) in [
+            ("sent", ledger.sent),
+            ("answered", ledger.answered),
+            ("wrong", ledger.wrong),
+            ("refused", ledger.refused),
+            ("lost", ledger.lost),
+        ] {
+            fields.push((format!("{of}.{key}"), count.to_string()));
+        }
+        push_latencies(fields, &format!("{of}.response_us"), Some(self.response_us));
+        push_latencies(fields, &format!("{of}.service_us"), Some(self.service_us));
     }
 }
 
@@ -195,7 +231,7 @@ pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
 }
 
 fn reasons(tally: &Tally) -> Vec<String> {
-    let ledger = tally.measured;
+    let ledger = &tally.measured;
     let mut reasons = Vec::new();
     if ledger.scheduled == 0 {
         reasons.push("no task was due in the measured time".to_owned());
@@ -212,7 +248,14 @@ fn reasons(tally: &Tally) -> Vec<String> {
     if ledger.sent > 0 && ledger.answered == 0 {
         reasons.push("no task was answered".to_owned());
     }
-    if !ledger.balances() || !tally.warmup.balances() {
+    let wrong = ledger.wrong + tally.warmup.wrong;
+    if wrong > 0 {
+        reasons.push(format!(
+            "{wrong} answers are wrong: do the workers run what --service is meant for?"
+        ));
+    }
+    let classes = tally.classes.iter().map(|class| &class.ledger);
+    if ![ledger, &tally.warmup].into_iter().chain(classes).all(Ledger::balances) {
         reasons.push("the loss ledger does not balance: this is a bug of the generator".to_owned());
     }
     reasons
@@ -249,7 +292,7 @@ fn warnings(tally: &Tally, stationary: Verdict) -> Vec<String> {
 }
 
 fn confidence(tally: &Tally) -> Confidence {
-    let of = |figure: &dyn Fn(&crate::latency::Latency) -> f64| {
+    let of = |figure: &dyn Fn(&Latency) -> f64| {
         let windows: Vec<_> =
             tally.windows.iter().map(figure).filter(|value| !value.is_nan()).collect();
         Micros(ci95_half_width(&windows) / 1e3)
@@ -262,16 +305,19 @@ fn confidence(tally: &Tally) -> Confidence {
 }
 
 fn classes(load: &Load, tally: &Tally) -> Vec<ClassReport> {
-    (1_u16..)
-        .zip(&tally.classes)
-        .map(|(class, latency)| ClassReport {
-            class,
-            service: load.service.class_name(class),
-            tasks: latency.response.tasks(),
-            response_us: latency.response.summary(),
-            service_us: latency.service.summary(),
-        })
-        .collect()
+    let report = |class, ledger, response: &Latency, service: &Latency| ClassReport {
+        name: load.service.class_name(class),
+        class,
+        service: load.service.class_service(class),
+        ledger,
+        response_us: response.summary(),
+        service_us: service.summary(),
+    };
+    if tally.classes.is_empty() {
+        return vec![report(1, tally.measured, &tally.response(), &tally.service)];
+    }
+    let all = (1..).zip(&tally.classes);
+    all.map(|(class, of)| report(class, of.ledger, &of.response, &of.service)).collect()
 }
 
 impl fmt::Display for Report {
@@ -301,6 +347,9 @@ impl fmt::Display for Report {
             "  sent {} = answered {} + refused {} + lost {}   duplicates {}",
             self.sent, self.answered, self.refused, self.lost, self.strays.duplicates
         )?;
+        if self.verified {
+            writeln!(f, "  answers checked: {} wrong of {}", self.wrong, self.answered)?;
+        }
         let mut table = String::new();
         self.write_latencies(&mut table)?;
         write!(f, "{table}")?;
@@ -335,20 +384,37 @@ impl Report {
             "  95% confidence", "", ""
         )?;
         write_row(out, "service (from sent)", &self.service_us)?;
-        for class in &self.classes {
-            let name = format!("{}: {}", class.class, class.service);
-            write_row(out, &name, &class.response_us)?;
+        if self.classes.len() > 1 {
+            self.write_classes(out)?;
         }
         if let Some(floor) = &self.floor_us {
             write_row(out, "floor (no scheduler)", floor)?;
         }
         Ok(())
     }
+
+    fn write_classes(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "  by class, response:")?;
+        for class in &self.classes {
+            write_row(out, &format!("  {}: {}", class.class, class.name), &class.response_us)?;
+        }
+        for class in &self.classes {
+            let Ledger { sent, answered, refused, lost, .. } = class.ledger;
+            let name = format!("{}: {}", class.class, class.name);
+            let counts =
+                format!("sent {sent} = answered {answered} + refused {refused} + lost {lost}");
+            writeln!(out, "    {name:<20}  {counts}")?;
+        }
+        Ok(())
+    }
 }
 
+/// Columns of a row's name; longer names shift their row.
+const NAME_COLUMNS: usize = 22;
+
 fn write_row(out: &mut String, name: &str, summary: &LatencySummary) -> fmt::Result {
-    write!(out, "  {name:<22}")?;
-    for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
+    write!(out, "  {name:<NAME_COLUMNS$}")?;
+    for key in FIGURES {
         write!(out, "{:>10}", summary.named(key))?;
     }
     writeln!(out)
@@ -410,28 +476,32 @@ mod tests {
 
     /// A hundred tasks of 20 us; so many late, unsent, lost.
     fn report(late: u64, unsent: u64, lost: u64) -> Report {
-        let load = load();
+        report_of(&load(), late, unsent, lost, 0)
+    }
+
+    fn report_of(load: &Load, late: u64, unsent: u64, lost: u64, wrong: u64) -> Report {
         let clock = Clock { start: 0, window_ticks: 1_000, tick_ns: 1.0, late_ticks: 10 };
         let mut tally = Tally::new(10, 2);
         tally.begin(clock);
         for i in 0..100_u64 {
             let due = i * 100;
-            tally.schedule(due);
+            let class = 1 + (i % 2) as u16;
+            tally.schedule(due, class);
             if i < unsent {
-                tally.leave(due);
+                tally.leave(due, class);
                 continue;
             }
             let sent = if i < unsent + late { due + 11 } else { due };
-            let flight = Flight { due, sent, class: 1 + (i % 2) as u16 };
-            tally.send(due, sent);
+            let flight = Flight { due, sent, class };
+            tally.send(&flight);
             if i >= 100 - lost {
                 tally.lose(&flight);
             } else {
-                tally.answer(&flight, due + 20_000);
+                tally.answer(&flight, due + 20_000, i < wrong);
             }
         }
         tally.end(10_000);
-        Report::new(&load, &tally, None, Manifest::for_tests(&load))
+        Report::new(load, &tally, None, Manifest::for_tests(load))
     }
 
     #[test]
@@ -459,6 +529,8 @@ mod tests {
             "unsent",
             "adherence",
             "answered",
+            "verified",
+            "wrong",
             "refused",
             "lost",
             "duplicates",
@@ -488,6 +560,55 @@ mod tests {
         assert!(json["response_us"]["p99"].is_null(), "two of 99 lost");
         assert_eq!(json["sent"], 99);
         assert_eq!(json["classes"][1]["service"], "fixed(9us)");
+    }
+
+    #[test]
+    fn classes_have_names_ledgers_and_latencies() {
+        let mix = Load::new(1e5, "rocksdb-90-10".parse().unwrap());
+        let report = report_of(&mix, 0, 4, 3, 0);
+        let json = serde_json::to_value(&report).unwrap();
+        let classes = json["classes"].as_array().unwrap();
+        assert_eq!(classes.len(), 2);
+        let count = |class: &serde_json::Value, key: &str| class[key].as_u64().unwrap();
+        for (class, name) in classes.iter().zip(["GET", "SCAN"]) {
+            assert_eq!(class["name"], name);
+            assert_eq!(count(class, "scheduled"), count(class, "sent") + count(class, "unsent"));
+            let accounted = ["answered", "refused", "lost"].map(|key| count(class, key));
+            assert_eq!(count(class, "sent"), accounted.iter().sum::<u64>());
+            assert!(class["response_us"]["p50"].is_number() && class["service_us"].is_object());
+        }
+        for key in ["sent", "answered", "lost", "unsent"] {
+            let sum: u64 = classes.iter().map(|class| count(class, key)).sum();
+            assert_eq!(json[key], sum, "{key}");
+        }
+        let text = report.to_string();
+        assert!(text.contains("1: GET") && text.contains("2: SCAN"), "{text}");
+        assert!(csv(&[report]).unwrap().contains("classes.2.response_us.p99"));
+    }
+
+    #[test]
+    fn one_class_is_the_whole() {
+        let load = Load::new(1e5, "exp(5us)".parse().unwrap());
+        let clock = Clock { start: 0, window_ticks: 1_000, tick_ns: 1.0, late_ticks: 10 };
+        let mut tally = Tally::new(10, 1);
+        tally.begin(clock);
+        tally.schedule(5, 1);
+        let flight = Flight { due: 5, sent: 5, class: 1 };
+        tally.send(&flight);
+        tally.answer(&flight, 2_005, false);
+        tally.end(10_000);
+        let report = Report::new(&load, &tally, None, Manifest::for_tests(&load));
+        let [class] = &report.classes[..] else { panic!("{:?}", report.classes) };
+        assert_eq!((class.class, class.name.as_str(), class.ledger.answered), (1, "exp(5us)", 1));
+        assert_eq!(class.response_us, report.response_us);
+    }
+
+    #[test]
+    fn wrong_answers_make_a_run_invalid() {
+        let report = report_of(&Load { verify: true, ..load() }, 0, 0, 0, 2);
+        assert!(!report.valid && report.reasons[0].contains("2 answers are wrong"), "{report}");
+        assert!(report.to_string().contains("answers checked: 2 wrong of 100"), "{report}");
+        assert_eq!((report.verified, report.wrong), (true, 2));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! pareto(50us,2.5)           mean, and tail exponent (above 1, no unit)
 //! uniform(10us,90us)         between two times
 //! mix(0.9*exp(20us), 0.1*exp(400us))     one of these, by weight; weights sum to 1
+//! rocksdb-90-10  rocksdb-50-50  tpcc  echo       mixes known by name, see [`crate::mix`]
 //! ```
 //! A mix gives each of its components a task class, 1 for the first; anything else is class 1.
 //! The simulator draws from the same type, so a sample costs a few nanoseconds: no box, no virtual call.
@@ -19,12 +20,14 @@ use rand::Rng;
 use rand_distr::{Distribution, Exp1, StandardNormal};
 
 use crate::grammar::{GrammarError, Scanner, Time};
+use crate::mix::{Mix, Workload};
 
 /// Classes are 1 ..= this; 0 is the wire's "unknown".
 pub const CLASSES_MAX: usize = 64;
 
 const FORMS: &str = "fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA), \
-                     pareto(MEAN,ALPHA), uniform(LOW,HIGH), mix(W*..., W*...)";
+                     pareto(MEAN,ALPHA), uniform(LOW,HIGH), mix(W*..., W*...), \
+                     rocksdb-90-10, rocksdb-50-50, tpcc, echo";
 
 /// One distribution, with what its samples need worked out beforehand.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,6 +137,8 @@ struct Component {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     components: Box<[Component]>,
+    /// The mix that this is, when it has a name.
+    mix: Option<&'static Mix>,
 }
 
 impl Service {
@@ -162,7 +167,21 @@ impl Service {
         if let Some(last) = components.last_mut() {
             last.threshold = u64::MAX; // whatever rounding did
         }
-        Self { components: components.into() }
+        Self { components: components.into(), mix: None }
+    }
+
+    /// A mix that has a name.
+    #[must_use]
+    pub fn named(mix: &'static Mix) -> Self {
+        let fixed =
+            mix.types.iter().map(|kind| (kind.weight, Shape::Fixed { ns: kind.service_ns }));
+        Self { mix: Some(mix), ..Self::of(fixed.collect()) }
+    }
+
+    /// What the workers are to run.
+    #[must_use]
+    pub fn workload(&self) -> Workload {
+        self.mix.map_or(Workload::Spin, |mix| mix.workload)
     }
 
     /// A task's service time in nanoseconds, and its class.
@@ -198,9 +217,16 @@ impl Service {
         self.components.len()
     }
 
-    /// What a class is, as a user would write it. `class` is 1 ..= [`Service::classes`].
+    /// What a class is called: its name in a mix that has one, its service times otherwise.
     #[must_use]
     pub fn class_name(&self, class: u16) -> String {
+        let named = self.mix.and_then(|mix| mix.types.get(usize::from(class).checked_sub(1)?));
+        named.map_or_else(|| self.class_service(class), |kind| kind.name.to_owned())
+    }
+
+    /// A class's service times, as a user would write them. `class` is 1 ..= [`Service::classes`].
+    #[must_use]
+    pub fn class_service(&self, class: u16) -> String {
         usize::from(class)
             .checked_sub(1)
             .and_then(|i| self.components.get(i))
@@ -210,6 +236,9 @@ impl Service {
 
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(mix) = self.mix {
+            return write!(f, "{}", mix.name);
+        }
         if let [only] = &self.components[..] {
             return only.shape.fmt(f);
         }
@@ -227,21 +256,19 @@ impl FromStr for Service {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut scanner = Scanner::new("service time", text);
         let at = scanner.place();
-        let mut shapes = Vec::new();
-        match scanner.word() {
-            "mix" => parse_mix(&mut scanner, at, &mut shapes)?,
-            name => shapes.push((1.0, parse_shape(&mut scanner, at, name)?)),
-        }
+        let name = scanner.word();
+        let service = match Mix::named(name) {
+            Some(mix) => Self::named(mix),
+            None if name == "mix" => Self::of(parse_mix(&mut scanner, at)?),
+            None => Self::of(vec![(1.0, parse_shape(&mut scanner, at, name)?)]),
+        };
         scanner.end()?;
-        Ok(Self::of(shapes))
+        Ok(service)
     }
 }
 
-fn parse_mix(
-    scanner: &mut Scanner<'_>,
-    at: usize,
-    shapes: &mut Vec<(f64, Shape)>,
-) -> Result<(), GrammarError> {
+fn parse_mix(scanner: &mut Scanner<'_>, at: usize) -> Result<Vec<(f64, Shape)>, GrammarError> {
+    let mut shapes = Vec::new();
     scanner.expect('(')?;
     loop {
         let weight_at = scanner.place();
@@ -269,7 +296,7 @@ fn parse_mix(
         let problem = format!("a mix has at most {CLASSES_MAX} components");
         return Err(scanner.error_at(at, problem));
     }
-    Ok(())
+    Ok(shapes)
 }
 
 fn parse_shape(scanner: &mut Scanner<'_>, at: usize, name: &str) -> Result<Shape, GrammarError> {
@@ -386,6 +413,26 @@ mod tests {
     }
 
     #[test]
+    fn mixes_are_known_by_name() {
+        for (text, classes, last, mean_us) in [
+            ("rocksdb-90-10", 2, "SCAN", 101.0),
+            ("rocksdb-50-50", 2, "SCAN", 345.0),
+            ("tpcc", 5, "stock-level", 70.2),
+            ("echo", 1, "echo", 0.0),
+        ] {
+            let service: Service = text.parse().unwrap();
+            assert_eq!((service.to_string().as_str(), service.classes()), (text, classes));
+            assert_eq!(service.class_name(classes as u16), last);
+            assert!((service.mean_ns() / 1e3 - mean_us).abs() < 1e-9, "{}", service.mean_ns());
+        }
+        let tpcc: Service = "tpcc".parse().unwrap();
+        assert_eq!(tpcc.class_service(4), "fixed(332.64us)");
+        let samples = sampled("tpcc", 100_000);
+        let payments = samples.iter().filter(|sample| **sample == (21_600.0, 1)).count();
+        assert!((payments as f64 / 1e5 - 0.44).abs() < 0.01, "{payments}");
+    }
+
+    #[test]
     fn refusals_say_what_is_allowed() {
         for (text, part) in [
             ("", "expected one of fixed(T)"),
@@ -403,6 +450,9 @@ mod tests {
             ("mix(0*exp(5us), 1*exp(6us))", "above 0"),
             ("mix(0.5*mix(1*exp(5us)), 0.5*exp(6us))", "mix inside a mix"),
             ("mix()", "expected a number"),
+            ("tpch", "tpcc, echo"),
+            ("tpcc(5us)", "nothing more"),
+            ("mix(0.5*tpcc, 0.5*exp(6us))", "expected one of fixed(T)"),
         ] {
             let error = text.parse::<Service>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

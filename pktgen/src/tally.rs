@@ -20,6 +20,8 @@ pub struct Ledger {
     pub unsent: u64,
     /// Answered by a worker.
     pub answered: u64,
+    /// Of those answered, how many wrongly; 0 where answers are not checked.
+    pub wrong: u64,
     /// Given back undone by the scheduler.
     pub refused: u64,
     /// Not answered by the end of the drain.
@@ -49,6 +51,7 @@ impl Ledger {
         self.late += other.late;
         self.unsent += other.unsent;
         self.answered += other.answered;
+        self.wrong += other.wrong;
         self.refused += other.refused;
         self.lost += other.lost;
     }
@@ -76,9 +79,11 @@ impl Strays {
     }
 }
 
-/// Latencies of one task class.
+/// What became of the tasks of one class.
 #[derive(Clone, Debug, Default)]
-pub struct ClassLatency {
+pub struct ClassTally {
+    /// Tasks due in the measured time.
+    pub ledger: Ledger,
     /// From the due time.
     pub response: Latency,
     /// From the send time.
@@ -102,8 +107,8 @@ pub struct Tally {
     pub pool_empty: u64,
     /// Response latencies of the measured time, in equal windows by due time.
     pub windows: Vec<Latency>,
-    /// Latencies by class, index 0 for class 1; empty when there is one class only.
-    pub classes: Vec<ClassLatency>,
+    /// By class, index 0 for class 1; empty when there is one class only.
+    pub classes: Vec<ClassTally>,
     /// Latencies from the send time of all measured tasks.
     pub service: Latency,
     clock: Clock,
@@ -142,7 +147,7 @@ impl Tally {
             tx_full: 0,
             pool_empty: 0,
             windows: vec![Latency::default(); windows.max(1)],
-            classes: vec![ClassLatency::default(); classes],
+            classes: vec![ClassTally::default(); classes],
             service: Latency::default(),
             clock,
         }
@@ -154,8 +159,14 @@ impl Tally {
     }
 
     #[inline]
-    fn ledger(&mut self, due: u64) -> &mut Ledger {
-        if due < self.clock.start { &mut self.warmup } else { &mut self.measured }
+    fn count(&mut self, due: u64, class: u16, entry: impl Fn(&mut Ledger)) {
+        if due < self.clock.start {
+            return entry(&mut self.warmup);
+        }
+        entry(&mut self.measured);
+        if let Some(class) = self.class(class) {
+            entry(&mut class.ledger);
+        }
     }
 
     /// The measured time ends.
@@ -171,28 +182,32 @@ impl Tally {
 
     /// A task has come due.
     #[inline]
-    pub(crate) fn schedule(&mut self, due: u64) {
-        self.ledger(due).scheduled += 1;
+    pub(crate) fn schedule(&mut self, due: u64, class: u16) {
+        self.count(due, class, |ledger| ledger.scheduled += 1);
     }
 
     /// A task was handed to the device.
     #[inline]
-    pub(crate) fn send(&mut self, due: u64, now: u64) {
-        let late = now > due + self.clock.late_ticks;
-        let ledger = self.ledger(due);
-        ledger.sent += 1;
-        ledger.late += u64::from(late);
+    pub(crate) fn send(&mut self, flight: &Flight) {
+        let late = flight.sent > flight.due + self.clock.late_ticks;
+        self.count(flight.due, flight.class, |ledger| {
+            ledger.sent += 1;
+            ledger.late += u64::from(late);
+        });
     }
 
     /// A task will not be sent any more.
-    pub(crate) fn leave(&mut self, due: u64) {
-        self.ledger(due).unsent += 1;
+    pub(crate) fn leave(&mut self, due: u64, class: u16) {
+        self.count(due, class, |ledger| ledger.unsent += 1);
     }
 
     /// A task was answered.
     #[inline]
-    pub(crate) fn answer(&mut self, flight: &Flight, now: u64) {
-        self.ledger(flight.due).answered += 1;
+    pub(crate) fn answer(&mut self, flight: &Flight, now: u64, wrong: bool) {
+        self.count(flight.due, flight.class, |ledger| {
+            ledger.answered += 1;
+            ledger.wrong += u64::from(wrong);
+        });
         if flight.due < self.clock.start {
             return;
         }
@@ -208,13 +223,13 @@ impl Tally {
 
     /// A task was given back undone: it took for ever.
     pub(crate) fn refuse(&mut self, flight: &Flight) {
-        self.ledger(flight.due).refused += 1;
+        self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
         self.record_infinite(flight);
     }
 
     /// A task was never answered.
     pub(crate) fn lose(&mut self, flight: &Flight) {
-        self.ledger(flight.due).lost += 1;
+        self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
         self.record_infinite(flight);
     }
 
@@ -238,7 +253,7 @@ impl Tally {
     }
 
     #[inline]
-    fn class(&mut self, class: u16) -> Option<&mut ClassLatency> {
+    fn class(&mut self, class: u16) -> Option<&mut ClassTally> {
         self.classes.get_mut(usize::from(class).wrapping_sub(1))
     }
 
@@ -261,6 +276,7 @@ impl Tally {
         self.windows.iter_mut().zip(&other.windows).for_each(|(a, b)| a.merge(b));
         self.service.merge(&other.service);
         for (a, b) in self.classes.iter_mut().zip(&other.classes) {
+            a.ledger.merge(&b.ledger);
             a.response.merge(&b.response);
             a.service.merge(&b.service);
         }
@@ -280,10 +296,10 @@ mod tests {
 
     fn one(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
         let flight = Flight { due, sent, class: 2 };
-        tally.schedule(due);
-        tally.send(due, sent);
+        tally.schedule(due, flight.class);
+        tally.send(&flight);
         match answered {
-            Some(now) => tally.answer(&flight, now),
+            Some(now) => tally.answer(&flight, now, now % 2 == 1),
             None => tally.lose(&flight),
         }
     }
@@ -294,8 +310,8 @@ mod tests {
         one(&mut tally, 999, 999, Some(2000));
         one(&mut tally, 1000, 1010, Some(1110));
         one(&mut tally, 1250, 1270, None);
-        tally.schedule(1299);
-        tally.leave(1299);
+        tally.schedule(1299, 1);
+        tally.leave(1299, 1);
         assert_eq!((tally.warmup.answered, tally.measured.answered), (1, 1));
         assert!(tally.warmup.balances() && tally.measured.balances());
         assert_eq!((tally.measured.late, tally.measured.unsent, tally.measured.lost), (1, 1, 1));
@@ -305,15 +321,19 @@ mod tests {
         assert_eq!(tally.windows[2].quantile_ns(0.5), f64::INFINITY);
         assert_eq!(tally.classes[1].response.tasks(), 2);
         assert_eq!(tally.classes[0].response.tasks(), 0);
+        let [one, two] = [0, 1].map(|i| tally.classes[i].ledger);
+        assert!(one.balances() && two.balances());
+        assert_eq!((one.unsent, two.sent, two.answered, two.lost), (1, 2, 1, 1));
     }
 
     #[test]
     fn cores_merge() {
         let (mut a, mut b) = (tally(), tally());
-        one(&mut a, 1000, 1000, Some(1100));
+        one(&mut a, 1000, 1000, Some(1101));
         one(&mut b, 1000, 1000, None);
         a.merge(&b);
-        assert_eq!((a.measured.sent, a.measured.lost), (2, 1));
+        assert_eq!((a.measured.sent, a.measured.lost, a.measured.wrong), (2, 1, 1));
+        assert_eq!(a.classes[1].ledger, a.measured);
         assert_eq!(a.response().tasks(), 2);
         assert!(a.measured.balances());
     }

@@ -75,7 +75,8 @@ impl Target {
             flow,
             flows: self.flows,
             pool: self.pool,
-            app: self.extended.then_some(app),
+            app,
+            extended: self.extended,
             frame_bytes: self.frame_bytes,
             checksums: self.checksums,
         }

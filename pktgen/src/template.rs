@@ -5,7 +5,7 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
 
-use crate::payload;
+use crate::payload::{self, Work};
 
 /// The shortest Ethernet frame without its checksum (IEEE 802.3, 3.2.7): shorter ones would be padded on the way.
 const FRAME_MIN: usize = 60;
@@ -31,8 +31,10 @@ pub struct TaskFrame {
     pub flows: u16,
     /// The pool that shall run the tasks.
     pub pool: u16,
-    /// The application id; none for tasks without the header extension.
-    pub app: Option<u32>,
+    /// The application id: seeds of tasks follow from it.
+    pub app: u32,
+    /// Send the header extension, with the application id.
+    pub extended: bool,
     /// Bytes of a frame at least.
     pub frame_bytes: usize,
     /// Send UDP checksums (0, "none", otherwise: RFC 768 allows it over IPv4).
@@ -50,11 +52,22 @@ pub struct Task {
     pub class: u16,
 }
 
+impl Task {
+    /// What stands behind the header of the task of this application.
+    #[inline]
+    #[must_use]
+    pub fn work(&self, app: u32) -> Work {
+        let seed = payload::seed_of(app, self.seq);
+        Work { service_ns: self.service_ns, operation: self.class, seed }
+    }
+}
+
 /// A frame ready but for the task.
 #[derive(Clone, Debug)]
 pub struct Template {
     bytes: Vec<u8>,
     extended: bool,
+    app: u32,
     work: usize,
     first_port: u16,
     flows: u32,
@@ -64,13 +77,13 @@ impl Template {
     /// Builds the frame; `flow`'s MAC addresses may be set later.
     #[must_use]
     pub fn new(frame: &TaskFrame) -> Self {
-        let extended = frame.app.is_some();
+        let (app, extended) = (frame.app, frame.extended);
         let header = Header { extended, ..Header::new_task(frame.pool, 0) };
         let work = udp::PAYLOAD + header.len();
         let len = (work + payload::LEN).max(FRAME_MIN).max(frame.frame_bytes).min(FRAME_MAX);
         let mut bytes = vec![0; len];
         header.emit(&mut bytes[udp::PAYLOAD..]);
-        if let Some(app) = frame.app {
+        if extended {
             Extension { app, ..Extension::default() }.emit(&mut bytes[udp::PAYLOAD..]);
         }
         // The source port is left 0, as everything that `Template::write` fills in.
@@ -79,7 +92,7 @@ impl Template {
             bytes[CHECKSUM..CHECKSUM + 2].fill(0);
         }
         let (first_port, flows) = (frame.flow.src_port, u32::from(frame.flows.max(1)));
-        Self { bytes, extended, work, first_port, flows }
+        Self { bytes, extended, app, work, first_port, flows }
     }
 
     /// The next hop, once it is known.
@@ -94,21 +107,29 @@ impl Template {
         self.bytes.len()
     }
 
+    /// Bytes of a frame behind the task header, padding included.
+    #[must_use]
+    pub fn work_len(&self) -> usize {
+        self.bytes.len() - self.work
+    }
+
     /// Writes the frame of `task`; `frame` has [`Template::frame_len`] bytes. Flows take turns.
     #[inline]
     pub fn write(&self, frame: &mut [u8], task: Task) {
         frame.copy_from_slice(&self.bytes);
         let port = self.first_port.wrapping_add((task.seq % self.flows) as u16);
         let [seq_high, seq_low] = [(task.seq >> 16) as u16, task.seq as u16];
-        let [work_high, work_low] = [(task.service_ns >> 16) as u16, task.service_ns as u16];
+        let work = task.work(self.app);
         put(frame, SRC_PORT, port);
         put(frame, SEQ, seq_low);
-        payload::emit(&mut frame[self.work..], task.service_ns);
+        work.emit(&mut frame[self.work..]);
         let mut delta = Delta::default()
             .word(0, port)
             .straddling_word(0, seq_low)
-            .straddling_word(0, work_high)
-            .straddling_word(0, work_low);
+            .straddling_double_word(0, work.service_ns)
+            .straddling_word(0, work.operation)
+            .straddling_double_word(0, (work.seed >> 32) as u32)
+            .straddling_double_word(0, work.seed as u32);
         if self.extended {
             put(frame, SEQ32, seq_high);
             put(frame, SEQ32 + 2, seq_low);
@@ -132,7 +153,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn frame(app: Option<u32>, frame_bytes: usize, checksums: bool) -> TaskFrame {
+    fn frame(app: u32, extended: bool, frame_bytes: usize, checksums: bool) -> TaskFrame {
         let flow = Flow {
             src_mac: Mac([2, 0, 0, 0, 0, 1]),
             dst_mac: Mac::default(),
@@ -141,20 +162,21 @@ mod tests {
             src_port: 65_530,
             dst_port: 1234,
         };
-        TaskFrame { flow, flows: 64, pool: 3, app, frame_bytes, checksums }
+        TaskFrame { flow, flows: 64, pool: 3, app, extended, frame_bytes, checksums }
     }
 
     proptest! {
         #[test]
         fn frames_say_what_the_task_is(
             seq in any::<u32>(), service_ns in any::<u32>(), class in any::<u16>(),
-            app in proptest::option::of(any::<u32>()), frame_bytes in 0..2000_usize,
+            app in any::<u32>(), extended in any::<bool>(), frame_bytes in 0..2000_usize,
             checksums in any::<bool>(),
         ) {
-            let mut template = Template::new(&frame(app, frame_bytes, checksums));
+            let mut template = Template::new(&frame(app, extended, frame_bytes, checksums));
             template.set_next_hop(Mac([2, 0, 0, 0, 0, 9]));
             let mut bytes = vec![0xAA; template.frame_len()];
-            template.write(&mut bytes, Task { seq, service_ns, class });
+            let task = Task { seq, service_ns, class };
+            template.write(&mut bytes, task);
             prop_assert!((FRAME_MIN..=FRAME_MAX).contains(&bytes.len()));
             prop_assert_eq!(ether::dst(&bytes), Mac([2, 0, 0, 0, 0, 9]));
             let datagram = udp::parse(&bytes, false).unwrap();
@@ -163,8 +185,10 @@ mod tests {
             let payload = &bytes[datagram.payload()..usize::from(datagram.end)];
             let header = Header::parse(payload).unwrap();
             prop_assert_eq!((header.pool, header.seq), (3, seq as u16));
-            prop_assert_eq!(payload::parse(payload, &header), Some(service_ns));
-            if let Some(app) = app {
+            prop_assert_eq!(Work::parse(&payload[header.len()..]), Some(task.work(app)));
+            prop_assert_eq!(template.work_len(), payload.len() - header.len());
+            prop_assert_eq!(task.work(app).seed, payload::seed_of(app, seq));
+            if extended {
                 let expected = Extension { app, seq32: seq, service_ns: 0, class };
                 prop_assert_eq!(Extension::parse(payload), expected);
             }

@@ -113,6 +113,24 @@ mod dpdk {
     }
 
     #[test]
+    fn answers_are_checked_over_memif() {
+        // A reflector echoes: right for an echo, wrong for anything else.
+        for (service, classes, right) in [("echo", 1, true), ("tpcc", 5, false)] {
+            let load = ["run", "--rate", "2k", "--service", service, "--verify", "--no-floor"];
+            let output = run(service, "1", &[&load[..], &["--format", "json"]].concat());
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
+            let report: serde_json::Value = serde_json::from_str(&stdout(&output))
+                .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+            let answered = report["answered"].as_u64().unwrap();
+            assert!(answered > 0 && report["verified"] == true, "{report}");
+            assert_eq!(report["wrong"], if right { 0 } else { answered });
+            assert_eq!(report["classes"].as_array().map(Vec::len), Some(classes));
+            let told = report["reasons"].to_string().contains("answers are wrong");
+            assert_eq!(told, !right, "{report}");
+        }
+    }
+
+    #[test]
     fn two_cores_share_a_load() {
         let cpus = core_affinity::get_core_ids().unwrap_or_default();
         let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);

@@ -73,6 +73,18 @@ fn every_policy_runs_in_every_model_and_loses_nothing() {
 }
 
 #[test]
+fn mixes_are_known_by_name() {
+    let run = |service| {
+        json(&[("service", service), ("policy", "jsq"), ("load", "0.5"), ("racks", "8")])
+            .replace(service, "")
+    };
+    let spelled_out = "mix(0.44*fixed(21.6us), 0.04*fixed(22.68us), 0.44*fixed(71.28us), \
+                       0.04*fixed(332.64us), 0.04*fixed(378us))";
+    assert_eq!(run("tpcc"), run(spelled_out));
+    assert_ne!(run("tpcc"), run("rocksdb-90-10"));
+}
+
+#[test]
 fn central_queues_beat_horus_at_high_load() {
     for (service, most) in [
         ("exp(100us)", 0.85),

@@ -243,7 +243,7 @@ impl<P: Port> Rack<P> {
             return Ok(());
         }
         let work = &buf.bytes()[datagram.payload()..usize::from(datagram.end)];
-        let service_ns = payload::parse(work, &header).ok_or(DropReason::TaskShort)?;
+        let service_ns = payload::service_ns(work, &header).ok_or(DropReason::TaskShort)?;
         self.counts.tasks += 1;
         self.counts.idle_picks += u64::from(header.qlen == 1);
         self.counts.service_ns += u64::from(service_ns);

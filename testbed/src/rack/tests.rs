@@ -55,7 +55,8 @@ fn frame(asked: &Asked) -> Vec<u8> {
     if asked.header.extended {
         extension.emit(&mut frame[udp::PAYLOAD..]);
     }
-    payload::emit(&mut frame[udp::PAYLOAD + asked.header.len()..], asked.service_ns);
+    let work = payload::Work { service_ns: asked.service_ns, ..Default::default() };
+    work.emit(&mut frame[udp::PAYLOAD + asked.header.len()..]);
     flow(asked.server).emit(&mut frame, len);
     frame
 }

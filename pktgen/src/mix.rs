@@ -1,0 +1,109 @@
+//! Mixes of task types that are known by name, and the workload that their tasks are meant for.
+//!
+//! | name | types, class 1 first |
+//! |---|---|
+//! | `rocksdb-90-10` | 90% GET (40 us), 10% SCAN (650 us) |
+//! | `rocksdb-50-50` | 50% GET (40 us), 50% SCAN (650 us) |
+//! | `tpcc` | 44% payment (21.6 us), 4% order-status (22.68 us), 44% new-order (71.28 us), 4% delivery (332.64 us), 4% stock-level (378 us) |
+//! | `echo` | the task comes back as it is |
+//!
+//! The RocksDB mixes and the times of TPC-C are those of Horus (section 4.1); its names of TPC-C's transactions are
+//! those of the profile that it scales. A worker that runs RocksDB takes what its machine takes; the times here
+//! are Horus's medians, for emulated workers, the simulator, and rates in per cent.
+
+/// What a worker does with a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Is busy for the time asked for.
+    Spin,
+    /// Is busy for the time of the transaction asked for.
+    Tpcc,
+    /// Reads objects from a database.
+    RocksDb,
+    /// Sends back what came.
+    Echo,
+}
+
+/// A type of task in a mix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TaskType {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// Its share of the tasks.
+    pub weight: f64,
+    /// Its service time.
+    pub service_ns: f64,
+}
+
+/// A mix with a name; a type's class is its place, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mix {
+    /// What users call it.
+    pub name: &'static str,
+    /// Whom its tasks are for.
+    pub workload: Workload,
+    /// The types of its tasks.
+    pub types: &'static [TaskType],
+}
+
+const fn of(name: &'static str, weight: f64, service_ns: f64) -> TaskType {
+    TaskType { name, weight, service_ns }
+}
+
+/// TPC-C's transactions: class, name and time of each are the same here and in a worker that spins them.
+pub const TPCC: [TaskType; 5] = [
+    of("payment", 0.44, 21_600.0),
+    of("order-status", 0.04, 22_680.0),
+    of("new-order", 0.44, 71_280.0),
+    of("delivery", 0.04, 332_640.0),
+    of("stock-level", 0.04, 378_000.0),
+];
+
+const GET_NS: f64 = 40_000.0;
+const SCAN_NS: f64 = 650_000.0;
+
+/// All mixes.
+pub const MIXES: [Mix; 4] = [
+    Mix {
+        name: "rocksdb-90-10",
+        workload: Workload::RocksDb,
+        types: &[of("GET", 0.9, GET_NS), of("SCAN", 0.1, SCAN_NS)],
+    },
+    Mix {
+        name: "rocksdb-50-50",
+        workload: Workload::RocksDb,
+        types: &[of("GET", 0.5, GET_NS), of("SCAN", 0.5, SCAN_NS)],
+    },
+    Mix { name: "tpcc", workload: Workload::Tpcc, types: &TPCC },
+    Mix { name: "echo", workload: Workload::Echo, types: &[of("echo", 1.0, 0.0)] },
+];
+
+impl Mix {
+    /// The mix that users call `name`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        MIXES.iter().find(|mix| mix.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_sum_to_one() {
+        for mix in &MIXES {
+            let sum: f64 = mix.types.iter().map(|kind| kind.weight).sum();
+            assert!((sum - 1.0).abs() < 1e-12, "{}: {sum}", mix.name);
+        }
+    }
+
+    #[test]
+    fn tpcc_is_that_of_horus() {
+        // Section 4.1: dispersion ratios of 1, 1.05, 3.3, 15.4 and 17.5.
+        let ratios = [1.0, 1.05, 3.3, 15.4, 17.5];
+        for (kind, ratio) in TPCC.iter().zip(ratios) {
+            assert!((kind.service_ns / TPCC[0].service_ns - ratio).abs() < 1e-9, "{}", kind.name);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What answers must be: from a task's id alone, without having kept the task.
+//!
+//! | workload | a right answer to a task with seed s |
+//! |---|---|
+//! | spin, tpcc | its operation, no objects, digest [`spun`]\(s) |
+//! | RocksDB, GET | 60 objects, digest the sum of theirs ([`crate::objects`]) |
+//! | RocksDB, SCAN | 5,000 objects, digest the sum of theirs |
+//! | echo | the task's own bytes |
+
+use crate::mix::Workload;
+use crate::objects::{self, GET, GETS, OBJECTS, SCAN};
+use crate::payload::{self, LEN, Outcome, Status, Work, mixed};
+
+/// The digest of a task with this seed that was spun: no worker answers so who has not read the seed.
+#[inline]
+#[must_use]
+pub fn spun(seed: u64) -> u64 {
+    mixed(!seed)
+}
+
+/// Knows the right answers to the tasks of a workload.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    workload: Workload,
+    /// RocksDB: the digest of each object.
+    digests: Box<[u64]>,
+    /// RocksDB: the digest of all of them.
+    all: u64,
+    /// Echo: bytes that a task has behind its header.
+    echo_len: usize,
+}
+
+impl Oracle {
+    /// For tasks with `echo_len` bytes behind their headers.
+    #[must_use]
+    pub fn new(workload: Workload, echo_len: usize) -> Self {
+        let objects = if workload == Workload::RocksDb { OBJECTS } else { 0 };
+        let digests: Box<[u64]> =
+            (0..objects).map(|n| objects::digest(&objects::key(n), &objects::value(n))).collect();
+        let all = digests.iter().fold(0, |sum: u64, digest| sum.wrapping_add(*digest));
+        Self { workload, digests, all, echo_len }
+    }
+
+    /// The operation of task (`app`, `seq`) to which `body`, what stands behind an answer's header, is the right
+    /// answer; none when it is the answer to none. Whoever sent the task knows whether it asked for that.
+    #[inline]
+    #[must_use]
+    pub fn answered(&self, app: u32, seq: u32, body: &[u8]) -> Option<u16> {
+        let seed = payload::seed_of(app, seq);
+        if self.workload == Workload::Echo {
+            return self.echoed(seed, body);
+        }
+        let found = body.first_chunk::<LEN>()?;
+        let operation = u16::from_be_bytes([found[4], found[5]]);
+        (self.outcome(operation, seed)?.bytes() == *found).then_some(operation)
+    }
+
+    fn echoed(&self, seed: u64, body: &[u8]) -> Option<u16> {
+        let work = Work::parse(body)?;
+        let mut sent = [0; LEN];
+        Work { service_ns: 0, operation: work.operation, seed }.emit(&mut sent);
+        let (head, padding) = body.split_at_checked(LEN)?;
+        let whole = body.len() == self.echo_len && padding.iter().all(|byte| *byte == 0);
+        (whole && head == sent).then_some(work.operation)
+    }
+
+    /// The right answer to an operation, if the workload has it.
+    #[must_use]
+    pub fn outcome(&self, operation: u16, seed: u64) -> Option<Outcome> {
+        let (objects, digest) = match (self.workload, operation) {
+            (Workload::RocksDb, GET) => (GETS, self.digest_of_get(seed)),
+            (Workload::RocksDb, SCAN) => (OBJECTS, self.all),
+            (Workload::Spin | Workload::Tpcc, _) => (0, spun(seed)),
+            (Workload::RocksDb | Workload::Echo, _) => return None,
+        };
+        Some(Outcome { objects, operation, status: Status::Done, digest })
+    }
+
+    fn digest_of_get(&self, seed: u64) -> u64 {
+        objects::read_by(seed)
+            .fold(0, |sum: u64, number| sum.wrapping_add(self.digests[number as usize]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn right_answers_are_known_and_others_refused() {
+        for (workload, operation, objects) in [
+            (Workload::Spin, 1, 0),
+            (Workload::Tpcc, 5, 0),
+            (Workload::RocksDb, GET, 60),
+            (Workload::RocksDb, SCAN, 5_000),
+        ] {
+            let oracle = Oracle::new(workload, LEN);
+            let outcome = oracle.outcome(operation, payload::seed_of(3, 4)).unwrap();
+            assert_eq!(outcome.objects, objects);
+            let right = outcome.bytes();
+            assert_eq!(oracle.answered(3, 4, &right), Some(operation));
+            // One to another task: a SCAN reads the same whatever its seed.
+            let other = oracle.answered(3, 5, &right);
+            assert_eq!(other.is_some(), operation == SCAN && workload == Workload::RocksDb);
+            for at in 0..LEN {
+                let mut wrong = right;
+                wrong[at] ^= 4;
+                assert_ne!(oracle.answered(3, 4, &wrong), Some(operation), "byte {at}");
+            }
+            assert_eq!(oracle.answered(3, 4, &right[..LEN - 1]), None);
+        }
+    }
+
+    #[test]
+    fn an_echo_is_the_task_whole() {
+        let oracle = Oracle::new(Workload::Echo, 20);
+        let mut body = [0; 20];
+        Work { service_ns: 0, operation: 1, seed: payload::seed_of(3, 4) }.emit(&mut body);
+        assert_eq!(oracle.answered(3, 4, &body), Some(1));
+        assert_eq!(oracle.answered(3, 5, &body), None);
+        assert_eq!(oracle.answered(3, 4, &body[..19]), None);
+        assert_eq!(oracle.answered(3, 4, &[]), None);
+        body[19] = 1;
+        assert_eq!(oracle.answered(3, 4, &body), None);
+    }
+
+    #[test]
+    fn operations_that_a_workload_lacks_have_no_right_answer() {
+        let oracle = Oracle::new(Workload::RocksDb, LEN);
+        let outcome = Outcome { operation: 3, ..Outcome::default() };
+        assert_eq!(oracle.answered(3, 4, &outcome.bytes()), None);
+        assert_eq!(oracle.answered(3, 4, &[0; LEN]), None);
+    }
+}
