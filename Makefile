@@ -3,8 +3,10 @@
 .PHONY: help demo test test-dpdk test-portable lint doc bench reference figures install uninstall deps clean
 
 CARGO ?= cargo
-# Without the DPDK ports; wedjat-sys is nothing but DPDK.
-PORTABLE := --workspace --exclude wedjat-sys --no-default-features
+# All there is, the RocksDB workload with it.
+ALL := --workspace --features wedjat-testbed/rocksdb
+# Without the DPDK ports and without RocksDB; wedjat-sys and wedjat-rocksdb are nothing but bindings.
+PORTABLE := --workspace --exclude wedjat-sys --exclude wedjat-rocksdb --no-default-features
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -19,11 +21,11 @@ demo: deps ## build, run the leaf under three policies and three loads, write de
 test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
 
 # Unit tests run side by side. Integration tests start DPDK processes that poll, so they run one at a time.
-test-dpdk: ## the tests with DPDK ports
+test-dpdk: ## the tests with DPDK ports and RocksDB
 	@scripts/deps.sh test
-	$(CARGO) test --locked --workspace --lib --bins
-	$(CARGO) test --locked --workspace --test '*' -- --test-threads=1
-	$(CARGO) test --locked --workspace --doc
+	$(CARGO) test --locked $(ALL) --lib --bins
+	$(CARGO) test --locked $(ALL) --test '*' -- --test-threads=1
+	$(CARGO) test --locked $(ALL) --doc
 
 test-portable: ## the tests that need no DPDK, built without it
 	$(CARGO) test --locked $(PORTABLE)
@@ -31,12 +33,12 @@ test-portable: ## the tests that need no DPDK, built without it
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked $(ALL) --all-targets -- -D warnings
 	$(CARGO) clippy --locked $(PORTABLE) --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
 
 doc: deps ## the API's documentation, target/doc/wedjat/index.html
-	$(CARGO) doc --locked --workspace --no-deps
+	$(CARGO) doc --locked --workspace --exclude wedjat-rocksdb --no-deps
 
 bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	@scripts/deps.sh bench

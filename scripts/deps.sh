@@ -58,6 +58,9 @@ look_for_test() {
     */*) ;;
     *) need libc6-dev : "the C library's archive (Debian: libc6-dev; Fedora: glibc-static)" ;;
     esac
+    if ! has pkg-config || ! pkg-config --exists rocksdb; then
+        need librocksdb-dev : "librocksdb with headers (Debian: librocksdb-dev; Fedora: rocksdb-devel)"
+    fi
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"

@@ -1,6 +1,7 @@
 //! Emulated rack, simulator, demo and comparisons.
 #![forbid(unsafe_code)]
 
+pub mod app;
 pub mod bench_policy;
 pub mod demo;
 pub mod drive;

@@ -1,0 +1,286 @@
+//! Owners of what the C interface hands out, and the calls on them.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+
+use crate::bindings as c;
+
+/// Blocks kept in memory: far more than the workload's database has.
+const CACHE_BYTES: usize = 64 << 20;
+/// `rocksdb_no_compression`.
+const NO_COMPRESSION: i32 = 0;
+
+/// What RocksDB said.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A call has failed.
+    #[error("{0}")]
+    RocksDb(String),
+    /// A path that no file can have.
+    #[error("{0} cannot be a path: it holds a zero byte")]
+    Path(PathBuf),
+}
+
+/// An object of the C interface, destroyed with its owner.
+struct Owned<T> {
+    object: NonNull<T>,
+    destroy: unsafe extern "C" fn(*mut T),
+}
+
+impl<T> Owned<T> {
+    /// # Safety
+    /// `object` must be null or the caller's own, and `destroy` what ends its life.
+    unsafe fn new(object: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Option<Self> {
+        NonNull::new(object).map(|object| Self { object, destroy })
+    }
+
+    fn as_ptr(&self) -> *mut T {
+        self.object.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: the object is ours since `new`, and this is the only place that destroys it.
+        unsafe { (self.destroy)(self.as_ptr()) }
+    }
+}
+
+fn refused() -> Error {
+    Error::RocksDb("out of memory".to_owned())
+}
+
+/// Makes the call with a place for an error message, and turns one that is there into an [`Error`].
+fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
+    let mut message: *mut c_char = ptr::null_mut();
+    let result = call(&raw mut message);
+    if message.is_null() {
+        return Ok(result);
+    }
+    // SAFETY: RocksDB puts a string that ends with 0 there, which the caller has to free with rocksdb_free.
+    let text = unsafe {
+        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
+        c::rocksdb_free(message.cast());
+        text
+    };
+    Err(Error::RocksDb(text))
+}
+
+fn c_path(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::Path(path.to_owned()))
+}
+
+fn options() -> Result<Owned<c::rocksdb_options_t>, Error> {
+    // SAFETY: each object is new and destroyed by its own function; setters take objects that live. The options
+    // and the table's options keep their own references to what is set, as the C++ classes beneath do.
+    unsafe {
+        let options = Owned::new(c::rocksdb_options_create(), c::rocksdb_options_destroy);
+        let options = options.ok_or_else(refused)?;
+        let cache = Owned::new(c::rocksdb_cache_create_lru(CACHE_BYTES), c::rocksdb_cache_destroy);
+        let table = Owned::new(
+            c::rocksdb_block_based_options_create(),
+            c::rocksdb_block_based_options_destroy,
+        );
+        let (cache, table) = (cache.ok_or_else(refused)?, table.ok_or_else(refused)?);
+        c::rocksdb_block_based_options_set_block_cache(table.as_ptr(), cache.as_ptr());
+        c::rocksdb_options_set_block_based_table_factory(options.as_ptr(), table.as_ptr());
+        c::rocksdb_options_set_compression(options.as_ptr(), NO_COMPRESSION);
+        Ok(options)
+    }
+}
+
+/// Creates a database in a folder that has none, and fills it.
+///
+/// # Errors
+/// When there is one already, or the folder cannot be written.
+pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    path: &Path,
+    objects: impl IntoIterator<Item = (K, V)>,
+) -> Result<(), Error> {
+    let options = options()?;
+    // SAFETY: the options live.
+    unsafe {
+        c::rocksdb_options_set_create_if_missing(options.as_ptr(), 1);
+        c::rocksdb_options_set_error_if_exists(options.as_ptr(), 1);
+    }
+    let database = Database::opened(path, |path, error| {
+        // SAFETY: options and path live, `error` is a place for a message.
+        unsafe { c::rocksdb_open(options.as_ptr(), path.as_ptr(), error) }
+    })?;
+    // SAFETY: new objects, each destroyed by its own function.
+    let (writing, flushing) = unsafe {
+        let writing = Owned::new(c::rocksdb_writeoptions_create(), c::rocksdb_writeoptions_destroy);
+        let flushing =
+            Owned::new(c::rocksdb_flushoptions_create(), c::rocksdb_flushoptions_destroy);
+        (writing.ok_or_else(refused)?, flushing.ok_or_else(refused)?)
+    };
+    // SAFETY: the options live. All is flushed below, so the log is not needed.
+    unsafe { c::rocksdb_writeoptions_disable_WAL(writing.as_ptr(), 1) };
+    for (key, value) in objects {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        // SAFETY: database and options live; RocksDB copies both slices before it returns.
+        checked(|error| unsafe {
+            let (key, key_len) = (key.as_ptr().cast(), key.len());
+            let (value, value_len) = (value.as_ptr().cast(), value.len());
+            let (database, writing) = (database.database.as_ptr(), writing.as_ptr());
+            c::rocksdb_put(database, writing, key, key_len, value, value_len, error);
+        })?;
+    }
+    // SAFETY: database and options live.
+    checked(|error| unsafe {
+        c::rocksdb_flush(database.database.as_ptr(), flushing.as_ptr(), error);
+    })
+}
+
+/// A database that is read. Any number of processes and threads may read one.
+pub struct Database {
+    // In this order: the database goes last.
+    reading: Owned<c::rocksdb_readoptions_t>,
+    database: Owned<c::rocksdb_t>,
+}
+
+// SAFETY: RocksDB's DB may be called from several threads at once (its own statement in db.h), and the read options
+// are never changed after they are made.
+unsafe impl Send for Database {}
+// SAFETY: as above.
+unsafe impl Sync for Database {}
+
+impl Database {
+    /// Opens the database in this folder for reading.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let options = options()?;
+        Self::opened(path, |path, error| {
+            // SAFETY: options and path live, `error` is a place for a message. 0: a log left behind is no error.
+            unsafe { c::rocksdb_open_for_read_only(options.as_ptr(), path.as_ptr(), 0, error) }
+        })
+    }
+
+    fn opened(
+        path: &Path,
+        open: impl FnOnce(&CStr, *mut *mut c_char) -> *mut c::rocksdb_t,
+    ) -> Result<Self, Error> {
+        let path = c_path(path)?;
+        let database = checked(|error| open(&path, error))?;
+        // SAFETY: both objects are new and ours, and destroyed by their own functions.
+        unsafe {
+            let database = Owned::new(database, c::rocksdb_close).ok_or_else(refused)?;
+            let reading =
+                Owned::new(c::rocksdb_readoptions_create(), c::rocksdb_readoptions_destroy);
+            Ok(Self { reading: reading.ok_or_else(refused)?, database })
+        }
+    }
+
+    /// Hands the value under `key` to `read`, without a copy; none when there is no such key.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn get<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Error> {
+        let (database, reading) = (self.database.as_ptr(), self.reading.as_ptr());
+        // SAFETY: database and options live, and `key` is only read.
+        let pinned = checked(|error| unsafe {
+            c::rocksdb_get_pinned(database, reading, key.as_ptr().cast(), key.len(), error)
+        })?;
+        // SAFETY: the slice is null or ours to destroy.
+        let pinned = unsafe { Owned::new(pinned, c::rocksdb_pinnableslice_destroy) };
+        Ok(pinned.map(|pinned| {
+            let mut len = 0;
+            // SAFETY: the slice pins its bytes until it is destroyed, which is after `read`.
+            read(unsafe {
+                let value = c::rocksdb_pinnableslice_value(pinned.as_ptr(), &raw mut len);
+                bytes(value, len)
+            })
+        }))
+    }
+
+    /// Hands every key and value to `read`, in the order of keys.
+    ///
+    /// # Errors
+    /// When not all can be read.
+    pub fn scan(&self, mut read: impl FnMut(&[u8], &[u8])) -> Result<(), Error> {
+        // SAFETY: database and options live, longer than the iterator, which is new and ours.
+        let at = unsafe {
+            let at = c::rocksdb_create_iterator(self.database.as_ptr(), self.reading.as_ptr());
+            Owned::new(at, c::rocksdb_iter_destroy).ok_or_else(refused)?
+        };
+        // SAFETY: the iterator lives.
+        unsafe { c::rocksdb_iter_seek_to_first(at.as_ptr()) };
+        // SAFETY: the iterator lives.
+        while unsafe { c::rocksdb_iter_valid(at.as_ptr()) } != 0 {
+            let (mut key_len, mut value_len) = (0, 0);
+            // SAFETY: a valid iterator's key and value stay where they are until it moves.
+            unsafe {
+                let key = c::rocksdb_iter_key(at.as_ptr(), &raw mut key_len);
+                let value = c::rocksdb_iter_value(at.as_ptr(), &raw mut value_len);
+                read(bytes(key, key_len), bytes(value, value_len));
+                c::rocksdb_iter_next(at.as_ptr());
+            }
+        }
+        // SAFETY: the iterator lives.
+        checked(|error| unsafe { c::rocksdb_iter_get_error(at.as_ptr(), error) })
+    }
+}
+
+/// # Safety
+/// `len` bytes must be readable at `start` for as long as the slice lives; `start` may be null when there are none.
+unsafe fn bytes<'a>(start: *const c_char, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(start.cast(), len) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    fn filled(objects: &[(&str, &str)]) -> (tempfile::TempDir, Database) {
+        let folder = tempfile::tempdir().unwrap();
+        fill(folder.path(), objects.iter().copied()).unwrap();
+        let database = Database::open(folder.path()).unwrap();
+        (folder, database)
+    }
+
+    #[test]
+    fn what_was_put_in_is_read_by_key_and_in_order() {
+        let (_folder, database) = filled(&[("b", "two"), ("a", "one"), ("empty", "")]);
+        assert_eq!(database.get(b"a", <[u8]>::to_vec).unwrap(), Some(b"one".to_vec()));
+        assert_eq!(database.get(b"empty", <[u8]>::len).unwrap(), Some(0));
+        assert_eq!(database.get(b"c", <[u8]>::len).unwrap(), None);
+        let mut all = Vec::new();
+        database.scan(|key, value| all.push((key.to_vec(), value.len()))).unwrap();
+        assert_eq!(all, [(b"a".to_vec(), 3), (b"b".to_vec(), 3), (b"empty".to_vec(), 0)]);
+    }
+
+    #[test]
+    fn several_may_read_at_once() {
+        let (folder, database) = filled(&[("a", "one")]);
+        let again = Database::open(folder.path()).unwrap();
+        std::thread::scope(|scope| {
+            for reader in [&database, &again, &database] {
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        assert_eq!(reader.get(b"a", <[u8]>::len).unwrap(), Some(3));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn refusals_are_rocksdbs_words() {
+        let (folder, _database) = filled(&[("a", "one")]);
+        let error = fill(folder.path(), [("a", "b")]).unwrap_err().to_string();
+        assert!(error.contains("exists"), "{error}");
+        let error = Database::open(&folder.path().join("none")).err().unwrap().to_string();
+        assert!(error.contains("none"), "{error}");
+        assert!(matches!(Database::open(Path::new("a\0b")), Err(Error::Path(_))));
+    }
+}

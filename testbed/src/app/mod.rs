@@ -1,0 +1,117 @@
+//! What workers run: each workload turns a task's bytes into its answer's.
+//!
+//! `wedjat_pktgen::payload` says what those bytes mean and `wedjat_pktgen::oracle` what answers must be. An app knows
+//! nothing of packets, agents or clocks.
+
+mod echo;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb;
+pub mod spin;
+mod tpcc;
+
+use wedjat_pktgen::payload::{LEN, Outcome, Status, Work};
+
+pub use echo::Echo;
+#[cfg(feature = "rocksdb")]
+pub use rocksdb::RocksDb;
+pub use spin::Spin;
+pub use tpcc::Tpcc;
+
+/// A workload, as one worker runs it.
+pub trait App {
+    /// Does the task that `work`, what stands behind its header, asks for; writes the answer into `reply` and returns
+    /// its length. What makes no sense is answered with the status that says so.
+    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize;
+}
+
+/// The workload that a worker was told to run.
+pub enum AnyApp {
+    /// Spins.
+    Spin(Spin),
+    /// Spins by transaction.
+    Tpcc(Tpcc),
+    /// Echoes.
+    Echo(Echo),
+    /// Reads a database.
+    #[cfg(feature = "rocksdb")]
+    RocksDb(RocksDb),
+}
+
+impl App for AnyApp {
+    #[inline]
+    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+        match self {
+            Self::Spin(app) => app.serve(work, reply),
+            Self::Tpcc(app) => app.serve(work, reply),
+            Self::Echo(app) => app.serve(work, reply),
+            #[cfg(feature = "rocksdb")]
+            Self::RocksDb(app) => app.serve(work, reply),
+        }
+    }
+}
+
+/// Does what is asked for and writes the outcome; nothing where the answer has no room for one.
+fn answer(work: &[u8], reply: &mut [u8], perform: impl FnOnce(&Work) -> Outcome) -> usize {
+    if reply.len() < LEN {
+        return 0;
+    }
+    let unknown = Outcome { status: Status::UnknownOperation, ..Outcome::default() };
+    Work::parse(work).map_or(unknown, |work| perform(&work)).emit(reply);
+    LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wedjat_pktgen::mix::{TPCC, Workload};
+    use wedjat_pktgen::oracle::Oracle;
+    use wedjat_pktgen::payload::seed_of;
+
+    /// What `app` answers to a task of operation `operation`, checked by the oracle.
+    pub(crate) fn operation_answered(
+        app: &mut impl App,
+        workload: Workload,
+        operation: u16,
+    ) -> Option<u16> {
+        let (mut work, mut reply) = ([0; 18], [0; 64]);
+        Work { service_ns: 0, operation, seed: seed_of(7, 9) }.emit(&mut work);
+        let len = app.serve(&work, &mut reply);
+        Oracle::new(workload, work.len()).answered(7, 9, &reply[..len])
+    }
+
+    fn machine() -> Spin {
+        Spin::at(1.0, 0.0)
+    }
+
+    #[test]
+    fn apps_answer_what_the_generator_expects() {
+        let mut apps = [
+            (AnyApp::Spin(machine()), Workload::Spin),
+            (AnyApp::Tpcc(Tpcc::new(machine())), Workload::Tpcc),
+            (AnyApp::Echo(Echo), Workload::Echo),
+        ];
+        for (app, workload) in &mut apps {
+            assert_eq!(operation_answered(app, *workload, 1), Some(1), "{workload:?}");
+        }
+        for operation in 1..=TPCC.len() as u16 {
+            let mut app = Tpcc::new(machine());
+            let answered = operation_answered(&mut app, Workload::Tpcc, operation);
+            assert_eq!(answered, Some(operation));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_answered_so() {
+        let mut reply = [0; LEN];
+        for operation in [0, 6] {
+            let mut work = [0; LEN];
+            Work { operation, ..Work::default() }.emit(&mut work);
+            assert_eq!(Tpcc::new(machine()).serve(&work, &mut reply), LEN);
+            assert_eq!(reply[6..8], [0, 1]);
+        }
+        assert_eq!(machine().serve(&[1, 2], &mut reply), LEN);
+        assert_eq!(reply[6..8], [0, 1]);
+        assert_eq!(machine().serve(&[0; LEN], &mut reply[..LEN - 1]), 0, "no room");
+        assert_eq!(Echo.serve(&[5; 40], &mut reply), LEN, "as much as fits");
+    }
+}

@@ -1,0 +1,154 @@
+//! Horus's RocksDB workload: GET reads 60 objects by key, SCAN iterates over all 5,000 (section 4.1).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use wedjat_pktgen::mix::Workload;
+use wedjat_pktgen::objects::{self, GET, OBJECTS, SCAN};
+use wedjat_pktgen::oracle::Oracle;
+use wedjat_pktgen::payload::{LEN, Outcome, Status};
+use wedjat_rocksdb::{Database, fill};
+
+use super::{App, answer};
+
+/// Held while the database is filled, so that of several workers one does it.
+const LOCK: &str = "wedjat.lock";
+/// The file that every RocksDB database has.
+const MARK: &str = "CURRENT";
+
+/// Why there is no database to read.
+#[derive(Debug, thiserror::Error)]
+#[error("database {path}: {problem}; {fix}")]
+pub struct Unusable {
+    path: PathBuf,
+    problem: String,
+    fix: &'static str,
+}
+
+/// One worker's view of the database; clones read the same.
+#[derive(Clone)]
+pub struct RocksDb {
+    database: Arc<Database>,
+}
+
+impl RocksDb {
+    /// Opens the database in this folder; fills it first where there is none. What it holds is checked.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or holds anything else.
+    pub fn open(path: &Path) -> Result<Self, Unusable> {
+        let unusable = |problem: String, fix| Unusable { path: path.to_owned(), problem, fix };
+        fill_once(path).map_err(|problem| {
+            unusable(problem, "give a folder that may be written, with 20 MB of room")
+        })?;
+        let database = Database::open(path)
+            .map_err(|error| unusable(error.to_string(), "remove it, or give another folder"))?;
+        let app = Self { database: Arc::new(database) };
+        let found = app.scan();
+        if Oracle::new(Workload::RocksDb, LEN).outcome(SCAN, 0) != Some(found) {
+            let problem = format!(
+                "it holds {} objects, not the workload's {OBJECTS}, or others",
+                found.objects
+            );
+            return Err(unusable(problem, "remove it, or give another folder"));
+        }
+        Ok(app)
+    }
+
+    fn get(&self, seed: u64) -> Outcome {
+        let mut outcome = Outcome { operation: GET, ..Outcome::default() };
+        for number in objects::read_by(seed) {
+            let key = objects::key(number);
+            match self.database.get(&key, |value| objects::digest(&key, value)) {
+                Ok(Some(digest)) => add(&mut outcome, digest),
+                Ok(None) | Err(_) => outcome.status = Status::Failed,
+            }
+        }
+        outcome
+    }
+
+    fn scan(&self) -> Outcome {
+        let mut outcome = Outcome { operation: SCAN, ..Outcome::default() };
+        let read = |key: &[u8], value: &[u8]| add(&mut outcome, objects::digest(key, value));
+        if self.database.scan(read).is_err() {
+            outcome.status = Status::Failed;
+        }
+        outcome
+    }
+}
+
+fn add(outcome: &mut Outcome, digest: u64) {
+    outcome.objects += 1;
+    outcome.digest = outcome.digest.wrapping_add(digest);
+}
+
+/// Fills the database unless somebody has; waits for whoever is at it.
+fn fill_once(path: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(path).map_err(|error| error.to_string())?;
+    if path.join(MARK).exists() && !path.join(LOCK).exists() {
+        return Ok(()); // not ours to lock: the check of what it holds will tell
+    }
+    let lock = File::create(path.join(LOCK)).map_err(|error| error.to_string())?;
+    lock.lock().map_err(|error| error.to_string())?;
+    if path.join(MARK).exists() {
+        return Ok(());
+    }
+    let objects = (0..OBJECTS).map(|number| (objects::key(number), objects::value(number)));
+    fill(path, objects).map_err(|error| error.to_string())
+}
+
+impl App for RocksDb {
+    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+        answer(work, reply, |work| match work.operation {
+            GET => self.get(work.seed),
+            SCAN => self.scan(),
+            operation => {
+                let status = Status::UnknownOperation;
+                Outcome { operation, status, ..Outcome::default() }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::tests::operation_answered;
+
+    #[test]
+    fn every_operation_is_answered_rightly() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut app = RocksDb::open(&folder.path().join("new")).unwrap();
+        for operation in [GET, SCAN] {
+            let answered = operation_answered(&mut app, Workload::RocksDb, operation);
+            assert_eq!(answered, Some(operation));
+        }
+        assert_eq!(operation_answered(&mut app, Workload::RocksDb, 3), None);
+    }
+
+    #[test]
+    fn several_workers_fill_one_database_once() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| RocksDb::open(folder.path()).unwrap());
+            }
+        });
+        assert_eq!(RocksDb::open(folder.path()).unwrap().scan().objects, OBJECTS);
+    }
+
+    #[test]
+    fn what_is_not_the_workloads_database_is_refused_with_the_fix() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("other");
+        fill(&other, (0..OBJECTS).map(|number| (objects::key(number), *b"else"))).unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "no folder").unwrap();
+        for (path, part) in [(&other, "or others"), (&file, "exists")] {
+            let error = RocksDb::open(path).err().unwrap().to_string();
+            let named = error.contains(&path.display().to_string());
+            assert!(named && error.contains(part) && error.contains("folder"), "{error}");
+        }
+    }
+}
