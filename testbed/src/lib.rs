@@ -8,3 +8,4 @@ pub mod drive;
 pub mod figures;
 pub mod rack;
 pub mod sim;
+pub mod worker;

@@ -25,6 +25,7 @@ pub trait App {
 }
 
 /// The workload that a worker was told to run.
+#[derive(Clone)]
 pub enum AnyApp {
     /// Spins.
     Spin(Spin),

@@ -17,6 +17,9 @@ const LOCK: &str = "wedjat.lock";
 /// The file that every RocksDB database has.
 const MARK: &str = "CURRENT";
 
+/// Tasks of each kind that [`RocksDb::pace`] times.
+const SAMPLES: u64 = 51;
+
 /// Why there is no database to read.
 #[derive(Debug, thiserror::Error)]
 #[error("database {path}: {problem}; {fix}")]
@@ -54,6 +57,23 @@ impl RocksDb {
             return Err(unusable(problem, "remove it, or give another folder"));
         }
         Ok(app)
+    }
+
+    /// Medians of what GET and SCAN take here, in microseconds, on a clock of nanoseconds.
+    #[must_use]
+    pub fn pace(&self, now: impl Fn() -> u64) -> [f64; 2] {
+        let timed = |run: &dyn Fn(u64) -> Outcome| {
+            let mut samples: Vec<_> = (0..SAMPLES)
+                .map(|seed| {
+                    let began = now();
+                    std::hint::black_box(run(seed));
+                    now() - began
+                })
+                .collect();
+            samples.sort_unstable();
+            samples[samples.len() / 2] as f64 / 1e3
+        };
+        [timed(&|seed| self.get(seed)), timed(&|_| self.scan())]
     }
 
     fn get(&self, seed: u64) -> Outcome {

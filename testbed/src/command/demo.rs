@@ -121,8 +121,8 @@ mod show {
     use wedjat_testbed::rack::Options;
 
     use super::{Arguments, Failure, Format};
-    use crate::command::devices;
     use crate::command::rig::{Ends, Rig};
+    use crate::command::signals;
 
     /// The memif devices, by the same names in both processes.
     const CLIENTS: &str = "net_memif0";
@@ -137,7 +137,7 @@ mod show {
 
     /// Runs the demo; false when a row is not to be believed.
     pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-        let stop = devices::stop_on_signals()?;
+        let stop = signals::stop_on_signals()?;
         let mut demo = Demo::open(arguments, stop)?;
         // Found out before a minute's work, not after.
         fs::create_dir_all(&arguments.out)

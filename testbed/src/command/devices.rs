@@ -1,6 +1,5 @@
-//! DPDK for the subcommands that need ports: its start, devices, CPUs, signals.
+//! DPDK for the subcommands that need ports: its start, devices, CPUs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
@@ -49,16 +48,6 @@ pub fn pin(core: Option<usize>) {
     if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
         log::warn!("cannot run on CPU {id}: it does not exist or this process may not use it");
     }
-}
-
-/// A flag that SIGINT and SIGTERM set. The second signal ends the process as if nothing caught it.
-pub fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 /// Polls until `poll` says that it is over, or a signal comes.

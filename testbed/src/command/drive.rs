@@ -101,8 +101,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 /// Drives the leaf; false when the run is not to be believed.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use super::devices;
     use super::rig::{Ends, Rig};
+    use super::signals;
 
     let layout = arguments.rack.layout()?;
     let load = arguments.load()?;
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         outages: arguments.rack.outages.clone(),
         core: arguments.core,
     };
-    let stop = devices::stop_on_signals()?;
+    let stop = signals::stop_on_signals()?;
     let mut rig = Rig::open(
         &arguments.eal,
         &arguments.client_device,

@@ -7,6 +7,8 @@ mod drive;
 mod rack;
 #[cfg(feature = "dpdk")]
 mod rig;
+mod signals;
+mod worker;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -39,6 +41,9 @@ pub enum Command {
     /// Emulate a rack of workers on a port
     #[command(after_help = rack::EXAMPLE)]
     Rack(rack::Arguments),
+    /// Run a workload as workers of an agent on this host
+    #[command(after_help = worker::EXAMPLE)]
+    Worker(worker::Arguments),
     /// Simulate a pool of workers under the dataplane's own policies
     Sim(Box<SimArgs>),
     /// Measure what a decision of each policy costs
@@ -73,6 +78,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Drive(arguments) => drive::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
+        Command::Worker(arguments) => worker::run(&arguments),
         Command::Sim(arguments) => {
             sim::run(*arguments, &mut std::io::stdout().lock())?;
             Ok(true)

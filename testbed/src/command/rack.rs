@@ -124,7 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 /// Runs the rack; false when its replies were too late.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use super::devices;
+    use super::{devices, signals};
     use wedjat::wire::ether::Mac;
     use wedjat_testbed::rack::{Outages, Rack};
 
@@ -139,7 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     )?;
     let (device, port) = environment.open(&arguments.device)?;
     devices::pin(arguments.core);
-    let stop = devices::stop_on_signals()?;
+    let stop = signals::stop_on_signals()?;
     let hz = environment.eal.ticks_hz() as f64;
     let options = rack.options(arguments.udp_port, arguments.seed);
     let mut rack = Rack::new(port, Mac(device.mac()), layout, options, hz);

@@ -1,0 +1,16 @@
+//! SIGINT and SIGTERM as a flag.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::Failure;
+
+/// A flag that SIGINT and SIGTERM set. The second signal ends the process as if nothing caught it.
+pub fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}

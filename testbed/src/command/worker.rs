@@ -1,0 +1,202 @@
+//! `wedjat-testbed worker`: workers at an agent of this host, which run a real workload.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use wedjat::worker::{Options, Worker};
+use wedjat_testbed::app::{AnyApp, Echo, Spin, Tpcc};
+use wedjat_testbed::worker::{Served, serve};
+
+use super::{Failure, Format, seconds, signals};
+
+/// Shown behind the help.
+pub const EXAMPLE: &str = "Examples, at the agent whose configuration says name = \"host1\":
+  wedjat-testbed worker --app spin --attach host1 --core 2
+  wedjat-testbed worker --app rocksdb --attach host1 --workers 4 --core 2,3,4,5 --db /var/tmp/objects
+The loads for them: `wedjat-pktgen run --service 'exp(50us)' --verify`, `--service rocksdb-90-10 --verify` and so on.";
+
+/// What a worker can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AppName {
+    /// Busy work of the time that a task asks for
+    Spin,
+    /// GET and SCAN on a database of 5,000 objects (operation 1 and 2)
+    Rocksdb,
+    /// Busy work by TPC-C transaction (operation 1 to 5)
+    Tpcc,
+    /// The task's bytes come back
+    Echo,
+}
+
+impl AppName {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// The command line of `worker`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// What to run
+    #[arg(long, value_enum)]
+    app: AppName,
+    /// The agent's name, as its configuration has it, or the path of its region
+    #[arg(long, value_name = "NAME")]
+    attach: String,
+    /// The worker to be, by its id; with several, the first of them [default: any that is free]
+    #[arg(long)]
+    worker: Option<u16>,
+    /// The pool to serve [default: any]
+    #[arg(long)]
+    pool: Option<u16>,
+    /// Workers, a thread each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+    /// CPUs to run on; workers take them in turn [default: wherever the kernel likes]
+    #[arg(long, value_delimiter = ',')]
+    core: Vec<usize>,
+    /// An idle worker spins so long before it sleeps
+    #[arg(long, default_value = "50us", value_parser = seconds)]
+    spin: f64,
+    /// rocksdb: folder of the database, filled when new [default: one of its own, removed at the end]
+    #[arg(long, value_name = "FOLDER")]
+    db: Option<PathBuf>,
+    /// Stop after this time [default: on SIGINT or SIGTERM]
+    #[arg(long, value_parser = seconds)]
+    duration: Option<f64>,
+    /// Form of the account at the end
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+impl Arguments {
+    fn options(&self, thread: u16) -> Options {
+        let cpus = self.core.len().max(1);
+        Options {
+            worker: self.worker.map(|first| first.saturating_add(thread)),
+            pool: self.pool,
+            cpu: self.core.get(usize::from(thread) % cpus).copied(),
+            spin: Duration::from_secs_f64(self.spin),
+            ..Options::default()
+        }
+    }
+}
+
+/// The account at the end.
+#[derive(Serialize)]
+struct Account {
+    app: String,
+    agent: String,
+    tasks: u64,
+    workers: Vec<Served>,
+}
+
+/// Serves until told to stop; false when a worker lost its agent.
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let stop = signals::stop_on_signals()?;
+    let (app, _folder) = app(arguments)?;
+    let workers = serve_all(arguments, &app, &stop)?;
+    let account = Account {
+        app: arguments.app.name(),
+        agent: arguments.attach.clone(),
+        tasks: workers.iter().map(|served| served.tasks).sum(),
+        workers,
+    };
+    match arguments.format {
+        Format::Text => account.workers.iter().for_each(|served| println!("{served}")),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&account)?),
+    }
+    Ok(account.workers.iter().all(Served::is_well))
+}
+
+/// Runs all workers to their end. When one cannot attach, the others stop as well.
+fn serve_all(
+    arguments: &Arguments,
+    app: &AnyApp,
+    stop: &AtomicBool,
+) -> Result<Vec<Served>, Failure> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..arguments.workers)
+            .map(|thread| {
+                let mut app = app.clone();
+                scope.spawn(move || {
+                    let attached = Worker::attach(&arguments.attach, &arguments.options(thread));
+                    let mut worker =
+                        attached.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+                    log::info!("worker {} of pool {} is there", worker.id(), worker.pool());
+                    Ok(serve(&mut worker, &mut app, stop))
+                })
+            })
+            .collect();
+        if let Some(duration) = arguments.duration {
+            wait(Duration::from_secs_f64(duration), stop);
+            stop.store(true, Ordering::Relaxed);
+        }
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(served) => served.map_err(|error: wedjat::worker::AttachError| error.into()),
+            Err(_) => Err(Failure::from("a worker has panicked")),
+        });
+        ended.collect()
+    })
+}
+
+fn wait(duration: Duration, stop: &AtomicBool) {
+    let began = Instant::now();
+    while began.elapsed() < duration && !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The app, and the folder that lives as long as it does.
+fn app(arguments: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+    if arguments.db.is_some() && arguments.app != AppName::Rocksdb {
+        return Err(format!("--db is for rocksdb; {} has no database", arguments.app.name()).into());
+    }
+    let app = match arguments.app {
+        AppName::Spin => AnyApp::Spin(calibrated()),
+        AppName::Tpcc => AnyApp::Tpcc(Tpcc::new(calibrated())),
+        AppName::Echo => AnyApp::Echo(Echo),
+        AppName::Rocksdb => return rocksdb(arguments),
+    };
+    Ok((app, None))
+}
+
+fn now_ns() -> impl Fn() -> u64 {
+    let began = Instant::now();
+    move || began.elapsed().as_nanos() as u64
+}
+
+fn calibrated() -> Spin {
+    let calibration = Spin::calibrate(now_ns());
+    match calibration.is_good() {
+        true => log::info!("busy work calibrated: {calibration}"),
+        false => log::warn!(
+            "busy work is off by more than 3% ({calibration}): is the CPU shared, or does its clock change?"
+        ),
+    }
+    calibration.spin
+}
+
+#[cfg(feature = "rocksdb")]
+fn rocksdb(arguments: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+    use wedjat_testbed::app::RocksDb;
+
+    let folder = match arguments.db {
+        Some(_) => None,
+        None => Some(tempfile::Builder::new().prefix("wedjat-objects-").tempdir()?),
+    };
+    let own = folder.as_ref().map(|folder| folder.path().to_owned());
+    let path = arguments.db.clone().or(own).unwrap_or_default();
+    let app = RocksDb::open(&path)?;
+    let pace = app.pace(now_ns());
+    log::info!("database {}: median GET {:.1} us, SCAN {:.1} us", path.display(), pace[0], pace[1]);
+    Ok((AnyApp::RocksDb(app), folder))
+}
+
+#[cfg(not(feature = "rocksdb"))]
+fn rocksdb(_: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+    Err("--app rocksdb: built without RocksDB; install librocksdb-dev and build with --features rocksdb".into())
+}

@@ -1,0 +1,233 @@
+//! Worker processes as a user meets them, at an agent that is this test.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
+use wedjat_pktgen::mix::Workload;
+use wedjat_pktgen::oracle::Oracle;
+use wedjat_pktgen::payload::{LEN, Work, seed_of};
+
+/// Whatever a busy machine needs; reached only by a test that fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+const APP: u32 = 5;
+
+fn worker(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
+    command.arg("worker").args(arguments);
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn wait(what: &str, mut there: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !there() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// As much of an agent as workers see.
+struct Agent {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    region: Arc<WorkerRegion>,
+    channels: Vec<Channel>,
+}
+
+impl Agent {
+    fn new(workers: u16) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent");
+        let places: Vec<_> = (0..workers).map(|id| Place { id: 7 + id, pool: 1 }).collect();
+        let region = Arc::new(WorkerRegion::create(&path, &places, 4, 64).unwrap());
+        let channels = (0..places.len()).map(|channel| region.channel(channel)).collect();
+        Self { _folder: folder, path, region, channels }
+    }
+
+    fn name(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    /// Lets all workers in.
+    fn welcome(&mut self) {
+        let channels = &mut self.channels;
+        wait("the workers come", || {
+            for channel in channels.iter_mut() {
+                let claim = channel.sender().claim();
+                if claim != channel.sender().granted() {
+                    channel.sender_mut().grant(claim);
+                }
+            }
+            channels.iter().all(|channel| channel.sender().is_granted())
+        });
+    }
+
+    /// Gives every worker so many tasks, one at a time, and checks each answer.
+    fn work(&mut self, tasks: u32, workload: Workload, operations: u16) {
+        let oracle = Oracle::new(workload, LEN);
+        for channel in &mut self.channels {
+            for seq in 0..tasks {
+                let operation = 1 + (seq % u32::from(operations)) as u16;
+                let mut work = [0; LEN];
+                Work { service_ns: 0, operation, seed: seed_of(APP, seq) }.emit(&mut work);
+                assert!(channel.give(TaskIds { app: APP, seq, class: operation }, &work));
+                let mut done = 0..0;
+                wait("the answer comes", || {
+                    done = channel.collect().unwrap();
+                    !done.is_empty()
+                });
+                let Outcome::Reply { len, .. } = channel.outcome(done.start) else {
+                    panic!("{:?}", channel.outcome(done.start))
+                };
+                let mut reply = vec![0; len];
+                channel.reply(done.start, &mut reply);
+                assert_eq!(oracle.answered(APP, seq, &reply), Some(operation), "{reply:?}");
+            }
+        }
+    }
+}
+
+/// A worker process that ends with the test.
+struct Process(Child);
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = worker(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("the worker starts"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it still runs");
+    }
+
+    fn end(mut self) -> Output {
+        let child = std::mem::replace(&mut self.0, Command::new("true").spawn().unwrap());
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn account(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+#[test]
+fn workers_answer_until_they_are_told_to_stop() {
+    for (app, workload, operations) in
+        [("echo", Workload::Echo, 1), ("spin", Workload::Spin, 3), ("tpcc", Workload::Tpcc, 5)]
+    {
+        let mut agent = Agent::new(2);
+        let arguments = ["--app", app, "--workers", "2", "--format", "json", "--attach"];
+        let process = Process::start(&[&arguments[..], &[agent.name()]].concat());
+        agent.welcome();
+        agent.work(20, workload, operations);
+        process.signal(Signal::TERM);
+        let output = process.end();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let account = account(&output);
+        assert_eq!((&account["app"], &account["tasks"]), (&app.into(), &40.into()), "{account}");
+        let mut ids = [0, 1].map(|at| account["workers"][at]["worker"].as_u64().unwrap());
+        ids.sort_unstable();
+        assert_eq!(ids, [7, 8]);
+        assert_eq!(account["workers"][0]["ended"], "told to stop");
+        assert!(!agent.region.has_worker(0) && !agent.region.has_worker(1), "they are gone");
+    }
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn a_database_is_filled_read_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("objects");
+    for _ in 0..2 {
+        let mut agent = Agent::new(1);
+        let arguments = ["--app", "rocksdb", "--db", database.to_str().unwrap(), "--attach"];
+        let process = Process::start(&[&arguments[..], &[agent.name()]].concat());
+        agent.welcome();
+        agent.work(6, Workload::RocksDb, 2);
+        process.signal(Signal::TERM);
+        let output = process.end();
+        let errors = text(&output.stderr);
+        assert!(output.status.success() && errors.contains("median GET"), "{errors}");
+        assert!(text(&output.stdout).contains("6 tasks answered"), "{}", text(&output.stdout));
+    }
+    assert!(database.join("CURRENT").exists());
+}
+
+#[test]
+fn an_agent_that_ends_in_order_ends_its_workers_so_and_one_that_dies_does_not() {
+    for in_order in [true, false] {
+        let mut agent = Agent::new(1);
+        let process = Process::start(&["--app", "echo", "--attach", agent.name()]);
+        agent.welcome();
+        agent.work(2, Workload::Echo, 1);
+        match in_order {
+            true => agent.channels[0].stop(),
+            // Its lock goes with the region, as with a process that is killed.
+            false => drop(agent),
+        }
+        let output = process.end();
+        assert_eq!(output.status.code(), Some(if in_order { 0 } else { 1 }));
+        let why = if in_order { "the agent has stopped" } else { "the agent has died" };
+        assert!(text(&output.stdout).contains(why), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn mistakes_name_input_reason_and_fix() {
+    let agent = Agent::new(1);
+    let beyond = ["--app", "echo", "--worker", "3", "--attach", agent.name()];
+    let mut mistakes = vec![
+        (&["--app", "lucene", "--attach", "host1"][..], "lucene", "spin, rocksdb, tpcc, echo"),
+        (&["--app", "spin"], "--attach <NAME>", "required"),
+        (
+            &["--app", "echo", "--attach", "wedjat-no-such-agent"],
+            "there is none",
+            "start the agent",
+        ),
+        (&["--app", "spin", "--db", "/tmp/x", "--attach", "host1"], "--db", "no database"),
+        (&beyond, "no worker with id 3", "[7]"),
+    ];
+    let database = ["--app", "rocksdb", "--attach", "host1", "--db", "/proc/no/objects"];
+    match cfg!(feature = "rocksdb") {
+        true => mistakes.push((&database, "/proc/no/objects", "give a folder")),
+        false => mistakes.push((&database, "built without RocksDB", "--features rocksdb")),
+    }
+    for (arguments, found, fix) in mistakes {
+        let output = output(&mut worker(arguments));
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(found) && errors.contains(fix), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_second_worker_in_a_taken_place_is_refused() {
+    let mut agent = Agent::new(1);
+    let first = Process::start(&["--app", "echo", "--attach", agent.name()]);
+    agent.welcome();
+    let output = output(&mut worker(&["--app", "echo", "--attach", agent.name()]));
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("has a process at every worker"), "{errors}");
+    agent.work(1, Workload::Echo, 1);
+    drop(first);
+}
