@@ -1,4 +1,4 @@
-//! Generator and rack in one loop on one core, for machines with few: the scheduler under test has another.
+//! Generator and workers in one loop on one core, for machines with few: the scheduler under test has another.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,25 +6,21 @@ use wedjat::io::{Pool, Port};
 use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::report::Report;
 
-use crate::rack::{self, Outage, Outages, Rack};
+use crate::rack;
 
-/// Polls both in turn on the clock `now`, which has `hz` ticks a second, until the run is over or `stop` ends it.
+/// Polls the generator and `work`, which polls the workers, in turn on the clock `now` until the run is over or `stop`
+/// ends it.
 ///
-/// The clock is read for each half, so that neither counts the other's work as its own delay.
-pub fn run<C: Port, L: Pool<Buf = C::Buf>, W: Port>(
+/// The clock is read for each part, so that none counts another's work as its own delay.
+pub fn run<C: Port, L: Pool<Buf = C::Buf>>(
     generator: &mut Generator<C, L>,
-    rack: &mut Rack<W>,
-    outages: &[Outage],
-    hz: f64,
+    mut work: impl FnMut(u64),
     mut now: impl FnMut() -> u64,
     stop: &AtomicBool,
 ) {
-    let mut outages = Outages::new(outages, now(), hz);
     while !generator.phase().is_over() {
         generator.transmit(now());
-        let at = now();
-        outages.apply(rack, at);
-        rack.poll(at);
+        work(now());
         generator.receive(now());
         if stop.load(Ordering::Relaxed) {
             generator.stop(now());

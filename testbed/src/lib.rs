@@ -3,6 +3,7 @@
 
 pub mod app;
 pub mod bench_policy;
+pub mod crew;
 pub mod demo;
 pub mod drive;
 pub mod figures;

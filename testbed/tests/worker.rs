@@ -1,4 +1,5 @@
 //! Worker processes as a user meets them, at an agent that is this test.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

@@ -4,6 +4,7 @@
 //! nothing of packets, agents or clocks.
 
 mod echo;
+mod emulated;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb;
 pub mod spin;
@@ -12,6 +13,7 @@ mod tpcc;
 use wedjat_pktgen::payload::{LEN, Outcome, Status, Work};
 
 pub use echo::Echo;
+pub use emulated::Emulated;
 #[cfg(feature = "rocksdb")]
 pub use rocksdb::RocksDb;
 pub use spin::Spin;

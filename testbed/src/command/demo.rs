@@ -183,12 +183,14 @@ mod show {
                 layout,
                 options,
                 outages: Vec::new(),
+                agent: None,
                 core: Some(core),
             };
             let folder = folder()?;
             let (clients, workers) = devices(folder.path(), "server");
             let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
-            let rig = Rig::open(&eal, &clients, &workers, ends.options.outstanding_max, ends.core)?;
+            let outstanding_max = ends.options.outstanding_max;
+            let rig = Rig::open(&eal, &clients, Some(&workers), outstanding_max, ends.core)?;
             let retries = arguments.retries;
             Ok(Self { arguments, stop, binary, ends, leaf_core, rig, folder, retries })
         }

@@ -1,4 +1,4 @@
-//! `wedjat-testbed drive`: generator and rack around a leaf, in one loop on one core.
+//! `wedjat-testbed drive`: generator and workers around a leaf or an agent, in one loop on one core.
 
 use std::net::Ipv4Addr;
 
@@ -13,10 +13,13 @@ use super::{Failure, Format, seconds};
 
 /// Shown behind the help.
 pub const EXAMPLE: &str =
-    "Example, a leaf on two memif devices, 32 workers at 80% of their capacity:
+    "Examples, a leaf on two memif devices, 32 workers at 80% of their capacity:
   wedjat-testbed drive --rate 80% --service 'exp(100us)' --workers 32 --duration 5s \\
     --client-device net_memif0,role=client,socket=/tmp/leaf-c.sock,socket-abstract=no \\
     --worker-device net_memif1,role=client,id=1,socket=/tmp/leaf-w.sock,socket-abstract=no
+the agent host1, 32 emulated workers at it, answers checked:
+  wedjat-testbed drive --rate 90% --service 'exp(50us)' --workers 32 --attach host1 --verify \
+    --client-device net_memif0,role=client,socket=/tmp/host1.sock,socket-abstract=no
 Service times and arrivals: see `wedjat-pktgen run --help`.";
 
 /// The command line of `drive`.
@@ -60,8 +63,14 @@ pub struct Arguments {
     #[arg(long)]
     client_device: String,
     /// EAL device on the workers' side
+    #[arg(long, required_unless_present = "attach")]
+    worker_device: Option<String>,
+    /// Instead of that: the agent of this host at which the emulated workers take their places
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["worker_device", "servers", "lose", "outages", "queue_max"])]
+    attach: Option<String>,
+    /// Check what the answers say; emulated workers at an agent answer rightly, an emulated rack only echoes
     #[arg(long)]
-    worker_device: String,
+    verify: bool,
     #[command(flatten)]
     rack: RackArguments,
     /// Run on this CPU
@@ -85,6 +94,7 @@ impl Arguments {
             duration_s: self.duration,
             drain_s: self.drain,
             seed: self.seed,
+            verify: self.verify,
             ..Load::new(rate_pps, self.service.clone())
         })
     }
@@ -115,13 +125,14 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         layout,
         options: arguments.rack.options(arguments.udp_port, arguments.seed),
         outages: arguments.rack.outages.clone(),
+        agent: arguments.attach.clone(),
         core: arguments.core,
     };
     let stop = signals::stop_on_signals()?;
     let mut rig = Rig::open(
         &arguments.eal,
         &arguments.client_device,
-        &arguments.worker_device,
+        arguments.worker_device.as_deref(),
         arguments.rack.outstanding_max,
         arguments.core,
     )?;

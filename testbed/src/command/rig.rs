@@ -1,4 +1,5 @@
-//! Generator and rack on two DPDK devices of this process, with the leaf between them in another.
+//! Generator and workers in this process, with the leaf or agent between them in another: two DPDK devices, or one and
+//! places at the agent.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +13,9 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
 use wedjat_pktgen::report::Report;
 use wedjat_pktgen::target::Target;
+use wedjat_testbed::crew::Crew;
 use wedjat_testbed::drive;
-use wedjat_testbed::rack::{self, Layout, Options, Outage, Rack};
+use wedjat_testbed::rack::{self, Layout, Options, Outage, Outages, Rack};
 
 use super::Failure;
 use super::devices::{self, Environment};
@@ -25,7 +27,7 @@ const FLOOR_S: f64 = 0.25;
 /// Links have so long to come up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What stands at either end of the leaf.
+/// What stands at either end of the scheduler.
 #[derive(Clone, Debug)]
 pub struct Ends {
     /// The generator's address.
@@ -42,39 +44,48 @@ pub struct Ends {
     pub options: Options,
     /// Workers that die and come back.
     pub outages: Vec<Outage>,
+    /// The agent at which there are as many emulated workers, instead of a rack.
+    pub agent: Option<String>,
     /// The CPU for both.
     pub core: Option<usize>,
 }
 
-/// Both devices, open.
+/// The devices, open.
 pub struct Rig {
     // Ports before their devices, those before the pool and EAL: dropped in this order.
     client_port: Option<QueuePort>,
     worker_port: Option<QueuePort>,
     floor: Option<LatencySummary>,
     client: Device,
-    worker: Device,
+    worker: Option<Device>,
     environment: Environment,
     runs: u32,
 }
 
 impl Rig {
-    /// Opens both devices, with buffers for so many outstanding tasks; `core` is the CPU of the runs.
+    /// Opens the devices, with buffers for so many outstanding tasks; `core` is the CPU of the runs. Without a
+    /// device for workers they are to be at an agent.
     pub fn open(
         eal: &[String],
         client: &str,
-        worker: &str,
+        worker: Option<&str>,
         outstanding_max: u32,
         core: Option<usize>,
     ) -> Result<Self, Failure> {
         let mut eal = eal.to_vec();
         eal.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
-        let environment = Environment::start(&eal, &[client, worker], outstanding_max, core)?;
+        let devices: Vec<_> = [client].into_iter().chain(worker).collect();
+        let environment = Environment::start(&eal, &devices, outstanding_max, core)?;
         let (client, client_port) = environment.open(client)?;
-        let (worker, worker_port) = environment.open(worker)?;
+        let (worker, worker_port) = match worker {
+            Some(name) => {
+                environment.open(name).map(|(device, port)| (Some(device), Some(port)))?
+            }
+            None => (None, None),
+        };
         Ok(Self {
             client_port: Some(client_port),
-            worker_port: Some(worker_port),
+            worker_port,
             floor: None,
             client,
             worker,
@@ -90,7 +101,8 @@ impl Rig {
         mut alive: impl FnMut() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let start = Instant::now();
-        let down = || [&self.client, &self.worker].into_iter().find(|device| !device.link().up);
+        let devices = || [&self.client].into_iter().chain(&self.worker);
+        let down = || devices().find(|device| !device.link().up);
         while let Some(device) = down() {
             alive()?;
             if stop.load(Ordering::Relaxed) {
@@ -121,18 +133,20 @@ impl Rig {
         let mut manifest = Manifest::new(&load, SystemTime::now());
         manifest.dpdk = Some(dpdk::version());
         manifest.config.device = Some(self.client.name().to_owned());
-        let (generator, rack) = self.set_up(&load, ends)?;
+        let (generator, workers) = self.set_up(&load, ends)?;
         // A thread of its own, so that the calling thread and the processes it starts may use every CPU.
         let eal = &self.environment.eal;
-        let (generator, rack) = std::thread::scope(|scope| {
-            let running = scope.spawn(|| run(generator, rack, ends, eal, stop));
-            running.join().map_err(|_| Failure::from("generator and rack have panicked"))
+        let (generator, workers) = std::thread::scope(|scope| {
+            let running = scope.spawn(|| run(generator, workers, ends.core, eal, stop));
+            running.join().map_err(|_| Failure::from("generator and workers have panicked"))
         })??;
         let resolved = generator.phase() != Phase::Unresolved;
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
-        let rack_report = rack.report();
-        self.worker_port = Some(rack.into_port());
+        let rack_report = workers.report();
+        if let Workers::Rack(rack, _) = workers {
+            self.worker_port = Some(rack.into_port());
+        }
         if !resolved {
             return Err(format!(
                 "{} does not answer ARP on {}: is that the leaf's address on the clients' side?",
@@ -157,9 +171,21 @@ impl Rig {
         let pool = self.environment.pool.handle();
         let port = self.client_port.take().ok_or(gone)?;
         let generator = Generator::new(load, &target, 0, hz, port, pool)?;
-        let port = self.worker_port.take().ok_or(gone)?;
-        let mac = Mac(self.worker.mac());
-        Ok((generator, Rack::new(port, mac, ends.layout, ends.options.clone(), hz)))
+        let workers = match (&ends.agent, &self.worker) {
+            (Some(agent), _) => {
+                let workload = load.service.workload();
+                let crew = Crew::attach(agent, ends.layout.workers(), workload, hz)?;
+                Workers::Crew(Box::new(crew))
+            }
+            (None, Some(device)) => {
+                let port = self.worker_port.take().ok_or(gone)?;
+                let mac = Mac(device.mac());
+                let rack = Box::new(Rack::new(port, mac, ends.layout, ends.options.clone(), hz));
+                Workers::Rack(rack, Outages::new(&ends.outages, self.environment.eal.now(), hz))
+            }
+            (None, None) => return Err("neither a device for workers nor an agent".into()),
+        };
+        Ok((generator, workers))
     }
 
     /// Once is enough: it is a figure of this process and machine.
@@ -181,18 +207,42 @@ impl Rig {
     }
 }
 
-type Both = (Generator<QueuePort, PoolHandle>, Rack<QueuePort>);
+/// Who serves the tasks.
+enum Workers {
+    Rack(Box<Rack<QueuePort>>, Outages),
+    Crew(Box<Crew>),
+}
+
+impl Workers {
+    fn report(&self) -> rack::Report {
+        match self {
+            Self::Rack(rack, _) => rack.report(),
+            Self::Crew(crew) => crew.report(),
+        }
+    }
+}
+
+type Both = (Generator<QueuePort, PoolHandle>, Workers);
 
 fn run(
     mut generator: Generator<QueuePort, PoolHandle>,
-    mut rack: Rack<QueuePort>,
-    ends: &Ends,
+    mut workers: Workers,
+    core: Option<usize>,
     eal: &Eal,
     stop: &AtomicBool,
 ) -> Result<Both, String> {
-    devices::pin(ends.core);
+    devices::pin(core);
     let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
-    let hz = eal.ticks_hz() as f64;
-    drive::run(&mut generator, &mut rack, &ends.outages, hz, || eal.now(), stop);
-    Ok((generator, rack))
+    let now = || eal.now();
+    match &mut workers {
+        Workers::Rack(rack, outages) => {
+            let poll = |at| {
+                outages.apply(rack, at);
+                rack.poll(at);
+            };
+            drive::run(&mut generator, poll, now, stop);
+        }
+        Workers::Crew(crew) => drive::run(&mut generator, |at| crew.poll(at), now, stop),
+    }
+    Ok((generator, workers))
 }

@@ -13,7 +13,7 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
 use wedjat_pktgen::target::Target;
 
-use crate::rack::{Layout, Options};
+use crate::rack::{Layout, Options, Rack};
 
 const CLIENT: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -111,7 +111,7 @@ fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report,
         ticks += TICKS_PER_LOOK;
         ticks
     };
-    run(&mut generator, &mut rack, &[], HZ, clock, &AtomicBool::new(false));
+    run(&mut generator, |now| rack.poll(now), clock, &AtomicBool::new(false));
     let manifest = Manifest::new(load, SystemTime::UNIX_EPOCH);
     let mut report = Report::new(load, generator.tally(), None, manifest);
     let rack_report = rack.report();

@@ -94,7 +94,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(counts: &Counts, lateness: &Latency, workers: u16, outstanding: u64) -> Self {
+    pub(crate) fn new(counts: &Counts, lateness: &Latency, workers: u16, outstanding: u64) -> Self {
         let named =
             DropReason::ALL.iter().map(|reason| (reason.name(), counts.dropped[*reason as usize]));
         let service_mean_us = match counts.tasks {

@@ -1,0 +1,36 @@
+//! The right answer to any task at once, for workers that only pretend to work.
+
+use wedjat_pktgen::mix::Workload;
+use wedjat_pktgen::oracle::Oracle;
+use wedjat_pktgen::payload::{LEN, Outcome, Status};
+
+use super::{App, Echo, answer};
+
+/// Answers what a worker of the workload would.
+#[derive(Clone, Debug)]
+pub struct Emulated {
+    workload: Workload,
+    oracle: Oracle,
+}
+
+impl Emulated {
+    /// For tasks of this workload.
+    #[must_use]
+    pub fn new(workload: Workload) -> Self {
+        Self { workload, oracle: Oracle::new(workload, LEN) }
+    }
+}
+
+impl App for Emulated {
+    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+        if self.workload == Workload::Echo {
+            return Echo.serve(work, reply);
+        }
+        answer(work, reply, |work| {
+            let operation = work.operation;
+            let unknown =
+                Outcome { operation, status: Status::UnknownOperation, ..Outcome::default() };
+            self.oracle.outcome(operation, work.seed).unwrap_or(unknown)
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! Emulated workers at an agent: one loop has a place for each, and answers a task when its worker would be done.
+//!
+//! As in the emulated rack, a worker's time never waits for this program. Its task starts when the one before was
+//! due to end, if it was in the worker's ring by the time that this loop looked, and otherwise when the loop found
+//! it. Answers that leave late are measured, and make a run invalid when they matter. A worker answers rightly
+//! ([`crate::app::Emulated`]), whatever its workload.
+
+use std::mem;
+
+use wedjat::reason::DropReason;
+use wedjat::worker::{AttachError, Gone, Options, Task, Worker};
+use wedjat_pktgen::latency::Latency;
+use wedjat_pktgen::mix::Workload;
+use wedjat_pktgen::payload::Work;
+
+use crate::app::{App, Emulated};
+use crate::rack::{Counts, Report};
+
+/// Emulated workers of one agent.
+pub struct Crew {
+    seats: Vec<Seat>,
+    app: Emulated,
+    tick_ns: f64,
+    counts: Counts,
+    lateness: Latency,
+}
+
+/// A worker, and when it will be done with the task that it holds.
+struct Seat {
+    worker: Worker,
+    done_at: Option<u64>,
+}
+
+impl Crew {
+    /// Takes so many places at the agent of this name, for tasks of `workload`, on a clock of `hz` ticks a second.
+    ///
+    /// # Errors
+    /// When there are not so many, or there is no such agent.
+    pub fn attach(
+        name: &str,
+        workers: u16,
+        workload: Workload,
+        hz: f64,
+    ) -> Result<Self, AttachError> {
+        let options = Options::default();
+        let attached = (0..workers).map(|_| Worker::attach(name, &options));
+        Ok(Self::new(attached.collect::<Result<_, _>>()?, workload, hz))
+    }
+
+    /// A crew of workers that are attached.
+    #[must_use]
+    pub fn new(workers: Vec<Worker>, workload: Workload, hz: f64) -> Self {
+        Self {
+            seats: workers.into_iter().map(|worker| Seat { worker, done_at: None }).collect(),
+            app: Emulated::new(workload),
+            tick_ns: 1e9 / hz,
+            counts: Counts::default(),
+            lateness: Latency::default(),
+        }
+    }
+
+    /// Answers what is done by `now`, and takes what has come.
+    #[inline]
+    pub fn poll(&mut self, now: u64) {
+        for seat in &mut self.seats {
+            let mut free_at = now;
+            loop {
+                if let Some(done_at) = seat.done_at {
+                    if done_at > now {
+                        break;
+                    }
+                    if let Some(task) = seat.worker.resume() {
+                        task.reply_with(|work, reply| self.app.serve(work, reply));
+                    }
+                    let late = (now - done_at) as f64 * self.tick_ns;
+                    self.lateness.record(late as u64);
+                    self.counts.replies += 1;
+                    (seat.done_at, free_at) = (None, done_at);
+                }
+                let Some(task) = seat.worker.poll() else { break };
+                seat.done_at = begin(task, free_at, self.tick_ns, &mut self.counts);
+            }
+        }
+    }
+
+    /// Whether tasks may still come to all.
+    ///
+    /// # Errors
+    /// Why they will not, for the first that has lost its agent.
+    pub fn check(&self) -> Result<(), Gone> {
+        self.seats.iter().try_for_each(|seat| seat.worker.check())
+    }
+
+    /// What there is to say about the run so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let busy = self.seats.iter().filter(|seat| seat.done_at.is_some()).count();
+        Report::new(&self.counts, &self.lateness, self.seats.len() as u16, busy as u64)
+    }
+}
+
+/// Starts on a task: when it will be done. What asks for nothing is completed without an answer.
+#[inline]
+fn begin(task: Task<'_>, at: u64, tick_ns: f64, counts: &mut Counts) -> Option<u64> {
+    let Some(work) = Work::parse(task.payload()) else {
+        counts.dropped[DropReason::TaskShort as usize] += 1;
+        return None;
+    };
+    mem::forget(task); // kept at the worker until it is done
+    counts.tasks += 1;
+    counts.service_ns += u64::from(work.service_ns);
+    Some(at + (f64::from(work.service_ns) / tick_ns).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
+    use wedjat_pktgen::oracle::Oracle;
+    use wedjat_pktgen::payload::{LEN, seed_of};
+
+    const APP: u32 = 3;
+
+    fn crew(workers: u16, workload: Workload) -> (Vec<Channel>, Crew) {
+        let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
+        let region = Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap());
+        let mut channels: Vec<_> = (0..places.len()).map(|at| region.channel(at)).collect();
+        let attached = std::thread::scope(|scope| {
+            let joining = scope.spawn(|| {
+                let join = |_| Worker::join("here", &region, &Options::default()).unwrap();
+                (0..workers).map(join).collect::<Vec<_>>()
+            });
+            while !joining.is_finished() {
+                for channel in &mut channels {
+                    let claim = channel.sender().claim();
+                    if claim != channel.sender().granted() {
+                        channel.sender_mut().grant(claim);
+                    }
+                }
+                std::thread::yield_now();
+            }
+            joining.join().unwrap()
+        });
+        (channels, Crew::new(attached, workload, 1e9))
+    }
+
+    fn give(channel: &mut Channel, seq: u32, service_ns: u32) {
+        let mut work = [0; LEN];
+        Work { service_ns, operation: 1, seed: seed_of(APP, seq) }.emit(&mut work);
+        assert!(channel.give(TaskIds { app: APP, seq, class: 1 }, &work));
+    }
+
+    #[test]
+    fn tasks_are_done_when_their_worker_would_be_done() {
+        let (mut channels, mut crew) = crew(2, Workload::Spin);
+        give(&mut channels[0], 0, 1_000);
+        give(&mut channels[0], 1, 500);
+        give(&mut channels[1], 2, 1_200);
+        let mut done = |crew: &mut Crew, now| {
+            crew.poll(now);
+            [0, 1].map(|at| channels[at].collect().unwrap().count())
+        };
+        assert_eq!(done(&mut crew, 10_000), [0, 0]);
+        assert_eq!(done(&mut crew, 10_999), [0, 0]);
+        // Late by 100: the second task began when the first was due to end all the same.
+        assert_eq!(done(&mut crew, 11_100), [1, 0]);
+        assert_eq!(done(&mut crew, 11_499), [0, 1]);
+        assert_eq!(done(&mut crew, 11_500), [1, 0]);
+        let report = crew.report();
+        assert_eq!((report.tasks, report.replies, report.outstanding), (3, 3, 0));
+        assert!(report.balances(), "{report}");
+        assert!((report.lateness_us.max.0 - 0.299).abs() < 0.001, "{report}");
+    }
+
+    #[test]
+    fn a_loop_that_stood_still_catches_up() {
+        let (mut channels, mut crew) = crew(1, Workload::Spin);
+        (0..3).for_each(|seq| give(&mut channels[0], seq, 100));
+        crew.poll(1_000);
+        crew.poll(1_250);
+        assert_eq!(channels[0].collect().unwrap().count(), 2);
+        crew.poll(1_300);
+        assert_eq!(channels[0].collect().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn answers_are_right_whatever_the_workload() {
+        for workload in [Workload::Spin, Workload::Tpcc, Workload::RocksDb, Workload::Echo] {
+            let (mut channels, mut crew) = crew(1, workload);
+            give(&mut channels[0], 8, 0);
+            crew.poll(1);
+            let number = channels[0].collect().unwrap().start;
+            let Outcome::Reply { len, .. } = channels[0].outcome(number) else {
+                panic!("no answer")
+            };
+            let mut reply = vec![0; len];
+            channels[0].reply(number, &mut reply);
+            assert_eq!(Oracle::new(workload, LEN).answered(APP, 8, &reply), Some(1));
+        }
+    }
+
+    #[test]
+    fn a_task_that_asks_for_nothing_is_counted_and_completed() {
+        let (mut channels, mut crew) = crew(1, Workload::Spin);
+        assert!(channels[0].give(TaskIds::default(), &[1, 2]));
+        crew.poll(1);
+        let number = channels[0].collect().unwrap().start;
+        assert_eq!(channels[0].outcome(number), Outcome::Unanswered);
+        assert_eq!(crew.report().dropped["task_short"], 1);
+        assert!(crew.check().is_ok());
+    }
+}
