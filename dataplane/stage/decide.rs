@@ -2,7 +2,7 @@
 
 use super::network::{Network, Side, Way};
 use super::parse::{Kind, Packet};
-use super::{Stages, Verdict};
+use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
@@ -34,23 +34,24 @@ pub struct Rewrite {
 /// Says where tasks and replies go.
 pub fn burst<B: Buf>(
     stages: &Stages,
-    packets: &[B],
+    packets: &mut [B],
     parsed: &[Packet],
     verdicts: &mut [Verdict],
     rewrites: &mut [Rewrite],
 ) {
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
     let places = verdicts.iter_mut().zip(rewrites);
-    for ((packet, parsed), (verdict, rewrite)) in packets.iter().zip(parsed).zip(places) {
-        *rewrite = Rewrite::default();
+    for ((packet, parsed), (verdict, values)) in packets.iter_mut().zip(parsed).zip(places) {
+        *values = Rewrite::default();
         match parsed.kind {
             Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
-                *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, rewrite);
+                *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, values);
             }
             Kind::Reply => {
-                *verdict = towards_client(network, neighbours, packet.bytes(), parsed, rewrite);
+                *verdict = towards_client(network, neighbours, packet.bytes(), parsed, values);
             }
-            Kind::Arp | Kind::Refused(_) => {}
+            Kind::Overflowing => rewrite::give_back(stages, packet.bytes_mut(), parsed),
+            Kind::Arp | Kind::Waiting | Kind::Refused(_) => {}
         }
     }
 }
@@ -67,7 +68,7 @@ fn towards_worker(
         src: ipv4::src(&frame[ether::LEN..]),
         dst: u32::from_be_bytes(target.ip),
         udp_at: parsed.at,
-        worker: u16::from_be_bytes(target.id),
+        worker: u16::from_be_bytes([target.choice[0], target.choice[1]]),
         idle: parsed.idle,
         task: true,
         ..Rewrite::default()

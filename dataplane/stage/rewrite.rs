@@ -79,7 +79,7 @@ fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
 
 /// Turns a task that finds its pool's queue full back to its client, undone.
 #[cold]
-fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
+pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
     let waiting =
         stages.network.pool(parsed.pool).map_or(0, |pool| stages.backlogs[pool].waiting());
     if let Ok(task) = Header::parse(parsed.payload(frame)) {
