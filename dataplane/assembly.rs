@@ -118,6 +118,7 @@ pub fn stages(
         connections,
         table.counters(index),
     );
+    stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
         stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
     }

@@ -128,6 +128,14 @@ pub struct LeafStats {
     pub replies: u64,
     /// Replies of workers that had no task outstanding.
     pub surplus_replies: u64,
+    /// Registrations of workers.
+    pub registrations: u64,
+    /// Their keep-alives.
+    pub keep_alives: u64,
+    /// Times a registered worker fell silent and was taken out.
+    pub workers_lost: u64,
+    /// Times a silent worker came back.
+    pub workers_back: u64,
     /// Seconds from the first poll to the last.
     pub seconds: f64,
     /// Packets received a second.
@@ -203,6 +211,10 @@ impl LeafStats {
             resubmits: count(Counter::Resubmits),
             replies: count(Counter::Replies),
             surplus_replies: count(Counter::SurplusReplies),
+            registrations: count(Counter::Registrations),
+            keep_alives: count(Counter::KeepAlives),
+            workers_lost: count(Counter::WorkersLost),
+            workers_back: count(Counter::WorkersBack),
             seconds,
             rx_pps: rx_packets as f64 / seconds.max(1e-9),
             tx_pps: tx_packets as f64 / seconds.max(1e-9),
@@ -245,6 +257,13 @@ impl fmt::Display for LeafStats {
             self.replies,
             self.ns_per_packet
         )?;
+        if self.registrations + self.keep_alives > 0 {
+            writeln!(
+                f,
+                "workers: {} registrations, {} keep-alives, {} times silent, {} times back",
+                self.registrations, self.keep_alives, self.workers_lost, self.workers_back
+            )?;
+        }
         for port in self.ports.iter().filter(|port| port.rx_missed + port.rx_no_mbuf > 0) {
             writeln!(
                 f,

@@ -48,18 +48,22 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
         let idle: Vec<_> = idle.iter().map(u16::to_string).collect();
         let _ = writeln!(out, "  idle list of core {core}: [{}]", idle.join(" "));
     }
-    let _ = writeln!(out, "  worker  server           load  drift by core  outstanding  reports");
+    let _ = writeln!(
+        out,
+        "  worker  server           load  drift by core  outstanding  reports  presence"
+    );
     for member in &pool.members {
         let drift: Vec<_> = member.drift.iter().map(f64::to_string).collect();
         let _ = writeln!(
             out,
-            "  {:6}  {:15}  {:4}  {:13}  {:11}  {:7}",
+            "  {:6}  {:15}  {:4}  {:13}  {:11}  {:7}  {}",
             member.worker,
             member.server,
             member.load,
             drift.join(" "),
             member.outstanding,
-            member.reports
+            member.reports,
+            member.presence.name()
         );
     }
 }

@@ -23,6 +23,9 @@ const QUEUE_SLOTS: u16 = 1024;
 /// Time after which a multi-packet task is forgotten unless configured.
 const CONNECTION_TIMEOUT_MS: u64 = 100;
 
+/// Time after which a registered worker is silent unless configured.
+const WORKER_TIMEOUT_MS: u64 = 100;
+
 /// Collects faults with their places.
 struct Faults<'a> {
     text: &'a str,
@@ -147,6 +150,12 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
             "leaf.connection_timeout_ms",
             CONNECTION_TIMEOUT_MS,
             (1, 3_600_000),
+        ),
+        worker_timeout_ms: faults.within(
+            raw.worker_timeout_ms.as_ref(),
+            "leaf.worker_timeout_ms",
+            WORKER_TIMEOUT_MS,
+            (0, 65_535),
         ),
     }
 }

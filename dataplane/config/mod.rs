@@ -51,6 +51,8 @@ pub struct LeafConfig {
     pub connections: usize,
     /// After how long without a packet such a task is forgotten.
     pub connection_timeout_ms: u64,
+    /// After how long without a word a registered worker is taken out; 0 for never.
+    pub worker_timeout_ms: u64,
 }
 
 /// A port.

@@ -29,6 +29,7 @@ pub struct Leaf {
     pub mbufs: Option<Spanned<u32>>,
     pub connections: Option<Spanned<usize>>,
     pub connection_timeout_ms: Option<Spanned<u64>>,
+    pub worker_timeout_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]

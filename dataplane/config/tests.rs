@@ -64,6 +64,11 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     faulty("id = 1\nudp", "id = -1\nudp", &["leaf.toml:3", "leaf.id", "-1", "u16"]);
     faulty("udp_port = 1234", "udp_port = 0", &["leaf.toml:4", "leaf.udp_port", "1 to 65535"]);
     faulty("udp_port = 1234", "udpport = 1234", &["leaf.toml:4", "udpport", "udp_port"]);
+    faulty(
+        "seed = 7",
+        "worker_timeout_ms = 70000",
+        &["leaf.toml:7", "leaf.worker_timeout_ms", "70000", "0 to 65535"],
+    );
     faulty("cores = [1]", "cores = []", &["leaf.toml:5", "leaf.cores", "0 cores", "1 to 64"]);
     faulty("cores = [1]", "cores = [1, 1]", &["leaf.cores", "1 twice", "each CPU once"]);
     faulty("cores = [1]", "cores = \"1\"", &["leaf.toml:5", "leaf.cores", "string", "sequence"]);

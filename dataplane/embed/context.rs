@@ -334,9 +334,7 @@ impl Context {
     /// When there is no such worker.
     pub fn set_active(&mut self, worker: u16, active: bool) -> Result<(), Misuse> {
         let place = self.stages.network().worker(worker).ok_or(Misuse::Worker)?;
-        if let Some(dispatcher) = self.stages.dispatcher_mut(usize::from(place.pool)) {
-            dispatcher.set_active(place.member, active);
-        }
+        self.stages.set_active(usize::from(place.pool), place.member, active);
         Ok(())
     }
 

@@ -335,9 +335,7 @@ where
     fn obey(&mut self, command: Command) {
         match command {
             Command::SetActive { pool, member, active } => {
-                if let Some(dispatcher) = self.stages.dispatcher_mut(pool) {
-                    dispatcher.set_active(member, active);
-                }
+                self.stages.set_active(pool, member, active);
             }
             Command::SetPolicy { pool, policy } => {
                 if let Some(dispatcher) = self.stages.dispatcher_mut(pool) {

@@ -1,8 +1,8 @@
-//! Replies and ARP into the state; chooses nothing.
+//! Replies, what servers say of their workers, and ARP into the state; chooses nothing.
 
 use super::network::{Network, Worker};
 use super::parse::{Kind, Packet};
-use super::{Stages, Verdict};
+use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
@@ -10,7 +10,7 @@ use crate::wire::arp::{self, Operation};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::{ether, ipv4};
 
-/// Takes what replies and ARP packets say. Refused and used-up packets get their verdict here.
+/// Takes what replies, registrations and ARP packets say. Refused and used-up packets get their verdict here.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -31,6 +31,10 @@ pub fn burst<B: Buf>(
                     *verdict = Verdict::Drop(reason);
                 }
             },
+            Kind::Registration | Kind::KeepAlive => {
+                *verdict =
+                    presence(stages, packet.bytes_mut(), parsed).unwrap_or_else(Verdict::Drop);
+            }
             Kind::Arp => {
                 *verdict = arp(&stages.network, &stages.neighbours, port, packet.bytes_mut())
                     .unwrap_or_else(Verdict::Drop);
@@ -91,6 +95,28 @@ pub(super) fn take(stages: &mut Stages, answer: &Answer) -> Result<(), DropReaso
         stages.counters.add(Counter::SurplusReplies, 1);
     }
     Ok(())
+}
+
+/// Takes a server's word that a worker is there and what it has to do, and answers if it is the first.
+#[cold]
+fn presence(stages: &mut Stages, frame: &mut [u8], parsed: &Packet) -> Result<Verdict, DropReason> {
+    let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
+    let worker = sender(&stages.network, &answer)?;
+    let (pool, member) = (usize::from(worker.pool), worker.member);
+    let dispatcher = &mut stages.dispatchers[pool];
+    stages.supervision.welcome(pool, member, dispatcher, &stages.counters);
+    let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
+    dispatcher.refresh(&Report { member, load, service_ns });
+    stages.freed = true;
+    if parsed.kind == Kind::KeepAlive {
+        stages.counters.add(Counter::KeepAlives, 1);
+        return Ok(Verdict::Consumed);
+    }
+    stages.counters.add(Counter::Registrations, 1);
+    let header = Header::parse(parsed.payload(frame))?;
+    let timeout_ms = stages.supervision.timeout_ms();
+    rewrite::answer(frame, parsed, &header.acknowledged_by(stages.network.node, timeout_ms));
+    Ok(Verdict::Answer)
 }
 
 #[inline(always)]

@@ -50,7 +50,9 @@ pub fn burst<B: Buf>(
             Kind::Reply => {
                 *verdict = towards_client(network, neighbours, packet.bytes(), parsed, values);
             }
+            // An answer, which goes out of here as it is.
             Kind::Overflowing => rewrite::give_back(stages, packet.bytes_mut(), parsed),
+            Kind::Registration | Kind::KeepAlive => {}
             Kind::Arp | Kind::Waiting | Kind::Refused(_) => {}
         }
     }

@@ -14,6 +14,7 @@ pub mod parse;
 mod plain;
 pub mod rewrite;
 pub mod schedule;
+pub mod supervision;
 
 use std::sync::Arc;
 
@@ -22,13 +23,14 @@ pub use connections::Connections;
 pub use decide::Rewrite;
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
+pub use supervision::Supervision;
 
 use crate::io::Buf;
 use crate::limits::{BURST, QUEUE};
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Counters, Neighbours};
+use crate::state::{Counter, Counters, Member, Neighbours};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub enum Verdict {
         /// Index of the pool.
         pool: u16,
     },
-    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, refusals).
+    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, registrations, refusals).
     Answer,
     /// Used up.
     Consumed,
@@ -77,6 +79,7 @@ pub struct Stages {
     waiting: usize,
     /// A reply came since this was last asked.
     freed: bool,
+    supervision: Supervision,
     packets: Box<[Packet]>,
 }
 
@@ -94,6 +97,7 @@ impl Stages {
         let ports = 0..network.ports().len();
         let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
+            supervision: Supervision::new(0, &dispatchers),
             plain: ports.map(|port| plain::Plain::new(&network, port)).collect(),
             network,
             neighbours,
@@ -144,7 +148,7 @@ impl Stages {
     }
 
     /// As [`Stages::process`], but tasks and replies keep their bytes, and `rewrites` says what to change in
-    /// those that go on. ARP questions become answers all the same.
+    /// those that go on. ARP questions, registrations and refused tasks become answers all the same.
     ///
     /// # Panics
     /// When there are more packets than verdicts, than rewrites or than [`BURST`].
@@ -193,6 +197,23 @@ impl Stages {
     /// Says how long a pool's central queue may be; before the first packet.
     pub fn set_backlog(&mut self, pool: usize, backlog: Backlog) {
         self.backlogs[pool] = backlog;
+    }
+
+    /// Says after how many nanoseconds a registered worker is silent, 0 for never; before the first packet.
+    pub fn set_worker_timeout(&mut self, timeout_ns: u64) {
+        self.supervision = Supervision::new(timeout_ns, &self.dispatchers);
+    }
+
+    /// Lets a pool's member (both by index) be chosen, or no longer. One that is silent may be when it is heard of
+    /// again.
+    pub fn set_active(&mut self, pool: usize, member: Member, active: bool) {
+        let Some(dispatcher) = self.dispatchers.get_mut(pool) else {
+            return;
+        };
+        let known = member.index() < dispatcher.view().members();
+        if known && !self.supervision.defer(pool, member, active) {
+            dispatcher.set_active(member, active);
+        }
     }
 
     /// The central queue of the pool at `index`.
@@ -265,8 +286,10 @@ impl Stages {
         }
     }
 
-    /// Lets the policies see time pass.
+    /// Lets the policies see time pass, and looks after registered workers.
     pub fn tick(&mut self, now_ns: u64) {
+        let returned = self.supervision.tick(now_ns, &mut self.dispatchers, &self.counters);
+        self.freed |= returned;
         for dispatcher in &mut self.dispatchers {
             dispatcher.tick(now_ns);
         }

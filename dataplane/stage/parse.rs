@@ -23,6 +23,10 @@ pub enum Kind {
     Continuation,
     /// A worker's reply on its way to a client.
     Reply,
+    /// A server's word that a worker is there, to be answered.
+    Registration,
+    /// The same, not to be answered.
+    KeepAlive,
     /// ARP.
     Arp,
     /// A task that waits for a member.
@@ -148,6 +152,8 @@ pub fn one(
     let (kind, right_side) = match (to_us, header.code) {
         (true, Code::NewTask) => (Kind::Task, address.side.has_clients()),
         (true, Code::TaskContinuation) => (Kind::Continuation, address.side.has_clients()),
+        (true, Code::WorkerId) => (Kind::Registration, address.side.has_workers()),
+        (true, Code::KeepAlive) => (Kind::KeepAlive, address.side.has_workers()),
         (false, code) if code.is_reply() => (Kind::Reply, address.side.has_workers()),
         _ => return Err(DropReason::TaskRole),
     };

@@ -33,6 +33,7 @@ pub fn burst<B: Buf>(
                 towards_client(network, neighbours, packet.bytes_mut(), at, verdict);
             }
             Kind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
+            Kind::Registration | Kind::KeepAlive => {}
             Kind::Arp | Kind::Waiting | Kind::Refused(_) => {}
         }
     }

@@ -22,6 +22,14 @@ pub enum Counter {
     Queued,
     /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
     Refused,
+    /// WORKER_ID taken; each is answered.
+    Registrations,
+    /// KEEP_ALIVE taken.
+    KeepAlives,
+    /// Times a registered worker fell silent and was taken out, in workers.
+    WorkersLost,
+    /// Times a silent worker came back, in workers.
+    WorkersBack,
     /// Made here and sent: ARP, signals.
     Originated,
     /// Tasks given to a member.
@@ -50,13 +58,17 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::RxPackets,
         Self::TxPackets,
         Self::Consumed,
         Self::Held,
         Self::Queued,
         Self::Refused,
+        Self::Registrations,
+        Self::KeepAlives,
+        Self::WorkersLost,
+        Self::WorkersBack,
         Self::Originated,
         Self::Scheduled,
         Self::Continuations,
@@ -81,6 +93,10 @@ impl Counter {
             Self::Held => "held",
             Self::Queued => "queued",
             Self::Refused => "refused",
+            Self::Registrations => "registrations",
+            Self::KeepAlives => "keep_alives",
+            Self::WorkersLost => "workers_lost",
+            Self::WorkersBack => "workers_back",
             Self::Originated => "originated",
             Self::Scheduled => "scheduled",
             Self::Continuations => "continuations",

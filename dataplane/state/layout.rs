@@ -9,6 +9,7 @@
 //! | workers | u64 per member: worker id, server | creator |
 //! | neighbours | two u64 per slot | any core |
 //! | reported | per pool, u64 per member: report number, load | any core |
+//! | presence | per pool, u32 per member: configured, registered or silent | any core |
 //! | per core: drift | u64 per member: report number, drift | that core |
 //! | per core: outstanding | u32 per member | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
@@ -44,6 +45,8 @@ pub struct PoolLayout {
     pub members: usize,
     /// Offset of its reported loads.
     pub reported: usize,
+    /// Offset of its members' presence.
+    pub presence: usize,
 }
 
 /// An idle list's place.
@@ -118,7 +121,8 @@ impl Layout {
         let mut first_member = 0;
         let mut pools = Vec::with_capacity(shape.pools.len());
         for &members in &shape.pools {
-            pools.push(PoolLayout { first_member, members, reported: cursor.take(8 * members) });
+            let (reported, presence) = (cursor.take(8 * members), cursor.take(4 * members));
+            pools.push(PoolLayout { first_member, members, reported, presence });
             first_member += members;
         }
         let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members)).collect();
@@ -159,6 +163,7 @@ mod tests {
         ];
         for pool in layout.pools.iter().filter(|pool| pool.members > 0) {
             sections.push((pool.reported, 8 * pool.members));
+            sections.push((pool.presence, 4 * pool.members));
         }
         for core in &layout.cores {
             sections.push((core.drift, 8 * 703));

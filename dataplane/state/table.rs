@@ -14,7 +14,7 @@ use super::counters::{self, Counter, Counters};
 use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape};
 use super::neighbour::Neighbours;
 use super::region::{Region, Slice};
-use super::view::{Load, View};
+use super::view::{Load, Presence, View};
 use crate::limits::{CORES_MAX, MEMBERS_MAX, NEIGHBOURS, POOLS_MAX};
 use crate::reason::DropReason;
 
@@ -373,6 +373,8 @@ pub struct MemberSnapshot {
     pub worker: u16,
     /// Its server.
     pub server: Ipv4Addr,
+    /// Whether it registered, and is silent.
+    pub presence: Presence,
     /// Tasks in its last report.
     pub load: f64,
     /// For each core, tasks sent since that report.
@@ -539,9 +541,12 @@ fn read_member(
         region.slice::<AtomicU32>(layout.cores[core].outstanding + 4 * at, 1)[0].load(Relaxed)
     };
     let cores = 0..layout.cores.len();
+    let presence = layout.pools[pool].presence + 4 * member;
+    let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
     MemberSnapshot {
         worker: (worker >> 32) as u16,
         server: Ipv4Addr::from_bits(server),
+        presence: Presence::from_word(presence),
         load: Load(reported as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),
         outstanding: i64::from(cores.map(outstanding).fold(0, u32::wrapping_add) as i32),
@@ -593,6 +598,7 @@ mod tests {
         view.set_load(Member(2), Load::tasks(5));
         view.sent(Member(2));
         view.idle_mut().insert(Member(3));
+        view.set_presence(Member(2), Presence::Registered);
         table.counters(1).add(Counter::Scheduled, 2);
         table.counters(0).drop(DropReason::Runt, 1);
         let snapshot = Snapshot::open(&path).unwrap();
@@ -602,6 +608,8 @@ mod tests {
         assert_eq!(pool.idle, [vec![], vec![13]]);
         let member = &pool.members[2];
         assert_eq!((member.worker, member.server), (12, Ipv4Addr::new(10, 0, 2, 12)));
+        assert_eq!(member.presence, Presence::Registered);
+        assert_eq!(pool.members[1].presence, Presence::Configured);
         assert_eq!((member.load, &member.drift[..], member.outstanding), (5.0, &[0.0, 1.0][..], 2));
         assert_eq!(snapshot.cores[1].counters["scheduled"], 2);
         assert_eq!(snapshot.cores[0].drops["runt"], 1);

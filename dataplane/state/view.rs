@@ -49,6 +49,41 @@ impl Load {
     }
 }
 
+/// Whether a member speaks for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u32)]
+pub enum Presence {
+    /// It never did: it is there because the configuration says so.
+    Configured = 0,
+    /// It does.
+    Registered = 1,
+    /// It did, and has fallen silent.
+    Silent = 2,
+}
+
+impl Presence {
+    /// What a word of a region means.
+    #[must_use]
+    pub fn from_word(word: u32) -> Self {
+        match word {
+            0 => Self::Configured,
+            1 => Self::Registered,
+            _ => Self::Silent,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Registered => "registered",
+            Self::Silent => "silent",
+        }
+    }
+}
+
 /// What a member says of itself in a reply or signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -127,6 +162,7 @@ pub struct Picks {
 #[derive(Debug)]
 pub struct View {
     reported: Slice<AtomicU64>,
+    presence: Slice<AtomicU32>,
     drift: Slice<AtomicU64>,
     outstanding: Slice<AtomicU32>,
     /// The other cores' counts of outstanding tasks: a reply may pass another core than its task did.
@@ -185,6 +221,7 @@ impl View {
         let idle = &own.idle[pool];
         Self {
             reported: region.slice(layout.pools[pool].reported, members),
+            presence: region.slice(layout.pools[pool].presence, members),
             drift: region.slice(own.drift + 8 * first, members),
             outstanding: outstanding(core),
             elsewhere: (0..layout.cores.len())
@@ -224,6 +261,23 @@ impl View {
     #[must_use]
     pub fn is_active(&self, member: Member) -> bool {
         self.place[member.index()] != NOWHERE
+    }
+
+    /// Whether `member` speaks for itself, by what any core has heard.
+    #[must_use]
+    pub fn presence(&self, member: Member) -> Presence {
+        Presence::from_word(self.presence[member.index()].load(Relaxed))
+    }
+
+    /// Notes for all cores whether `member` speaks for itself.
+    pub fn set_presence(&self, member: Member, presence: Presence) {
+        self.presence[member.index()].store(presence as u32, Relaxed);
+    }
+
+    /// The same, where another core may do it too; true for the one that does.
+    pub fn change_presence(&self, member: Member, from: Presence, to: Presence) -> bool {
+        let word = &self.presence[member.index()];
+        word.compare_exchange(from as u32, to as u32, Relaxed, Relaxed).is_ok()
     }
 
     /// Lets `member` be chosen, or no longer; it also leaves the idle list then.

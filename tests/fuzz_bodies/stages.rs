@@ -24,6 +24,8 @@ const POLICIES: [&str; 7] =
     ["horus", "horus-inflight", "racksched", "random", "round-robin", "jsq", "jbsq(k=1)"];
 /// Tasks that may wait for each pool.
 const QUEUE: usize = 4;
+/// Registered workers are silent after so long.
+const TIMEOUT_MS: u16 = 1;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENT: u32 = 0x0A00_0102;
@@ -83,7 +85,8 @@ impl<'a> Script<'a> {
         let mut frame = match what & 7 {
             0 => self.raw(),
             1 => self.arp(),
-            2..=4 => self.task(),
+            2 | 3 => self.task(),
+            4 => self.presence(),
             _ => self.reply(),
         };
         if what & 8 != 0 && !frame.is_empty() {
@@ -96,7 +99,7 @@ impl<'a> Script<'a> {
         if what & 32 != 0 {
             repair(&mut frame);
         }
-        let usual = if what & 7 > 4 { 1 } else { 0 };
+        let usual = if what & 7 >= 4 { 1 } else { 0 };
         (if what & 64 != 0 { 1 - usual } else { usual }, Frame(frame))
     }
 
@@ -147,6 +150,20 @@ impl<'a> Script<'a> {
             src: self.one_of(&[CLIENT, ELSEWHERE]),
             dst: self.one_of(&[LEAF[0], LEAF[0], LEAF[1], SERVERS[0]]),
             src_port: 40_000 + u16::from(self.byte() & 1),
+            dst_port: UDP_PORT,
+        };
+        self.frame(&flow, &payload)
+    }
+
+    /// A server's word on a worker.
+    fn presence(&mut self) -> Vec<u8> {
+        let payload = self.payload(&[12, 11, 13, 0]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 2, 11]),
+            dst_mac: LEAF_MACS[1],
+            src: self.one_of(&[SERVERS[0], SERVERS[1], SERVERS[2], ELSEWHERE]),
+            dst: self.one_of(&[LEAF[1], LEAF[1], LEAF[0], SERVERS[0]]),
+            src_port: 5000 + u16::from(self.byte() & 1),
             dst_port: UDP_PORT,
         };
         self.frame(&flow, &payload)
@@ -281,6 +298,7 @@ fn rig(policy: &str) -> Rig {
         Connections::new(4, 1_000),
         table.counters(0),
     );
+    stages.set_worker_timeout(u64::from(TIMEOUT_MS) * 1_000_000);
     stages.set_backlog(0, Backlog::new(QUEUE, Overflow::Drop));
     stages.set_backlog(1, Backlog::new(QUEUE, Overflow::Refuse));
     let queues = [CentralQueue::new(QUEUE), CentralQueue::new(QUEUE)];
@@ -323,6 +341,7 @@ impl Rig {
         let mut drops = self.drops();
         let tasks = self.count(Counter::Scheduled) + self.count(Counter::Continuations);
         let replies = self.count(Counter::Replies);
+        let words = self.count(Counter::Registrations) + self.count(Counter::KeepAlives);
         let mut verdicts = [Verdict::Consumed; BURST];
         self.stages.process(port, self.now, frames, &mut verdicts);
         let verdicts = &verdicts[..frames.len()];
@@ -346,9 +365,11 @@ impl Rig {
                     let queue = &mut self.queues[usize::from(pool)];
                     assert!(queue.push((port, Frame(before.clone()))).is_ok(), "there is room");
                 }
-                Verdict::Answer if word(before, 12) == 0x0800 => refused(before, &frame.0),
-                Verdict::Answer => answered(&frame.0, port),
-                Verdict::Consumed => assert_eq!(word(before, 12), 0x0806, "only ARP is used up"),
+                Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
+                Verdict::Answer if port == 0 => refused(before, &frame.0),
+                Verdict::Answer => acknowledged(before, &frame.0),
+                Verdict::Consumed if word(before, 12) == 0x0806 => {}
+                Verdict::Consumed => known(before, 11),
             }
         }
         assert_eq!(self.drops(), drops, "every drop is counted once, under its reason");
@@ -356,7 +377,8 @@ impl Rig {
         assert_eq!(now_tasks - tasks, to_workers);
         assert_eq!(self.count(Counter::Replies) - replies, to_clients + lost_replies);
         let after = self.beliefs();
-        if to_workers + to_clients + lost_replies == 0 {
+        let words = self.count(Counter::Registrations) + self.count(Counter::KeepAlives) - words;
+        if to_workers + to_clients + lost_replies + words == 0 {
             assert_eq!(after, beliefs, "what is refused changes no load");
         }
         for (_, outstanding, ..) in after {
@@ -365,7 +387,7 @@ impl Rig {
         self.forwarded.0 += to_workers;
         self.forwarded.1 += to_clients;
         self.release();
-        self.stages.tick(self.now);
+        self.stages.tick(self.now * 1000);
         self.stages.collect_picks();
     }
 }
@@ -397,6 +419,36 @@ impl Rig {
 
 /// A task given back is what it was but for the turned addresses and the header's words on it.
 fn refused(before: &[u8], after: &[u8]) {
+    let (before, after) = turned(before, after);
+    assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
+    assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
+    assert_eq!(word(after, 7), QUEUE as u16);
+    assert_eq!(after[9..], before[9..]);
+}
+
+/// A registration comes back with the worker's id as that of whom it is for.
+fn acknowledged(before: &[u8], after: &[u8]) {
+    known(before, 12);
+    let (before, after) = turned(before, after);
+    assert_eq!((after[0] & 0x1F, after[0] & 0x20), (13, before[0] & 0x20));
+    assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
+    assert_eq!(word(after, 7), TIMEOUT_MS);
+    assert_eq!(after[9..], before[9..]);
+}
+
+/// A server's word on a worker is taken when the worker is one of its own.
+fn known(frame: &[u8], code: u8) {
+    let (at, _) = udp_of(frame).expect("whole");
+    let payload = &frame[at + 8..];
+    let worker =
+        WORKERS.iter().find(|worker| worker.0 == word(payload, 3)).expect("a known worker");
+    assert_eq!(payload[0] & 0x1F, code);
+    assert_eq!(double_word(frame, 26), SERVERS[worker.1]);
+    assert_eq!(word(payload, 1), POOLS[worker.2]);
+}
+
+/// A packet that was sent back to where it came from; its payload before and after.
+fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (at, end) = udp_of(after).expect("whole");
     assert_eq!(folded(sum(&after[14..at])), 0xFFFF, "IPv4 checksum");
     if word(before, at + 6) == 0 {
@@ -408,11 +460,7 @@ fn refused(before: &[u8], after: &[u8]) {
     assert_eq!(double_word(after, 26), double_word(before, 30));
     assert_eq!(double_word(after, 30), double_word(before, 26));
     assert_eq!((word(after, at), word(after, at + 2)), (word(before, at + 2), word(before, at)));
-    let (after, before) = (&after[at + 8..], &before[at + 8..]);
-    assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
-    assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
-    assert_eq!(word(after, 7), QUEUE as u16);
-    assert_eq!(after[9..], before[9..]);
+    (&before[at + 8..], &after[at + 8..])
 }
 
 /// A packet that goes on has the right addresses and checksums, and is otherwise what it was.

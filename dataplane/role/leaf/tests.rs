@@ -15,6 +15,7 @@ use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
 
 mod central;
+mod presence;
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;
@@ -25,6 +26,7 @@ const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
 const FRAMES: usize = 2048;
+const TIMEOUT_NS: u64 = 100_000_000;
 
 fn server_mac(server: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + server as u8])
@@ -113,6 +115,7 @@ fn rigs_with(
             table.counters(index),
         );
         stages.set_backlog(0, backlog);
+        stages.set_worker_timeout(TIMEOUT_NS);
         let pool = FramePool::new(FRAMES, 256);
         let (near_clients, far_clients) = pair(depth, &pool);
         let (near_workers, far_workers) = pair(depth, &pool);
@@ -542,7 +545,7 @@ proptest! {
     #[test]
     fn a_storm_of_mutated_packets_is_accounted_for(
         storm in proptest::collection::vec((
-            0..8_u8, any::<bool>(), any::<u16>(),
+            0..10_u8, any::<bool>(), any::<u16>(),
             proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             proptest::option::of(any::<prop::sample::Index>()),
         ), 1..150),
@@ -567,6 +570,8 @@ proptest! {
                         .emit(&mut frame, Mac::BROADCAST);
                     frame
                 }
+                7 => presence::join(10 + value % 9, value),
+                8 => presence::alive(10 + value % 8, value),
                 _ => value.to_le_bytes().repeat(usize::from(value % 60)),
             };
             for (at, byte) in edits {
