@@ -14,10 +14,13 @@ use crate::wire::ether::Mac;
 /// The configured seed; one of the moment for those who set none, to be reported so that the run can be repeated.
 #[must_use]
 pub fn seed(config: &Config) -> u64 {
-    config.leaf.seed.unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
-    })
+    config.leaf.seed.unwrap_or_else(seed_of_the_moment)
+}
+
+/// A seed for those who set none.
+pub(crate) fn seed_of_the_moment() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
 }
 
 /// The node's state, in the configured file or in memory of this process.

@@ -62,6 +62,9 @@ pub enum LaunchError {
     /// No state.
     #[error(transparent)]
     State(#[from] StateError),
+    /// No region for an agent's workers.
+    #[error(transparent)]
+    Region(#[from] crate::ring::RegionError),
     /// No network.
     #[error(transparent)]
     Network(#[from] NetworkError),
@@ -69,7 +72,9 @@ pub enum LaunchError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// A core that is not there.
-    #[error("leaf.cores: this machine has no CPU {cpu} for this process; it may use {usable:?}")]
+    #[error(
+        "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
+    )]
     Cpu {
         /// The CPU asked for.
         cpu: usize,
@@ -146,7 +151,7 @@ pub fn run(
     Ok(account)
 }
 
-fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
+pub(crate) fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     let usable: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
     match cores.iter().find(|cpu| !usable.contains(cpu)) {
@@ -291,7 +296,7 @@ fn join(cores: Vec<(usize, CoreThread)>) -> Result<(), LaunchError> {
     failed
 }
 
-fn port_stats(device: &Device) -> PortStats {
+pub(crate) fn port_stats(device: &Device) -> PortStats {
     let counted = device.stats();
     PortStats {
         device: device.name().to_owned(),

@@ -13,6 +13,8 @@ pub mod policy;
 pub mod reason;
 pub mod ring;
 pub mod role;
+#[cfg(feature = "dpdk")]
+pub mod serve;
 pub mod stage;
 pub mod state;
 pub mod stats;

@@ -70,6 +70,14 @@ pub enum DropReason {
     QueueFull,
     /// Still held when the node stopped.
     Shutdown,
+    /// A task with more bytes than a worker's ring takes.
+    TaskTooLong,
+    /// Its worker completed it without an answer.
+    Unanswered,
+    /// Its worker's answer could not be: another task's, or too long.
+    BadReply,
+    /// Its worker died, left, fell silent or was shut out.
+    WorkerLost,
 }
 
 impl DropReason {
@@ -77,7 +85,7 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them, in the order of their counters.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 37] = [
         Self::Runt,
         Self::OtherMac,
         Self::EtherType,
@@ -111,6 +119,10 @@ impl DropReason {
         Self::TxFull,
         Self::QueueFull,
         Self::Shutdown,
+        Self::TaskTooLong,
+        Self::Unanswered,
+        Self::BadReply,
+        Self::WorkerLost,
     ];
 
     /// The key under which it is reported.
@@ -150,6 +162,10 @@ impl DropReason {
             Self::TxFull => "tx_full",
             Self::QueueFull => "queue_full",
             Self::Shutdown => "shutdown",
+            Self::TaskTooLong => "task_too_long",
+            Self::Unanswered => "unanswered",
+            Self::BadReply => "bad_reply",
+            Self::WorkerLost => "worker_lost",
         }
     }
 }

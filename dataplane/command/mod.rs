@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use wedjat::config::Config;
+use wedjat::config::{AgentConfig, Config};
 use wedjat::policy::{CATALOGUE, Runs};
 
 /// A software leaf scheduler for microsecond tasks, on DPDK.
@@ -29,6 +29,11 @@ enum Command {
       --vdev=net_memif1,role=server,id=1,socket=/tmp/wedjat-w.sock
 Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.")]
     Leaf(LeafArguments),
+    /// Run a host's agent, which has worker processes do the tasks, until SIGINT, SIGTERM or the end of its duration.
+    #[command(after_help = "Example, behind a leaf on memif:
+  wedjat agent --config agent.toml --stats - -- --no-huge --no-pci
+Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.")]
+    Agent(AgentArguments),
     /// Check a configuration without running it.
     #[command(after_help = "Example:
   wedjat check --config leaf.toml
@@ -76,6 +81,23 @@ struct LeafArguments {
 }
 
 #[derive(Debug, Args)]
+struct AgentArguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Stop by itself after this time, as in 5s or 500ms.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Write the account as JSON to this file at the end; `-` is standard output, and lines then go
+    /// to standard error.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Arguments of EAL.
+    #[arg(last = true, value_name = "EAL ARGUMENTS")]
+    eal: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 struct CheckArguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
@@ -107,6 +129,7 @@ type Outcome = Result<ExitCode, Box<dyn Error>>;
 pub fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Leaf(arguments) => leaf(&arguments),
+        Command::Agent(arguments) => agent(&arguments),
         Command::Check(arguments) => check(&arguments),
         Command::Doctor(arguments) => doctor(&arguments),
         Command::State(arguments) => state::show(&arguments.file, arguments.json),
@@ -119,6 +142,9 @@ pub fn run(arguments: Arguments) -> Outcome {
 }
 
 fn check(arguments: &CheckArguments) -> Outcome {
+    if AgentConfig::is_agents(&arguments.config) {
+        return check_agent(&arguments.config);
+    }
     let config = Config::load(&arguments.config)?;
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
     print(&format!(
@@ -129,6 +155,19 @@ fn check(arguments: &CheckArguments) -> Outcome {
         config.pools.len(),
         config.servers.len(),
         config.leaf.cores.len(),
+    ))
+}
+
+fn check_agent(path: &std::path::Path) -> Outcome {
+    let config = AgentConfig::load(path)?;
+    let workers: usize = config.pools.iter().map(|pool| pool.workers.len()).sum();
+    print(&format!(
+        "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}\n",
+        path.display(),
+        config.name,
+        config.ports.len(),
+        config.pools.len(),
+        config.core,
     ))
 }
 
@@ -177,52 +216,94 @@ fn print(text: &str) -> Outcome {
 }
 
 #[cfg(not(feature = "dpdk"))]
+const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
+
+#[cfg(not(feature = "dpdk"))]
 fn leaf(arguments: &LeafArguments) -> Outcome {
     Config::load(&arguments.config)?;
-    Err("built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)".into())
+    Err(WITHOUT_PORTS.into())
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn agent(arguments: &AgentArguments) -> Outcome {
+    AgentConfig::load(&arguments.config)?;
+    Err(WITHOUT_PORTS.into())
 }
 
 #[cfg(feature = "dpdk")]
 fn leaf(arguments: &LeafArguments) -> Outcome {
-    use std::path::Path;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-
     use wedjat::launch::{self, Options};
 
     let config = Config::load(&arguments.config)?;
-    let to_stdout = arguments.stats.as_deref() == Some(Path::new("-"));
-    if let Some(path) = arguments.stats.as_deref().filter(|_| !to_stdout) {
-        // Better refused now than after the run.
-        write_file(path, b"")?;
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second signal ends the process at once, the first in order.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let report = Report::to(arguments.stats.as_deref())?;
     let options = Options {
         duration: arguments.duration,
         eal: arguments.eal.clone(),
         pcap: arguments.pcap.clone(),
     };
-    let say = |text: &str| {
-        if to_stdout {
+    let account = launch::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
+    report.say(account.to_string().trim_end());
+    report.end(&account, account.balanced)
+}
+
+#[cfg(feature = "dpdk")]
+fn agent(arguments: &AgentArguments) -> Outcome {
+    use wedjat::{launch::Options, serve};
+
+    let config = AgentConfig::load(&arguments.config)?;
+    let report = Report::to(arguments.stats.as_deref())?;
+    let options = Options { duration: arguments.duration, eal: arguments.eal.clone(), pcap: None };
+    let account = serve::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
+    report.say(account.to_string().trim_end());
+    report.end(&account, account.ledger.balanced)
+}
+
+/// Set by SIGINT and SIGTERM. The second signal ends the process at once, the first in order.
+#[cfg(feature = "dpdk")]
+fn stop_on_signals() -> std::io::Result<std::sync::Arc<std::sync::atomic::AtomicBool>> {
+    let stop = std::sync::Arc::default();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, std::sync::Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, std::sync::Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Where a run's lines and its account go.
+#[cfg(feature = "dpdk")]
+struct Report<'a> {
+    file: Option<&'a std::path::Path>,
+    to_stdout: bool,
+}
+
+#[cfg(feature = "dpdk")]
+impl<'a> Report<'a> {
+    fn to(file: Option<&'a std::path::Path>) -> Result<Self, Box<dyn Error>> {
+        let to_stdout = file == Some(std::path::Path::new("-"));
+        if let Some(path) = file.filter(|_| !to_stdout) {
+            // Better refused now than after the run.
+            write_file(path, b"")?;
+        }
+        Ok(Self { file, to_stdout })
+    }
+
+    fn say(&self, text: &str) {
+        if self.to_stdout {
             eprintln!("{text}");
         } else {
             let _ = print(&format!("{text}\n"));
         }
-    };
-    let account = launch::run(&config, &options, &stop, say)?;
-    say(account.to_string().trim_end());
-    let json = serde_json::to_string_pretty(&account)?;
-    match arguments.stats.as_deref() {
-        Some(_) if to_stdout => drop(print(&format!("{json}\n"))?),
-        Some(path) => write_file(path, json.as_bytes())?,
-        None => {}
     }
-    Ok(if account.balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+
+    fn end(&self, account: &impl serde::Serialize, balanced: bool) -> Outcome {
+        let json = serde_json::to_string_pretty(account)?;
+        match self.file {
+            Some(_) if self.to_stdout => drop(print(&format!("{json}\n"))?),
+            Some(path) => write_file(path, json.as_bytes())?,
+            None => {}
+        }
+        Ok(if balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
 }
 
 #[cfg(feature = "dpdk")]

@@ -27,18 +27,28 @@ const CONNECTION_TIMEOUT_MS: u64 = 100;
 const WORKER_TIMEOUT_MS: u64 = 100;
 
 /// Collects faults with their places.
-struct Faults<'a> {
+pub(super) struct Faults<'a> {
     text: &'a str,
     all: Vec<Fault>,
 }
 
-impl Faults<'_> {
-    fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
+impl<'a> Faults<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Self { text, all: Vec::new() }
+    }
+
+    /// All faults in order of lines, unless there are none.
+    pub fn none_or_all(mut self) -> Result<(), Vec<Fault>> {
+        self.all.sort_by_key(|fault| (fault.line == 0, fault.line));
+        if self.all.is_empty() { Ok(()) } else { Err(self.all) }
+    }
+
+    pub fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
         let line = line_of(self.text, at.span().start);
         self.push(line, key, found.to_string(), allowed);
     }
 
-    fn whole(&mut self, key: &str, found: &str, allowed: &str) {
+    pub fn whole(&mut self, key: &str, found: &str, allowed: &str) {
         self.push(0, key, found.to_owned(), allowed);
     }
 
@@ -46,14 +56,14 @@ impl Faults<'_> {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
     }
 
-    fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
+    pub fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
         at.get_ref().parse().unwrap_or_else(|_| {
             self.note(at, key, quoted(at), "an IPv4 address such as 10.0.2.11");
             Ipv4Addr::UNSPECIFIED
         })
     }
 
-    fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
+    pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
         let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| !mac.is_group());
         if mac.is_none() {
@@ -63,7 +73,7 @@ impl Faults<'_> {
         mac
     }
 
-    fn within<T: PartialOrd + Copy + ToString>(
+    pub fn within<T: PartialOrd + Copy + ToString>(
         &mut self,
         at: Option<&Spanned<T>>,
         key: &str,
@@ -82,13 +92,13 @@ impl Faults<'_> {
     }
 }
 
-fn quoted(at: &Spanned<String>) -> String {
+pub(super) fn quoted(at: &Spanned<String>) -> String {
     format!("`{}`", at.get_ref())
 }
 
 /// The checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
-    let mut faults = Faults { text, all: Vec::new() };
+    let mut faults = Faults::new(text);
     let mut leaf = leaf(&mut faults, &raw.leaf);
     let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
     let pools: Vec<_> = raw.pool.iter().filter_map(|pool| self::pool(&mut faults, pool)).collect();
@@ -108,18 +118,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         Some(_) => {}
         None => leaf.mbufs = leaf.mbufs.max(needed),
     }
-    if faults.all.is_empty() {
-        return Ok(Config {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            leaf,
-            ports,
-            pools,
-            servers,
-        });
-    }
-    faults.all.sort_by_key(|fault| (fault.line == 0, fault.line));
-    Err(faults.all)
+    faults.none_or_all()?;
+    Ok(Config { path: path.to_owned(), text: text.to_owned(), leaf, ports, pools, servers })
 }
 
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
@@ -191,14 +191,14 @@ fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
     }
 }
 
-fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
+pub(super) fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (ip, prefix) = text.split_once('/')?;
     let ip: Ipv4Addr = ip.parse().ok()?;
     let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
     (!ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()).then_some((ip, prefix))
 }
 
-fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
+pub(super) fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
     let port = PortAddress {
         mac: Mac::default(),
         ip: ip.to_bits(),

@@ -3,9 +3,12 @@
 //! Every fault is found in one reading and reported with file, line, key, what was found and what is
 //! allowed.
 
+mod agent;
 mod check;
 mod ids;
 mod raw;
+
+pub use agent::{AgentConfig, AgentPool, AgentPort, LeafAddress};
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -149,16 +152,7 @@ impl Config {
     /// # Errors
     /// When it can't be read or has faults: all of them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-            path: path.to_owned(),
-            faults: vec![Fault {
-                line: 0,
-                key: String::new(),
-                found: format!("a file that can't be read ({error})"),
-                allowed: "a readable TOML file".to_owned(),
-            }],
-        })?;
-        Self::parse(path, &text)
+        Self::parse(path, &read(path)?)
     }
 
     /// Checks `text`, naming `path` in errors.
@@ -171,6 +165,18 @@ impl Config {
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         check::config(path, text, raw).map_err(refuse)
     }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError {
+        path: path.to_owned(),
+        faults: vec![Fault {
+            line: 0,
+            key: String::new(),
+            found: format!("a file that can't be read ({error})"),
+            allowed: "a readable TOML file".to_owned(),
+        }],
+    })
 }
 
 #[cfg(test)]

@@ -432,7 +432,7 @@ fn queue_for<B>(stages: &Stages, pool: usize) -> CentralQueue<Waiting<B>> {
 
 /// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
 #[inline]
-fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
+pub(super) fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     let mut sent = port.tx_burst(burst);
     if !burst.is_empty() {
         sent += port.tx_burst(burst);

@@ -1,6 +1,8 @@
 //! Roles: compositions of stages and ports.
 
+pub mod agent;
 pub mod leaf;
 pub(crate) mod neighbourhood;
 
+pub use agent::Agent;
 pub use leaf::{Command, Leaf};

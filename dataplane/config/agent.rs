@@ -1,0 +1,427 @@
+//! An agent's configuration file.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::check::{Faults, network, quoted, reaches};
+use super::{ConfigError, ids, raw};
+use crate::limits::{PORTS_MAX, QUEUE_MAX, WORKER_ID_MAX};
+use crate::policy::{PolicySpec, Runs};
+use crate::ring::Shape;
+use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
+use crate::stage::Overflow;
+use crate::wire::ether::Mac;
+use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
+
+/// Bytes that a task may have at most: its reply, with an extended header, fits one Ethernet frame.
+pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
+/// Packet buffers unless configured.
+const MBUFS: u32 = 16_383;
+/// Slots of a port's queues unless configured.
+const QUEUE_SLOTS: u16 = 1024;
+/// Slots of each worker's ring unless configured.
+const SLOTS: usize = 64;
+/// Tasks that may wait in a central queue unless configured.
+const QUEUE: usize = 4096;
+/// Time after which a worker that has tasks and answers none is shut out unless configured.
+const WORKER_TIMEOUT_MS: u64 = 10_000;
+
+/// The file as TOML has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    agent: RawAgent,
+    #[serde(default)]
+    port: Vec<RawPort>,
+    #[serde(default)]
+    pool: Vec<RawPool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAgent {
+    name: Spanned<String>,
+    core: usize,
+    id: Option<Spanned<u16>>,
+    udp_port: Option<Spanned<u16>>,
+    state: Option<String>,
+    seed: Option<u64>,
+    mbufs: Option<Spanned<u32>>,
+    slots: Option<Spanned<usize>>,
+    payload: Option<Spanned<usize>>,
+    worker_timeout_ms: Option<Spanned<u64>>,
+    leaf: Option<Spanned<String>>,
+    leaf_mac: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPort {
+    device: Spanned<String>,
+    ip: Spanned<String>,
+    mac: Option<Spanned<String>>,
+    queue_slots: Option<Spanned<u16>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPool {
+    id: Spanned<u16>,
+    policy: Spanned<String>,
+    workers: Spanned<String>,
+    queue: Option<Spanned<usize>>,
+    overflow: Option<Overflow>,
+}
+
+/// A checked agent's configuration.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Its text, for a run's manifest.
+    pub text: String,
+    /// The name that workers attach to.
+    pub name: String,
+    /// The CPU of its dispatcher core.
+    pub core: usize,
+    /// Its id in the state file.
+    pub id: u16,
+    /// The UDP port of tasks.
+    pub udp_port: u16,
+    /// The state file; memory of the process when none.
+    pub state: Option<PathBuf>,
+    /// Seed of all random streams; chosen at start when none.
+    pub seed: Option<u64>,
+    /// Packet buffers in all.
+    pub mbufs: u32,
+    /// Slots of each worker's ring.
+    pub slots: usize,
+    /// Bytes that a task or a reply may have.
+    pub payload: usize,
+    /// Milliseconds after which a worker that has tasks and answers none is shut out; 0 for never.
+    pub worker_timeout_ms: u64,
+    /// The leaf to register with.
+    pub leaf: Option<LeafAddress>,
+    /// `[[port]]`.
+    pub ports: Vec<AgentPort>,
+    /// `[[pool]]`.
+    pub pools: Vec<AgentPool>,
+}
+
+/// Where the leaf is.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafAddress {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Its MAC address, if ARP need not find it.
+    pub mac: Option<Mac>,
+    /// Index of the port that leads to it.
+    pub port: usize,
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub struct AgentPort {
+    /// EAL's name of the device, or a PCI address.
+    pub device: String,
+    /// The agent's address there.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
+    /// The agent's MAC address there, if not the device's.
+    pub mac: Option<Mac>,
+    /// Slots of the receive and the transmit queue.
+    pub queue_slots: u16,
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct AgentPool {
+    /// Its id.
+    pub id: u16,
+    /// Its policy.
+    pub policy: PolicySpec,
+    /// Its workers' global ids, one worker core each.
+    pub workers: Vec<u16>,
+    /// Tasks that may wait, under policies that let them wait.
+    pub queue: usize,
+    /// What becomes of those beyond.
+    pub overflow: Overflow,
+}
+
+impl AgentConfig {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// When it can't be read or has faults: all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &super::read(path)?)
+    }
+
+    /// The file at `path` is an agent's, not a leaf's: it has a table `agent`.
+    #[must_use]
+    pub fn is_agents(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("agent"))
+    }
+
+    /// Checks `text`, naming `path` in errors.
+    ///
+    /// # Errors
+    /// All the faults it has.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        let raw = toml::from_str::<Raw>(text)
+            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        let mut faults = Faults::new(text);
+        let config = agent(&mut faults, &raw, text);
+        faults.none_or_all().map(|()| config).map_err(refuse)
+    }
+}
+
+fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
+    let entry = &raw.agent;
+    let name = entry.name.get_ref();
+    if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
+        let allowed = "a name such as host1, or a path";
+        faults.note(&entry.name, "agent.name", quoted(&entry.name), allowed);
+    }
+    let ports = ports(faults, &raw.port);
+    let pools: Vec<_> = raw.pool.iter().filter_map(|entry| pool(faults, entry)).collect();
+    let slots = faults.within(entry.slots.as_ref(), "agent.slots", SLOTS, (2, SLOTS_MAX));
+    if let Some(at) = entry.slots.as_ref().filter(|_| !slots.is_power_of_two()) {
+        faults.note(at, "agent.slots", slots, "a power of two");
+    }
+    let payload = (1, PAYLOAD_MAX);
+    let payload = faults.within(entry.payload.as_ref(), "agent.payload", PAYLOAD_MAX, payload);
+    pools_together(faults, raw, &Shape { channels: workers(&pools), slots, payload });
+    let id = (0, 0x7FFE);
+    let most = (0, 3_600_000);
+    AgentConfig {
+        text: text.to_owned(),
+        name: name.clone(),
+        core: entry.core,
+        id: faults.within(entry.id.as_ref(), "agent.id", 0, id),
+        udp_port: faults.within(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
+        state: entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
+        seed: entry.seed,
+        mbufs: faults.within(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
+        slots,
+        payload,
+        worker_timeout_ms: faults.within(
+            entry.worker_timeout_ms.as_ref(),
+            "agent.worker_timeout_ms",
+            WORKER_TIMEOUT_MS,
+            most,
+        ),
+        leaf: leaf(faults, entry, &ports),
+        ports,
+        pools,
+    }
+}
+
+fn workers(pools: &[AgentPool]) -> usize {
+    pools.iter().map(|pool| pool.workers.len()).sum()
+}
+
+fn leaf(faults: &mut Faults<'_>, raw: &RawAgent, ports: &[AgentPort]) -> Option<LeafAddress> {
+    let mac = faults.mac(raw.leaf_mac.as_ref(), "agent.leaf_mac");
+    let Some(at) = &raw.leaf else {
+        if let Some(at) = &raw.leaf_mac {
+            faults.note(at, "agent.leaf_mac", quoted(at), "`leaf` beside it");
+        }
+        return None;
+    };
+    let ip = faults.address(at, "agent.leaf");
+    let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && port.ip != ip);
+    if port.is_none() && !ip.is_unspecified() {
+        faults.note(at, "agent.leaf", quoted(at), "another host in the network of a [[port]]");
+    }
+    Some(LeafAddress { ip, mac, port: port? })
+}
+
+fn ports(faults: &mut Faults<'_>, raw: &[RawPort]) -> Vec<AgentPort> {
+    if raw.is_empty() || raw.len() > PORTS_MAX {
+        let allowed = format!("1 to {PORTS_MAX} of them");
+        faults.whole("port", &format!("{} [[port]]", raw.len()), &allowed);
+    }
+    let mut ports: Vec<AgentPort> = Vec::new();
+    for entry in raw {
+        let port = port(faults, entry);
+        if ports.iter().any(|other| other.device == port.device) {
+            faults.note(&entry.device, "port.device", quoted(&entry.device), "each device once");
+        }
+        if ports.iter().any(|other| other.ip == port.ip) && !port.ip.is_unspecified() {
+            let allowed = "an address of its own on each port";
+            faults.note(&entry.ip, "port.ip", quoted(&entry.ip), allowed);
+        }
+        ports.push(port);
+    }
+    ports
+}
+
+fn port(faults: &mut Faults<'_>, raw: &RawPort) -> AgentPort {
+    if raw.device.get_ref().is_empty() {
+        let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
+        faults.note(&raw.device, "port.device", "nothing", allowed);
+    }
+    let (ip, prefix) = network(raw.ip.get_ref()).unwrap_or_else(|| {
+        let allowed = "an address with its prefix such as 10.0.2.11/24";
+        faults.note(&raw.ip, "port.ip", quoted(&raw.ip), allowed);
+        (Ipv4Addr::UNSPECIFIED, 0)
+    });
+    let slots = (64, 32_768);
+    AgentPort {
+        device: raw.device.get_ref().clone(),
+        ip,
+        prefix,
+        mac: faults.mac(raw.mac.as_ref(), "port.mac"),
+        queue_slots: faults.within(
+            raw.queue_slots.as_ref(),
+            "port.queue_slots",
+            QUEUE_SLOTS,
+            slots,
+        ),
+    }
+}
+
+fn pool(faults: &mut Faults<'_>, raw: &RawPool) -> Option<AgentPool> {
+    let workers = ids::parse(raw.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
+        let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-3,8\"");
+        faults.note(&raw.workers, "pool.workers", found, &allowed);
+        Vec::new()
+    });
+    let policy = match raw.policy.get_ref().parse::<PolicySpec>() {
+        Ok(policy) => policy,
+        Err(error) => {
+            let allowed = "a policy as `wedjat policies` lists them";
+            faults.note(&raw.policy, "pool.policy", error, allowed);
+            return None;
+        }
+    };
+    if policy.entry().runs == Runs::Spine {
+        let found = format!("{}, which runs on a spine", quoted(&raw.policy));
+        faults.note(&raw.policy, "pool.policy", found, "a policy whose members are workers");
+        return None;
+    }
+    Some(AgentPool {
+        id: *raw.id.get_ref(),
+        policy,
+        workers,
+        queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
+        overflow: raw.overflow.unwrap_or_default(),
+    })
+}
+
+fn pools_together(faults: &mut Faults<'_>, raw: &Raw, shape: &Shape) {
+    if raw.pool.is_empty() {
+        faults.whole("pool", "no [[pool]]", "at least one");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for (at, pool) in raw.pool.iter().enumerate() {
+        let id = *pool.id.get_ref();
+        if raw.pool[..at].iter().any(|other| *other.id.get_ref() == id) {
+            faults.note(&pool.id, "pool.id", format!("{id} again"), "each id once");
+        }
+        let ids = ids::parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+        if let Some(twice) = ids.into_iter().find(|&id| !seen.insert(id)) {
+            let found = format!("worker {twice} again");
+            faults.note(&pool.workers, "pool.workers", found, "each worker id once");
+        }
+    }
+    if shape.channels > CHANNELS_MAX {
+        let found = format!("{} workers", shape.channels);
+        faults.whole("pool.workers", &found, &format!("at most {CHANNELS_MAX}"));
+    } else if shape.channels > 0 && shape.slots.is_power_of_two() && !shape.is_possible() {
+        let found = format!("{} bytes", shape.channels * shape.slots * shape.stride());
+        let allowed = "at most 4 GiB for workers x slots x payload";
+        faults.whole("agent.slots", &found, allowed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+[agent]
+name = "host1"
+core = 1
+leaf = "10.0.2.1"
+slots = 32
+
+[[port]]
+device = "net_memif0"
+ip = "10.0.2.11/24"
+
+[[pool]]
+id = 1
+policy = "cfcfs"
+workers = "0-3"
+
+[[pool]]
+id = 2
+policy = "jbsq(k=3)"
+workers = "8"
+overflow = "refuse"
+"#;
+
+    fn parse(text: &str) -> Result<AgentConfig, ConfigError> {
+        AgentConfig::parse(Path::new("agent.toml"), text)
+    }
+
+    #[test]
+    fn the_reference_is_read() {
+        let config = parse(GOOD).unwrap();
+        assert_eq!((&config.name[..], config.core, config.slots), ("host1", 1, 32));
+        assert_eq!((config.udp_port, config.payload), (1234, PAYLOAD_MAX));
+        let leaf = config.leaf.unwrap();
+        assert_eq!((leaf.ip, leaf.port, leaf.mac), (Ipv4Addr::new(10, 0, 2, 1), 0, None));
+        assert_eq!(config.pools[0].workers, [0, 1, 2, 3]);
+        assert_eq!((config.pools[1].queue, config.pools[1].overflow), (4096, Overflow::Refuse));
+    }
+
+    #[test]
+    fn the_example_is_right() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/agent.toml");
+        let config = AgentConfig::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!config.pools.is_empty());
+    }
+
+    #[test]
+    fn every_fault_names_its_place_and_what_is_allowed() {
+        let cases: [(&str, &str, &[&str]); 17] = [
+            ("name = \"host1\"", "name = \"\"", &["agent.toml:3", "agent.name", "host1"]),
+            ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown field"]),
+            ("slots = 32", "slots = 33", &["agent.slots", "found 33", "power of two"]),
+            ("slots = 32", "slots = 1", &["agent.slots", "found 1", "2 to 16384"]),
+            ("slots = 32", "payload = 9000", &["agent.payload", "found 9000", "1 to 1445"]),
+            ("slots = 32", "leaf_mac = 'x'", &["agent.leaf_mac", "`x`", "unicast"]),
+            (
+                "leaf = \"10.0.2.1\"",
+                "leaf = \"10.0.3.1\"",
+                &["agent.leaf", "network of a [[port]]"],
+            ),
+            ("leaf = \"10.0.2.1\"", "leaf = \"10.0.2.11\"", &["agent.leaf", "another host"]),
+            ("leaf = \"10.0.2.1\"", "leaf_mac = \"02:00:00:00:00:01\"", &["`leaf` beside it"]),
+            ("ip = \"10.0.2.11/24\"", "ip = \"10.0.2.11\"", &["port.ip", "with its prefix"]),
+            ("device = \"net_memif0\"", "device = \"\"", &["port.device", "nothing"]),
+            ("policy = \"cfcfs\"", "policy = \"best\"", &["pool.policy", "wedjat policies"]),
+            ("policy = \"cfcfs\"", "policy = \"horus-spine\"", &["pool.policy", "spine"]),
+            ("workers = \"0-3\"", "workers = \"3-0\"", &["agent.toml:15", "pool.workers"]),
+            ("workers = \"8\"", "workers = \"2\"", &["worker 2 again", "once"]),
+            ("id = 2", "id = 1", &["pool.id", "1 again"]),
+            ("overflow = \"refuse\"", "overflow = \"lose\"", &["pool.overflow", "lose"]),
+        ];
+        for (old, new, expected) in cases {
+            assert!(GOOD.contains(old), "{old}");
+            let error = parse(&GOOD.replacen(old, new, 1)).unwrap_err().to_string();
+            for part in expected {
+                assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
+            }
+        }
+        let all = parse("[agent]\nname = ''\ncore = 0\nslots = 3\n").unwrap_err();
+        assert_eq!(all.faults.len(), 4, "{all}");
+    }
+}

@@ -1,0 +1,346 @@
+//! One pool's workers on this host: the dispatcher, a channel to each, and the tasks between.
+//!
+//! Knows nothing of packets: what it hands out is anything that has bytes. The agent's loop and the benchmark of
+//! the rings drive the same code.
+
+use crate::policy::{Dispatcher, Pick, Task};
+use crate::reason::DropReason;
+use crate::ring::{Channel, Outcome, Place, TaskIds};
+use crate::stage::CentralQueue;
+use crate::state::{Load, Member, Report};
+
+/// What a worker can be given.
+pub trait Work {
+    /// What goes with the task.
+    fn ids(&self) -> TaskIds;
+    /// Its bytes.
+    fn payload(&self) -> &[u8];
+}
+
+/// What became of a task.
+#[derive(Debug)]
+pub struct Done<'a, T> {
+    /// The task.
+    pub task: T,
+    /// Who had it.
+    pub place: Place,
+    /// Tasks that this worker still has.
+    pub left: usize,
+    /// How it ended, or why nobody did it.
+    pub outcome: Result<Outcome, DropReason>,
+    /// The channel, to copy the reply from.
+    pub channel: &'a Channel,
+    /// The task's number there.
+    pub number: u64,
+}
+
+/// Why a worker has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Parting {
+    /// It left.
+    Left,
+    /// Its process ended without a word.
+    Died,
+    /// It had tasks and answered none for too long.
+    Silent,
+    /// Its credits could not be.
+    AtFault,
+}
+
+/// Workers that came and went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Comings {
+    /// Let in.
+    pub joined: u64,
+    /// Left in order.
+    pub left: u64,
+    /// Their process ended.
+    pub died: u64,
+    /// Shut out for silence.
+    pub silent: u64,
+    /// Shut out for credits that could not be.
+    pub at_fault: u64,
+}
+
+impl Comings {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            joined: self.joined + other.joined,
+            left: self.left + other.left,
+            died: self.died + other.died,
+            silent: self.silent + other.silent,
+            at_fault: self.at_fault + other.at_fault,
+        }
+    }
+}
+
+/// One worker.
+#[derive(Debug)]
+struct Seat<T> {
+    place: Place,
+    channel: Channel,
+    /// The tasks that it has, by slot.
+    held: Box<[Option<T>]>,
+    /// The claim granted last: it is not granted again.
+    last: u64,
+    /// When it last answered, or got a task while it had none; ticks.
+    touched: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Crew<T> {
+    dispatcher: Dispatcher,
+    seats: Vec<Seat<T>>,
+    queue: CentralQueue<T>,
+    /// The policy's tasks may wait.
+    holds: bool,
+    /// Ticks of silence after which a worker with tasks is shut out.
+    timeout: u64,
+    comings: Comings,
+}
+
+impl<T: Work> Crew<T> {
+    /// The crew at these places, all of them empty, in the order of the dispatcher's members. `queue` tasks may
+    /// wait when the policy lets them.
+    #[must_use]
+    pub fn new(
+        mut dispatcher: Dispatcher,
+        seats: Vec<(Place, Channel)>,
+        queue: usize,
+        timeout: u64,
+    ) -> Self {
+        let holds = dispatcher.holds();
+        for member in 0..seats.len() {
+            dispatcher.set_active(Member(member as u16), false);
+        }
+        let seats = seats.into_iter().map(|(place, channel)| {
+            let held = (0..channel.sender().slots()).map(|_| None).collect();
+            Seat { place, channel, held, last: 0, touched: 0 }
+        });
+        let queue = CentralQueue::new(if holds { queue } else { 0 });
+        let comings = Comings::default();
+        Self { dispatcher, seats: seats.collect(), queue, holds, timeout, comings }
+    }
+
+    /// Tasks that wait or are with workers.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let given: usize = self.seats.iter().map(|seat| seat.channel.sender().outstanding()).sum();
+        self.queue.len() + given
+    }
+
+    /// Tasks that wait for a worker.
+    #[inline]
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Who came and went.
+    #[must_use]
+    pub fn comings(&self) -> Comings {
+        self.comings
+    }
+
+    /// The scheduler.
+    #[must_use]
+    pub fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    /// The workers that are there, by place.
+    pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
+        let there = self.seats.iter().filter(|seat| seat.channel.sender().is_granted());
+        there.map(|seat| seat.place)
+    }
+
+    /// Gives the task to a worker, or lets it wait.
+    ///
+    /// # Errors
+    /// The task, and why nobody can have it.
+    #[inline]
+    pub fn submit(&mut self, task: T, now: u64) -> Result<(), (T, DropReason)> {
+        if !self.queue.is_empty() {
+            return self.queue.push(task).map_err(|task| (task, DropReason::QueueFull));
+        }
+        match self.pick(&task) {
+            Some(pick) => self.give(pick.member, task, now),
+            None if self.dispatcher.view().active().is_empty() => Err((task, DropReason::NoMember)),
+            None if self.holds => {
+                self.queue.push(task).map_err(|task| (task, DropReason::QueueFull))
+            }
+            None => Err((task, DropReason::NoMember)),
+        }
+    }
+
+    #[inline]
+    fn pick(&mut self, task: &T) -> Option<Pick> {
+        let mut picks = [None];
+        self.dispatcher.schedule(&[Task { class: task.ids().class }], &mut picks);
+        picks[0]
+    }
+
+    #[inline]
+    fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
+        let seat = &mut self.seats[member.index()];
+        let sender = seat.channel.sender();
+        let (slot, idle) = (sender.slot(sender.next()), sender.outstanding() == 0);
+        if !seat.channel.give(task.ids(), task.payload()) {
+            // The policy knows no bound, the ring does.
+            self.dispatcher.view_mut().write_off(member, 1);
+            return Err((task, DropReason::QueueFull));
+        }
+        if idle {
+            seat.touched = now;
+        }
+        seat.held[slot] = Some(task);
+        Ok(())
+    }
+
+    /// Takes what workers have done since the last call, then gives waiting tasks to those with room.
+    #[inline]
+    pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
+        for at in 0..self.seats.len() {
+            if let Some(next) = self.seats.get(at + 1) {
+                next.channel.sender().prefetch_credits();
+            }
+            if self.seats[at].channel.sender().outstanding() > 0 {
+                self.collect_from(at, now, done);
+            }
+        }
+        while !self.queue.is_empty() && self.advance(now, done) {}
+    }
+
+    #[inline]
+    fn collect_from(&mut self, at: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
+        let seat = &mut self.seats[at];
+        let numbers = match seat.channel.collect() {
+            Ok(numbers) => numbers,
+            Err(_) => return self.part(at, Parting::AtFault, done),
+        };
+        if numbers.is_empty() {
+            return;
+        }
+        seat.touched = now;
+        let left = seat.channel.sender().outstanding();
+        let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
+        for number in numbers {
+            let outcome = seat.channel.outcome(number);
+            let service_ns = match outcome {
+                Outcome::Reply { service_ns, .. } => service_ns,
+                _ => 0,
+            };
+            let report = Report { member: Member(at as u16), load, service_ns };
+            self.dispatcher.reply(&report);
+            let Some(task) = seat.held[seat.channel.sender().slot(number)].take() else {
+                continue; // every number given has its task
+            };
+            let (place, channel) = (seat.place, &seat.channel);
+            done(Done { task, place, left, outcome: Ok(outcome), channel, number });
+        }
+    }
+
+    /// Gives the first waiting task to a worker; false when none may have it.
+    #[inline]
+    fn advance(&mut self, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> bool {
+        let Some(class) = self.queue.first_mut().map(|task| task.ids().class) else {
+            return false;
+        };
+        let mut picks = [None];
+        self.dispatcher.schedule(&[Task { class }], &mut picks);
+        let (Some(pick), Some(task)) = (picks[0], picks[0].and_then(|_| self.queue.pop())) else {
+            return false;
+        };
+        if let Err((task, reason)) = self.give(pick.member, task, now) {
+            // A ring smaller than the policy's bound.
+            let seat = &self.seats[pick.member.index()];
+            let (place, left) = (seat.place, seat.channel.sender().outstanding());
+            let (channel, outcome) = (&seat.channel, Err(reason));
+            done(Done { task, place, left, outcome, channel, number: 0 });
+        }
+        true
+    }
+
+    /// Lets workers in, takes leave of those that go or are silent, and lets the policy see time pass.
+    pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Done<'_, T>)) {
+        for at in 0..self.seats.len() {
+            let sender = self.seats[at].channel.sender();
+            let (claim, granted) = (sender.claim(), sender.granted());
+            let silent = now.saturating_sub(self.seats[at].touched) > self.timeout;
+            if granted != 0 && claim != granted {
+                self.part(at, Parting::Left, done);
+            } else if granted != 0 && sender.outstanding() > 0 && silent {
+                self.part(at, Parting::Silent, done);
+            }
+            if claim != 0 && claim != self.seats[at].last {
+                self.let_in(at, claim, now);
+            }
+        }
+        self.dispatcher.tick(now_ns);
+    }
+
+    fn let_in(&mut self, at: usize, claim: u64, now: u64) {
+        let seat = &mut self.seats[at];
+        seat.channel.sender_mut().grant(claim);
+        (seat.last, seat.touched) = (claim, now);
+        let member = Member(at as u16);
+        self.dispatcher.set_active(member, true);
+        // Idle lists hold those that have said so.
+        self.dispatcher.refresh(&Report { member, load: Load(0), service_ns: 0 });
+        self.comings.joined += 1;
+    }
+
+    /// The process of a worker has ended, as its lock tells; `claim` is the one that was looked at.
+    pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Done<'_, T>)) {
+        let granted = self.seats.get(at).map_or(0, |seat| seat.channel.sender().granted());
+        if granted != 0 && granted == claim {
+            self.part(at, Parting::Died, done);
+        }
+    }
+
+    /// A worker has gone: what it completed is taken, what else it had is lost.
+    fn part(&mut self, at: usize, parting: Parting, done: &mut impl FnMut(Done<'_, T>)) {
+        if parting != Parting::AtFault {
+            self.collect_from(at, 0, done);
+            if !self.seats[at].channel.sender().is_granted() {
+                return; // its last credits were at fault
+            }
+        }
+        match parting {
+            Parting::Left => self.comings.left += 1,
+            Parting::Died => self.comings.died += 1,
+            Parting::Silent => self.comings.silent += 1,
+            Parting::AtFault => self.comings.at_fault += 1,
+        }
+        let member = Member(at as u16);
+        self.dispatcher.set_active(member, false);
+        let seat = &mut self.seats[at];
+        let lost = seat.channel.sender_mut().revoke();
+        seat.channel.wake();
+        self.dispatcher.view_mut().write_off(member, (lost.end - lost.start) as u32);
+        for number in lost {
+            let slot = seat.channel.sender().slot(number);
+            if let Some(task) = seat.held[slot].take() {
+                let (place, channel) = (seat.place, &seat.channel);
+                let outcome = Err(DropReason::WorkerLost);
+                done(Done { task, place, left: 0, outcome, channel, number });
+            }
+        }
+    }
+
+    /// The next of the tasks that nobody will do: the agent ends.
+    pub fn abandon(&mut self) -> Option<T> {
+        self.queue.pop().or_else(|| {
+            self.seats.iter_mut().flat_map(|seat| seat.held.iter_mut()).find_map(Option::take)
+        })
+    }
+
+    /// Tells all workers that no more tasks will come.
+    pub fn stop(&self) {
+        self.seats.iter().for_each(|seat| seat.channel.stop());
+    }
+}

@@ -1,0 +1,514 @@
+//! The agent: one dispatcher core that takes tasks from ports and has the worker cores of its host do them.
+//!
+//! A server to a leaf, or to clients themselves: it has an address of its own, answers ARP for it, and answers
+//! tasks to where they came from. The packet of a task waits here and becomes its reply.
+
+pub mod crew;
+mod packet;
+mod register;
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use crossbeam_queue::ArrayQueue;
+
+pub use crew::{Comings, Crew, Done, Parting, Work};
+pub use packet::Packet;
+pub use register::Registrar;
+
+use super::leaf::{Timing, send};
+use crate::io::{Buf, Burst, Pool, Port};
+use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
+use crate::reason::DropReason;
+use crate::ring::{Outcome, Place};
+use crate::stage::{Overflow, PortAddress};
+use crate::state::{Counter, Counters};
+use crate::wire::arp::{self, Operation};
+use crate::wire::ether::{self, Mac};
+use crate::wire::task::{Code, Header, NO_MEMBER};
+use crate::wire::udp::{self, Flow};
+
+/// The process of a worker has ended: what a thread that watches locks tells the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Index of the crew.
+    pub crew: usize,
+    /// Index of the worker in its crew.
+    pub worker: usize,
+    /// The claim that was granted when its lock was found free.
+    pub claim: u64,
+}
+
+/// What an agent is made of.
+#[derive(Debug)]
+pub struct Parts<P: Port, A> {
+    /// Its ports and its addresses there.
+    pub ports: Vec<(P, PortAddress)>,
+    /// A crew for each pool.
+    pub crews: Vec<PoolCrew<P::Buf>>,
+    /// All workers, in the order of the crews.
+    pub places: Vec<Place>,
+    /// Where packets of its own come from.
+    pub pool: A,
+    /// The UDP port of tasks.
+    pub udp_port: u16,
+    /// Bytes that a task may have.
+    pub payload_max: usize,
+    /// Tells a leaf of the workers.
+    pub registrar: Option<Registrar>,
+    /// What the watching thread tells.
+    pub deaths: Arc<ArrayQueue<Death>>,
+    /// What it did.
+    pub counters: Counters,
+    /// Of the clock that the caller of [`Agent::poll`] reads.
+    pub timing: Timing,
+}
+
+/// One pool's workers.
+#[derive(Debug)]
+pub struct PoolCrew<B> {
+    /// The pool's id.
+    pub pool: u16,
+    /// What becomes of tasks beyond its queue.
+    pub overflow: Overflow,
+    /// The workers.
+    pub crew: Crew<Packet<B>>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Agent<P: Port, A> {
+    crews: Vec<PoolCrew<P::Buf>>,
+    out: Outbox<P>,
+    pool: A,
+    udp_port: u16,
+    payload_max: usize,
+    registrar: Option<Registrar>,
+    deaths: Arc<ArrayQueue<Death>>,
+    timing: Timing,
+    next_tick: u64,
+    last_poll: u64,
+    was_busy: bool,
+}
+
+/// Ports, and what goes out of them.
+#[derive(Debug)]
+struct Outbox<P: Port> {
+    ports: ArrayVec<P, PORTS_MAX>,
+    addresses: ArrayVec<PortAddress, PORTS_MAX>,
+    tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// For each worker id, the tasks here that were sent to it by name.
+    addressed: Box<[u16]>,
+    counters: Counters,
+}
+
+/// What a packet is to an agent.
+enum Arrival<B> {
+    Task(Packet<B>),
+    Acknowledgement { from: u32, header: Header },
+    Arp,
+}
+
+impl<P, A> Agent<P, A>
+where
+    P: Port,
+    A: Pool<Buf = P::Buf>,
+{
+    /// An agent without workers yet: they come by attaching.
+    #[must_use]
+    pub fn new(parts: Parts<P, A>) -> Self {
+        let (ports, addresses): (Vec<_>, Vec<_>) = parts.ports.into_iter().unzip();
+        let mut addressed = vec![u16::MAX; usize::from(WORKER_ID_MAX) + 1];
+        parts.places.iter().for_each(|place| addressed[usize::from(place.id)] = 0);
+        Self {
+            crews: parts.crews,
+            out: Outbox {
+                tx: ports.iter().map(|_| Burst::new()).collect(),
+                own: ports.iter().map(|_| Burst::new()).collect(),
+                ports: ports.into_iter().collect(),
+                addresses: addresses.into_iter().collect(),
+                addressed: addressed.into(),
+                counters: parts.counters,
+            },
+            pool: parts.pool,
+            udp_port: parts.udp_port,
+            payload_max: parts.payload_max,
+            registrar: parts.registrar,
+            deaths: parts.deaths,
+            timing: parts.timing,
+            next_tick: 0,
+            last_poll: 0,
+            was_busy: false,
+        }
+    }
+
+    /// One pass over ports and workers at `now` ticks; returns how many packets came.
+    #[inline]
+    pub fn poll(&mut self, now: u64) -> usize {
+        self.account_time(now);
+        let mut received = 0;
+        for port in 0..self.out.ports.len() {
+            let mut burst = Burst::new();
+            received += self.out.ports[port].rx_burst(&mut burst);
+            self.out.counters.add(Counter::RxPackets, burst.len() as u64);
+            burst.iter().for_each(Buf::prefetch);
+            for packet in burst {
+                self.take(port, packet, now);
+            }
+        }
+        let mut replied = 0;
+        for PoolCrew { crew, .. } in &mut self.crews {
+            crew.collect(now, &mut |done| {
+                replied += 1;
+                self.out.finish(done);
+            });
+        }
+        if now >= self.next_tick {
+            self.tick(now);
+        }
+        self.out.flush();
+        self.was_busy = received > 0 || replied > 0;
+        received
+    }
+
+    #[inline]
+    fn account_time(&mut self, now: u64) {
+        let counters = &self.out.counters;
+        if self.was_busy {
+            counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
+            counters.add(Counter::BusyPolls, 1);
+        } else {
+            counters.add(Counter::EmptyPolls, 1);
+        }
+        self.last_poll = now;
+    }
+
+    /// Deals with a packet that port `port` received.
+    #[inline]
+    fn take(&mut self, port: usize, packet: P::Buf, now: u64) {
+        let mut packet = Some(packet);
+        match self.read(port, &mut packet) {
+            Ok(Arrival::Task(task)) => self.submit(task, now),
+            Ok(Arrival::Acknowledgement { from, header }) => {
+                let registrar = self.registrar.as_mut();
+                match registrar.is_some_and(|registrar| registrar.acknowledged(from, &header)) {
+                    true => self.out.counters.add(Counter::Consumed, 1),
+                    false => self.out.counters.drop(DropReason::UnknownWorker, 1),
+                }
+            }
+            Ok(Arrival::Arp) => {
+                if let Some(packet) = packet {
+                    self.arp(port, packet);
+                }
+            }
+            Err(reason) => self.out.counters.drop(reason, 1),
+        }
+    }
+
+    /// Checks a packet; takes it when it is a task.
+    #[inline]
+    fn read(
+        &self,
+        port: usize,
+        packet: &mut Option<P::Buf>,
+    ) -> Result<Arrival<P::Buf>, DropReason> {
+        let Some(buf) = packet.as_ref() else {
+            return Err(DropReason::Runt);
+        };
+        if buf.is_segmented() {
+            return Err(DropReason::Segmented);
+        }
+        let (frame, address) = (buf.bytes(), &self.out.addresses[port]);
+        if frame.len() < ether::LEN {
+            return Err(DropReason::Runt);
+        }
+        if ether::ether_type(frame) == ether::ARP {
+            return Ok(Arrival::Arp);
+        }
+        let datagram = self.datagram(frame, buf.checksums_verified(), address)?;
+        let payload = &frame[datagram.payload()..usize::from(datagram.end)];
+        let header = Header::parse(payload)?;
+        if header.code == Code::WorkerIdAck {
+            return Ok(Arrival::Acknowledgement { from: datagram.src, header });
+        }
+        if payload.len() - header.len() > self.payload_max {
+            return Err(DropReason::TaskTooLong);
+        }
+        let Some(buf) = packet.take() else {
+            return Err(DropReason::Runt);
+        };
+        let task = Packet::new(buf, port as u8, datagram, header).map_err(|(_, reason)| reason)?;
+        Ok(Arrival::Task(task))
+    }
+
+    #[inline]
+    fn datagram(
+        &self,
+        frame: &[u8],
+        verified: bool,
+        address: &PortAddress,
+    ) -> Result<udp::Datagram, DropReason> {
+        if ether::ether_type(frame) != ether::IPV4 {
+            return Err(DropReason::EtherType);
+        }
+        if !ether::is_to(frame, address.mac) {
+            return Err(DropReason::OtherMac);
+        }
+        let datagram = udp::parse(frame, verified)?;
+        if datagram.dst != address.ip {
+            return Err(DropReason::OtherAddress);
+        }
+        if datagram.dst_port != self.udp_port {
+            return Err(DropReason::UdpPort);
+        }
+        Ok(datagram)
+    }
+
+    #[inline]
+    fn submit(&mut self, task: Packet<P::Buf>, now: u64) {
+        let (pool, worker) = task.addressed();
+        let counters = &self.out.counters;
+        let Some(PoolCrew { overflow, crew, .. }) =
+            self.crews.iter_mut().find(|crew| crew.pool == pool)
+        else {
+            return counters.drop(DropReason::UnknownPool, 1);
+        };
+        let count = self.out.addressed.get_mut(usize::from(worker));
+        let count = count.filter(|count| **count != u16::MAX);
+        if worker != NO_MEMBER && count.is_none() {
+            return counters.drop(DropReason::UnknownWorker, 1);
+        }
+        let waiting = crew.waiting();
+        match crew.submit(task, now) {
+            Ok(()) => {
+                counters.add(Counter::Scheduled, 1);
+                if let Some(count) = count {
+                    *count += 1;
+                }
+            }
+            Err((task, DropReason::QueueFull)) if *overflow == Overflow::Refuse => {
+                self.out.refuse(task, waiting);
+            }
+            Err((_, reason)) => counters.drop(reason, 1),
+        }
+    }
+
+    #[cold]
+    fn arp(&mut self, port: usize, mut buf: P::Buf) {
+        let address = self.out.addresses[port];
+        let packet = match arp::Packet::parse(buf.bytes()) {
+            Ok(packet) => packet,
+            Err(reason) => return self.out.counters.drop(reason, 1),
+        };
+        let known = self
+            .registrar
+            .as_mut()
+            .filter(|registrar| registrar.port == port && registrar.leaf() == packet.sender);
+        let leaf = known.is_some();
+        if let Some(registrar) = known {
+            registrar.learn(packet.sender, packet.sender_mac);
+        }
+        let for_us = packet.target == address.ip && packet.operation == Operation::Request;
+        if for_us && buf.resize(arp::FRAME_LEN) {
+            packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
+            self.out.counters.add(Counter::Consumed, 1);
+            self.out.originate(buf, port);
+        } else if leaf {
+            self.out.counters.add(Counter::Consumed, 1);
+        } else {
+            self.out.counters.drop(DropReason::ArpOther, 1);
+        }
+    }
+
+    /// What need not happen at every poll.
+    #[cold]
+    fn tick(&mut self, now: u64) {
+        self.next_tick = now + self.timing.tick();
+        while let Some(Death { crew, worker, claim }) = self.deaths.pop() {
+            if let Some(crew) = self.crews.get_mut(crew) {
+                crew.crew.died(worker, claim, &mut |done| self.out.finish(done));
+            }
+        }
+        let now_ns = self.timing.to_ns(now);
+        for PoolCrew { crew, .. } in &mut self.crews {
+            crew.tick(now, now_ns, &mut |done| self.out.finish(done));
+        }
+        self.register(now);
+        self.out.counters.set(Counter::Held, self.held() as u64);
+    }
+
+    fn register(&mut self, now: u64) {
+        let Some(registrar) = &mut self.registrar else {
+            return;
+        };
+        let (port, leaf) = (registrar.port, registrar.leaf());
+        let address = self.out.addresses[port];
+        if registrar.must_ask(now) {
+            let question = arp::Packet::request(address.mac, address.ip, leaf);
+            self.out.own_packet(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                question.emit(frame, Mac::BROADCAST);
+            });
+        }
+        let (crews, addressed) = (&self.crews, &self.out.addressed);
+        let tasks = |place: Place| {
+            let crew = crews.iter().find(|crew| crew.pool == place.pool)?;
+            let there = crew.crew.present().any(|present| present == place);
+            there.then(|| addressed[usize::from(place.id)])
+        };
+        // One a tick: no burst of registrations gets into the tasks' way.
+        let Some((header, mac)) = registrar.due(now, tasks) else {
+            return;
+        };
+        let flow = Flow {
+            src_mac: address.mac,
+            dst_mac: mac,
+            src: address.ip,
+            dst: leaf,
+            src_port: self.udp_port,
+            dst_port: self.udp_port,
+        };
+        self.out.own_packet(&mut self.pool, port, register::FRAME_LEN, |frame| {
+            register::emit(&header, &flow, frame);
+        });
+    }
+
+    /// Tasks that wait or are with workers.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.crews.iter().map(|crew| crew.crew.held()).sum()
+    }
+
+    /// Who came and went, in the order of the pools.
+    pub fn comings(&self) -> impl Iterator<Item = Comings> + '_ {
+        self.crews.iter().map(|crew| crew.crew.comings())
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.out.counters
+    }
+
+    /// Workers that the leaf has acknowledged.
+    #[must_use]
+    pub fn registered(&self) -> usize {
+        self.registrar.as_ref().map_or(0, Registrar::registered)
+    }
+
+    /// The agent stops: workers are told, and what is still held is dropped and counted. Gives the ports back.
+    pub fn close(mut self) -> Vec<P> {
+        for PoolCrew { crew, .. } in &mut self.crews {
+            crew.stop();
+            while crew.abandon().is_some() {
+                self.out.counters.drop(DropReason::Shutdown, 1);
+            }
+        }
+        self.out.counters.set(Counter::Held, 0);
+        self.out.flush();
+        self.out.ports.into_iter().collect()
+    }
+}
+
+impl<P: Port> Outbox<P> {
+    /// A task has ended: its reply goes out, or it is counted.
+    #[inline]
+    fn finish(&mut self, done: Done<'_, Packet<P::Buf>>) {
+        let (port, (_, named)) = (done.task.port, done.task.addressed());
+        let (mut worker, mut left) = (done.place.id, done.left);
+        if named != NO_MEMBER {
+            // The sender counts by the name that it used, whichever core did the task.
+            let count = &mut self.addressed[usize::from(named)];
+            *count = count.saturating_sub(1);
+            (worker, left) = (named, usize::from(*count));
+        }
+        match done.outcome {
+            Ok(Outcome::Reply { len, service_ns }) => {
+                self.counters.add(Counter::Replies, 1);
+                let left = left.min(usize::from(u16::MAX)) as u16;
+                let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+                let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
+                match done.task.into_reply(code, worker, left, service_ns, len, fill) {
+                    Ok(reply) => self.forward(reply, usize::from(port)),
+                    Err(_) => self.counters.drop(DropReason::BadReply, 1),
+                }
+            }
+            Ok(Outcome::Unanswered) => self.counters.drop(DropReason::Unanswered, 1),
+            Ok(Outcome::Refused) => self.counters.drop(DropReason::BadReply, 1),
+            Err(reason) => self.counters.drop(reason, 1),
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) {
+        let (port, (_, named)) = (task.port, task.addressed());
+        let known = self.addressed.get(usize::from(named));
+        let tasks = known.map_or(waiting.min(usize::from(u16::MAX)) as u16, |tasks| *tasks);
+        match task.into_refusal(named, tasks) {
+            Ok(refusal) => self.forward(refusal, usize::from(port)),
+            Err(_) => self.counters.drop(DropReason::QueueFull, 1),
+        }
+    }
+
+    #[inline]
+    fn forward(&mut self, packet: P::Buf, port: usize) {
+        if self.tx[port].is_full() {
+            self.flush_port(port);
+        }
+        self.tx[port].push(packet);
+    }
+
+    fn originate(&mut self, packet: P::Buf, port: usize) {
+        if self.own[port].is_full() {
+            self.flush_own(port);
+        }
+        self.own[port].push(packet);
+    }
+
+    fn own_packet<A: Pool<Buf = P::Buf>>(
+        &mut self,
+        pool: &mut A,
+        port: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let packet = pool.take().and_then(|mut packet| packet.resize(len).then_some(packet));
+        let Some(mut packet) = packet else {
+            return self.counters.add(Counter::OriginatedUnsent, 1);
+        };
+        fill(packet.bytes_mut());
+        self.originate(packet, port);
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        for port in 0..self.ports.len() {
+            if !self.tx[port].is_empty() {
+                self.flush_port(port);
+            }
+            if !self.own[port].is_empty() {
+                self.flush_own(port);
+            }
+        }
+    }
+
+    /// Sends; what the device does not take at the second try is dropped.
+    #[inline]
+    fn flush_port(&mut self, port: usize) {
+        let (sent, unsent) = send(&mut self.ports[port], &mut self.tx[port]);
+        self.counters.add(Counter::TxPackets, sent);
+        if unsent > 0 {
+            self.counters.drop(DropReason::TxFull, unsent);
+        }
+    }
+
+    #[cold]
+    fn flush_own(&mut self, port: usize) {
+        let (sent, unsent) = send(&mut self.ports[port], &mut self.own[port]);
+        self.counters.add(Counter::Originated, sent);
+        self.counters.add(Counter::OriginatedUnsent, unsent);
+    }
+}
+
+#[cfg(test)]
+mod tests;

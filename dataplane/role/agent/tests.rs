@@ -1,0 +1,585 @@
+//! An agent between a port in memory and workers of the same thread: every step is the test's own.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::io::ring::{FramePool, RingPort, pair};
+use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
+use crate::ring::{Guest, WorkerRegion};
+use crate::stage::Side;
+use crate::state::View;
+use crate::wire::task::{self, Extension};
+
+const AGENT: u32 = 0x0A00_020B;
+const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+const LEAF: u32 = 0x0A00_0201;
+const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const CLIENT: u32 = 0x0A00_0102;
+const POOL: u16 = 3;
+const PAYLOAD: usize = 100;
+/// Ticks, one a microsecond.
+const HZ: u64 = 1_000_000;
+const TIMEOUT: u64 = 50_000;
+
+struct Rig {
+    agent: Agent<RingPort, FramePool>,
+    wire: RingPort,
+    frames: FramePool,
+    region: Arc<WorkerRegion>,
+    deaths: Arc<ArrayQueue<Death>>,
+    now: u64,
+}
+
+impl Rig {
+    /// Workers 10, 11 and so on, none of them there yet.
+    fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        let places: Vec<_> = (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect();
+        let region = Arc::new(WorkerRegion::heap(&places, 8, PAYLOAD).unwrap());
+        let policy = policy.parse().unwrap();
+        let view = View::heap(places.len(), 1).remove(0);
+        let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 7);
+        let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
+        let crew = Crew::new(dispatcher, seats.collect(), queue, TIMEOUT);
+        let frames = FramePool::new(256, 512);
+        let (port, wire) = pair(128, &frames);
+        let address =
+            PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
+        let deaths = Arc::new(ArrayQueue::new(8));
+        let agent = Agent::new(Parts {
+            ports: vec![(port, address)],
+            crews: vec![PoolCrew { pool: POOL, overflow, crew }],
+            registrar: Some(Registrar::new(LEAF, 0, None, &places, HZ)),
+            places,
+            pool: frames.clone(),
+            udp_port: 1234,
+            payload_max: PAYLOAD,
+            deaths: Arc::clone(&deaths),
+            counters: Counters::heap(),
+            timing: Timing { ticks_hz: HZ },
+        });
+        Self { agent, wire, frames, region, deaths, now: 0 }
+    }
+
+    /// So much later, polled.
+    fn after(&mut self, ticks: u64) {
+        self.now += ticks;
+        self.agent.poll(self.now);
+    }
+
+    fn come(&mut self, at: usize) -> Guest {
+        let mut guest = self.region.claim(at).unwrap().expect("the place is free");
+        self.after(100);
+        assert!(guest.receiver().is_granted());
+        guest.start();
+        guest
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        assert!(self.wire.send(frame));
+        self.after(1);
+    }
+
+    fn task(&mut self, dst: u16, seq: u16, payload: &[u8]) {
+        let header = Header { dst, src: 77, ..Header::new_task(POOL, seq) };
+        self.send(&frame(&header, payload));
+    }
+
+    /// What has come of the wire, questions about addresses and registrations left out.
+    fn replies(&mut self) -> Vec<(Header, Vec<u8>)> {
+        let mut replies = Vec::new();
+        while let Some(packet) = self.wire.receive() {
+            let bytes = packet.bytes();
+            if ether::ether_type(bytes) == ether::ARP {
+                continue;
+            }
+            let datagram = udp::parse(bytes, false).unwrap();
+            assert_eq!((datagram.src, datagram.src_port), (AGENT, 1234));
+            assert_eq!(bytes.len(), usize::from(datagram.end));
+            let payload = &bytes[datagram.payload()..];
+            let header = Header::parse(payload).unwrap();
+            if header.code.is_reply() {
+                assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+                assert_eq!((ether::dst(bytes), ether::src(bytes)), (LEAF_MAC, AGENT_MAC));
+                assert_eq!(header.dst, 77);
+                replies.push((header, payload[header.len()..].to_vec()));
+            }
+        }
+        replies
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.agent.counters().dropped(reason)
+    }
+
+    fn comings(&self) -> Comings {
+        self.agent.comings().next().unwrap()
+    }
+
+    /// The ledger balances and every buffer but those held is back.
+    fn balanced(&mut self) {
+        self.after(200);
+        while self.wire.receive().is_some() {}
+        assert!(self.agent.counters().balances());
+        assert_eq!(self.frames.in_use(), self.agent.held());
+    }
+}
+
+fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; udp::PAYLOAD + header.len()];
+    header.emit(&mut bytes[udp::PAYLOAD..]);
+    if header.extended {
+        let extension = Extension {
+            app: 5,
+            seq32: 0xABCD_0000 | u32::from(header.seq),
+            service_ns: 9,
+            class: 4,
+        };
+        extension.emit(&mut bytes[udp::PAYLOAD..]);
+    }
+    bytes.extend_from_slice(payload);
+    let flow = Flow {
+        src_mac: LEAF_MAC,
+        dst_mac: AGENT_MAC,
+        src: CLIENT,
+        dst: AGENT,
+        src_port: 40_000,
+        dst_port: 1234,
+    };
+    let len = bytes.len() - udp::PAYLOAD;
+    flow.emit(&mut bytes, len);
+    bytes
+}
+
+/// Does the guest's next task and answers with its bytes.
+fn work(guest: &mut Guest) -> bool {
+    let there = guest.take().unwrap();
+    let echo = |request: &[u8], reply: &mut [u8]| {
+        reply[..request.len()].copy_from_slice(request);
+        request.len()
+    };
+    guest.answer(echo, || 1500);
+    there
+}
+
+#[test]
+fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
+    let mut rig = Rig::new("cfcfs", 2, 16, Overflow::Drop);
+    let mut guest = rig.come(1);
+    let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
+    rig.send(&frame(&header, b"question"));
+    assert_eq!(guest.take(), Ok(true));
+    assert_eq!(guest.payload(), b"question");
+    assert_eq!(guest.ids(), crate::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 });
+    let answer = |_: &[u8], reply: &mut [u8]| {
+        reply[..20].copy_from_slice(b"a much longer answer");
+        20
+    };
+    guest.answer(answer, || 2500);
+    rig.after(1);
+    let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
+    let datagram = udp::parse(packet.bytes(), false).unwrap();
+    let payload = &packet.bytes()[datagram.payload()..];
+    let header = Header::parse(payload).unwrap();
+    assert_eq!((header.code, header.src, header.dst), (Code::TaskDoneIdle, 11, 77));
+    assert_eq!((header.qlen, header.seq, header.pool), (0, 6, POOL));
+    let extension = Extension { app: 5, seq32: 0xABCD_0006, service_ns: 2500, class: 4 };
+    assert_eq!(Extension::parse(payload), extension);
+    assert_eq!(&payload[header.len()..], b"a much longer answer");
+    drop(packet);
+    rig.balanced();
+}
+
+#[test]
+fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
+    let mut rig = Rig::new("jbsq(k=1)", 2, 16, Overflow::Drop);
+    let mut guests = [rig.come(0), rig.come(1)];
+    for seq in 0..3 {
+        rig.task(10, seq, &[]);
+    }
+    assert!(work(&mut guests[1]), "the other core helps");
+    rig.after(1);
+    let replies = rig.replies();
+    assert_eq!(replies.len(), 1);
+    let header = replies[0].0;
+    assert_eq!((header.code, header.src, header.qlen), (Code::TaskDone, 10, 2));
+    while guests.iter_mut().any(work) {
+        rig.after(1);
+    }
+    let headers: Vec<_> = rig.replies().iter().map(|(header, _)| *header).collect();
+    assert_eq!(headers.iter().map(|header| header.qlen).collect::<Vec<_>>(), [1, 0]);
+    assert!(headers.iter().all(|header| header.src == 10));
+    assert_eq!(headers[1].code, Code::TaskDoneIdle);
+    rig.balanced();
+}
+
+#[test]
+fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
+    for overflow in [Overflow::Drop, Overflow::Refuse] {
+        let mut rig = Rig::new("jbsq(k=1)", 2, 3, overflow);
+        let mut guests = [rig.come(0), rig.come(1)];
+        for seq in 0..6 {
+            rig.task(NO_MEMBER, seq, &[seq as u8]);
+        }
+        let refused: Vec<_> = rig.replies();
+        match overflow {
+            Overflow::Drop => assert_eq!(rig.dropped(DropReason::QueueFull), 1),
+            Overflow::Refuse => {
+                let (header, payload) = &refused[0];
+                assert_eq!((header.code, header.seq, header.qlen), (Code::TaskRefused, 5, 3));
+                assert_eq!(payload, &[5]);
+            }
+        }
+        assert_eq!(refused.len(), usize::from(overflow == Overflow::Refuse));
+        let mut order = Vec::new();
+        while guests.iter_mut().any(work) {
+            rig.after(1);
+            order.extend(rig.replies().iter().map(|(header, _)| header.seq));
+        }
+        assert_eq!(order.iter().filter(|&&seq| seq >= 2).collect::<Vec<_>>(), [&2, &3, &4]);
+        assert_eq!(order.len(), 5);
+        rig.balanced();
+    }
+}
+
+#[test]
+fn every_policy_that_a_host_can_run_does_its_tasks() {
+    let runs = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
+    let mut tried = 0;
+    for entry in CATALOGUE.iter().filter(|entry| runs(entry.runs)) {
+        let mut rig = Rig::new(entry.name, 3, 64, Overflow::Drop);
+        let mut guests = [rig.come(0), rig.come(1), rig.come(2)];
+        let mut answered = 0;
+        for seq in 0..60 {
+            rig.task(NO_MEMBER, seq, &seq.to_be_bytes());
+            while guests.iter_mut().any(work) {
+                rig.after(1);
+            }
+            answered += rig.replies().len();
+        }
+        assert_eq!(answered, 60, "{}", entry.name);
+        rig.balanced();
+        tried += 1;
+    }
+    assert!(tried > 10);
+}
+
+#[test]
+fn every_refusal_has_its_counter() {
+    let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
+    let plain = Header::new_task(POOL, 1);
+    let good = frame(&plain, &[]);
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] ^= byte;
+        bytes
+    };
+    let to = |dst: u32, port: u16| {
+        let mut bytes = good.clone();
+        let flow = Flow {
+            src_mac: LEAF_MAC,
+            dst_mac: AGENT_MAC,
+            src: CLIENT,
+            dst,
+            src_port: 40_000,
+            dst_port: port,
+        };
+        flow.emit(&mut bytes, task::LEN);
+        bytes
+    };
+    let cases = [
+        (DropReason::NoMember, good.clone()),
+        (DropReason::Runt, good[..10].to_vec()),
+        (DropReason::OtherMac, changed(5, 1)),
+        (DropReason::EtherType, changed(12, 0x80)),
+        (DropReason::Ipv4Checksum, changed(24, 1)),
+        (DropReason::UdpChecksum, changed(udp::PAYLOAD + 10, 1)),
+        (DropReason::OtherAddress, to(AGENT + 1, 1234)),
+        (DropReason::UdpPort, to(AGENT, 1235)),
+        (DropReason::TaskTooLong, frame(&plain, &[0; PAYLOAD + 1])),
+        (DropReason::TaskRole, frame(&Header { more: true, ..plain }, &[])),
+        (DropReason::TaskRole, frame(&Header { code: Code::TaskDone, ..plain }, &[])),
+        (DropReason::TaskRole, frame(&Header { code: Code::WorkerId, ..plain }, &[])),
+        (DropReason::UnknownPool, frame(&Header { pool: POOL + 1, ..plain }, &[])),
+        (DropReason::UnknownWorker, frame(&Header { dst: 12, ..plain }, &[])),
+        (DropReason::UnknownWorker, frame(&Header { dst: u16::MAX, ..plain }, &[])),
+        (DropReason::UnknownWorker, frame(&plain.acknowledged_by(9, 100), &[])),
+    ];
+    for (reason, bytes) in cases {
+        let before = rig.dropped(reason);
+        rig.send(&bytes);
+        assert_eq!(rig.dropped(reason), before + 1, "{reason:?}");
+    }
+    assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
+    rig.balanced();
+}
+
+#[test]
+fn the_agent_answers_arp_for_its_own_address_only() {
+    let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
+    while rig.wire.receive().is_some() {}
+    let mut question = [0; arp::FRAME_LEN];
+    for (target, answered) in [(AGENT, true), (AGENT + 1, false)] {
+        arp::Packet::request(LEAF_MAC, CLIENT, target).emit(&mut question, Mac::BROADCAST);
+        rig.send(&question);
+        let packets = std::iter::from_fn(|| rig.wire.receive());
+        let answers = packets.filter(|packet| {
+            let packet = arp::Packet::parse(packet.bytes()).unwrap();
+            packet.operation == Operation::Reply && packet.sender_mac == AGENT_MAC
+        });
+        assert_eq!(answers.count(), usize::from(answered));
+    }
+    assert_eq!(rig.dropped(DropReason::ArpOther), 1);
+    rig.balanced();
+}
+
+#[test]
+fn a_worker_that_never_answers_is_shut_out_and_its_tasks_accounted_for() {
+    let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let (silent, mut other) = (rig.come(0), rig.come(1));
+    for seq in 0..8 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    for _ in 0..8 {
+        rig.after(TIMEOUT / 4);
+        while work(&mut other) {
+            rig.after(1);
+        }
+    }
+    assert_eq!(rig.comings(), Comings { joined: 2, silent: 1, ..Comings::default() });
+    assert!(!silent.receiver().is_granted(), "it is told");
+    assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "those it had");
+    assert_eq!(rig.replies().len(), 6, "no other task is lost");
+    drop(silent);
+    let mut back = rig.come(0);
+    rig.task(NO_MEMBER, 8, &[]);
+    rig.task(NO_MEMBER, 9, &[]);
+    assert!(work(&mut back) && work(&mut other));
+    rig.balanced();
+}
+
+#[test]
+fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
+    for dies in [true, false] {
+        let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+        let (mut first, mut other) = (rig.come(0), rig.come(1));
+        for seq in 0..8 {
+            rig.task(NO_MEMBER, seq, &[]);
+        }
+        // It completes one task that nobody has looked at yet.
+        assert!(work(&mut first));
+        if dies {
+            let claim = rig.region.granted(0);
+            rig.deaths.push(Death { crew: 0, worker: 0, claim: claim + 2 }).unwrap();
+            rig.after(100);
+            assert_eq!(rig.comings().died, 0, "that was another one");
+            rig.deaths.push(Death { crew: 0, worker: 0, claim }).unwrap();
+        } else {
+            drop(first);
+        }
+        rig.after(100);
+        while work(&mut other) {
+            rig.after(1);
+        }
+        let comings = rig.comings();
+        assert_eq!((comings.died, comings.left), (u64::from(dies), u64::from(!dies)));
+        let lost = rig.dropped(DropReason::WorkerLost);
+        assert!((1..=2).contains(&lost), "{lost}");
+        assert_eq!(rig.replies().len() as u64 + lost, 8);
+        if !dies {
+            let mut back = rig.come(0);
+            rig.task(NO_MEMBER, 8, &[]);
+            rig.task(NO_MEMBER, 9, &[]);
+            assert!(work(&mut back) && work(&mut other));
+        }
+        rig.balanced();
+    }
+}
+
+#[test]
+fn a_worker_that_answers_what_it_was_not_given_is_shut_out() {
+    let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let (mut bad, mut other) = (rig.come(0), rig.come(1));
+    for seq in 0..6 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    // Credit for more than it has: twice for one task, or for another's.
+    while let Some(_notice) = bad.receiver_mut().receive() {}
+    bad.receiver_mut().skip(1);
+    bad.receiver_mut().complete(1);
+    rig.after(1);
+    while work(&mut other) {
+        rig.after(1);
+    }
+    assert_eq!(rig.comings().at_fault, 1);
+    assert_eq!(rig.dropped(DropReason::WorkerLost), 2);
+    assert_eq!(rig.replies().len(), 4);
+    rig.balanced();
+}
+
+#[test]
+fn answers_that_can_not_be_and_none_at_all_are_counted() {
+    let mut rig = Rig::new("jbsq(k=4)", 1, 16, Overflow::Drop);
+    let mut guest = rig.come(0);
+    for seq in 0..4 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    assert_eq!(guest.take(), Ok(true));
+    guest.give_up(3);
+    // A credit without the answer that goes with it.
+    assert!(guest.receiver_mut().receive().is_some());
+    guest.receiver_mut().complete(1);
+    assert!(work(&mut guest) && work(&mut guest));
+    rig.after(1);
+    assert_eq!(rig.dropped(DropReason::Unanswered), 1);
+    assert_eq!(rig.dropped(DropReason::BadReply), 1);
+    assert_eq!(rig.replies().len(), 2);
+    rig.balanced();
+}
+
+#[test]
+fn a_full_ring_refuses_a_task_when_the_policy_does_not_hold_it() {
+    let mut rig = Rig::new("random", 1, 16, Overflow::Drop);
+    let mut guest = rig.come(0);
+    for seq in 0..10 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    assert_eq!(rig.dropped(DropReason::QueueFull), 2, "of 10 tasks for 8 slots");
+    while work(&mut guest) {}
+    rig.after(1);
+    assert_eq!(rig.replies().len(), 8);
+    rig.task(NO_MEMBER, 10, &[]);
+    assert!(work(&mut guest));
+    rig.balanced();
+}
+
+/// Registrations that came of the wire.
+fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
+    let packets = std::iter::from_fn(|| rig.wire.receive());
+    let headers = packets.filter_map(|packet| {
+        let datagram = udp::parse(packet.bytes(), false).ok()?;
+        assert_eq!((datagram.dst, datagram.dst_port), (LEAF, 1234));
+        assert_eq!(ether::dst(packet.bytes()), LEAF_MAC);
+        Header::parse(&packet.bytes()[datagram.payload()..]).ok()
+    });
+    headers.map(|header| (header.code, header.src, header.qlen)).collect()
+}
+
+#[test]
+fn workers_that_are_there_are_registered_and_kept_alive() {
+    let mut rig = Rig::new("jbsq(k=2)", 3, 16, Overflow::Drop);
+    let (mut first, mut second) = (rig.come(0), rig.come(2));
+    let question = rig.wire.receive().expect("where is the leaf?");
+    let asked = arp::Packet::parse(question.bytes()).unwrap();
+    assert_eq!((asked.operation, asked.target), (Operation::Request, LEAF));
+    assert!(registrations(&mut rig).is_empty(), "nobody knows where it is");
+    let mut answer = [0; arp::FRAME_LEN];
+    asked.answer(LEAF_MAC).emit(&mut answer, AGENT_MAC);
+    drop(question);
+    rig.send(&answer);
+    rig.task(10, 1, &[]);
+    (0..4).for_each(|_| rig.after(100));
+    assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 1), (Code::WorkerId, 12, 0)]);
+    assert!(work(&mut first) || work(&mut second));
+    rig.after(1);
+    assert_eq!(rig.replies().len(), 1);
+    // Repeated until acknowledged; from then on kept alive, five times within the leaf's timeout.
+    (0..4).for_each(|_| rig.after(HZ / 20));
+    assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
+    let acknowledge = |worker| {
+        let header = Header::worker_id(POOL, worker, 0, 1).acknowledged_by(9, 50);
+        let mut bytes = frame(&header, &[]);
+        let flow = Flow {
+            src_mac: LEAF_MAC,
+            dst_mac: AGENT_MAC,
+            src: LEAF,
+            dst: AGENT,
+            src_port: 1234,
+            dst_port: 1234,
+        };
+        flow.emit(&mut bytes, task::LEN);
+        bytes
+    };
+    rig.send(&acknowledge(10));
+    rig.send(&acknowledge(12));
+    assert_eq!(rig.agent.registered(), 2);
+    rig.after(200);
+    rig.after(200);
+    while rig.wire.receive().is_some() {}
+    (0..200).for_each(|_| rig.after(HZ / 4000));
+    let alive = registrations(&mut rig);
+    assert!(alive.iter().all(|(code, ..)| *code == Code::KeepAlive));
+    assert!(alive.iter().filter(|(_, worker, _)| *worker == 12).count() >= 4, "{alive:?}");
+    // A worker that left is silent, and is registered anew when it comes back.
+    drop(first);
+    rig.after(HZ / 20);
+    while rig.wire.receive().is_some() {}
+    (0..50).for_each(|_| rig.after(HZ / 1000));
+    assert!(registrations(&mut rig).iter().all(|(_, worker, _)| *worker == 12));
+    let _first = rig.come(0);
+    (0..50).for_each(|_| rig.after(HZ / 1000));
+    assert!(registrations(&mut rig).contains(&(Code::WorkerId, 10, 0)));
+    rig.balanced();
+}
+
+#[test]
+fn what_is_held_at_the_end_is_dropped_and_counted() {
+    let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
+    let guest = rig.come(0);
+    for seq in 0..5 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    assert_eq!(rig.agent.held(), 5);
+    let counters = rig.agent.counters().clone();
+    let ports = rig.agent.close();
+    assert!(guest.receiver().is_stopped());
+    assert_eq!(counters.dropped(DropReason::Shutdown), 5);
+    assert!(counters.balances());
+    drop(ports);
+    while rig.wire.receive().is_some() {}
+    assert_eq!(rig.frames.in_use(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes in, whatever workers do: the ledger balances and no buffer is lost.
+    #[test]
+    fn a_storm_is_accounted_for(
+        steps in proptest::collection::vec((
+            0..10_u8, any::<u16>(),
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
+        ), 1..120),
+    ) {
+        let mut rig = Rig::new("jbsq(k=2)", 2, 8, Overflow::Refuse);
+        let mut guests = [Some(rig.come(0)), Some(rig.come(1))];
+        for (step, value, edits) in steps {
+            let at = usize::from(value) % 2;
+            match (step, &mut guests[at]) {
+                (0..=4, _) => {
+                    let header = Header { extended: step == 0, ..Header::new_task(POOL, value) };
+                    let mut bytes = frame(&header, &vec![1; usize::from(value) % 120]);
+                    for (place, byte) in edits {
+                        let place = place.index(bytes.len());
+                        bytes[place] = byte;
+                    }
+                    rig.send(&bytes);
+                }
+                (5 | 6, Some(guest)) => drop(work(guest)),
+                (7, Some(guest)) => guest.receiver_mut().complete(u64::from(value)),
+                (8, Some(guest)) if value % 8 == 1 => {
+                    guest.receiver_mut().skip(u64::from(value));
+                    guest.receiver_mut().complete(1);
+                }
+                (9, guest) if value % 4 < 2 => *guest = match guest.take() {
+                    Some(_) => None,
+                    None => Some(rig.come(at)),
+                },
+                _ => rig.after(u64::from(value)),
+            }
+            while rig.wire.receive().is_some() {}
+        }
+        rig.balanced();
+    }
+}

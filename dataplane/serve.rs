@@ -1,0 +1,340 @@
+//! Brings a configured agent up on DPDK ports, runs it, and ends it in order: one thread dispatches, the calling
+//! thread watches over workers' locks and reports.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use serde::Serialize;
+
+use crate::assembly::seed_of_the_moment;
+use crate::config::{AgentConfig, AgentPool};
+use crate::io::dpdk::QueuePort;
+use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool, PoolHandle};
+use crate::launch::{LaunchError, Options, check_cpus, port_stats};
+use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::ring::region::path_of;
+use crate::ring::{Place, WorkerRegion};
+use crate::role::Agent;
+use crate::role::agent::{Comings, Crew, Death, Parts, PoolCrew, Registrar};
+use crate::role::leaf::Timing;
+use crate::stage::{PortAddress, Side};
+use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+use crate::state::{Counters, StateError};
+use crate::stats::{self, LeafStats, Manifest, Totals};
+use crate::wire::ether::Mac;
+
+/// Between two looks at workers' locks, signals and time.
+const WATCH: Duration = Duration::from_millis(5);
+/// A stopping agent ends when no packet came for so long and no task is held.
+const QUIET: Duration = Duration::from_millis(20);
+/// A stopping agent ends at the latest after so long.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// Deaths that may wait for the core.
+const DEATHS: usize = 1024;
+
+/// An agent's account at its end.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentStats {
+    /// Packets, tasks and what ran.
+    #[serde(flatten)]
+    pub ledger: LeafStats,
+    /// The name that workers attached to.
+    pub name: String,
+    /// Workers that came and went, over all pools.
+    pub comings: Comings,
+    /// Workers that the leaf had acknowledged at the end.
+    pub registered: usize,
+}
+
+impl fmt::Display for AgentStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ledger.fmt(f)?;
+        let Comings { joined, left, died, silent, at_fault } = self.comings;
+        writeln!(
+            f,
+            "workers: {joined} came, {left} left, {died} died, {silent} were shut out for silence, \
+             {at_fault} at fault; {} registered with the leaf",
+            self.registered
+        )
+    }
+}
+
+type Ended = (Vec<Comings>, usize);
+
+/// Runs the agent until `stop` is set or the duration is over; `report` gets a line a second.
+///
+/// # Errors
+/// When it can't start, or its core failed.
+pub fn run(
+    config: &AgentConfig,
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+    mut report: impl FnMut(&str),
+) -> Result<AgentStats, LaunchError> {
+    check_cpus(&[config.core])?;
+    // First, so that a second agent of that name is refused before it takes devices.
+    let places = places(config);
+    let path = path_of(&config.name);
+    let region = WorkerRegion::create(&path, &places, config.slots, config.payload)?;
+    let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
+    let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
+    let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
+    let seed = config.seed.unwrap_or_else(seed_of_the_moment);
+    let table = table(config, &eal, seed)?;
+    let (devices, ports) = open_devices(config, &eal, &mbufs)?;
+    let deaths = Arc::new(ArrayQueue::new(DEATHS));
+    let parts = Parts {
+        ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
+        crews: crews(config, &eal, &table, &region, seed),
+        registrar: registrar(config, &places, eal.ticks_hz()),
+        places,
+        pool: mbufs.handle(),
+        udp_port: config.udp_port,
+        payload_max: config.payload,
+        deaths: Arc::clone(&deaths),
+        counters: table.counters(0),
+        timing: Timing { ticks_hz: eal.ticks_hz() },
+    };
+    log::info!("agent {} runs on CPU {} with seed {seed}", config.name, config.core);
+    let started = Instant::now();
+    let core = spawn(config.core, eal.clone(), parts, Arc::clone(stop))?;
+    let counters = [table.counters(0)];
+    let watch = Watch { config, region: &region, deaths: &deaths, started };
+    watch.until_ended(options.duration, stop, &counters, &core, &mut report);
+    let (comings, registered) = join(core, config.core)?;
+    let seconds = started.elapsed().as_secs_f64();
+
+    let ports = devices.iter().map(port_stats).collect();
+    let mut ledger = LeafStats::of(&Totals::read(&counters), seconds, manifest(config, &eal));
+    drop(devices); // returns the buffers that receive queues hold
+    ledger.ports = ports;
+    ledger.mbufs_leaked = mbufs.in_use();
+    describe(&mut ledger, config, seed);
+    let comings = comings.into_iter().fold(Comings::default(), Comings::and);
+    Ok(AgentStats { ledger, name: config.name.clone(), comings, registered })
+}
+
+fn places(config: &AgentConfig) -> Vec<Place> {
+    let of = |pool: &AgentPool| {
+        let pool_id = pool.id;
+        pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
+    };
+    config.pools.iter().flat_map(of).collect()
+}
+
+fn table(config: &AgentConfig, eal: &Eal, seed: u64) -> Result<Table, StateError> {
+    let pools = config.pools.iter().map(|pool| PoolSpec {
+        id: pool.id,
+        policy: pool.policy.to_string(),
+        workers: pool.workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect(),
+    });
+    let spec = Spec {
+        node: config.id,
+        cores: 1,
+        servers: config.ports.iter().take(1).map(|port| port.ip.to_bits()).collect(),
+        pools: pools.collect(),
+        ticks_hz: eal.ticks_hz(),
+        seed,
+    };
+    match &config.state {
+        Some(path) => Table::create(path, &spec),
+        None => Ok(Table::heap(&spec)),
+    }
+}
+
+fn open_devices(
+    config: &AgentConfig,
+    eal: &Eal,
+    mbufs: &MbufPool,
+) -> Result<(Vec<Device>, Vec<QueuePort>), DeviceError> {
+    let (mut devices, mut queues) = (Vec::new(), Vec::new());
+    for port in &config.ports {
+        let options = DeviceOptions {
+            rx_slots: port.queue_slots,
+            tx_slots: port.queue_slots,
+            promiscuous: port.mac.is_some(),
+            ..DeviceOptions::default()
+        };
+        let (device, mut ports) = Device::open(eal, &port.device, mbufs, &options)?;
+        log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
+        devices.push(device);
+        queues.append(&mut ports);
+    }
+    Ok((devices, queues))
+}
+
+fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
+    let both = config.ports.iter().zip(devices);
+    let address = |(port, device): (&crate::config::AgentPort, &Device)| PortAddress {
+        mac: port.mac.unwrap_or(Mac(device.mac())),
+        ip: port.ip.to_bits(),
+        prefix: port.prefix,
+        side: Side::Both,
+        gateway: None,
+    };
+    both.map(address).collect()
+}
+
+fn crews(
+    config: &AgentConfig,
+    eal: &Eal,
+    table: &Table,
+    region: &WorkerRegion,
+    seed: u64,
+) -> Vec<PoolCrew<dpdk::Mbuf>> {
+    let timeout = match config.worker_timeout_ms {
+        0 => u64::MAX,
+        ms => ms.saturating_mul(eal.ticks_hz()) / 1000,
+    };
+    let mut channel = 0;
+    let mut crews = Vec::new();
+    for (index, pool) in config.pools.iter().enumerate() {
+        let view = table.view(0, index);
+        let dispatcher =
+            Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
+        let seats = pool.workers.iter().map(|&id| {
+            channel += 1;
+            (Place { id, pool: pool.id }, region.channel(channel - 1))
+        });
+        let crew = Crew::new(dispatcher, seats.collect(), pool.queue, timeout);
+        crews.push(PoolCrew { pool: pool.id, overflow: pool.overflow, crew });
+    }
+    crews
+}
+
+fn registrar(config: &AgentConfig, places: &[Place], ticks_hz: u64) -> Option<Registrar> {
+    let leaf = config.leaf?;
+    Some(Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, places, ticks_hz))
+}
+
+type CoreThread = JoinHandle<Result<Ended, String>>;
+type AgentParts = Parts<QueuePort, PoolHandle>;
+
+fn spawn(
+    cpu: usize,
+    eal: Eal,
+    parts: AgentParts,
+    stop: Arc<AtomicBool>,
+) -> Result<CoreThread, LaunchError> {
+    let dispatch = move || {
+        if !core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
+            return Err("the system refused to pin its thread there".to_owned());
+        }
+        let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+        Ok(poll(&eal, parts, &stop))
+    };
+    std::thread::Builder::new()
+        .name(format!("agent-{cpu}"))
+        .spawn(dispatch)
+        .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
+}
+
+/// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough.
+fn poll(eal: &Eal, parts: AgentParts, stop: &AtomicBool) -> Ended {
+    let ticks_hz = eal.ticks_hz();
+    let mut agent = Agent::new(parts);
+    while !stop.load(Relaxed) {
+        agent.poll(eal.now());
+    }
+    let ticks = |time: Duration| (time.as_nanos() * u128::from(ticks_hz) / 1_000_000_000) as u64;
+    let end = eal.now() + ticks(DRAIN_MAX);
+    let mut quiet_at = eal.now() + ticks(QUIET);
+    loop {
+        let now = eal.now();
+        if agent.poll(now) > 0 || agent.held() > 0 {
+            quiet_at = now + ticks(QUIET);
+        }
+        if now >= end || now >= quiet_at {
+            break;
+        }
+    }
+    let ended = (agent.comings().collect(), agent.registered());
+    agent.close();
+    ended
+}
+
+/// The calling thread's part.
+struct Watch<'a> {
+    config: &'a AgentConfig,
+    region: &'a WorkerRegion,
+    deaths: &'a ArrayQueue<Death>,
+    started: Instant,
+}
+
+impl Watch<'_> {
+    fn until_ended(
+        &self,
+        duration: Option<Duration>,
+        stop: &AtomicBool,
+        counters: &[Counters],
+        core: &CoreThread,
+        report: &mut impl FnMut(&str),
+    ) {
+        let mut before = Totals::default();
+        let mut reported = self.started;
+        while !core.is_finished() {
+            if duration.is_some_and(|all| self.started.elapsed() >= all) {
+                stop.store(true, Release);
+            }
+            self.look_for_deaths();
+            std::thread::sleep(WATCH);
+            let interval = reported.elapsed().as_secs_f64();
+            if interval >= 1.0 && !stop.load(Acquire) {
+                let now = Totals::read(counters);
+                let seconds = self.started.elapsed().as_secs_f64();
+                report(&stats::line(seconds, &before, &now, interval));
+                before = now;
+                reported = Instant::now();
+            }
+        }
+    }
+
+    /// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
+    /// successor is not taken for it.
+    fn look_for_deaths(&self) {
+        let mut channel = 0;
+        for (crew, pool) in self.config.pools.iter().enumerate() {
+            for worker in 0..pool.workers.len() {
+                let claim = self.region.granted(channel);
+                if claim != 0 && !self.region.has_worker(channel) {
+                    // Should the queue be full, the next look finds it dead still.
+                    let _ = self.deaths.push(Death { crew, worker, claim });
+                }
+                channel += 1;
+            }
+        }
+    }
+}
+
+fn join(core: CoreThread, cpu: usize) -> Result<Ended, LaunchError> {
+    let ended = core.join().unwrap_or_else(|_| Err("a defect: it panicked".to_owned()));
+    ended.map_err(|reason| LaunchError::Core { cpu, reason })
+}
+
+fn manifest(config: &AgentConfig, eal: &Eal) -> Manifest {
+    Manifest {
+        revision: crate::REVISION.to_owned(),
+        rustc: crate::RUSTC.to_owned(),
+        dpdk: dpdk::version(),
+        eal: eal.arguments().to_vec(),
+        ticks_hz: eal.ticks_hz(),
+        config: config.text.clone(),
+    }
+}
+
+fn describe(ledger: &mut LeafStats, config: &AgentConfig, seed: u64) {
+    let policies = config.pools.iter().map(|pool| (pool.id, pool.policy.to_string()));
+    ledger.policies = policies.collect();
+    ledger.policy = ledger.policies.values().cloned().collect::<Vec<_>>().join(", ");
+    ledger.workers = config.pools.iter().map(|pool| pool.workers.len()).sum();
+    ledger.cores = vec![config.core];
+    ledger.seeds = [("agent".to_owned(), seed)].into();
+    for (index, pool) in config.pools.iter().enumerate() {
+        ledger.seeds.insert(format!("core0.pool{}", pool.id), stream_seed(seed, 0, index));
+    }
+}

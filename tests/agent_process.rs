@@ -1,0 +1,265 @@
+//! `wedjat agent` and worker processes: under load, with one of them killed, and stopped in order.
+//!
+//! Starts itself again as workers. The agent replays a capture, so the load needs no third process.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[cfg(not(all(feature = "dpdk", target_os = "linux")))]
+fn main() {
+    println!("SKIPPED agent_process: built without DPDK");
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+fn main() {
+    match std::env::var(processes::ATTACH) {
+        Ok(name) => processes::work(&name),
+        Err(_) if std::env::args().nth(1).as_deref() == Some("--list") => {
+            println!("agent_process: test");
+        }
+        Err(_) => {
+            processes::a_killed_worker_loses_its_own_tasks_only();
+            processes::every_task_is_done_before_the_end();
+            processes::what_can_not_be_is_refused();
+        }
+    }
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod processes {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Output, Stdio};
+    use std::time::{Duration, Instant};
+
+    use serde_json::Value;
+    use wedjat::io::pcap::write_frames;
+    use wedjat::wire::ether::Mac;
+    use wedjat::wire::task::Header;
+    use wedjat::wire::udp::{self, Flow};
+    use wedjat::worker::{Gone, Options, Worker};
+
+    /// Names the agent to a worker process.
+    pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
+
+    /// A worker process: echoes until the agent ends.
+    pub fn work(name: &str) {
+        let options = Options { patience: PATIENCE, ..Options::default() };
+        let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
+        loop {
+            match worker.recv(PATIENCE) {
+                Ok(Some(task)) => task.reply_with(|request, reply| {
+                    reply[..request.len()].copy_from_slice(request);
+                    request.len()
+                }),
+                Ok(None) => panic!("nothing came for {PATIENCE:?}"),
+                Err(Gone::Stopped) => return,
+                Err(gone) => panic!("{gone}"),
+            }
+        }
+    }
+
+    fn task(seq: u16) -> Vec<u8> {
+        let header = Header::new_task(1, seq);
+        let mut frame = vec![0; udp::PAYLOAD + header.len() + 20];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 2]),
+            dst_mac: AGENT,
+            src: 0x0A00_0102,
+            dst: 0x0A00_020B,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        let len = frame.len() - udp::PAYLOAD;
+        flow.emit(&mut frame, len);
+        frame
+    }
+
+    struct Home(tempfile::TempDir);
+
+    impl Home {
+        /// An agent that receives these many tasks, once or for ever.
+        fn new(tasks: u16, device: &str) -> Self {
+            let home = Self(tempfile::tempdir().unwrap());
+            let frames: Vec<_> = (0..tasks).map(task).collect();
+            write_frames(&home.path("in.pcap"), &frames).unwrap();
+            let text = format!(
+                "[agent]\nname = '{}'\ncore = 0\nseed = 7\nstate = '{}'\n\
+                 [[port]]\ndevice = 'net_pcap0,rx_pcap={}{device}'\nip = '10.0.2.11/24'\nmac = '{AGENT}'\n\
+                 [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '20-22'\n",
+                home.path("region").display(),
+                home.path("state").display(),
+                home.path("in.pcap").display(),
+            );
+            fs::write(home.path("agent.toml"), text).unwrap();
+            home
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn agent(&self) -> Command {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+            command.arg("agent").arg("--config").arg(self.path("agent.toml"));
+            command.args(["--stats", "-", "--", "--no-pci"]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        }
+
+        fn worker(&self) -> Running {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.env(ATTACH, self.path("region")).stderr(Stdio::piped());
+            Running(Some(command.spawn().unwrap()))
+        }
+
+        /// A counter of the running agent; drops are counters, too.
+        fn counter(&self, name: &str) -> u64 {
+            let output = Command::new(env!("CARGO_BIN_EXE_wedjat"))
+                .arg("state")
+                .arg(self.path("state"))
+                .arg("--json")
+                .output()
+                .unwrap();
+            let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let core = &state["cores"][0];
+            let found = core["counters"][name].as_u64().or_else(|| core["drops"][name].as_u64());
+            found.unwrap_or(0)
+        }
+
+        fn wait_for(&self, what: &str, is_there: impl Fn() -> bool) {
+            let began = Instant::now();
+            while !is_there() {
+                assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// A process, killed when dropped.
+    struct Running(Option<Child>);
+
+    impl Running {
+        fn signal(&self, signal: &str) {
+            let id = self.0.as_ref().unwrap().id().to_string();
+            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        }
+
+        fn output(mut self) -> Output {
+            self.0.take().unwrap().wait_with_output().unwrap()
+        }
+
+        /// Ended by itself and in order.
+        fn ended(self) {
+            let output = self.output();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            if let Some(mut child) = self.0.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    fn account(output: &Output) -> Value {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(account["balanced"], true, "{account}");
+        assert_eq!(account["mbufs_leaked"], 0, "{account}");
+        account
+    }
+
+    fn count(account: &Value, pointer: &str) -> u64 {
+        account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub fn a_killed_worker_loses_its_own_tasks_only() {
+        let home = Home::new(64, ",infinite_rx=1");
+        let agent = Running(Some(home.agent().spawn().unwrap()));
+        home.wait_for("the region", || home.path("region").exists());
+        let mut workers: Vec<_> = (0..3).map(|_| home.worker()).collect();
+        home.wait_for("replies", || home.counter("replies") > 1000);
+
+        workers.remove(0).signal("-KILL");
+        let killed = Instant::now();
+        let before = home.counter("replies");
+        home.wait_for("replies to resume", || home.counter("replies") > before + 1000);
+        println!("replies resumed within {:?} of SIGKILL", killed.elapsed());
+        // One comes in its place; the agent ends in the middle of the load.
+        workers.push(home.worker());
+        let before = home.counter("replies");
+        home.wait_for("more replies", || home.counter("replies") > before + 5000);
+        std::thread::sleep(Duration::from_millis(100));
+        agent.signal("-TERM");
+        let account = account(&agent.output());
+        workers.into_iter().for_each(Running::ended);
+
+        let comings = &account["comings"];
+        assert_eq!((comings["died"].as_u64(), comings["at_fault"].as_u64()), (Some(1), Some(0)));
+        assert_eq!(comings["silent"], 0);
+        let lost = count(&account, "/drops/worker_lost");
+        assert!(lost <= 2, "no more than it could have: {account}");
+        let done = count(&account, "/replies") + lost + count(&account, "/drops/shutdown");
+        assert_eq!(count(&account, "/scheduled"), done, "{account}");
+        assert!(!home.path("region").exists(), "the region is gone");
+    }
+
+    pub fn every_task_is_done_before_the_end() {
+        let home = Home::new(500, ",tx_pcap=/dev/null");
+        let agent = Running(Some(home.agent().spawn().unwrap()));
+        home.wait_for("the region", || home.path("region").exists());
+        let worker = home.worker();
+        home.wait_for("the tasks", || home.counter("rx_packets") == 500);
+        agent.signal("-TERM");
+        let account = account(&agent.output());
+        worker.ended();
+        // Tasks that came before the worker found nobody; all others were done.
+        let nobody = count(&account, "/drops/no_member");
+        assert_eq!(count(&account, "/replies") + nobody, 500, "{account}");
+        assert_eq!(count(&account, "/tx_packets") + nobody, 500, "{account}");
+    }
+
+    pub fn what_can_not_be_is_refused() {
+        let home = Home::new(1, ",infinite_rx=1");
+        let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
+        assert!(missing.unwrap_err().to_string().contains("start the agent first"));
+        let agent = Running(Some(home.agent().spawn().unwrap()));
+        home.wait_for("the region", || home.path("region").exists());
+        let second = home.agent().output().unwrap();
+        let said = String::from_utf8_lossy(&second.stderr);
+        assert_eq!(second.status.code(), Some(1), "{said}");
+        assert!(said.contains("in use by a running agent"), "{said}");
+
+        // Another layout version, in a copy: the agent's own file goes on.
+        let name = home.path("region");
+        let mut bytes = fs::read(&name).unwrap();
+        bytes[8] += 1;
+        let other = home.path("other");
+        fs::write(&other, bytes).unwrap();
+        let refused = Worker::attach(other.to_str().unwrap(), &Options::default()).unwrap_err();
+        assert!(refused.to_string().contains("layout version 2"), "{refused}");
+        let wrong = Options { worker: Some(5), ..Options::default() };
+        let refused = Worker::attach(name.to_str().unwrap(), &wrong).unwrap_err();
+        assert!(refused.to_string().contains("it has [20, 21, 22]"), "{refused}");
+
+        agent.signal("-KILL");
+        let _ = agent.output();
+        let dead = Worker::attach(name.to_str().unwrap(), &Options::default()).unwrap_err();
+        assert!(dead.to_string().contains("does not run any more"), "{dead}");
+        // What it left is no obstacle.
+        let agent = Running(Some(home.agent().spawn().unwrap()));
+        let worker = Worker::attach(name.to_str().unwrap(), &Options::default());
+        home.wait_for("a worker of the new agent", || {
+            worker.is_ok() || Worker::attach(name.to_str().unwrap(), &Options::default()).is_ok()
+        });
+        drop(worker);
+        agent.signal("-TERM");
+        account(&agent.output());
+    }
+}
