@@ -1,12 +1,12 @@
-//! Emulated rack, simulator, demo and comparisons.
+//! Emulated rack, workloads and workers, simulator, demo and comparisons.
 #![forbid(unsafe_code)]
 
 pub mod app;
 pub mod bench_policy;
-pub mod crew;
 pub mod demo;
 pub mod drive;
 pub mod figures;
 pub mod rack;
 pub mod sim;
+pub mod stand_ins;
 pub mod worker;

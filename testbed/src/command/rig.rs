@@ -13,9 +13,9 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
 use wedjat_pktgen::report::Report;
 use wedjat_pktgen::target::Target;
-use wedjat_testbed::crew::Crew;
 use wedjat_testbed::drive;
 use wedjat_testbed::rack::{self, Layout, Options, Outage, Outages, Rack};
+use wedjat_testbed::stand_ins::StandIns;
 
 use super::Failure;
 use super::devices::{self, Environment};
@@ -174,8 +174,8 @@ impl Rig {
         let workers = match (&ends.agent, &self.worker) {
             (Some(agent), _) => {
                 let workload = load.service.workload();
-                let crew = Crew::attach(agent, ends.layout.workers(), workload, hz)?;
-                Workers::Crew(Box::new(crew))
+                let stand_ins = StandIns::attach(agent, ends.layout.workers(), workload, hz)?;
+                Workers::StandIns(Box::new(stand_ins))
             }
             (None, Some(device)) => {
                 let port = self.worker_port.take().ok_or(gone)?;
@@ -210,14 +210,14 @@ impl Rig {
 /// Who serves the tasks.
 enum Workers {
     Rack(Box<Rack<QueuePort>>, Outages),
-    Crew(Box<Crew>),
+    StandIns(Box<StandIns>),
 }
 
 impl Workers {
     fn report(&self) -> rack::Report {
         match self {
             Self::Rack(rack, _) => rack.report(),
-            Self::Crew(crew) => crew.report(),
+            Self::StandIns(stand_ins) => stand_ins.report(),
         }
     }
 }
@@ -242,7 +242,9 @@ fn run(
             };
             drive::run(&mut generator, poll, now, stop);
         }
-        Workers::Crew(crew) => drive::run(&mut generator, |at| crew.poll(at), now, stop),
+        Workers::StandIns(stand_ins) => {
+            drive::run(&mut generator, |at| stand_ins.poll(at), now, stop)
+        }
     }
     Ok((generator, workers))
 }

@@ -16,8 +16,8 @@ use wedjat_pktgen::payload::Work;
 use crate::app::{App, Emulated};
 use crate::rack::{Counts, Report};
 
-/// Emulated workers of one agent.
-pub struct Crew {
+/// Emulated workers at one agent.
+pub struct StandIns {
     seats: Vec<Seat>,
     app: Emulated,
     tick_ns: f64,
@@ -31,7 +31,7 @@ struct Seat {
     done_at: Option<u64>,
 }
 
-impl Crew {
+impl StandIns {
     /// Takes so many places at the agent of this name, for tasks of `workload`, on a clock of `hz` ticks a second.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Crew {
         Ok(Self::new(attached.collect::<Result<_, _>>()?, workload, hz))
     }
 
-    /// A crew of workers that are attached.
+    /// Stand-ins for these workers, which are attached.
     #[must_use]
     pub fn new(workers: Vec<Worker>, workload: Workload, hz: f64) -> Self {
         Self {
@@ -122,7 +122,7 @@ mod tests {
 
     const APP: u32 = 3;
 
-    fn crew(workers: u16, workload: Workload) -> (Vec<Channel>, Crew) {
+    fn attached(workers: u16, workload: Workload) -> (Vec<Channel>, StandIns) {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap());
         let mut channels: Vec<_> = (0..places.len()).map(|at| region.channel(at)).collect();
@@ -142,7 +142,7 @@ mod tests {
             }
             joining.join().unwrap()
         });
-        (channels, Crew::new(attached, workload, 1e9))
+        (channels, StandIns::new(attached, workload, 1e9))
     }
 
     fn give(channel: &mut Channel, seq: u32, service_ns: u32) {
@@ -153,21 +153,21 @@ mod tests {
 
     #[test]
     fn tasks_are_done_when_their_worker_would_be_done() {
-        let (mut channels, mut crew) = crew(2, Workload::Spin);
+        let (mut channels, mut stand_ins) = attached(2, Workload::Spin);
         give(&mut channels[0], 0, 1_000);
         give(&mut channels[0], 1, 500);
         give(&mut channels[1], 2, 1_200);
-        let mut done = |crew: &mut Crew, now| {
-            crew.poll(now);
+        let mut done = |stand_ins: &mut StandIns, now| {
+            stand_ins.poll(now);
             [0, 1].map(|at| channels[at].collect().unwrap().count())
         };
-        assert_eq!(done(&mut crew, 10_000), [0, 0]);
-        assert_eq!(done(&mut crew, 10_999), [0, 0]);
+        assert_eq!(done(&mut stand_ins, 10_000), [0, 0]);
+        assert_eq!(done(&mut stand_ins, 10_999), [0, 0]);
         // Late by 100: the second task began when the first was due to end all the same.
-        assert_eq!(done(&mut crew, 11_100), [1, 0]);
-        assert_eq!(done(&mut crew, 11_499), [0, 1]);
-        assert_eq!(done(&mut crew, 11_500), [1, 0]);
-        let report = crew.report();
+        assert_eq!(done(&mut stand_ins, 11_100), [1, 0]);
+        assert_eq!(done(&mut stand_ins, 11_499), [0, 1]);
+        assert_eq!(done(&mut stand_ins, 11_500), [1, 0]);
+        let report = stand_ins.report();
         assert_eq!((report.tasks, report.replies, report.outstanding), (3, 3, 0));
         assert!(report.balances(), "{report}");
         assert!((report.lateness_us.max.0 - 0.299).abs() < 0.001, "{report}");
@@ -175,21 +175,21 @@ mod tests {
 
     #[test]
     fn a_loop_that_stood_still_catches_up() {
-        let (mut channels, mut crew) = crew(1, Workload::Spin);
+        let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
         (0..3).for_each(|seq| give(&mut channels[0], seq, 100));
-        crew.poll(1_000);
-        crew.poll(1_250);
+        stand_ins.poll(1_000);
+        stand_ins.poll(1_250);
         assert_eq!(channels[0].collect().unwrap().count(), 2);
-        crew.poll(1_300);
+        stand_ins.poll(1_300);
         assert_eq!(channels[0].collect().unwrap().count(), 1);
     }
 
     #[test]
     fn answers_are_right_whatever_the_workload() {
         for workload in [Workload::Spin, Workload::Tpcc, Workload::RocksDb, Workload::Echo] {
-            let (mut channels, mut crew) = crew(1, workload);
+            let (mut channels, mut stand_ins) = attached(1, workload);
             give(&mut channels[0], 8, 0);
-            crew.poll(1);
+            stand_ins.poll(1);
             let number = channels[0].collect().unwrap().start;
             let Outcome::Reply { len, .. } = channels[0].outcome(number) else {
                 panic!("no answer")
@@ -202,12 +202,12 @@ mod tests {
 
     #[test]
     fn a_task_that_asks_for_nothing_is_counted_and_completed() {
-        let (mut channels, mut crew) = crew(1, Workload::Spin);
+        let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
         assert!(channels[0].give(TaskIds::default(), &[1, 2]));
-        crew.poll(1);
+        stand_ins.poll(1);
         let number = channels[0].collect().unwrap().start;
         assert_eq!(channels[0].outcome(number), Outcome::Unanswered);
-        assert_eq!(crew.report().dropped["task_short"], 1);
-        assert!(crew.check().is_ok());
+        assert_eq!(stand_ins.report().dropped["task_short"], 1);
+        assert!(stand_ins.check().is_ok());
     }
 }
