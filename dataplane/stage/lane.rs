@@ -5,7 +5,7 @@
 
 use super::classify::{self, Answer};
 use super::network::{Network, Target};
-use super::parse::PREFETCH_AHEAD;
+use super::parse::{self, PREFETCH_AHEAD, Packet};
 use super::plain::{IP, Plain, TASK, UDP};
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
@@ -83,9 +83,9 @@ pub fn burst<B: Buf>(
         return 0;
     }
     let plain = stages.plain[port].of_pool([high, low]);
-    let run = read(&plain, &stages.network, packets);
+    let run = read(&plain, packets);
     if run.replies().len() > 0 {
-        replies(stages, run.replies(), packets, verdicts);
+        replies(stages, port, run.replies(), packets, verdicts);
     }
     if run.tasks().len() > 0 {
         tasks(stages, pool, &run, packets, verdicts);
@@ -95,7 +95,7 @@ pub fn burst<B: Buf>(
 
 /// How many packets at the front are plain, and which of them are tasks and which replies.
 #[inline(always)]
-fn read<B: Buf>(plain: &Plain, network: &Network, packets: &[B]) -> Run {
+fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
     let mut run = Run { len: 0, replies: 0, tasks: [Task::default(); BURST] };
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
@@ -119,14 +119,6 @@ fn read<B: Buf>(plain: &Plain, network: &Network, packets: &[B]) -> Run {
         run.replies |= u32::from(is_reply) << at;
         run.len = at + 1;
     }
-    // A reply that is addressed to the node itself is for no client.
-    let to_us = |&at: &usize| {
-        let header = packets[at].bytes().get(IP..IP + ipv4::LEN);
-        header.is_some_and(|header| network.is_own(ipv4::dst(header)))
-    };
-    if let Some(misled) = run.replies().find(to_us) {
-        run.len = misled;
-    }
     run
 }
 
@@ -134,22 +126,28 @@ fn read<B: Buf>(plain: &Plain, network: &Network, packets: &[B]) -> Run {
 #[inline(always)]
 fn replies<B: Buf>(
     stages: &mut Stages,
+    port: usize,
     places: Places,
     packets: &mut [B],
     verdicts: &mut [Verdict],
 ) {
     let mut answered = 0;
+    let mut last = None;
     for at in places {
         let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) else {
             return;
         };
         let frame = packet.bytes_mut();
-        let read = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
+        let read = if stages.network.is_own(ipv4::dst(&frame[IP..])) {
+            Err(misled(&stages.network, port, frame))
+        } else {
+            Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..])
+        };
         match read.and_then(|answer| classify::take(stages, &answer)) {
             Ok(()) => {
                 answered += 1;
                 let (network, neighbours) = (&*stages.network, &stages.neighbours);
-                rewrite::towards_client(network, neighbours, frame, UDP, verdict);
+                rewrite::towards_client(network, neighbours, frame, UDP, &mut last, verdict);
             }
             Err(reason) => *verdict = Verdict::Drop(reason),
         }
@@ -158,6 +156,14 @@ fn replies<B: Buf>(
         }
     }
     stages.counters.add(Counter::Replies, answered);
+}
+
+/// Why a reply that is addressed to the node itself, for no client, is refused.
+#[cold]
+fn misled(network: &Network, port: usize, frame: &[u8]) -> DropReason {
+    let mut parsed = Packet::REFUSED;
+    let read = parse::one(network, network.port(port), frame, true, &mut parsed);
+    read.err().unwrap_or(DropReason::TaskRole)
 }
 
 /// Chooses members for the tasks, and turns them towards these.
@@ -224,6 +230,7 @@ mod tests {
     use crate::stage::network::{ServerSpec, Side};
     use crate::stage::{Connections, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+    use crate::wire::checksum::Delta;
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
@@ -342,24 +349,40 @@ mod tests {
         assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
     }
 
+    /// A reply that is addressed to the leaf.
+    fn misled() -> Vec<u8> {
+        let mut frame = frame(reply(3, 2), &[]);
+        let delta = Delta::default().double_word(ipv4::dst(&frame[IP..]), LEAF);
+        udp::mend(&mut frame[UDP..], delta);
+        let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
+        frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+        frame[IP + 16..IP + 20].copy_from_slice(&LEAF.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn a_reply_to_the_leaf_itself_is_refused_as_in_the_stages() {
+        let pool = FramePool::new(4, 256);
+        let mut verdicts = [Verdict::Consumed; 2];
+        let mut burst = [misled(), misled()].map(|frame| pool.frame(&frame).unwrap());
+        let (mut with, mut without) = (stages(), stages());
+        assert_eq!(super::burst(&mut with, 0, &mut burst[..1], &mut verdicts[..1]), 1);
+        without.process_in_stages(0, 1, &mut burst[1..], &mut verdicts[1..]);
+        assert_eq!(verdicts, [Verdict::Drop(DropReason::UdpPort); 2]);
+        for stages in [with, without] {
+            assert_eq!(stages.counters.dropped(DropReason::UdpPort), 1);
+            assert_eq!(stages.counters.read(Counter::Replies), 0);
+        }
+    }
+
     #[test]
     fn what_is_not_plain_ends_the_lane() {
         let pool = FramePool::new(8, 256);
-        let misled = frame(reply(3, 2), &[]);
-        let mut misled = pool.frame(&misled).unwrap();
-        let was = ipv4::dst(&misled.bytes()[IP..]);
-        misled.bytes_mut()[IP + 16..IP + 20].copy_from_slice(&LEAF.to_be_bytes());
-        let delta = crate::wire::checksum::Delta::default().double_word(was, LEAF);
-        udp::mend(&mut misled.bytes_mut()[UDP..], delta);
-        let sum = u16::from_be_bytes([misled.bytes()[IP + 10], misled.bytes()[IP + 11]]);
-        misled.bytes_mut()[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
         let several = Header { more: true, ..task(2, false) };
-        for odd in [misled, pool.frame(&frame(several, &[])).unwrap()] {
-            let first = pool.frame(&frame(task(1, false), &[])).unwrap();
-            let last = pool.frame(&frame(reply(1, 1), &[])).unwrap();
-            let mut verdicts = [Verdict::Consumed; 3];
-            let done = super::burst(&mut stages(), 0, &mut [first, odd, last], &mut verdicts);
-            assert_eq!((done, verdicts[1]), (1, Verdict::Consumed));
-        }
+        let frames = [task(1, false), several, reply(1, 1)].map(|header| frame(header, &[]));
+        let mut burst = frames.map(|frame| pool.frame(&frame).unwrap());
+        let mut verdicts = [Verdict::Consumed; 3];
+        assert_eq!(super::burst(&mut stages(), 0, &mut burst, &mut verdicts), 1);
+        assert_eq!(verdicts[1..], [Verdict::Consumed; 2]);
     }
 }

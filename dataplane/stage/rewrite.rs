@@ -6,6 +6,7 @@ use super::{Stages, Verdict};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
+use crate::state::neighbour::Slot;
 use crate::wire::checksum::Delta;
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
@@ -20,6 +21,7 @@ pub fn burst<B: Buf>(
     verdicts: &mut [Verdict],
 ) {
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
+    let mut last = None;
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
             Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
@@ -30,7 +32,7 @@ pub fn burst<B: Buf>(
             }
             Kind::Reply => {
                 let at = usize::from(parsed.at);
-                towards_client(network, neighbours, packet.bytes_mut(), at, verdict);
+                towards_client(network, neighbours, packet.bytes_mut(), at, &mut last, verdict);
             }
             Kind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
             Kind::Registration | Kind::KeepAlive => {}
@@ -98,13 +100,22 @@ pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
     udp::turn_back(frame, at);
 }
 
-/// Turns a reply, whose UDP header is at `at`, towards its client.
+/// Where a reply went: the next one often goes to the same router.
+#[derive(Clone, Copy, Debug)]
+pub struct NextHop {
+    port: usize,
+    address: u32,
+    slot: Slot,
+}
+
+/// Turns a reply, whose UDP header is at `at`, towards its client. `last` is kept from one reply to the next.
 #[inline(always)]
 pub fn towards_client(
     network: &Network,
     neighbours: &Neighbours,
     frame: &mut [u8],
     at: usize,
+    last: &mut Option<NextHop>,
     verdict: &mut Verdict,
 ) {
     let Some((port, next_hop)) = network.route(ipv4::dst(&frame[ether::LEN..]), Side::has_clients)
@@ -112,11 +123,13 @@ pub fn towards_client(
         *verdict = Verdict::Drop(DropReason::NoRoute);
         return;
     };
-    let slot = neighbours.find(port, next_hop).or_else(|| neighbours.insert(port, next_hop));
-    let Some(slot) = slot else {
+    let known = last.filter(|last| (last.port, last.address) == (port, next_hop));
+    let slot = known.map(|last| last.slot).or_else(|| neighbours.find(port, next_hop));
+    let Some(slot) = slot.or_else(|| neighbours.insert(port, next_hop)) else {
         *verdict = Verdict::Drop(DropReason::NeighbourUnresolved);
         return;
     };
+    *last = Some(NextHop { port, address: next_hop, slot });
     // The client asked the leaf, so the leaf answers.
     let own = network.port(port);
     let way = Way { mac: own.mac, port: port as u8, slot };
