@@ -30,6 +30,8 @@ struct Watch {
 pub struct Supervision {
     timeout_ns: u64,
     next_ns: u64,
+    /// Nobody's silence counts before this.
+    heard_before_ns: u64,
     watches: Vec<Vec<Watch>>,
     /// Pools and members that are taken out: they are looked at more often.
     silent: Vec<(usize, Member)>,
@@ -42,7 +44,7 @@ impl Supervision {
         let sizes = dispatchers.iter().map(|dispatcher| dispatcher.view().members());
         let watches: Vec<_> = sizes.map(|size| vec![Watch::default(); size]).collect();
         let silent = Vec::with_capacity(watches.iter().map(Vec::len).sum());
-        Self { timeout_ns, next_ns: 0, watches, silent }
+        Self { timeout_ns, next_ns: 0, heard_before_ns: 0, watches, silent }
     }
 
     /// The timeout in milliseconds, as acknowledgements tell it.
@@ -76,7 +78,12 @@ impl Supervision {
         }
         let returned = self.look_at_silent(now_ns, dispatchers, counters);
         if now_ns >= self.next_ns {
-            self.next_ns = now_ns + self.timeout_ns / LOOKS;
+            let interval = self.timeout_ns / LOOKS;
+            // A core that was held up has not heard of anybody meanwhile: their time starts anew.
+            if now_ns - self.next_ns > interval {
+                self.heard_before_ns = now_ns;
+            }
+            self.next_ns = now_ns + interval;
             for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
                 for member in (0..dispatcher.view().members() as u16).map(Member) {
                     self.look_at(pool, member, now_ns, dispatcher, counters);
@@ -105,7 +112,8 @@ impl Supervision {
             if watch.reports != reports || watch.heard_ns == 0 {
                 (watch.reports, watch.heard_ns) = (reports, now_ns.max(1));
             }
-            if now_ns.saturating_sub(watch.heard_ns) < self.timeout_ns {
+            let heard_ns = watch.heard_ns.max(self.heard_before_ns);
+            if now_ns.saturating_sub(heard_ns) < self.timeout_ns {
                 return;
             }
             // The core that is first to notice counts it and writes off what the worker had, of all cores.

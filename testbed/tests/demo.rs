@@ -74,6 +74,25 @@ fn two_policies_run_and_every_book_balances() {
 }
 
 #[test]
+fn tasks_wait_in_the_leaf_for_workers_without_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, leaf) = (folder.path().display().to_string(), leaf().display().to_string());
+    let mut arguments = SMALL.to_vec();
+    arguments.extend(["--policies", "jbsq(k=1)", "--loads", "0.8", "--format", "json"]);
+    arguments.extend(["--out", &out, "--leaf", &leaf]);
+    let output = demo(&arguments);
+    let said = text(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {said}", output.status);
+    let rows: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let (leaf, rack) = (&rows[0]["leaf"], &rows[0]["rack"]);
+    assert!(rack["tasks"].as_u64() > Some(100), "{rack}");
+    assert_eq!(rack["idle_picks"], rack["tasks"], "every task goes to a worker without another");
+    assert_eq!((&leaf["balanced"], &leaf["held"]), (&Value::Bool(true), &Value::from(0)));
+    assert_eq!((&leaf["scheduled"], &leaf["refused"]), (&rack["tasks"], &Value::from(0)));
+    assert_eq!(leaf["mbufs_leaked"], 0);
+}
+
+#[test]
 fn a_leaf_that_does_not_start_is_shown_with_what_it_said() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display().to_string();

@@ -150,6 +150,26 @@ impl Rig {
         assert!(self.workers.send(&self.frame(header, extension, 1)));
     }
 
+    /// A report without a reply is a keep-alive, to the leaf itself.
+    fn refresh(&mut self, report: &Report) {
+        let queue = (report.load.0 >> 16) as u16;
+        let alive = Header::keep_alive(POOL, FIRST + report.member.0, queue, 0);
+        let mut frame = vec![0; udp::PAYLOAD + 27];
+        Header { extended: true, ..alive }.emit(&mut frame[udp::PAYLOAD..]);
+        let extension = Extension { service_ns: report.service_ns, ..Extension::default() };
+        extension.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 9, 9]),
+            dst_mac: LEAF_MACS[1],
+            src: SERVER,
+            dst: LEAF[1],
+            src_port: 1234,
+            dst_port: 1234,
+        };
+        flow.emit(&mut frame, 27);
+        assert!(self.workers.send(&frame));
+    }
+
     /// Has the leaf do all there is to do now; returns what it sent to workers: task, worker, whether idle.
     fn decisions(&mut self) -> Vec<(u16, u16, bool)> {
         let mut decisions = Vec::new();
@@ -182,7 +202,8 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
             }
             Event::Arrival(task) => rig.arrive(*task),
             Event::Reply(report) => rig.reply(report),
-            Event::Refresh(_) | Event::Offer(_) => unreachable!("{event:?} of its own"),
+            Event::Refresh(report) => rig.refresh(report),
+            Event::Offer(_) => unreachable!("an offer without an arrival or a report"),
         }
         let mut expected = Vec::new();
         while let Some(Event::Offer(pick)) =

@@ -203,6 +203,20 @@ fn replies_are_signs_of_life() {
 }
 
 #[test]
+fn a_leaf_that_was_held_up_blames_nobody() {
+    let mut rig = rig("random");
+    rig.say(&join(12, 0));
+    rig.live(50_000_000, &[12]);
+    rig.wait(500_000_000);
+    assert!(rig.is_active(12), "nobody could be heard of");
+    rig.live(90_000_000, &[]);
+    assert!(rig.is_active(12));
+    rig.live(30_000_000, &[]);
+    assert!(!rig.is_active(12), "now it is silent");
+    rig.assert_accounted();
+}
+
+#[test]
 fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         let mut rig = rig(entry.name);
