@@ -10,7 +10,8 @@
 //! idle, k = 1 spares every task the wait behind a running one. Otherwise k = ceil(R/S) + 1 hides the
 //! round trip. R, S and u are measured: R on tasks that were alone at their member.
 
-use super::ranks::Ranks;
+use super::ranks::{Rank, Ranks};
+use super::shortest::note_outstanding;
 use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Report, View};
 
@@ -159,12 +160,12 @@ impl Policy for Bounded {
             if self.is_full(view) {
                 return None;
             }
-            let member = self.ranks.shortest(rng)?;
-            let queue = view.outstanding(member);
-            if queue == self.ranks.queue(member) {
-                return Some(Pick { member, idle: queue == 0 });
+            let found = self.ranks.first(rng)?;
+            let queue = view.outstanding(found.member);
+            if queue == found.queue {
+                return Some(Pick { member: found.member, idle: queue == 0 });
             }
-            self.ranks.set(member, queue);
+            self.ranks.set(found.member, queue);
         }
         None
     }
@@ -181,8 +182,7 @@ impl Policy for Bounded {
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        view.set_load_keeping_in_flight(report.member, report.load);
-        self.ranks.set(report.member, view.outstanding(report.member));
+        self.ranks.set(report.member, note_outstanding(report, view));
         if self.adapts {
             self.measure(report);
         }

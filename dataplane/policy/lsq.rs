@@ -9,52 +9,85 @@
 
 use rand::Rng as _;
 
-use super::ranks::Ranking;
+use super::ranks::{Rank, Ranking};
 use super::shortest::sample_distinct;
 use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Report, View};
+
+/// Which members an arrival samples.
+#[derive(Clone, Copy, Debug)]
+struct Samples {
+    count: usize,
+    /// An arrival samples when a random number is not above this.
+    below: u32,
+}
+
+impl Samples {
+    /// Brings some members' queues up to date.
+    #[inline(always)]
+    fn take(self, queues: &mut impl Rank, view: &mut View, rng: &mut Rng) {
+        if self.count == 0 || self.below < u32::MAX && rng.next_u64() as u32 >= self.below {
+            return;
+        }
+        let probed = sample_distinct(self.count, view, rng, |member| {
+            queues.set(member, view.probe(member));
+        });
+        view.picks.messages += probed as u64;
+    }
+}
 
 /// The shortest queue of the local view.
 #[derive(Clone, Debug)]
 pub struct Lsq {
     queues: Ranking,
-    samples: usize,
-    /// An arrival samples when a random number is not above this.
-    sample_below: u32,
+    samples: Samples,
 }
 
 impl Lsq {
     /// With `samples` members sampled on a share of `chance` of all arrivals, ranked by speed or not.
     #[must_use]
     pub fn new(samples: usize, chance: f64, by_speed: bool) -> Self {
-        let queues = Ranking::new(by_speed);
-        Self { queues, samples, sample_below: (chance * 32.0_f64.exp2()) as u32 }
+        let samples = Samples { count: samples, below: (chance * 32.0_f64.exp2()) as u32 };
+        Self { queues: Ranking::new(by_speed), samples }
     }
+}
 
-    fn sample(&mut self, view: &mut View, rng: &mut Rng) {
-        if self.sample_below < u32::MAX && rng.next_u64() as u32 >= self.sample_below {
-            return;
-        }
-        let mut probes = 0;
-        sample_distinct(self.samples, view, rng, |member| {
-            self.queues.set(member, view.probe(member));
-            probes += 1;
-        });
-        view.picks.messages += probes;
+fn pick(queues: &mut impl Rank, samples: Samples, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    samples.take(queues, view, rng);
+    let found = queues.first(rng)?;
+    Some(Pick { member: found.member, idle: found.queue == 0 })
+}
+
+/// As one by one, but a member is found and counted up in one go.
+#[inline(always)]
+fn pick_run(
+    queues: &mut impl Rank,
+    samples: Samples,
+    picks: &mut [Option<Pick>],
+    view: &mut View,
+    rng: &mut Rng,
+) {
+    for pick in picks {
+        samples.take(queues, view, rng);
+        let Some(found) = queues.first(rng) else {
+            *pick = None;
+            continue;
+        };
+        queues.take(&found);
+        view.sent(found.member);
+        *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
 }
 
 impl Policy for Lsq {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if self.samples > 0 {
-            self.sample(view, rng);
+        match &mut self.queues {
+            Ranking::Queue(ranks) => pick(ranks, self.samples, view, rng),
+            Ranking::Delay(ranks) => pick(ranks, self.samples, view, rng),
         }
-        let member = self.queues.first(rng)?;
-        Some(Pick { member, idle: self.queues.queue(member) == 0 })
     }
 
-    /// As one by one, but a member is found and counted up in one go where nothing is sampled in between.
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -62,19 +95,17 @@ impl Policy for Lsq {
         view: &mut View,
         rng: &mut Rng,
     ) {
-        for (task, pick) in tasks.iter().zip(picks) {
-            if let (Ranking::Queue(ranks), 0) = (&mut self.queues, self.samples) {
-                let idle = ranks.least() == 0;
-                *pick = ranks.take_shortest(rng).map(|member| Pick { member, idle });
-                pick.iter().for_each(|pick| view.sent(pick.member));
-                continue;
+        let mut local = rng.clone(); // stays in registers over the run
+        let count = tasks.len().min(picks.len());
+        let (samples, picks) = (self.samples, &mut picks[..count]);
+        match &mut self.queues {
+            Ranking::Queue(ranks) if samples.count == 0 => {
+                pick_run(ranks, Samples { count: 0, ..samples }, picks, view, &mut local);
             }
-            *pick = self.pick(task, view, rng);
-            if let Some(pick) = pick {
-                view.sent(pick.member);
-                self.queues.add(pick.member);
-            }
+            Ranking::Queue(ranks) => pick_run(ranks, samples, picks, view, &mut local),
+            Ranking::Delay(ranks) => pick_run(ranks, samples, picks, view, &mut local),
         }
+        *rng = local;
     }
 
     #[inline]

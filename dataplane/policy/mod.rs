@@ -29,7 +29,7 @@ pub use lsq::Lsq;
 pub use ppot::Ppot;
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
-pub use ranks::{Ranking, Ranks, SpeedRanks};
+pub use ranks::{Found, Rank, Ranking, Ranks, SpeedRanks};
 pub use round_robin::RoundRobin;
 pub use shortest::{Notified, Otherwise, Shortest, ShortestOf};
 pub use waterfill::WaterFill;

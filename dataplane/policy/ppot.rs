@@ -2,6 +2,7 @@
 //! coincide, and the shorter queue of the two, or the one that would be done first (`ppot-ll`).
 
 use super::alias::Alias;
+use super::shortest::note_outstanding;
 use super::{Core, Pick, Policy, Rng, Task, select};
 use crate::state::{Report, View};
 
@@ -40,7 +41,7 @@ impl Policy for Ppot {
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        view.set_load_keeping_in_flight(report.member, report.load);
+        note_outstanding(report, view);
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {

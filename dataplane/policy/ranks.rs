@@ -4,273 +4,453 @@
 //! One array holds the members sorted by queue; the members of one length are a stretch of it. One task
 //! more or less swaps a member with the last or first of its stretch and moves the border by one, and a
 //! uniform choice among the shortest is one random number and one load. A jump by k tasks moves k borders.
+//!
+//! Where speeds count, the members of each speed have such an order of their own, and the speeds are compared
+//! by their best members; that is done again only when a best one changes.
 
 use rand::Rng as _;
 
-use super::{Rng, below};
+use super::{Rng, below, select};
 use crate::state::{Member, View};
 
-/// Queues from this length on count as this long: nobody ranks members by what lies beyond.
-const LONGEST: usize = 1023;
+/// Lengths told apart: from the last on all count as the same, nobody ranks members by what lies beyond.
+const LENGTHS: usize = 1024;
+const LONGEST: usize = LENGTHS - 1;
 const NOWHERE: u16 = u16::MAX;
 
-/// See the module's text.
+/// What is known of a member, and who stands at the place of the same number: one array, one check of its
+/// bounds for all that is read at a place.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    /// The member's queue, whether it is ranked or not.
+    queue: u32,
+    /// Where the member stands.
+    place: u16,
+    /// Who stands here.
+    holder: u16,
+}
+
+impl Cell {
+    #[inline]
+    fn length(self) -> usize {
+        (self.queue as usize).min(LONGEST)
+    }
+}
+
+/// The members, and their order: that of one speed after that of another.
+#[derive(Clone, Debug, Default)]
+struct Cells(Vec<Cell>);
+
+impl Cells {
+    /// Who stands at a place.
+    #[inline(always)]
+    fn at(&self, place: usize, class: u8) -> Found {
+        let member = Member(self.0[place].holder);
+        Found { member, queue: self.queue(member), place: place as u16, class }
+    }
+
+    fn resize(&mut self, members: usize) {
+        self.0.resize(members, Cell { queue: 0, place: NOWHERE, holder: 0 });
+        self.0.iter_mut().for_each(|cell| cell.place = NOWHERE);
+    }
+
+    #[inline]
+    fn queue(&self, member: Member) -> u32 {
+        self.0[member.index()].queue
+    }
+
+    /// Puts `member`, whose place is known, at another, and who stands there at its own.
+    #[inline(always)]
+    fn exchange(&mut self, member: Member, from: u16, to: u16) {
+        let other = std::mem::replace(&mut self.0[usize::from(to)].holder, member.0);
+        self.0[usize::from(from)].holder = other;
+        self.0[usize::from(other)].place = from;
+        self.0[member.index()].place = to;
+    }
+}
+
+/// A member that comes first.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The member.
+    pub member: Member,
+    /// Its queue.
+    pub queue: u32,
+    place: u16,
+    /// Its speed's class.
+    class: u8,
+}
+
+/// An order of members by which tasks go to the first.
+pub trait Rank {
+    /// One of those that come first, each as likely.
+    fn first(&self, rng: &mut Rng) -> Option<Found>;
+
+    /// Who was found just now gets a task.
+    fn take(&mut self, found: &Found);
+
+    /// A member got a task.
+    fn add(&mut self, member: Member);
+
+    /// A member's queue is known to be this long.
+    fn set(&mut self, member: Member, queue: u32);
+}
+
+/// The stretches of one order.
+#[derive(Clone, Debug)]
+struct Stretches {
+    /// For each length, the place behind its stretch.
+    ends: Box<[u16; LENGTHS]>,
+    /// Where the order starts.
+    start: u16,
+    /// Length of the shortest queue; [`LONGEST`] when there is none.
+    least: u16,
+}
+
+impl Default for Stretches {
+    fn default() -> Self {
+        Self { ends: Box::new([0; LENGTHS]), start: 0, least: LONGEST as u16 }
+    }
+}
+
+impl Stretches {
+    /// Ranks `ranked` from the place `start` on; returns the place behind them.
+    fn rank(
+        &mut self,
+        cells: &mut Cells,
+        start: u16,
+        ranked: impl Iterator<Item = Member> + Clone,
+    ) -> u16 {
+        self.start = start;
+        self.ends.fill(0);
+        for member in ranked.clone() {
+            self.ends[cells.0[member.index()].length()] += 1;
+        }
+        let mut place = start;
+        for end in self.ends.iter_mut() {
+            // Where the stretch starts; each member placed moves it on, at last to the end.
+            let members = std::mem::replace(end, place);
+            place += members;
+        }
+        for member in ranked {
+            let end = &mut self.ends[cells.0[member.index()].length()];
+            cells.0[usize::from(*end)].holder = member.0;
+            cells.0[member.index()].place = *end;
+            *end += 1;
+        }
+        self.least = 0;
+        self.raise_least();
+        place
+    }
+
+    /// How many members have the shortest queue.
+    #[inline]
+    fn ties(&self) -> usize {
+        usize::from(self.ends[usize::from(self.least) % LENGTHS] - self.start)
+    }
+
+    /// Who was found just now gets a task. True when the shortest queue is another length now.
+    #[inline(always)]
+    fn take(&mut self, cells: &mut Cells, found: &Found) -> bool {
+        if usize::from(self.least) >= LONGEST {
+            return self.add(cells, found.member);
+        }
+        cells.0[found.member.index()].queue = found.queue + 1;
+        self.up(cells, found.member, found.place, self.least.into())
+    }
+
+    /// A member's queue grows by one task. True when the shortest queue is another length now.
+    #[inline]
+    fn add(&mut self, cells: &mut Cells, member: Member) -> bool {
+        let cell = &mut cells.0[member.index()];
+        let length = cell.queue as usize;
+        cell.queue = cell.queue.saturating_add(1);
+        let place = cell.place;
+        length < LONGEST && place != NOWHERE && self.up(cells, member, place, length)
+    }
+
+    /// From `length` to the next: to the last place of its stretch, whose border then passes it. True when
+    /// the shortest queue is another length now.
+    #[inline(always)]
+    fn up(&mut self, cells: &mut Cells, member: Member, place: u16, length: usize) -> bool {
+        let end = &mut self.ends[length % LENGTHS];
+        *end -= 1;
+        let end = *end;
+        cells.exchange(member, place, end);
+        end == self.start && self.raise_least()
+    }
+
+    /// A member's queue is this long. True when the shortest queue is another length now.
+    #[inline(always)]
+    fn set(&mut self, cells: &mut Cells, member: Member, queue: u32) -> bool {
+        let cell = &mut cells.0[member.index()];
+        if cell.queue == queue {
+            return false;
+        }
+        let from = cell.length();
+        cell.queue = queue;
+        let (to, place) = (cell.length(), cell.place);
+        if from == to || place == NOWHERE {
+            return false;
+        }
+        if to + 1 != from {
+            return self.jump(cells, member, from, to);
+        }
+        self.down(cells, member, place, to);
+        let lower = to < usize::from(self.least);
+        self.least = self.least.min(to as u16);
+        lower
+    }
+
+    /// By some lengths at once.
+    #[inline(never)]
+    fn jump(&mut self, cells: &mut Cells, member: Member, from: usize, to: usize) -> bool {
+        let before = self.least;
+        for length in from..to {
+            self.up(cells, member, cells.0[member.index()].place, length);
+        }
+        for length in (to..from).rev() {
+            self.down(cells, member, cells.0[member.index()].place, length);
+        }
+        self.least = before.min(to as u16);
+        self.raise_least();
+        self.least != before
+    }
+
+    /// From the next length to `length`: to the first place of its stretch, whose border then passes it.
+    #[inline(always)]
+    fn down(&mut self, cells: &mut Cells, member: Member, place: u16, length: usize) {
+        let end = &mut self.ends[length % LENGTHS];
+        cells.exchange(member, place, *end);
+        *end += 1;
+    }
+
+    /// The shortest queue's length may be out of date, and too low. True when it was.
+    fn raise_least(&mut self) -> bool {
+        let before = self.least;
+        while usize::from(self.least) < LONGEST && self.ends[usize::from(self.least)] == self.start
+        {
+            self.least += 1;
+        }
+        self.least != before
+    }
+}
+
+/// Members ranked by queue. See the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
-    /// The ranked members, shortest queue first.
-    order: Vec<u16>,
-    /// Where each member stands in `order`.
-    places: Vec<u16>,
-    /// Every member's queue, ranked or not.
-    queues: Vec<u32>,
-    /// For each length, how many ranked members have at most that: the end of its stretch.
-    ends: Vec<u16>,
-    /// Length of the shortest ranked queue.
-    least: usize,
+    cells: Cells,
+    order: Stretches,
+    ranked: usize,
 }
 
 impl Ranks {
     /// Ranks `ranked`, who are some of `members`; queues known before stay.
     pub fn rank(&mut self, members: usize, ranked: impl Iterator<Item = Member> + Clone) {
-        self.queues.resize(members, 0);
-        self.places.clear();
-        self.places.resize(members, NOWHERE);
-        self.ends.clear();
-        self.ends.resize(LONGEST + 1, 0);
-        for member in ranked.clone() {
-            let length = self.length(member);
-            self.ends[length] += 1;
-        }
-        let mut sum = 0;
-        for end in &mut self.ends {
-            sum += *end;
-            *end = sum;
-        }
-        self.order.clear();
-        self.order.resize(usize::from(sum), 0);
-        // Counting sort from the back of each stretch; then `ends` are starts, and are moved back.
-        let mut starts = self.ends.clone();
-        for member in ranked {
-            let start = &mut starts[self.length(member)];
-            *start -= 1;
-            self.order[usize::from(*start)] = member.0;
-            self.places[member.index()] = *start;
-        }
-        self.least = 0;
-        self.raise_least();
-    }
-
-    #[inline]
-    fn length(&self, member: Member) -> usize {
-        (self.queues[member.index()] as usize).min(LONGEST)
+        self.cells.resize(members);
+        self.ranked = self.order.rank(&mut self.cells, 0, ranked).into();
     }
 
     /// The queue of a member.
     #[inline]
     #[must_use]
     pub fn queue(&self, member: Member) -> u32 {
-        self.queues[member.index()]
+        self.cells.queue(member)
     }
 
     /// Members that are ranked.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.ranked
     }
 
     /// Nobody is ranked.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.ranked == 0
     }
 
     /// Length of the shortest ranked queue.
     #[inline]
     #[must_use]
     pub fn least(&self) -> usize {
-        self.least
+        self.order.least.into()
+    }
+}
+
+impl Rank for Ranks {
+    #[inline(always)]
+    fn first(&self, rng: &mut Rng) -> Option<Found> {
+        let ties = self.order.ties();
+        (ties > 0).then(|| self.cells.at(below(ties, rng.next_u64() as u32), 0))
     }
 
-    /// How many members have it.
-    #[inline]
-    #[must_use]
-    pub fn ties(&self) -> usize {
-        self.ends.get(self.least).copied().map_or(0, usize::from)
+    #[inline(always)]
+    fn take(&mut self, found: &Found) {
+        self.order.take(&mut self.cells, found);
     }
 
-    /// One of the members with the shortest queue, each as likely.
-    #[inline]
-    pub fn shortest(&self, rng: &mut Rng) -> Option<Member> {
-        let place = below(self.ties(), rng.next_u64() as u32);
-        self.order.get(place).map(|&member| Member(member))
+    #[inline(always)]
+    fn add(&mut self, member: Member) {
+        self.order.add(&mut self.cells, member);
     }
 
-    /// As [`Ranks::shortest`], and the member gets a task.
-    #[inline]
-    pub fn take_shortest(&mut self, rng: &mut Rng) -> Option<Member> {
-        let place = below(self.ties(), rng.next_u64() as u32);
-        let &member = self.order.get(place)?;
-        self.queues[usize::from(member)] += 1;
-        if self.least < LONGEST {
-            // From its place to the last of the stretch, whose border then passes it.
-            let end = &mut self.ends[self.least];
-            *end -= 1;
-            let last = *end;
-            let other = std::mem::replace(&mut self.order[usize::from(last)], member);
-            self.order[place] = other;
-            self.places[usize::from(other)] = place as u16;
-            self.places[usize::from(member)] = last;
-            self.raise_least();
-        }
-        Some(Member(member))
-    }
-
-    /// A member got a task.
-    #[inline]
-    pub fn add(&mut self, member: Member) {
-        let length = self.length(member);
-        let queue = &mut self.queues[member.index()];
-        *queue = queue.saturating_add(1);
-        if self.places[member.index()] != NOWHERE && length < LONGEST {
-            self.up(member, length);
-            self.raise_least();
-        }
-    }
-
-    /// A member's queue is known to be this long.
-    #[inline]
-    pub fn set(&mut self, member: Member, queue: u32) {
-        let from = self.length(member);
-        self.queues[member.index()] = queue;
-        if self.places[member.index()] == NOWHERE {
-            return;
-        }
-        let to = self.length(member);
-        if to > from {
-            (from..to).for_each(|length| self.up(member, length));
-            self.raise_least();
-        } else {
-            (to..from).rev().for_each(|length| self.down(member, length));
-            self.least = self.least.min(to);
-        }
-    }
-
-    /// From `length` to the next: last of its stretch, whose border then passes it.
-    #[inline]
-    fn up(&mut self, member: Member, length: usize) {
-        self.ends[length] -= 1;
-        self.swap(member, self.ends[length]);
-    }
-
-    /// From `length + 1` to `length`: first of its stretch, whose border then passes it.
-    #[inline]
-    fn down(&mut self, member: Member, length: usize) {
-        self.swap(member, self.ends[length]);
-        self.ends[length] += 1;
-    }
-
-    #[inline]
-    fn swap(&mut self, member: Member, place: u16) {
-        let own = self.places[member.index()];
-        let other = self.order[usize::from(place)];
-        self.order[usize::from(own)] = other;
-        self.places[usize::from(other)] = own;
-        self.order[usize::from(place)] = member.0;
-        self.places[member.index()] = place;
-    }
-
-    #[inline]
-    fn raise_least(&mut self) {
-        while self.least < LONGEST && self.ends[self.least] == 0 {
-            self.least += 1;
-        }
+    #[inline(always)]
+    fn set(&mut self, member: Member, queue: u32) {
+        self.order.set(&mut self.cells, member, queue);
     }
 }
 
 /// Speeds told apart; members of more are put into steps between the slowest and the fastest.
 const CLASSES_MAX: usize = 32;
 
-/// Members ranked by (queue + 1) / speed: a ranking for each speed, and the best of their bests.
+/// The members of one speed.
+#[derive(Clone, Debug)]
+struct Class {
+    speed: f64,
+    order: Stretches,
+    /// When one more task would be done by the best member; infinite when there is none.
+    soonest: f64,
+}
+
+impl Class {
+    #[inline]
+    fn note_soonest(&mut self) {
+        self.soonest = match self.order.ties() {
+            0 => f64::INFINITY,
+            _ => f64::from(self.order.least + 1) / self.speed,
+        };
+    }
+}
+
+/// Members ranked by (queue + 1) / speed: an order for each speed, and which of them start with the best.
 #[derive(Clone, Debug, Default)]
 pub struct SpeedRanks {
-    /// Time that a task takes at this speed, and the members of it.
-    classes: Vec<(f64, Ranks)>,
+    cells: Cells,
+    classes: Vec<Class>,
     /// Class of each member.
     class: Vec<u8>,
-    queues: Vec<u32>,
+    soonest: f64,
+    /// A bit for each class that has a member that is done then.
+    first: u32,
 }
 
 impl SpeedRanks {
     /// Ranks `active` by the speeds `rate` gives; queues known before stay.
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
-        for (member, &class) in self.class.iter().enumerate() {
-            self.queues[member] = self.classes[usize::from(class)].1.queue(Member(member as u16));
-        }
-        self.queues.resize(members, 0);
+        self.cells.resize(members);
         let all = (0..members as u16).map(Member);
         let steps = steps(all.clone().map(&rate).collect());
         self.class = all.map(|member| nearest(&steps, rate(member))).collect();
         self.classes.clear();
-        for (class, &speed) in steps.iter().enumerate() {
-            let mut ranks = Ranks { queues: self.queues.clone(), ..Ranks::default() };
-            let of_class = |member: &Member| usize::from(self.class[member.index()]) == class;
-            ranks.rank(members, active.iter().copied().filter(of_class));
-            self.classes.push((1.0 / speed, ranks));
+        let mut start = 0;
+        for (number, &speed) in steps.iter().enumerate() {
+            let mut order = Stretches::default();
+            let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
+            let ranked = active.iter().copied().filter(of_class);
+            start = order.rank(&mut self.cells, start, ranked);
+            let mut class = Class { speed, order, soonest: f64::INFINITY };
+            class.note_soonest();
+            self.classes.push(class);
+        }
+        self.compare_all();
+    }
+
+    #[inline(always)]
+    fn class(&self, member: Member) -> usize {
+        self.class[member.index()].into()
+    }
+
+    /// Class and place of the member that comes so many places after the first of those that tie.
+    fn tied(&self, mut place: usize) -> Option<(usize, usize)> {
+        for (number, class) in self.classes.iter().enumerate() {
+            let ties = if self.first >> number & 1 == 1 { class.order.ties() } else { 0 };
+            if place < ties {
+                return Some((number, usize::from(class.order.start) + place));
+            }
+            place -= ties;
+        }
+        None
+    }
+
+    /// How many members tie.
+    fn ties(&self) -> usize {
+        let tied = self.classes.iter().enumerate();
+        let tied = tied.filter(|(number, _)| self.first >> number & 1 == 1);
+        tied.map(|(_, class)| class.order.ties()).sum()
+    }
+
+    /// The shortest queue of a class is another.
+    fn compare(&mut self, number: usize) {
+        let class = &mut self.classes[number];
+        class.note_soonest();
+        if class.soonest < self.soonest {
+            self.soonest = class.soonest;
+            self.first = 1 << number;
+        } else if class.soonest == self.soonest {
+            self.first |= 1 << number;
+        } else {
+            self.first &= !(1 << number);
+            if self.first == 0 {
+                self.compare_all();
+            }
         }
     }
 
-    #[inline]
-    fn ranks(&mut self, member: Member) -> &mut Ranks {
-        &mut self.classes[usize::from(self.class[member.index()])].1
+    fn compare_all(&mut self) {
+        let soonest = self.classes.iter().map(|class| class.soonest);
+        self.soonest = soonest.clone().fold(f64::INFINITY, f64::min);
+        let tied = soonest.enumerate().filter(|(_, own)| own.is_finite() && *own == self.soonest);
+        self.first = tied.fold(0, |bits, (number, _)| bits | 1 << number);
     }
+}
 
-    /// The queue of a member.
-    #[inline]
-    #[must_use]
-    pub fn queue(&self, member: Member) -> u32 {
-        self.classes[usize::from(self.class[member.index()])].1.queue(member)
-    }
-
-    /// One of the members that would have a task done first, each as likely.
-    #[inline]
-    pub fn soonest(&self, rng: &mut Rng) -> Option<Member> {
-        let mut best: Option<(f64, usize)> = None;
-        let mut ties = 0;
-        for (class, (time, ranks)) in self.classes.iter().enumerate() {
-            if ranks.is_empty() {
-                continue;
-            }
-            let key = (ranks.least() + 1) as f64 * time;
-            match best {
-                Some((least, _)) if key > least => {}
-                Some((least, _)) if key == least => {
-                    // One of the classes, in proportion to the members that tie.
-                    ties += ranks.ties();
-                    if below(ties, rng.next_u64() as u32) < ranks.ties() {
-                        best = Some((key, class));
-                    }
-                }
-                _ => {
-                    ties = ranks.ties();
-                    best = Some((key, class));
-                }
-            }
+impl Rank for SpeedRanks {
+    #[inline(always)]
+    fn first(&self, rng: &mut Rng) -> Option<Found> {
+        let bits = rng.next_u64() as u32;
+        if self.first == 0 {
+            return None;
         }
-        self.classes[best?.1].1.shortest(rng)
+        // Seldom more than two classes tie, and which it is cannot be predicted.
+        let (one, other) = (self.first.trailing_zeros(), self.first.ilog2());
+        if self.first != 1 << one | 1 << other {
+            let (class, place) = self.tied(below(self.ties(), bits))?;
+            return Some(self.cells.at(place, class as u8));
+        }
+        let (a, b) = (&self.classes[one as usize].order, &self.classes[other as usize].order);
+        let ties = a.ties();
+        let both = ties + if one == other { 0 } else { b.ties() };
+        let place = below(both, bits);
+        let second = place >= ties;
+        let from = select(second, usize::from(a.start), usize::from(b.start).wrapping_sub(ties));
+        Some(self.cells.at(from.wrapping_add(place), select(second, one, other) as u8))
     }
 
-    /// A member got a task.
-    #[inline]
-    pub fn add(&mut self, member: Member) {
-        self.ranks(member).add(member);
+    #[inline(always)]
+    fn take(&mut self, found: &Found) {
+        let number = usize::from(found.class);
+        if self.classes[number].order.take(&mut self.cells, found) {
+            self.compare(number);
+        }
     }
 
-    /// A member's queue is known to be this long.
-    #[inline]
-    pub fn set(&mut self, member: Member, queue: u32) {
-        self.ranks(member).set(member, queue);
+    #[inline(always)]
+    fn add(&mut self, member: Member) {
+        let number = self.class(member);
+        if self.classes[number].order.add(&mut self.cells, member) {
+            self.compare(number);
+        }
+    }
+
+    #[inline(always)]
+    fn set(&mut self, member: Member, queue: u32) {
+        let number = self.class(member);
+        if self.classes[number].order.set(&mut self.cells, member, queue) {
+            self.compare(number);
+        }
     }
 }
 
@@ -303,20 +483,10 @@ impl Ranking {
 
     /// One of the first members, each as likely.
     #[inline]
-    pub fn first(&self, rng: &mut Rng) -> Option<Member> {
+    pub fn first(&self, rng: &mut Rng) -> Option<Found> {
         match self {
-            Self::Queue(ranks) => ranks.shortest(rng),
-            Self::Delay(ranks) => ranks.soonest(rng),
-        }
-    }
-
-    /// The queue of a member.
-    #[inline]
-    #[must_use]
-    pub fn queue(&self, member: Member) -> u32 {
-        match self {
-            Self::Queue(ranks) => ranks.queue(member),
-            Self::Delay(ranks) => ranks.queue(member),
+            Self::Queue(ranks) => ranks.first(rng),
+            Self::Delay(ranks) => ranks.first(rng),
         }
     }
 
@@ -402,8 +572,10 @@ mod tests {
                         ranks.add(member);
                     }
                     _ => {
-                        if let Some(taken) = ranks.take_shortest(&mut rng) {
+                        if let Some(found) = ranks.first(&mut rng) {
+                            let taken = found.member;
                             prop_assert!(ranked[taken.index()]);
+                            ranks.take(&found);
                             queues[taken.index()] += 1;
                             prop_assert_eq!(ranks.queue(taken), queues[taken.index()]);
                         }
@@ -411,12 +583,66 @@ mod tests {
                 }
                 let scan = (0..MEMBERS.into()).filter(|&m| ranked[m]);
                 let least = scan.clone().map(|m| queues[m].min(LONGEST as u32)).min();
-                match ranks.shortest(&mut rng) {
+                match ranks.first(&mut rng).map(|found| found.member) {
                     None => prop_assert_eq!(least, None),
                     Some(shortest) => {
                         prop_assert!(ranked[shortest.index()]);
                         prop_assert_eq!(Some(queues[shortest.index()].min(1023)), least);
                         let ties = scan.filter(|&m| Some(queues[m].min(1023)) == least).count();
+                        prop_assert_eq!(ranks.order.ties(), ties);
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// As above, by speed, with few and with many speeds.
+        #[test]
+        fn behaves_as_a_scan_by_speed(
+            speeds in 1..=MEMBERS,
+            steps in proptest::collection::vec((0..4_u8, 0..MEMBERS, 0..60_u32), 0..200),
+        ) {
+            let mut rng = Rng::seed_from_u64(1);
+            let mut queues = [0_u32; MEMBERS as usize];
+            let mut active: Vec<Member> = (0..MEMBERS).map(Member).collect();
+            let rate = |member: Member| 1.0 + f64::from(member.0 % speeds);
+            let mut ranks = SpeedRanks::default();
+            ranks.rank(MEMBERS.into(), &active, rate);
+            for (step, member, queue) in steps {
+                let member = Member(member);
+                match step {
+                    0 => {
+                        queues[member.index()] = queue;
+                        ranks.set(member, queue);
+                    }
+                    1 => {
+                        match active.iter().position(|&other| other == member) {
+                            Some(place) => { active.remove(place); },
+                            None => active.push(member),
+                        }
+                        ranks.rank(MEMBERS.into(), &active, rate);
+                    }
+                    2 => {
+                        queues[member.index()] += 1;
+                        ranks.add(member);
+                    }
+                    _ => {
+                        if let Some(found) = ranks.first(&mut rng) {
+                            prop_assert_eq!(found.queue, queues[found.member.index()]);
+                            ranks.take(&found);
+                            queues[found.member.index()] += 1;
+                        }
+                    }
+                }
+                let time = |member: Member| f64::from(queues[member.index()] + 1) / rate(member);
+                let soonest = active.iter().map(|&m| time(m)).fold(f64::INFINITY, f64::min);
+                match ranks.first(&mut rng) {
+                    None => prop_assert!(active.is_empty()),
+                    Some(found) => {
+                        prop_assert!(active.contains(&found.member));
+                        prop_assert_eq!(time(found.member), soonest);
+                        let ties = active.iter().filter(|&&m| time(m) == soonest).count();
                         prop_assert_eq!(ranks.ties(), ties);
                     }
                 }
@@ -432,7 +658,7 @@ mod tests {
         (0..4).for_each(|member| ranks.add(Member(2 * member)));
         let mut counts = [0_u32; 8];
         for _ in 0..4000 {
-            counts[ranks.shortest(&mut rng).unwrap().index()] += 1;
+            counts[ranks.first(&mut rng).unwrap().member.index()] += 1;
         }
         // 1000 each with a deviation of 27; six of them allowed.
         for (member, count) in counts.into_iter().enumerate() {
@@ -448,12 +674,12 @@ mod tests {
         let rates = [1.0, 10.0, 1.0];
         ranks.rank(3, &active, |member| rates[member.index()]);
         for _ in 0..9 {
-            assert_eq!(ranks.soonest(&mut rng), Some(Member(1)));
+            assert_eq!(ranks.first(&mut rng).unwrap().member, Member(1));
             ranks.add(Member(1));
         }
         let mut counts = [0_u32; 3]; // all three tie now
         for _ in 0..3000 {
-            counts[ranks.soonest(&mut rng).unwrap().index()] += 1;
+            counts[ranks.first(&mut rng).unwrap().member.index()] += 1;
         }
         assert!(counts.iter().all(|count| count.abs_diff(1000) < 160), "{counts:?}");
     }

@@ -6,8 +6,8 @@
 
 use rand::Rng as _;
 
-use super::ranks::Ranking;
-use super::{Core, Pick, Policy, Rng, Task, below, sample_one};
+use super::ranks::{Found, Rank, Ranking};
+use super::{Core, Pick, Policy, Rng, Task, below, sample_one, sample_two};
 use crate::state::{Member, Report, View};
 
 /// Times that a ranking out of date, because another core sent or heard something, is put right in one
@@ -29,26 +29,59 @@ impl Shortest {
         Self { by_delay, ranks: Ranking::new(by_delay) }
     }
 
-    fn scan(&self, view: &View, rng: &mut Rng) -> Option<Member> {
+    fn scan(&self, view: &View, rng: &mut Rng) -> Option<Pick> {
         let key = |member: Member| match self.by_delay {
             true => f64::from(view.probe(member) + 1) / view.rate(member),
             false => f64::from(view.probe(member)),
         };
-        least(view.active(), key, rng)
+        least(view.active(), key, rng).map(|member| Pick { member, idle: view.probe(member) == 0 })
     }
+}
 
-    fn ranked(&mut self, view: &View, rng: &mut Rng) -> Option<Member> {
-        let mut member = self.ranks.first(rng)?;
-        for _ in 0..CORRECTIONS {
-            let queue = view.outstanding(member);
-            if queue == self.ranks.queue(member) {
-                break;
-            }
-            self.ranks.set(member, queue);
-            member = self.ranks.first(rng)?;
+/// The first member, its queue as the view has it.
+#[inline(always)]
+fn first(ranks: &mut impl Rank, view: &View, rng: &mut Rng) -> Option<Found> {
+    let mut corrections = CORRECTIONS;
+    loop {
+        let found = ranks.first(rng)?;
+        let queue = view.outstanding(found.member);
+        if queue == found.queue || corrections == 0 {
+            return Some(found);
         }
-        Some(member)
+        corrections -= 1;
+        correct(ranks, found.member, queue);
     }
+}
+
+/// Another core sent or heard something.
+#[cold]
+#[inline(never)]
+fn correct(ranks: &mut impl Rank, member: Member, queue: u32) {
+    ranks.set(member, queue);
+}
+
+/// As one by one, but a member is found and counted up in one go.
+#[inline(always)]
+fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
+    for pick in picks {
+        let Some(found) = first(ranks, view, rng) else {
+            *pick = None;
+            continue;
+        };
+        ranks.take(&found);
+        view.sent(found.member);
+        *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
+    }
+}
+
+/// Takes a report for a policy that decides on tasks outstanding, of which lost ones are written off so;
+/// returns how many are left at the member.
+#[inline(always)]
+pub(super) fn note_outstanding(report: &Report, view: &mut View) -> u32 {
+    let outstanding = view.outstanding(report.member);
+    let in_flight = outstanding.saturating_sub(report.load.0 >> 16);
+    view.set_load(report.member, report.load);
+    outstanding - view.settle(report.member, in_flight)
 }
 
 /// The member with the least key, uniformly among those that tie.
@@ -77,11 +110,38 @@ fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Opti
 impl Policy for Shortest {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let member = match view.sees_queues() {
-            true => self.scan(view, rng)?,
-            false => self.ranked(view, rng)?,
+        if view.sees_queues() {
+            return self.scan(view, rng);
+        }
+        let found = match &mut self.ranks {
+            Ranking::Queue(ranks) => first(ranks, view, rng)?,
+            Ranking::Delay(ranks) => first(ranks, view, rng)?,
         };
-        Some(Pick { member, idle: view.probe(member) == 0 })
+        Some(Pick { member: found.member, idle: found.queue == 0 })
+    }
+
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        let count = tasks.len().min(picks.len());
+        let picks = &mut picks[..count];
+        if view.sees_queues() {
+            for pick in picks {
+                *pick = self.scan(view, rng);
+                pick.iter().for_each(|pick| view.sent(pick.member));
+            }
+            return;
+        }
+        let mut local = rng.clone(); // stays in registers over the run
+        match &mut self.ranks {
+            Ranking::Queue(ranks) => pick_run(ranks, picks, view, &mut local),
+            Ranking::Delay(ranks) => pick_run(ranks, picks, view, &mut local),
+        }
+        *rng = local;
     }
 
     #[inline]
@@ -91,9 +151,7 @@ impl Policy for Shortest {
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        // Lost tasks leave the count only so.
-        view.set_load_keeping_in_flight(report.member, report.load);
-        self.ranks.set(report.member, view.outstanding(report.member));
+        self.ranks.set(report.member, note_outstanding(report, view));
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {
@@ -107,16 +165,23 @@ impl Policy for Shortest {
 /// Most members that a policy samples at once.
 pub(super) const SAMPLES_MAX: usize = 16;
 
-/// Distinct uniform members, up to `count` of them, each given to `each`.
+/// Distinct uniform members, up to `count` of them, each given to `each`; returns how many there were.
 #[inline]
 pub(super) fn sample_distinct(
     count: usize,
     view: &View,
     rng: &mut Rng,
     mut each: impl FnMut(Member),
-) {
+) -> usize {
     let active = view.active();
     let count = count.min(active.len()).min(SAMPLES_MAX);
+    if count == 2
+        && let Some((first, second)) = sample_two(view, rng)
+    {
+        each(first);
+        each(second);
+        return 2;
+    }
     let mut chosen = [0; SAMPLES_MAX];
     for number in 0..count {
         // Among the places not chosen yet: count past the chosen ones, which are kept in order.
@@ -130,6 +195,7 @@ pub(super) fn sample_distinct(
         chosen[at] = place;
         each(active[place]);
     }
+    count
 }
 
 /// The shortest of a few random members' queues (the power of d choices), each probed for it.
@@ -150,22 +216,20 @@ impl Policy for ShortestOf {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         let mut best: Option<(u32, Member)> = None;
-        let mut probes = 0;
         // In random order, so that the first of those that tie is any of them.
-        sample_distinct(self.count, view, rng, |member| {
+        let probed = sample_distinct(self.count, view, rng, |member| {
             let queue = view.probe(member);
-            probes += 1;
             if best.is_none_or(|(least, _)| queue < least) {
                 best = Some((queue, member));
             }
         });
-        view.picks.messages += probes;
+        view.picks.messages += probed as u64;
         best.map(|(queue, member)| Pick { member, idle: queue == 0 })
     }
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        view.set_load_keeping_in_flight(report.member, report.load);
+        note_outstanding(report, view);
     }
 }
 
@@ -250,12 +314,10 @@ impl Policy for Notified {
         }
         self.next_ns = now_ns + self.period_ns;
         let mut least = u32::MAX - 1;
-        let mut probes = 0;
-        sample_distinct(2, view, rng, |member| {
+        let probed = sample_distinct(2, view, rng, |member| {
             least = least.min(view.probe(member));
-            probes += 1;
         });
-        view.picks.messages += probes;
+        view.picks.messages += probed as u64;
         self.below = least + 1;
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::state::Load;
+use proptest::prelude::*;
 
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
@@ -204,6 +205,89 @@ fn faster_members_get_more() {
         let counts = histogram(&picks(&mut dispatcher, 1000), 2);
         let least = if policy == "ppot" { 450 } else { 820 };
         assert!(counts[1] > least, "{policy} {counts:?}");
+    }
+}
+
+proptest! {
+    /// Whatever happened before, a task goes to a member that a scan of all could have chosen.
+    #[test]
+    fn the_first_of_an_order_is_the_first_of_a_scan(
+        policy in 0..4_usize,
+        speeds in 1..13_usize,
+        steps in proptest::collection::vec((0..6_u8, 0..12_u16, 0..40_u16), 1..200),
+    ) {
+        let (policy, by_speed, by_reports) = [
+            ("jsq", false, false),
+            ("sed", true, false),
+            ("lsq-update", false, true),
+            ("hlsq-update", true, true),
+        ][policy];
+        let rates = |turn: usize| -> Vec<f64> {
+            (0..12).map(|member| 1.0 + ((member + turn) % speeds) as f64).collect()
+        };
+        let mut dispatcher = dispatcher(policy, 12);
+        dispatcher.set_rates(&rates(0));
+        let mut told = [0_u32; 12];
+        for (step, member, queue) in steps {
+            let to_member = Member(member);
+            match step {
+                0 => dispatcher.set_active(to_member, queue % 2 == 0),
+                1 => dispatcher.set_rates(&rates(queue.into())),
+                2 | 3 => {
+                    reply(&mut dispatcher, member, queue);
+                    told[to_member.index()] = queue.into();
+                }
+                _ => {
+                    let view = dispatcher.view();
+                    let key = |&member: &Member| {
+                        let known = told[member.index()];
+                        let queue = if by_reports { known } else { view.outstanding(member) };
+                        f64::from(queue + 1) / if by_speed { view.rate(member) } else { 1.0 }
+                    };
+                    let least = view.active().iter().map(key).fold(f64::INFINITY, f64::min);
+                    let first: Vec<_> =
+                        view.active().iter().filter(|m| key(m) == least).copied().collect();
+                    match picks(&mut dispatcher, 1)[0] {
+                        None => prop_assert!(first.is_empty()),
+                        Some(Pick { member, .. }) => {
+                            prop_assert!(first.contains(&member), "{} {}", policy, member.0);
+                            told[member.index()] += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Pearson's statistic of counts that should be equal.
+fn chi_square(counts: &[usize]) -> f64 {
+    let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
+    counts.iter().map(|&count| (count as f64 - mean).powi(2) / mean).sum()
+}
+
+#[test]
+fn members_that_tie_are_alike() {
+    // Of 24 members, 16 tie: with 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the
+    // seed is fixed. Where speeds count, half of those that tie are twice as fast and have one task more.
+    for (policy, fast) in
+        [("jsq", 1.0), ("lsq-update", 1.0), ("jbsq(3)", 1.0), ("sed", 2.0), ("hlsq-update", 2.0)]
+    {
+        let mut counts = [0; 24];
+        for seed in 0..8000 {
+            let view = View::heap(24, 1).remove(0);
+            let mut dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, seed);
+            let rate = |member| if member % 2 == 0 { 1.0 } else { fast };
+            dispatcher.set_rates(&(0..24).map(rate).collect::<Vec<_>>());
+            for member in 0..24 {
+                let fast = fast > 1.0 && member % 2 == 1;
+                let sent = u16::from(fast) + if member < 16 { 0 } else { 2 };
+                (0..sent).for_each(|_| dispatcher.follow(Member(member)));
+            }
+            counts[pick(&mut dispatcher).member.index()] += 1;
+        }
+        assert_eq!(counts[16..], [0; 8], "{policy}");
+        assert!(chi_square(&counts[..16]) < 44.3, "{policy} {counts:?}");
     }
 }
 

@@ -1,0 +1,34 @@
+//! The command that says what decisions cost.
+
+use std::process::{Command, Stdio};
+
+fn valgrind_is_here() -> bool {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    valgrind.status().is_ok_and(|status| status.success())
+}
+
+/// Instructions are what valgrind counted, or null; never a guess.
+#[test]
+fn instructions_are_counted_or_null() {
+    let output = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"))
+        .args(["bench-policy", "--members", "32,256", "--policies", "round-robin,twf"])
+        .args(["--millis", "1", "--format", "json"])
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let counts: Vec<Option<f64>> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
+        .map(|row| row["instructions_per_decision"].as_f64())
+        .collect();
+    assert_eq!(counts.len(), 4);
+    if !valgrind_is_here() {
+        assert_eq!(counts, [None; 4]);
+        return;
+    }
+    let counts: Vec<f64> = counts.into_iter().map(|count| count.expect("a count")).collect();
+    // One costs the same whatever the number of members, the other looks at all of them.
+    assert!(counts[0] > 10.0 && (counts[2] / counts[0] - 1.0).abs() < 0.1, "{counts:?}");
+    assert!(counts[3] > 4.0 * counts[1], "{counts:?}");
+}
