@@ -3,8 +3,14 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// In the order in which the header shall have them.
-const SOURCES: [&str; 5] =
-    ["src/code.rs", "src/types.rs", "src/handle.rs", "src/create.rs", "src/calls.rs"];
+const SOURCES: [&str; 6] = [
+    "src/code.rs",
+    "src/types.rs",
+    "src/handle.rs",
+    "src/create.rs",
+    "src/calls.rs",
+    "src/worker.rs",
+];
 /// Its enum is C's as well; its functions are not.
 const REASONS: &str = "../dataplane/reason.rs";
 

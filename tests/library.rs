@@ -202,7 +202,8 @@ impl Home {
 
     fn application_in_rust(&self) -> Trace {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(SOURCE).args(["build", "--locked", "--example", "scheduler"]);
+        cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
+        cargo.args(["--example", "scheduler"]);
         run(cargo.arg("--target-dir").arg(target()));
         let program = target().join("debug/examples/scheduler");
         run(Command::new(program).arg(self.config("rust")).arg("1"));

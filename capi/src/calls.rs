@@ -94,7 +94,7 @@ unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet]
 }
 
 #[inline(always)]
-fn check<T>(pointer: *const T) -> Result<(), i32> {
+pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
     if pointer.is_null() {
         return Err(WEDJAT_ERROR_NULL);
     }

@@ -19,7 +19,7 @@ pub const WEDJAT_NO_WORKER: u16 = 0x7FFF;
 
 /// A pointer is null that must not be.
 pub const WEDJAT_ERROR_NULL: i32 = -1;
-/// No scheduler lies there, or it has been freed.
+/// No scheduler, or worker, lies there, or it has been freed.
 pub const WEDJAT_ERROR_HANDLE: i32 = -2;
 /// The context is not one of this scheduler's, or wedjat_context() has not given it out.
 pub const WEDJAT_ERROR_CONTEXT: i32 = -3;
@@ -46,6 +46,28 @@ pub const WEDJAT_ERROR_VERDICT: i32 = -13;
 /// A defect of the library; the context takes no more calls.
 pub const WEDJAT_ERROR_DEFECT: i32 = -14;
 
+/// No agent has let the worker in; the detail says why.
+pub const WEDJAT_ERROR_ATTACH: i32 = -15;
+/// The agent has ended in order: no more tasks.
+pub const WEDJAT_ERROR_STOPPED: i32 = -16;
+/// The agent has given this worker up: no more tasks.
+pub const WEDJAT_ERROR_SHUT_OUT: i32 = -17;
+/// The agent's process has died: no more tasks.
+pub const WEDJAT_ERROR_AGENT_DIED: i32 = -18;
+/// The worker has no task in hand.
+pub const WEDJAT_ERROR_NO_TASK: i32 = -19;
+/// The answer is longer than the task's reply_max.
+pub const WEDJAT_ERROR_TOO_LONG: i32 = -20;
+/// What the agent gave makes no sense: no more tasks.
+pub const WEDJAT_ERROR_REGION: i32 = -21;
+
+/// Go on.
+pub const WEDJAT_WISH_NOTHING: i32 = 0;
+/// Another task waits behind this one.
+pub const WEDJAT_WISH_TASK_WAITS: i32 = 1;
+/// The agent wants to end, and waits for this task.
+pub const WEDJAT_WISH_STOP: i32 = 2;
+
 const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);
 const _: () = assert!(WEDJAT_HELD_MAX as usize == wedjat::embed::HELD_MAX);
 const _: () = assert!(WEDJAT_QUESTION_SIZE as usize == wedjat::wire::arp::FRAME_LEN);
@@ -65,7 +87,7 @@ fn message(code: i32) -> &'static CStr {
     match code {
         0.. => c"no error",
         WEDJAT_ERROR_NULL => c"a pointer is null that must not be",
-        WEDJAT_ERROR_HANDLE => c"no scheduler lies there, or it has been freed",
+        WEDJAT_ERROR_HANDLE => c"no scheduler, or worker, lies there, or it has been freed",
         WEDJAT_ERROR_CONTEXT => c"the context is not one that this scheduler has given out",
         WEDJAT_ERROR_BUSY => c"the context is in use by another call: one thread at a time",
         WEDJAT_ERROR_BURST => c"more than WEDJAT_BURST packets: give them in several calls",
@@ -74,7 +96,7 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_ALIGNMENT => c"an array is not aligned as its type asks for",
         WEDJAT_ERROR_CONFIG => c"the configuration is refused: see the detail",
         WEDJAT_ERROR_OPTIONS => {
-            c"options.size is not sizeof(struct wedjat_options) of this library's header"
+            c"options.size is not the size that the structure has in this library's header"
         }
         WEDJAT_ERROR_CORE => {
             c"no such core in leaf.cores, or its context has been given out already"
@@ -86,6 +108,13 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_DEFECT => {
             c"a defect of the library: please report it; the context takes no more calls"
         }
+        WEDJAT_ERROR_ATTACH => c"no agent has let the worker in: see the detail",
+        WEDJAT_ERROR_STOPPED => c"the agent has ended in order: no more tasks",
+        WEDJAT_ERROR_SHUT_OUT => c"the agent has given this worker up: attach again, or end",
+        WEDJAT_ERROR_AGENT_DIED => c"the agent's process has died: attach again, or end",
+        WEDJAT_ERROR_NO_TASK => c"the worker has no task in hand",
+        WEDJAT_ERROR_TOO_LONG => c"the answer is longer than the task's reply_max",
+        WEDJAT_ERROR_REGION => c"what the agent gave makes no sense: is it of the same release?",
         _ => c"not a code of this library",
     }
 }
@@ -170,10 +199,10 @@ mod tests {
 
     #[test]
     fn every_code_has_a_message_of_its_own() {
-        let mut messages: Vec<_> = (WEDJAT_ERROR_DEFECT - 1..=0).map(message).collect();
+        let mut messages: Vec<_> = (WEDJAT_ERROR_REGION - 1..=0).map(message).collect();
         messages.sort_unstable();
         messages.dedup();
-        assert_eq!(messages.len(), 16);
+        assert_eq!(messages.len(), 23);
         assert_eq!(message(5), message(0));
     }
 }

@@ -57,7 +57,7 @@ pub unsafe extern "C" fn wedjat_create(
 }
 
 /// A library prints nothing, so a defect's text must not go to standard error; its code is what is left of it.
-fn hush() {
+pub(crate) fn hush() {
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
 }
@@ -97,7 +97,7 @@ unsafe fn create(
 }
 
 /// Writes a text for C, cut to fit.
-unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
+pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
     if to.is_null() || size == 0 {
         return;
     }

@@ -1,7 +1,8 @@
 //! The scheduler for programs in C: opaque handles, arrays of the caller's, errors as codes.
 //!
 //! Every function checks what it is given as far as that can be checked, and contains what goes wrong behind it: no panic
-//! crosses into C, and nothing is printed. Only [`create::wedjat_create`] and [`create::wedjat_free`] use the allocator.
+//! crosses into C, and nothing is printed. Only what begins and ends a
+//! scheduler or a worker uses the allocator.
 #![allow(unsafe_code, reason = "takes and gives pointers")]
 
 pub mod calls;
@@ -9,3 +10,4 @@ pub mod code;
 pub mod create;
 mod handle;
 pub mod types;
+pub mod worker;

@@ -89,27 +89,56 @@ pub struct Rewrite {
     pub reserved: u16,
 }
 
-impl Packet {
-    /// Null is as good as empty: the bytes of a packet without any.
-    #[inline(always)]
-    fn data_and_length(&self) -> (*mut u8, usize) {
-        (self.data, self.length as usize)
-    }
+/// What wedjat_worker_attach() takes.
+#[repr(C)]
+pub struct WorkerOptions {
+    /// sizeof(struct wedjat_worker_options)
+    pub size: usize,
+    /// The worker to be, by its global id; -1 for any that is free.
+    pub worker: i32,
+    /// The pool to serve; -1 for any.
+    pub pool: i32,
+    /// The CPU to pin the calling thread to; -1 for none.
+    pub cpu: i32,
+    /// Zero.
+    pub reserved: i32,
+    /// How long to wait for the agent to let the worker in.
+    pub patience_ns: u64,
+    /// How long wedjat_worker_recv() spins before it sleeps.
+    pub spin_ns: u64,
+}
+
+/// A task in the worker's hands, until it is answered, given up, or the next one is asked for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// What the client sent behind the task header.
+    pub payload: *const u8,
+    /// Its bytes.
+    pub length: u32,
+    /// Bytes that an answer may have.
+    pub reply_max: u32,
+    /// Application id; with `seq` the task's id.
+    pub app: u32,
+    /// Sequence number.
+    pub seq: u32,
+    /// Task type, 0 when unknown.
+    pub task_class: u16,
+    /// Zero.
+    pub reserved: u16,
 }
 
 impl Buf for Packet {
     #[inline(always)]
     fn bytes(&self) -> &[u8] {
-        let (data, length) = self.data_and_length();
         // SAFETY: the caller of the library vouches for data and length; calls.rs has refused null.
-        unsafe { std::slice::from_raw_parts(data, length) }
+        unsafe { std::slice::from_raw_parts(self.data, self.length as usize) }
     }
 
     #[inline(always)]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        let (data, length) = self.data_and_length();
         // SAFETY: as in `bytes`; nobody else touches the packets during the call.
-        unsafe { std::slice::from_raw_parts_mut(data, length) }
+        unsafe { std::slice::from_raw_parts_mut(self.data, self.length as usize) }
     }
 
     fn resize(&mut self, len: usize) -> bool {
@@ -193,6 +222,8 @@ mod tests {
         assert_eq!((size_of::<Packet>(), align_of::<Packet>()), (16, 8));
         assert_eq!((size_of::<Verdict>(), align_of::<Verdict>()), (12, 4));
         assert_eq!((size_of::<Rewrite>(), align_of::<Rewrite>()), (28, 4));
+        assert_eq!((size_of::<WorkerOptions>(), align_of::<WorkerOptions>()), (40, 8));
+        assert_eq!((size_of::<Task>(), offset_of!(Task, task_class)), (32, 24));
         assert_eq!((offset_of!(Packet, length), offset_of!(Packet, flags)), (8, 12));
         let verdict =
             (offset_of!(Verdict, port), offset_of!(Verdict, worker), offset_of!(Verdict, reason));

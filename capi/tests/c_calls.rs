@@ -1,47 +1,25 @@
 //! The C interface from C: a program compiled with the header and linked with the shared library, one case a test.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::os::unix::fs::symlink;
+mod built;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where cargo puts this profile's files: this test lies in `deps` there.
-fn profile() -> PathBuf {
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
-}
-
-/// The program, built once. A library built beside crates that use DPDK needs libdpdk, so it is built alone first.
+/// The program, built once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = PROGRAM.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(source).args(["build", "--locked", "--package", "wedjat-capi"]);
-        run(cargo.arg("--target-dir").arg(profile().parent().unwrap()));
         let folder = tempfile::tempdir().unwrap();
-        for name in ["libwedjat.so", "libwedjat.so.0"] {
-            symlink(profile().join("libwedjat_capi.so"), folder.path().join(name)).unwrap();
-        }
-        let program = folder.path().join("calls");
-        let mut cc = Command::new("cc");
-        cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
-        cc.arg(source.join("tests/c/calls.c")).arg("-I").arg(profile().join("include"));
-        cc.arg("-L").arg(folder.path()).arg("-lwedjat");
-        run(cc.arg(format!("-Wl,-rpath,{}", folder.path().display())));
+        let program = built::compile("tests/c/calls.c", folder.path());
         (folder, program)
     });
     path
 }
 
 fn case(name: &str) {
-    run(Command::new(program()).arg(name));
+    built::run(Command::new(program()).arg(name));
 }
 
 #[test]

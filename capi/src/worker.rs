@@ -1,0 +1,368 @@
+//! A worker core in C: attach to an agent by name, take tasks, answer them.
+
+use std::ffi::{CStr, c_char};
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64};
+use std::time::Duration;
+
+use wedjat::worker::{self, Gone, Wish};
+
+use crate::calls::check;
+use crate::code::*;
+use crate::create::{hush, tell};
+use crate::types::{Task, WorkerOptions};
+
+const LIVE: u64 = u64::from_le_bytes(*b"wedjat-W");
+const DETACHED: u64 = u64::from_le_bytes(*b"wedjat-D");
+
+/// Between two calls.
+const IDLE: u8 = 0;
+/// In a call, or about to be detached.
+const BUSY: u8 = 1;
+/// A call panicked: what it left behind is unknown.
+const BROKEN: u8 = 2;
+
+/// A worker core at its agent. Made by wedjat_worker_attach(), ended by wedjat_worker_detach(). Used by one thread at a
+/// time.
+///
+/// The few bytes of this head are never given back, so that calls with a worker that was detached find out.
+#[derive(Debug)]
+pub struct Worker {
+    magic: AtomicU64,
+    bad_calls: AtomicU64,
+    state: AtomicU8,
+    body: AtomicPtr<worker::Worker>,
+}
+
+/// The worker at `pointer`.
+fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
+    if pointer.is_null() {
+        return Err(WEDJAT_ERROR_NULL);
+    }
+    if !pointer.is_aligned() {
+        return Err(WEDJAT_ERROR_HANDLE);
+    }
+    // SAFETY: the caller vouches that wedjat_worker_attach() made it; heads stay, so a detached one may be read.
+    let worker = unsafe { &*pointer };
+    if worker.magic.load(Acquire) == LIVE { Ok(worker) } else { Err(WEDJAT_ERROR_HANDLE) }
+}
+
+/// A call for one worker: for the time of `call` it is this thread's alone.
+fn with_worker(
+    worker: *const Worker,
+    call: impl FnOnce(&mut worker::Worker) -> Result<i32, i32>,
+) -> i32 {
+    let worker = match live(worker) {
+        Ok(worker) => worker,
+        Err(code) => return code,
+    };
+    if let Err(state) = worker.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
+        return worker.refuse(if state == BUSY { WEDJAT_ERROR_BUSY } else { WEDJAT_ERROR_DEFECT });
+    }
+    let body = worker.body.load(Relaxed);
+    // SAFETY: a live head has its body; the state has made this call the only one that uses it.
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *body })));
+    let (state, result) = match outcome {
+        Ok(result) => (IDLE, result),
+        Err(panic) => {
+            forget(panic); // its destructor may panic, too
+            (BROKEN, Err(WEDJAT_ERROR_DEFECT))
+        }
+    };
+    worker.state.store(state, Release);
+    result.unwrap_or_else(|code| worker.refuse(code))
+}
+
+impl Worker {
+    fn leak(worker: worker::Worker) -> *mut Self {
+        Box::into_raw(Box::new(Self {
+            magic: AtomicU64::new(LIVE),
+            bad_calls: AtomicU64::new(0),
+            state: AtomicU8::new(IDLE),
+            body: AtomicPtr::new(Box::into_raw(Box::new(worker))),
+        }))
+    }
+
+    /// Counts a bad call; that there will be no more tasks is none.
+    fn refuse(&self, code: i32) -> i32 {
+        let ends = [WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED];
+        if !ends.contains(&code) {
+            self.bad_calls.fetch_add(1, Relaxed);
+        }
+        code
+    }
+}
+
+fn of_gone(gone: Gone) -> i32 {
+    match gone {
+        Gone::Stopped => WEDJAT_ERROR_STOPPED,
+        Gone::ShutOut => WEDJAT_ERROR_SHUT_OUT,
+        Gone::AgentDied => WEDJAT_ERROR_AGENT_DIED,
+        Gone::BadNotice => WEDJAT_ERROR_REGION,
+    }
+}
+
+/// Attaches to the agent called `name`, a text ended by a zero: the `name` of its configuration, or a path when it holds a
+/// slash. `options` may be null for what is usual: any worker of any pool, not pinned, 5 s of patience, 50 us of spinning.
+///
+/// Returns 0 and puts the worker into `*worker`; or a code, null, and into the `detail_size` bytes at `detail`, which may be
+/// null, a text that says what to mend. Waits for the agent to let the worker in. Takes all memory it will ever use.
+///
+/// Any thread. With a `cpu` the calling thread is pinned.
+///
+/// # Safety
+/// Pointers that are not null must lead to memory of the sizes given, or of their type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_attach(
+    name: *const c_char,
+    options: *const WorkerOptions,
+    worker: *mut *mut Worker,
+    detail: *mut c_char,
+    detail_size: usize,
+) -> i32 {
+    if worker.is_null() {
+        return WEDJAT_ERROR_NULL;
+    }
+    if !worker.is_aligned() || (!options.is_null() && !options.is_aligned()) {
+        return WEDJAT_ERROR_ALIGNMENT;
+    }
+    let make = || {
+        hush();
+        // SAFETY: the caller vouches for the memory.
+        unsafe { attach(name, options) }
+    };
+    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+        forget(panic); // its destructor may panic, too
+        Err((WEDJAT_ERROR_DEFECT, String::new()))
+    });
+    let (code, made, text) = match made {
+        Ok(made) => (0, Worker::leak(made), String::new()),
+        Err((code, text)) => (code, ptr::null_mut(), text),
+    };
+    // SAFETY: not null, aligned, and the caller vouches for the rest.
+    unsafe {
+        worker.write(made);
+        tell(&text, detail, detail_size);
+    }
+    code
+}
+
+unsafe fn attach(
+    name: *const c_char,
+    options: *const WorkerOptions,
+) -> Result<worker::Worker, (i32, String)> {
+    if name.is_null() {
+        return Err((WEDJAT_ERROR_NULL, String::new()));
+    }
+    let mut usual = worker::Options::default();
+    if !options.is_null() {
+        // SAFETY: `size` comes first in every version of the options.
+        if unsafe { (&raw const (*options).size).read() } != size_of::<WorkerOptions>() {
+            return Err((WEDJAT_ERROR_OPTIONS, String::new()));
+        }
+        // SAFETY: of the size of the type, as the caller says.
+        let options = unsafe { &*options };
+        usual.worker = u16::try_from(options.worker).ok();
+        usual.pool = u16::try_from(options.pool).ok();
+        usual.cpu = usize::try_from(options.cpu).ok();
+        usual.patience = Duration::from_nanos(options.patience_ns);
+        usual.spin = Duration::from_nanos(options.spin_ns);
+    }
+    // SAFETY: the caller vouches for the zero at its end.
+    let name = unsafe { CStr::from_ptr(name) };
+    let refuse = |text: String| (WEDJAT_ERROR_ATTACH, text);
+    let name = name.to_str().map_err(|error| refuse(format!("the agent's name: {error}")))?;
+    worker::Worker::attach(name, &usual).map_err(|error| refuse(error.to_string()))
+}
+
+/// Leaves the agent: a task in hand is completed without an answer. A second call for the same worker returns
+/// WEDJAT_ERROR_HANDLE.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
+    let worker = match live(worker) {
+        Ok(worker) => worker,
+        Err(code) => return code,
+    };
+    if worker.state.fetch_update(AcqRel, Acquire, |state| (state != BUSY).then_some(BUSY)).is_err()
+    {
+        return worker.refuse(WEDJAT_ERROR_BUSY);
+    }
+    if worker.magic.compare_exchange(LIVE, DETACHED, AcqRel, Acquire).is_err() {
+        return WEDJAT_ERROR_HANDLE;
+    }
+    let body = worker.body.swap(ptr::null_mut(), AcqRel);
+    // SAFETY: `leak` made it; the head is no longer live, so nobody gets at it any more.
+    let leave = || drop(unsafe { Box::from_raw(body) });
+    match catch_unwind(AssertUnwindSafe(leave)) {
+        Ok(()) => 0,
+        Err(panic) => {
+            forget(panic); // its destructor may panic, too
+            WEDJAT_ERROR_DEFECT
+        }
+    }
+}
+
+/// Takes the next task, if one is there: returns 1 and says in `*task` what it is; or 0; or a code. Never waits and makes
+/// no system call; ask wedjat_worker_check() now and then whether tasks may still come. A task in hand that was not
+/// answered is completed without an answer.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task) -> i32 {
+    with_worker(worker, |worker| {
+        check(task)?;
+        // SAFETY: not null and aligned; the caller vouches for the rest.
+        Ok(unsafe { hand_over(worker.poll(), task) })
+    })
+}
+
+/// As wedjat_worker_poll(), but waits for a task for at most `timeout_ns`: spinning first, then asleep. Returns 0 when the
+/// time is over, and a code once there will be no more tasks.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_recv(
+    worker: *mut Worker,
+    timeout_ns: u64,
+    task: *mut Task,
+) -> i32 {
+    with_worker(worker, |worker| {
+        check(task)?;
+        let received = worker.recv(Duration::from_nanos(timeout_ns)).map_err(of_gone)?;
+        // SAFETY: not null and aligned; the caller vouches for the rest.
+        Ok(unsafe { hand_over(received, task) })
+    })
+}
+
+/// C keeps no borrows: the task stays in the worker's hands, where the next call finds it.
+unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
+    let Some(task) = received else {
+        return 0;
+    };
+    let ids = task.ids();
+    let view = Task {
+        payload: task.payload().as_ptr(),
+        length: task.payload().len() as u32,
+        reply_max: task.reply_max() as u32,
+        app: ids.app,
+        seq: ids.seq,
+        task_class: ids.class,
+        reserved: 0,
+    };
+    // SAFETY: the caller has checked the pointer.
+    unsafe { to.write(view) };
+    forget(task);
+    1
+}
+
+/// Answers the task in hand with `length` bytes. Returns 0 or a code; an answer that is too long leaves the task in hand.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach(); `answer` has `length` bytes, and is null only when that is 0. It
+/// may be the task's own payload.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_reply(
+    worker: *mut Worker,
+    answer: *const u8,
+    length: usize,
+) -> i32 {
+    with_worker(worker, |worker| {
+        if answer.is_null() && length > 0 {
+            return Err(WEDJAT_ERROR_NULL);
+        }
+        let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
+        if length > task.reply_max() {
+            forget(task);
+            return Err(WEDJAT_ERROR_TOO_LONG);
+        }
+        task.reply_with(|_, reply| {
+            if length > 0 {
+                // SAFETY: the caller vouches for the answer, and it fits; it may lie in the same memory.
+                unsafe { ptr::copy(answer, reply.as_mut_ptr(), length) };
+            }
+            length
+        });
+        Ok(0)
+    })
+}
+
+/// Completes the task in hand without an answer: its client hears nothing. Returns 0 or a code.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
+    with_worker(worker, |worker| worker.resume().map(drop).ok_or(WEDJAT_ERROR_NO_TASK).map(|()| 0))
+}
+
+/// In the middle of a long task: what is wished of the worker, WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or
+/// WEDJAT_WISH_STOP; or a code. Never waits and makes no system call.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_yield_point(worker: *mut Worker) -> i32 {
+    with_worker(worker, |worker| {
+        let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
+        let wish = match task.yield_point() {
+            Wish::Nothing => WEDJAT_WISH_NOTHING,
+            Wish::TaskWaits => WEDJAT_WISH_TASK_WAITS,
+            Wish::Stop => WEDJAT_WISH_STOP,
+        };
+        forget(task);
+        Ok(wish)
+    })
+}
+
+/// Whether tasks may still come: 0, or the code that says why not.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_check(worker: *mut Worker) -> i32 {
+    with_worker(worker, |worker| worker.check().map_err(of_gone).map(|()| 0))
+}
+
+/// The worker's global id, or a code.
+///
+/// The thread that uses the worker.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_id(worker: *mut Worker) -> i32 {
+    with_worker(worker, |worker| Ok(i32::from(worker.id())))
+}
+
+/// How many calls for this worker were refused, 0 for none and for what is no worker.
+///
+/// Any thread.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_bad_calls(worker: *const Worker) -> u64 {
+    live(worker).map_or(0, |worker| worker.bad_calls.load(Relaxed))
+}

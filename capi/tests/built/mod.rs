@@ -1,0 +1,37 @@
+//! C programs that the tests run, compiled with the header and linked with the shared library as cargo builds them.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo puts this profile's files: tests lie in `deps` there.
+fn profile() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
+}
+
+pub fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+}
+
+/// Compiles `source`, a path in this package, into a program in `folder`. A library built beside crates that use DPDK
+/// needs libdpdk, so it is built alone first.
+pub fn compile(source: &str, folder: &Path) -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(package).args(["build", "--locked", "--package", "wedjat-capi"]);
+    run(cargo.arg("--target-dir").arg(profile().parent().unwrap()));
+    for name in ["libwedjat.so", "libwedjat.so.0"] {
+        if !folder.join(name).exists() {
+            symlink(profile().join("libwedjat_capi.so"), folder.join(name)).unwrap();
+        }
+    }
+    let program = folder.join(Path::new(source).file_stem().unwrap());
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&program);
+    cc.arg(package.join(source)).arg("-I").arg(profile().join("include"));
+    cc.arg("-L").arg(folder).arg("-lwedjat");
+    run(cc.arg(format!("-Wl,-rpath,{}", folder.display())));
+    program
+}

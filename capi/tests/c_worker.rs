@@ -1,0 +1,123 @@
+//! Workers in C at an agent that this test plays: tasks through shared memory, answers back, and wrong calls.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod built;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use wedjat::ring::{Channel, Outcome, Place, WorkerRegion};
+use wedjat::worker::TaskIds;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An agent with one worker, id 3, and a program that is it.
+struct Agent {
+    folder: tempfile::TempDir,
+    /// Keeps the agent's lock.
+    _region: WorkerRegion,
+    channel: Channel,
+    worker: Child,
+}
+
+impl Agent {
+    fn with(source: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = built::compile(source, folder.path());
+        let path = folder.path().join("agent");
+        let region = WorkerRegion::create(&path, &[Place { id: 3, pool: 7 }], 4, 64).unwrap();
+        let channel = region.channel(0);
+        let worker = Command::new(program).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut agent = Self { folder, _region: region, channel, worker };
+        agent.wait("the worker comes", |agent| {
+            let sender = agent.channel.sender_mut();
+            let claim = sender.claim();
+            if claim != 0 && claim != sender.granted() {
+                sender.revoke();
+                sender.grant(claim);
+            }
+            claim != 0
+        });
+        agent
+    }
+
+    fn wait(&mut self, what: &str, mut met: impl FnMut(&mut Self) -> bool) {
+        let start = Instant::now();
+        while !met(self) {
+            let runs = self.worker.try_wait().unwrap().is_none();
+            assert!(runs && start.elapsed() < PATIENCE, "waited in vain until {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn give(&mut self, tasks: u32) {
+        for seq in 0..tasks {
+            let payload = format!("task{seq}");
+            assert!(self.channel.give(TaskIds { app: 8, seq, class: 2 }, payload.as_bytes()));
+        }
+        self.channel.wake();
+    }
+
+    /// What became of the next `count` tasks.
+    fn collect(&mut self, count: u64) -> Vec<Option<Vec<u8>>> {
+        let mut answers = Vec::new();
+        self.wait("all tasks are completed", |agent| {
+            for number in agent.channel.collect().unwrap() {
+                answers.push(match agent.channel.outcome(number) {
+                    Outcome::Reply { len, .. } => {
+                        let mut answer = vec![0; len];
+                        agent.channel.reply(number, &mut answer);
+                        Some(answer)
+                    }
+                    Outcome::Unanswered => None,
+                    Outcome::Refused => panic!("task {number}"),
+                });
+            }
+            answers.len() as u64 == count
+        });
+        answers
+    }
+
+    /// Ends in order; so does the worker.
+    fn end(mut self) {
+        self.channel.stop();
+        self.channel.wake();
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.worker.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the worker does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "{status}");
+        drop(self.folder);
+    }
+}
+
+#[test]
+fn a_worker_answers_and_its_wrong_calls_harm_nothing() {
+    let mut agent = Agent::with("tests/c/worker.c");
+    agent.give(4);
+    let answers = agent.collect(4);
+    let expected = [Some(b"answer".to_vec()), None, None, Some(b"task3".to_vec())];
+    assert_eq!(answers, expected);
+    let mut line = String::new();
+    BufReader::new(agent.worker.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "waits\n");
+    agent.end();
+}
+
+#[test]
+fn the_example_answers_every_task() {
+    let mut agent = Agent::with("../examples/worker.c");
+    for _ in 0..50 {
+        agent.give(4);
+        let answers = agent.collect(4);
+        for (seq, answer) in answers.into_iter().enumerate() {
+            assert_eq!(answer, Some(format!("{seq}ksat").into_bytes()));
+        }
+    }
+    agent.end();
+}
