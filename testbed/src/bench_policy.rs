@@ -478,10 +478,9 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     let mut names = vec!["surroundings".to_owned()];
     names.extend(policies);
     if let Some(decisions) = arguments.decisions {
-        let all =
+        let mut all =
             arguments.members.iter().flat_map(|members| names.iter().map(move |n| (n, members)));
-        all.map(|(name, &members)| run(name, members, Work::Make(decisions)).map(drop))
-            .collect::<Result<(), _>>()?;
+        all.try_for_each(|(name, &members)| run(name, members, Work::Make(decisions)).map(drop))?;
         return Ok(Vec::new());
     }
     let mut costs = Vec::new();
