@@ -128,6 +128,7 @@ pub trait Policy {
 
 /// Every policy, so that a pool's is chosen when it starts and known within a burst.
 #[enum_dispatch(Policy)]
+#[repr(u8)] // a tag of its own: one in a niche takes longer to read
 #[derive(Clone, Debug)]
 pub enum AnyPolicy {
     /// Idle list, then power of two on load plus drift.
