@@ -18,6 +18,10 @@ struct Cell {
 #[derive(Clone, Debug, Default)]
 pub struct Alias {
     cells: Vec<Cell>,
+    /// What `rebuild` works with, kept so that it allocates only when members were added.
+    left: Vec<f64>,
+    small: Vec<usize>,
+    large: Vec<usize>,
 }
 
 impl Alias {
@@ -25,15 +29,18 @@ impl Alias {
     pub fn rebuild(&mut self, members: &[Member], weight: impl Fn(Member) -> f64) {
         let total: f64 = members.iter().map(|&member| weight(member)).sum();
         let mean = total / members.len() as f64;
-        let scaled = |&member: &Member| if total > 0.0 { weight(member) / mean } else { 1.0 };
-        let mut left: Vec<f64> = members.iter().map(scaled).collect();
-        let (mut small, mut large): (Vec<_>, Vec<_>) =
-            (0..members.len()).partition(|&at| left[at] < 1.0);
-        self.cells.clear();
-        self.cells.extend(members.iter().map(|&own| Cell { threshold: u32::MAX, own, other: own }));
+        let Self { cells, left, small, large } = self;
+        left.clear();
+        left.extend(members.iter().map(|&m| if total > 0.0 { weight(m) / mean } else { 1.0 }));
+        small.clear();
+        large.clear();
+        (0..members.len())
+            .for_each(|at| if left[at] < 1.0 { &mut *small } else { &mut *large }.push(at));
+        cells.clear();
+        cells.extend(members.iter().map(|&own| Cell { threshold: u32::MAX, own, other: own }));
         while let (Some(less), Some(&more)) = (small.pop(), large.last()) {
-            self.cells[less].threshold = (left[less] * 32.0_f64.exp2()) as u32;
-            self.cells[less].other = members[more];
+            cells[less].threshold = (left[less] * 32.0_f64.exp2()) as u32;
+            cells[less].other = members[more];
             left[more] -= 1.0 - left[less];
             if left[more] < 1.0 {
                 large.pop();

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use super::member::Notify;
 use super::{
-    AnyPolicy, Bounded, Horus, HorusInflight, HorusSpine, Lsq, Notified, Otherwise, Ppot,
-    RackSched, Random, RoundRobin, Shortest, ShortestOf, WaterFill, WeightedRandom,
+    AnyPolicy, Bounded, Horus, HorusInflight, HorusSpine, Learned, Lsq, Notified, Otherwise, Ppot,
+    RackSched, Random, RoundRobin, Shortest, ShortestOf, WaterFill, WeightedRandom, Window,
 };
 
 /// What is known of a policy before it is built.
@@ -65,6 +65,17 @@ const SILENCE: Parameter = Parameter { name: "silence-ms", default: 1000.0, rang
 
 fn lsq(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
     AnyPolicy::from(Lsq::new(samples as usize, chance, by_speed))
+}
+
+const C1: Parameter = Parameter { name: "c1", default: 1.0, range: (1e-3, 1000.0) };
+const WEIGHT: Parameter = Parameter { name: "weight", default: 0.05, range: (1e-4, 1.0) };
+/// Arrivals whose mean distance is taken.
+const S: Parameter = Parameter { name: "s", default: 1000.0, range: (1.0, 1e9) };
+/// Mean processing time that the members guarantee together; 0: as measured.
+const GUARANTEED: Parameter = Parameter { name: "service-us", default: 0.0, range: (0.0, 1e9) };
+
+fn learned(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
+    AnyPolicy::from(Learned::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
 }
 
 fn shortest(of: f64) -> AnyPolicy {
@@ -218,6 +229,42 @@ pub const CATALOGUE: &[Entry] = &[
         runs: Runs::Leaf,
         notify: |_| Notify::Reply,
         build: |_| AnyPolicy::from(Ppot::new(true)),
+    },
+    Entry {
+        name: "ppot-learned",
+        summary: "the shorter queue of two draws in proportion to rates that it learns, as printed; on a leaf without benchmark tasks",
+        source: "Rosella, IV",
+        parameters: &[C1, S, GUARANTEED],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |v| learned(false, Window::Printed { c1: v[0] }, v),
+    },
+    Entry {
+        name: "ppot-ewma",
+        summary: "the shorter queue of two draws in proportion to rates that it learns, by moving averages; on a leaf without benchmark tasks",
+        source: "wedjat, after Rosella, IV",
+        parameters: &[WEIGHT, S, GUARANTEED],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |v| learned(false, Window::Ewma { weight: v[0] }, v),
+    },
+    Entry {
+        name: "ppot-ll-learned",
+        summary: "of two draws, the one that is done sooner, by rates that it learns, as printed; on a leaf without benchmark tasks",
+        source: "Rosella, IV",
+        parameters: &[C1, S, GUARANTEED],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |v| learned(true, Window::Printed { c1: v[0] }, v),
+    },
+    Entry {
+        name: "ppot-ll-ewma",
+        summary: "of two draws, the one that is done sooner, by rates that it learns, by moving averages; on a leaf without benchmark tasks",
+        source: "wedjat, after Rosella, IV",
+        parameters: &[WEIGHT, S, GUARANTEED],
+        runs: Runs::Leaf,
+        notify: |_| Notify::Reply,
+        build: |v| learned(true, Window::Ewma { weight: v[0] }, v),
     },
     Entry {
         name: "jbsq",

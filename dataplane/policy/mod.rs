@@ -9,12 +9,15 @@ mod bounded;
 mod catalogue;
 mod horus;
 mod horus_spine;
+mod learned;
+mod learner;
 mod lsq;
 pub mod member;
 mod ppot;
 mod racksched;
 mod random;
 mod ranks;
+mod recent;
 mod round_robin;
 mod shortest;
 pub mod signals;
@@ -25,6 +28,8 @@ pub use bounded::Bounded;
 pub use catalogue::{CATALOGUE, Entry, PAIRS, Parameter, PolicyError, PolicySpec, Runs};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
+pub use learned::Learned;
+pub use learner::{Learner, Window};
 pub use lsq::Lsq;
 pub use ppot::Ppot;
 pub use racksched::RackSched;
@@ -155,6 +160,8 @@ pub enum AnyPolicy {
     Lsq,
     /// Proportional power of two.
     Ppot,
+    /// Proportional power of two with learned rates.
+    Learned,
     /// Stochastic coordination.
     WaterFill,
     /// A central queue.

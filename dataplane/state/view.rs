@@ -175,6 +175,8 @@ pub struct View {
     rates: Vec<f64>,
     /// The members' true queues, where somebody knows them.
     queues: Option<Arc<[AtomicU32]>>,
+    /// Members that a benchmark task is wanted for; none where nobody carries them out.
+    benchmarks: Option<Vec<Member>>,
     /// How tasks found their members so far.
     pub picks: Picks,
 }
@@ -191,6 +193,9 @@ impl Settled {
     /// Replies in a window.
     const WINDOW: u8 = 64;
 }
+
+/// Benchmark tasks asked for and not yet taken, at most.
+const BENCHMARKS_MOST: usize = 64;
 
 const NOWHERE: u16 = u16::MAX;
 
@@ -238,6 +243,7 @@ impl View {
             settled: vec![Settled::FRESH; members],
             rates: vec![1.0; members],
             queues: None,
+            benchmarks: None,
             picks: Picks::default(),
         }
     }
@@ -397,6 +403,35 @@ impl View {
     pub fn set_rates(&mut self, rates: &[f64]) {
         assert_eq!(rates.len(), self.rates.len(), "one rate for each member");
         self.rates.copy_from_slice(rates);
+    }
+
+    /// Sets one member's service rate, as [`View::set_rates`].
+    pub fn set_rate(&mut self, member: Member, rate: f64) {
+        self.rates[member.index()] = rate;
+    }
+
+    /// The caller carries out benchmark tasks: it looks at [`View::next_benchmark`] after each tick, sends that
+    /// member a copy of a recent task that it does only when it has nothing else to do, and passes
+    /// the report on by itself.
+    pub fn run_benchmarks(&mut self) {
+        self.benchmarks = Some(Vec::with_capacity(BENCHMARKS_MOST));
+    }
+
+    /// Benchmark tasks are carried out.
+    #[must_use]
+    pub fn runs_benchmarks(&self) -> bool {
+        self.benchmarks.is_some()
+    }
+
+    /// Asks for a benchmark task; false when nobody carries it out, or too many wait.
+    pub fn ask_benchmark(&mut self, member: Member) -> bool {
+        let wanted = self.benchmarks.as_mut().filter(|wanted| wanted.len() < BENCHMARKS_MOST);
+        wanted.map(|wanted| wanted.push(member)).is_some()
+    }
+
+    /// The next member that a benchmark task is wanted for.
+    pub fn next_benchmark(&mut self) -> Option<Member> {
+        self.benchmarks.as_mut()?.pop()
     }
 
     /// Gives probes the members' true queues to read: a simulator knows them.

@@ -51,6 +51,7 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
         warmup: 0.1,
         loss: 0.0,
         script: Vec::new(),
+        benchmarks: false, // a leaf has none
         seed: SEED,
     };
     let record = Rc::new(RefCell::new(Vec::new()));

@@ -176,3 +176,64 @@ fn bad_input_is_refused_with_what_is_allowed() {
         assert!(error.contains(part), "{keys:?}: {error}");
     }
 }
+
+#[test]
+fn learned_rates_come_close_to_exact_ones() {
+    for model in [
+        &[("model", "ct"), ("speeds", "50x1,50x10"), ("dispatchers", "2")][..],
+        &[("model", "rack"), ("speeds", "16x1,16x4")],
+        &[("model", "slots"), ("speeds", "50x1,50x2"), ("slots", "3000")],
+    ] {
+        let policies = "ppot,ppot-learned,ppot-ewma";
+        let mut all = vec![("policy", policies), ("load", "0.8"), ("tasks", "200000")];
+        all.extend(model);
+        let rows = sim::rows(&args(&all)).unwrap();
+        for row in &rows[1..] {
+            assert!(row.mean < 1.15 * rows[0].mean && !row.unstable, "{row:?} {:?}", rows[0]);
+        }
+    }
+}
+
+#[test]
+fn learners_adapt_to_a_shock_and_given_rates_do_not() {
+    let run = |policy, at| {
+        let all = [
+            ("model", "ct"),
+            ("speeds", "50x1,50x10"),
+            ("dispatchers", "1"),
+            ("policy", policy),
+            ("load", "0.8"),
+            ("tasks", "400000"),
+            ("at", at),
+        ];
+        sim::rows(&args(&all)).unwrap().remove(0)
+    };
+    // 400,000 tasks at 80 in a service time of 100 us take half a second.
+    let (never, soon) = ("1000s shuffle", "100ms shuffle");
+    assert!(run("ppot", soon).mean > 20.0 * run("ppot", never).mean);
+    assert!(run("ppot-ewma", soon).mean < 2.0 * run("ppot-ewma", never).mean);
+    let after = run("ppot-ewma", soon);
+    // Messages are the two probes of a task; benchmark tasks are few at that load, but some.
+    assert!(after.messages_per_task > 2.005 && after.messages_per_task < 2.1, "{after:?}");
+}
+
+#[test]
+fn answers_to_probes_take_the_delay() {
+    let run = |policy, probes| {
+        let all = [
+            ("model", "ct"),
+            ("policy", policy),
+            ("delay", "50us"),
+            ("dispatchers", "4"),
+            ("probes", probes),
+            ("load", "0.7"),
+            ("tasks", "60000"),
+        ];
+        sim::rows(&args(&all)).unwrap().remove(0).mean
+    };
+    // Half a mean service time each way, which a task waits before it is sent.
+    let waited = run("jsq(2)", "late") - run("jsq(2)", "now");
+    assert!((0.95..1.3).contains(&waited), "{waited}");
+    assert!(run("sed", "late") != run("sed", "now"));
+    assert_eq!(run("horus", "late"), run("horus", "now"));
+}

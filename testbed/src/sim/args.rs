@@ -75,7 +75,7 @@ pub struct SimArgs {
     /// rack: failures, as in leaf:2@5ms,spine@8ms
     #[arg(long)]
     pub fail: Option<String>,
-    /// rack: changes, as in '20ms speed 0-7=0.5' or '20ms load 0.9'; several separated by `;`
+    /// rack, ct: changes, as in '20ms speed 0-7=0.5', '20ms shuffle' (of speeds) or '20ms load 0.9'; several separated by `;`
     #[arg(long)]
     pub at: Option<String>,
     /// Speeds of workers or servers, as in 50x1,50x10 [default: all 1]
@@ -93,6 +93,9 @@ pub struct SimArgs {
     /// ct: constant delay between dispatchers and servers, in microseconds of a mean service of 100 us [default: 0us]
     #[arg(long)]
     pub delay: Option<String>,
+    /// ct: probes are answered after the delay (late) or at once (now) [default: late]
+    #[arg(long)]
+    pub probes: Option<String>,
     /// fabric: leaves [default: 1152]
     #[arg(long)]
     pub leaves: Option<String>,

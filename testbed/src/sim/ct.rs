@@ -1,12 +1,11 @@
 //! Servers and dispatchers in continuous time (the model `ct`), with or without a delay between them.
 //!
 //! Times are in mean service times of an average server. A task's response runs from its arrival at a
-//! dispatcher to the end of its service. Probes read queues as they are, without delay; reports and replies
-//! take the delay.
-
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
+//! dispatcher to the end of its service. Tasks, reports and replies take the delay, and so do the answers to
+//! probes ([`super::knowledge`]) unless they are asked to come at once.
+//!
+//! Benchmark tasks that a policy asks for are copies of its dispatcher's last task. A server does them when it
+//! has nothing else to do, to their end, and keeps a few; they are no tasks in what is reported.
 
 use hdrhistogram::Histogram;
 use rand::Rng as _;
@@ -19,19 +18,27 @@ use wedjat_pktgen::service::Service;
 
 use super::events::Events;
 use super::fifo::{Fifo, Slab};
+use super::knowledge::{Asks, Knowledge};
 use super::outcome::Outcome;
+use super::script::{Action, Step, shuffle};
 use super::stats::{Recorder, histogram};
 
 /// Ticks of the mean service time.
 const UNIT_TICKS: f64 = 1e9;
 /// Between two looks at all queues.
 const SAMPLE_TICKS: u64 = UNIT_TICKS as u64;
+/// The number of a benchmark task.
+const BENCHMARK: u64 = u64::MAX;
+/// Benchmark tasks that a server keeps; others are dropped.
+const BENCHMARKS_KEPT: u32 = 8;
 
 /// Everything that a run of this model is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Service rates, 1 being the mean.
     pub speeds: Vec<f64>,
+    /// What the mean was before.
+    pub speed_unit: f64,
     /// Dispatchers.
     pub dispatchers: usize,
     /// The policy.
@@ -44,6 +51,10 @@ pub struct Config {
     pub load: f64,
     /// Between dispatchers and servers, each way.
     pub delay_ns: f64,
+    /// Probes are answered at once, whatever the delay.
+    pub probes_at_once: bool,
+    /// What happens when.
+    pub script: Vec<Step>,
     /// Tasks to run.
     pub tasks: u64,
     /// Share of them that is not measured.
@@ -65,6 +76,8 @@ struct Flight {
 
 struct Server {
     queue: Fifo,
+    benchmarks: Fifo,
+    runs_benchmark: bool,
     speed: f64,
     side: MemberSide,
 }
@@ -72,6 +85,8 @@ struct Server {
 struct Node {
     dispatcher: Dispatcher,
     held: Fifo,
+    /// Service of the last task, which benchmark tasks copy.
+    last_service: u64,
 }
 
 mod event {
@@ -81,6 +96,9 @@ mod event {
     /// Dispatcher, member, queue.
     pub const REPORT: u64 = 3;
     pub const SAMPLE: u64 = 4;
+    pub const SCRIPT: u64 = 5;
+    /// The answers to a task's probes are there.
+    pub const ANSWERED: u64 = 6;
     pub const KIND_SHIFT: u32 = 60;
 }
 
@@ -93,11 +111,16 @@ struct Sim<'a> {
     flights: Slab<Flight>,
     nodes: Vec<Node>,
     servers: Vec<Server>,
-    queues: Arc<[AtomicU32]>,
+    knowledge: Knowledge,
+    /// Tasks wait so long for the answers to their probes.
+    wait: u64,
     schedule: Schedule,
+    /// The schedule's time 0.
+    schedule_start: u64,
     arrivals: Stream,
     service: Stream,
     choice: Stream,
+    shuffles: Stream,
     members: Rng,
     recorder: Recorder,
     imbalance: Histogram<u64>,
@@ -121,39 +144,47 @@ impl<'a> Sim<'a> {
     fn new(config: &'a Config) -> Result<Self, String> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
-        let queues: Arc<[AtomicU32]> = (0..servers).map(|_| AtomicU32::new(0)).collect();
+        let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
+        let asks = Asks::of(&config.policy);
+        let probe_delay = if config.probes_at_once { 0 } else { delay };
+        let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, asks);
         let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
         let node = |(index, mut view): (usize, View)| {
-            view.set_queues(Arc::clone(&queues));
+            view.set_queues(knowledge.of(index));
+            view.run_benchmarks();
             let core = Core { index, count: config.dispatchers };
             let seed = stream_seed(config.seed, index, 0);
             let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
             dispatcher.set_rates(&config.speeds);
-            Node { dispatcher, held: Fifo::EMPTY }
+            Node { dispatcher, held: Fifo::EMPTY, last_service: 0 }
         };
         let server = |&speed: &f64| Server {
             queue: Fifo::EMPTY,
+            benchmarks: Fifo::EMPTY,
+            runs_benchmark: false,
             speed,
             side: MemberSide::new(notify, config.dispatchers),
         };
-        let capacity: f64 = config.speeds.iter().sum();
-        let schedule = Schedule::new(&config.arrivals, config.load * capacity, UNIT_TICKS)
-            .map_err(|error| error.to_string())?;
+        let schedule = schedule(config, config.load)?;
+        let nodes = views.map(node).collect();
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
             config,
             now: 0,
-            delay: (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64,
+            delay,
             notify,
             events: Events::default(),
             flights: Slab::default(),
-            nodes: views.map(node).collect(),
+            nodes,
             servers: config.speeds.iter().map(server).collect(),
-            queues,
+            knowledge,
+            wait: if asks == Asks::Some { 2 * probe_delay } else { 0 },
             schedule,
+            schedule_start: 0,
             arrivals: stream("arrivals"),
             service: stream("service"),
             choice: stream("dispatchers"),
+            shuffles: stream("shuffles"),
             members: stream("members"),
             recorder: Recorder::new(config.tasks, config.warmup),
             imbalance: histogram(),
@@ -162,6 +193,10 @@ impl<'a> Sim<'a> {
             messages: 0,
         };
         sim.events.push(SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
+        for (number, step) in config.script.iter().enumerate() {
+            let ticks = (step.at_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
+            sim.events.push(ticks, event::SCRIPT << event::KIND_SHIFT | number as u64);
+        }
         Ok(sim)
     }
 
@@ -169,8 +204,8 @@ impl<'a> Sim<'a> {
         let mut left = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.arrivals);
         while left > 0 || self.in_system > 0 {
-            if left > 0 && arrival <= self.events.next_time() {
-                self.now = arrival;
+            if left > 0 && arrival + self.schedule_start <= self.events.next_time() {
+                self.now = arrival + self.schedule_start;
                 self.arrive();
                 left -= 1;
                 arrival = self.schedule.advance(&mut self.arrivals);
@@ -183,6 +218,12 @@ impl<'a> Sim<'a> {
                 event::DONE => self.done(event as u32),
                 event::REPLY => self.reply(event as u32),
                 event::REPORT => self.report(event),
+                event::ANSWERED => self.decide(event as u32),
+                event::SCRIPT => {
+                    if self.act(event as u32 as usize) {
+                        arrival = self.schedule.advance(&mut self.arrivals);
+                    }
+                }
                 _ => self.sample(),
             }
         }
@@ -221,14 +262,44 @@ impl<'a> Sim<'a> {
             member: 0,
             queue: 0,
         });
-        let now_ns = self.now_ns();
-        let node = &mut self.nodes[index as usize];
-        node.dispatcher.tick(now_ns);
-        if node.held.is_empty() && self.choose(task) {
+        if self.wait > 0 {
+            let event = event::ANSWERED << event::KIND_SHIFT | u64::from(task);
+            self.events.push(self.now + self.wait, event);
+        } else {
+            self.decide(task);
+        }
+    }
+
+    #[inline]
+    fn decide(&mut self, task: u32) {
+        let index = usize::from(self.flights[task].dispatcher);
+        self.nodes[index].last_service = self.flights[task].service;
+        self.tick(index);
+        self.knowledge.advance(self.now);
+        if self.nodes[index].held.is_empty() && self.choose(task) {
             self.after_delay(event::AT_SERVER, u64::from(task));
         } else {
-            self.nodes[index as usize].held.push(task, &mut self.flights.links);
+            self.nodes[index].held.push(task, &mut self.flights.links);
             self.held += 1;
+        }
+    }
+
+    /// Lets a dispatcher see time pass, and sends the benchmark tasks that it wants.
+    #[inline]
+    fn tick(&mut self, index: usize) {
+        let now_ns = self.now_ns();
+        self.nodes[index].dispatcher.tick(now_ns);
+        while let Some(member) = self.nodes[index].dispatcher.view_mut().next_benchmark() {
+            let task = self.flights.insert(Flight {
+                arrived: self.now,
+                service: self.nodes[index].last_service,
+                number: BENCHMARK,
+                dispatcher: index as u16,
+                member: member.0,
+                queue: 0,
+            });
+            self.messages += 1;
+            self.after_delay(event::AT_SERVER, u64::from(task));
         }
     }
 
@@ -241,6 +312,7 @@ impl<'a> Sim<'a> {
         node.dispatcher.schedule(&[Task::default()], &mut pick);
         if let [Some(pick)] = pick {
             flight.member = pick.member.0;
+            self.knowledge.sent(flight.dispatcher, flight.member);
         }
         pick[0].is_some()
     }
@@ -248,13 +320,54 @@ impl<'a> Sim<'a> {
     #[inline]
     fn at_server(&mut self, task: u32) {
         let flight = self.flights[task];
+        if flight.number == BENCHMARK {
+            return self.benchmark_at_server(task);
+        }
         let server = &mut self.servers[usize::from(flight.member)];
         server.queue.push(task, &mut self.flights.links);
         server.side.on_tasks(usize::from(flight.dispatcher), 1);
-        self.queues[usize::from(flight.member)].store(server.queue.len(), Relaxed);
-        if server.queue.len() == 1 {
+        self.knowledge.came(self.now, flight.dispatcher, flight.member, server.queue.len());
+        if server.queue.len() == 1 && !server.runs_benchmark {
             self.start(task);
         }
+    }
+
+    fn benchmark_at_server(&mut self, task: u32) {
+        let member = usize::from(self.flights[task].member);
+        let server = &mut self.servers[member];
+        if server.benchmarks.len() == BENCHMARKS_KEPT {
+            self.flights.remove(task);
+            return;
+        }
+        server.benchmarks.push(task, &mut self.flights.links);
+        if server.queue.is_empty() && !server.runs_benchmark {
+            self.start_benchmark(member);
+        }
+    }
+
+    /// A server with nothing else to do does a benchmark task, if it has one.
+    #[inline]
+    fn start_benchmark(&mut self, member: usize) {
+        let server = &mut self.servers[member];
+        if let Some(task) = server.benchmarks.pop(&self.flights.links) {
+            server.runs_benchmark = true;
+            self.start(task);
+        }
+    }
+
+    fn benchmark_done(&mut self, task: u32) {
+        let member = usize::from(self.flights[task].member);
+        let server = &mut self.servers[member];
+        server.runs_benchmark = false;
+        self.flights[task].queue = server.queue.len().min(u32::from(u16::MAX)) as u16;
+        match server.queue.is_empty() {
+            true => self.start_benchmark(member),
+            false => {
+                let next = server.queue.head();
+                self.start(next);
+            }
+        }
+        self.after_delay(event::REPLY, u64::from(task));
     }
 
     #[inline]
@@ -267,14 +380,18 @@ impl<'a> Sim<'a> {
 
     #[inline]
     fn done(&mut self, task: u32) {
+        if self.flights[task].number == BENCHMARK {
+            return self.benchmark_done(task);
+        }
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
         server.queue.pop(&self.flights.links);
         let (queue, next) = (server.queue.len(), server.queue.head());
         let told = server.side.on_done(queue, 1, &mut self.members);
-        self.queues[member].store(queue, Relaxed);
-        if queue > 0 {
-            self.start(next);
+        self.knowledge.left(self.now, member as u16, queue);
+        match queue {
+            0 => self.start_benchmark(member),
+            _ => self.start(next),
         }
         let queue = queue.min(u32::from(u16::MAX)) as u16;
         let flight = &mut self.flights[task];
@@ -295,20 +412,22 @@ impl<'a> Sim<'a> {
         let flight = self.flights[task];
         self.flights.remove(task);
         let index = usize::from(flight.dispatcher);
-        let now_ns = self.now_ns();
         let member = Member(flight.member);
-        let node = &mut self.nodes[index];
         if self.notify == Notify::Reply {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.servers[member.index()].speed;
-            node.dispatcher.tick(now_ns);
-            node.dispatcher.reply(&Report {
-                member,
-                load: Load::tasks(flight.queue),
-                service_ns: service_ns as u32,
-            });
+            let load = Load::tasks(flight.queue);
+            let report = Report { member, load, service_ns: service_ns as u32 };
+            self.tick(index);
+            let dispatcher = &mut self.nodes[index].dispatcher;
+            match flight.number {
+                BENCHMARK => dispatcher.refresh(&report),
+                _ => {
+                    dispatcher.reply(&report);
+                }
+            }
         } else {
-            node.dispatcher.view_mut().answered(member);
+            self.nodes[index].dispatcher.view_mut().answered(member);
         }
         self.release();
     }
@@ -319,6 +438,7 @@ impl<'a> Sim<'a> {
         if self.held == 0 {
             return;
         }
+        self.knowledge.advance(self.now);
         for index in 0..self.nodes.len() {
             while !self.nodes[index].held.is_empty() {
                 let held = self.nodes[index].held.head();
@@ -338,7 +458,35 @@ impl<'a> Sim<'a> {
         self.nodes[told].dispatcher.refresh(&Report { member, load, service_ns: 0 });
     }
 
+    /// Does what the script says; true when the arrivals changed.
+    fn act(&mut self, number: usize) -> bool {
+        match &self.config.script[number].action {
+            Action::Speed { workers, speed } => {
+                for server in &mut self.servers[workers.clone()] {
+                    server.speed = *speed / self.config.speed_unit;
+                }
+            }
+            Action::Shuffle => {
+                let mut speeds: Vec<_> = self.servers.iter().map(|server| server.speed).collect();
+                shuffle(&mut speeds, &mut self.shuffles);
+                let servers = self.servers.iter_mut().zip(speeds);
+                servers.for_each(|(server, speed)| server.speed = speed);
+            }
+            Action::Load(load) => {
+                // Checked when the first schedule was made: only bursts can contradict a rate.
+                if let Ok(schedule) = schedule(self.config, *load) {
+                    (self.schedule, self.schedule_start) = (schedule, self.now);
+                    return true;
+                }
+            }
+            // What fails is a leaf or a spine, and there are none here.
+            _ => {}
+        }
+        false
+    }
+
     fn sample(&mut self) {
+        (0..self.nodes.len()).for_each(|index| self.tick(index));
         let most = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
         if self.in_system > 0 {
             let mean = self.in_system as f64 / self.servers.len() as f64;
@@ -365,4 +513,10 @@ impl<'a> Sim<'a> {
             lost: 0,
         }
     }
+}
+
+/// Arrivals that make up a load, on the clock of ticks.
+fn schedule(config: &Config, load: f64) -> Result<Schedule, String> {
+    let capacity: f64 = config.speeds.iter().sum();
+    Schedule::new(&config.arrivals, load * capacity, UNIT_TICKS).map_err(|error| error.to_string())
 }

@@ -6,6 +6,7 @@ pub mod events;
 pub mod fabric;
 pub mod fifo;
 pub mod hop;
+pub mod knowledge;
 pub mod outcome;
 pub mod plan;
 pub mod rack;

@@ -109,9 +109,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     for text in split(args.fail.as_deref().unwrap_or("")) {
         script.push(script::parse_fail(text, racks.len()).map_err(|e| format!("--fail {e}"))?);
     }
-    for text in args.at.as_deref().unwrap_or("").split(';').filter(|text| !text.trim().is_empty()) {
-        script.push(script::parse_at(text.trim(), workers).map_err(|e| format!("--at {e}"))?);
-    }
+    script.extend(changes(args, workers)?);
     let common = common(args)?;
     let mut hops = Hops::usual(racks.len());
     if let Some(text) = &args.hops {
@@ -132,8 +130,18 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         warmup: common.warmup,
         loss: number("loss", args.loss.as_deref().unwrap_or("0"), 0.0..=1.0)?,
         script: rack::with_detection(script),
+        benchmarks: true,
         seed: 0,
     })
+}
+
+/// Reads `--at`.
+fn changes(args: &SimArgs, workers: usize) -> Result<Vec<script::Step>, String> {
+    let texts = args.at.as_deref().unwrap_or("").split(';').map(str::trim);
+    texts
+        .filter(|text| !text.is_empty())
+        .map(|text| script::parse_at(text, workers).map_err(|e| format!("--at {e}")))
+        .collect()
 }
 
 fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, String> {
@@ -161,7 +169,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
 }
 
 fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, String> {
-    let (speeds, dispatchers) = servers(args)?;
+    let (speeds, _, dispatchers) = servers(args)?;
     let whole_batch = match args.batch.as_deref().unwrap_or("whole") {
         "whole" => true,
         "split" => false,
@@ -181,12 +189,20 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
 }
 
 fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
-    let (speeds, dispatchers) = servers(args)?;
+    let (speeds, speed_unit, dispatchers) = servers(args)?;
     let common = common(args)?;
+    let probes_at_once = match args.probes.as_deref().unwrap_or("late") {
+        "late" => false,
+        "now" => true,
+        other => return Err(format!("--probes {other}: allowed are late, now")),
+    };
     let delay_ns = parse_time_ns(args.delay.as_deref().unwrap_or("0us"))
         .map_err(|error| format!("--delay: {error}"))?;
     Ok(ct::Config {
+        script: changes(args, speeds.len())?,
         speeds,
+        speed_unit,
+        probes_at_once,
         dispatchers,
         policy: of_servers(policy)?,
         service: common.service,
@@ -199,14 +215,14 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
     })
 }
 
-/// The servers' rates, scaled to a mean of 1, and the number of dispatchers.
-fn servers(args: &SimArgs) -> Result<(Vec<f64>, usize), String> {
+/// The servers' rates, scaled to a mean of 1, what the mean was, and the number of dispatchers.
+fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     let servers = whole("servers", args.servers.as_deref().unwrap_or("100"), 1..=32_767)?;
     let dispatchers = whole("dispatchers", args.dispatchers.as_deref().unwrap_or("10"), 1..=1024)?;
     let mut speeds = speeds(args, servers)?;
     let mean = speeds.iter().sum::<f64>() / servers as f64;
     speeds.iter_mut().for_each(|speed| *speed /= mean);
-    Ok((speeds, dispatchers))
+    Ok((speeds, mean, dispatchers))
 }
 
 /// A policy whose members are servers.

@@ -3,6 +3,7 @@
 //! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]; what is modelled
 //! is the network between them and the workers, which serve in order of arrival. A task's response runs
 //! from its arrival at the spine to the end of its service; the reply's way back is not counted.
+//! Benchmark tasks are as in [`super::ct`].
 
 use hdrhistogram::Histogram;
 use rand::Rng as _;
@@ -17,7 +18,7 @@ use super::events::Events;
 use super::fifo::{Fifo, Slab};
 use super::hop::{Hop, Hops, TICKS_PER_US};
 use super::outcome::Outcome;
-use super::script::{Action, Step};
+use super::script::{Action, Step, shuffle};
 use super::stats::{Recorder, histogram};
 use super::watched::{Watch, Watched};
 
@@ -29,6 +30,11 @@ const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 /// From a failure to the controller's new tables: a failed node gets tasks for so long.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
+
+/// The number of a benchmark task.
+const BENCHMARK: u64 = u64::MAX;
+/// Benchmark tasks that a worker keeps; others are dropped.
+const BENCHMARKS_KEPT: u32 = 8;
 
 /// Everything that a run of this model is made of.
 #[derive(Clone, Debug)]
@@ -61,6 +67,8 @@ pub struct Config {
     pub loss: f64,
     /// What happens when.
     pub script: Vec<Step>,
+    /// Workers do benchmark tasks; behind the dataplane's leaf they do not.
+    pub benchmarks: bool,
     /// Seed of all streams.
     pub seed: u64,
 }
@@ -84,6 +92,8 @@ struct Flight {
 struct Worker {
     /// The first one runs.
     queue: Fifo,
+    benchmarks: Fifo,
+    runs_benchmark: bool,
     speed: f64,
 }
 
@@ -99,6 +109,8 @@ struct Leaf<W> {
     /// Sum of the workers' loads as the leaf sees them.
     total: u64,
     alive: bool,
+    /// Service of the last task, which benchmark tasks copy.
+    last_service: u64,
 }
 
 /// What happens next, packed into 64 bits: kind, then a task, or a signal from a rack.
@@ -151,6 +163,7 @@ struct Streams {
     service: Stream,
     hops: Stream,
     loss: Stream,
+    shuffles: Stream,
 }
 
 /// A run under way.
@@ -209,7 +222,8 @@ impl<'a, W: Watch> Sim<'a, W> {
             leaf
         });
         let leaves: Vec<_> = leaves.collect();
-        let worker = |&speed: &f64| Worker { queue: Fifo::EMPTY, speed };
+        let (queue, benchmarks, runs_benchmark) = (Fifo::EMPTY, Fifo::EMPTY, false);
+        let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
         let workers: Vec<_> = config.speeds.iter().map(worker).collect();
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
@@ -229,6 +243,7 @@ impl<'a, W: Watch> Sim<'a, W> {
                 service: stream("service"),
                 hops: stream("hops"),
                 loss: stream("loss"),
+                shuffles: stream("shuffles"),
             },
             recorder: Recorder::new(config.tasks, config.warmup),
             in_system: 0,
@@ -304,8 +319,10 @@ impl<'a, W: Watch> Sim<'a, W> {
     }
 
     fn lose(&mut self, task: u32) {
-        self.lost += 1;
-        self.in_system -= 1;
+        if self.flights[task].number != BENCHMARK {
+            self.lost += 1;
+            self.in_system -= 1;
+        }
         self.flights.remove(task);
     }
 
@@ -347,7 +364,8 @@ impl<'a, W: Watch> Sim<'a, W> {
             self.lose(task);
             return;
         }
-        self.leaves[rack].dispatcher.tick((self.now as f64 * 1e3 / TICKS_PER_US) as u64);
+        self.leaves[rack].last_service = flight.service;
+        self.tick(rack);
         self.leaves[rack].dispatcher.note_arrival(Task { class: flight.class });
         self.offer(rack, task);
         if self.leaves.len() > 1 {
@@ -355,6 +373,27 @@ impl<'a, W: Watch> Sim<'a, W> {
             let idle = leaf.dispatcher.view().idle().len();
             let signal = leaf.signals.on_task(flight.idle_selected, idle);
             self.tell(rack, signal);
+        }
+    }
+
+    /// Lets a leaf see time pass, and sends the benchmark tasks that it wants.
+    #[inline]
+    fn tick(&mut self, rack: usize) {
+        let now_ns = (self.now as f64 * 1e3 / TICKS_PER_US) as u64;
+        self.leaves[rack].dispatcher.tick(now_ns);
+        while let Some(member) = self.leaves[rack].dispatcher.view_mut().next_benchmark() {
+            let task = self.flights.insert(Flight {
+                arrived: self.now,
+                service: self.leaves[rack].last_service,
+                number: BENCHMARK,
+                rack: rack as u16,
+                member: member.0,
+                class: 0,
+                queue: 0,
+                idle_selected: false,
+            });
+            self.messages += 1;
+            self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
         }
     }
 
@@ -388,9 +427,58 @@ impl<'a, W: Watch> Sim<'a, W> {
     #[inline]
     fn at_worker(&mut self, task: u32) {
         let worker = self.worker_of(task);
+        if self.flights[task].number == BENCHMARK {
+            return self.benchmark_at_worker(worker, task);
+        }
         self.workers[worker].queue.push(task, &mut self.flights.links);
-        if self.workers[worker].queue.len() == 1 {
+        if self.workers[worker].queue.len() == 1 && !self.workers[worker].runs_benchmark {
             self.start(worker, task);
+        }
+    }
+
+    fn benchmark_at_worker(&mut self, number: usize, task: u32) {
+        let worker = &mut self.workers[number];
+        if worker.benchmarks.len() == BENCHMARKS_KEPT {
+            self.flights.remove(task);
+            return;
+        }
+        worker.benchmarks.push(task, &mut self.flights.links);
+        if worker.queue.is_empty() && !worker.runs_benchmark {
+            self.start_benchmark(number);
+        }
+    }
+
+    /// A worker with nothing else to do does a benchmark task, if it has one.
+    #[inline]
+    fn start_benchmark(&mut self, number: usize) {
+        let worker = &mut self.workers[number];
+        if let Some(task) = worker.benchmarks.pop(&self.flights.links) {
+            worker.runs_benchmark = true;
+            self.start(number, task);
+        }
+    }
+
+    fn benchmark_done(&mut self, number: usize, task: u32) {
+        let worker = &mut self.workers[number];
+        worker.runs_benchmark = false;
+        self.flights[task].queue = worker.queue.len().min(u32::from(u16::MAX)) as u16;
+        match worker.queue.is_empty() {
+            true => self.start_benchmark(number),
+            false => {
+                let next = worker.queue.head();
+                self.start(number, next);
+            }
+        }
+        self.answer(task);
+    }
+
+    /// Sends a reply, unless its packet is lost.
+    #[inline]
+    fn answer(&mut self, task: u32) {
+        if self.loses() {
+            self.flights.remove(task);
+        } else {
+            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(task));
         }
     }
 
@@ -405,22 +493,22 @@ impl<'a, W: Watch> Sim<'a, W> {
     #[inline]
     fn done(&mut self, task: u32) {
         let worker = self.worker_of(task);
+        if self.flights[task].number == BENCHMARK {
+            return self.benchmark_done(worker, task);
+        }
         let queue = &mut self.workers[worker].queue;
         queue.pop(&self.flights.links);
         let (next, left) = (queue.head(), queue.len());
-        if left > 0 {
-            self.start(worker, next);
+        match left {
+            0 => self.start_benchmark(worker),
+            _ => self.start(worker, next),
         }
         let flight = &mut self.flights[task];
         flight.queue = left.min(u32::from(u16::MAX)) as u16;
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         self.recorder.done(number, ticks);
         self.in_system -= 1;
-        if self.loses() {
-            self.flights.remove(task);
-        } else {
-            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(task));
-        }
+        self.answer(task);
     }
 
     #[inline]
@@ -429,10 +517,11 @@ impl<'a, W: Watch> Sim<'a, W> {
         self.flights.remove(task);
         let rack = usize::from(flight.rack);
         let several = self.leaves.len() > 1;
-        let leaf = &mut self.leaves[rack];
-        if !leaf.alive {
+        if !self.leaves[rack].alive {
             return;
         }
+        self.tick(rack);
+        let leaf = &mut self.leaves[rack];
         let member = Member(flight.member);
         let speed = self.workers[leaf.first_worker + member.index()].speed;
         let report = Report {
@@ -440,14 +529,20 @@ impl<'a, W: Watch> Sim<'a, W> {
             load: Load::tasks(flight.queue),
             service_ns: (flight.service as f64 * 1e3 / TICKS_PER_US / speed) as u32,
         };
-        leaf.dispatcher.tick((self.now as f64 * 1e3 / TICKS_PER_US) as u64);
+        let benchmark = flight.number == BENCHMARK;
+        let take = |dispatcher: &mut Watched<W>| match benchmark {
+            true => dispatcher.refresh(&report),
+            false => {
+                dispatcher.reply(&report);
+            }
+        };
         if several {
             let before = leaf.dispatcher.view().estimate(member);
-            leaf.dispatcher.reply(&report);
+            take(&mut leaf.dispatcher);
             let after = leaf.dispatcher.view().estimate(member);
             leaf.total = leaf.total + after - before;
         } else {
-            leaf.dispatcher.reply(&report);
+            take(&mut leaf.dispatcher);
         }
         while !self.leaves[rack].held.is_empty() && self.release(rack) {}
         if several {
@@ -513,6 +608,11 @@ impl<'a, W: Watch> Sim<'a, W> {
 
     /// Looks at all queues (Horus, Fig. 12a: the longest over the mean).
     fn sample(&mut self) {
+        for rack in 0..self.leaves.len() {
+            if self.leaves[rack].alive {
+                self.tick(rack);
+            }
+        }
         let (mut most, mut sum) = (0, 0_u64);
         for worker in &self.workers {
             most = most.max(worker.queue.len());
@@ -533,6 +633,12 @@ impl<'a, W: Watch> Sim<'a, W> {
                 for worker in workers.clone() {
                     self.workers[worker].speed = *speed;
                 }
+            }
+            Action::Shuffle => {
+                let mut speeds: Vec<_> = self.workers.iter().map(|worker| worker.speed).collect();
+                shuffle(&mut speeds, &mut self.streams.shuffles);
+                let workers = self.workers.iter_mut().zip(speeds);
+                workers.for_each(|(worker, speed)| worker.speed = speed);
             }
             Action::Load(load) => {
                 // Checked when the first schedule was made: only bursts can contradict a rate.
@@ -595,7 +701,10 @@ impl<'a, W: Watch> Sim<'a, W> {
 
 impl<W: Watch> Leaf<W> {
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
-        let view = View::heap(workers, 1).remove(0);
+        let mut view = View::heap(workers, 1).remove(0);
+        if config.benchmarks {
+            view.run_benchmarks();
+        }
         let seed = stream_seed(config.seed, rack, 0);
         let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
         dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
@@ -608,6 +717,7 @@ impl<W: Watch> Leaf<W> {
             held: Fifo::EMPTY,
             total: 0,
             alive: true,
+            last_service: 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rand::Rng;
 use wedjat_pktgen::grammar::parse_time_ns;
 
 /// Something that happens.
@@ -14,6 +15,8 @@ pub enum Action {
         /// How fast, 1 being usual.
         speed: f64,
     },
+    /// The workers' speeds change places at random.
+    Shuffle,
     /// Arrivals make up this load from now on.
     Load(f64),
     /// A leaf fails: what passes it is lost.
@@ -35,7 +38,15 @@ pub struct Step {
     pub action: Action,
 }
 
-/// Reads `20ms speed 0-7=0.5` or `20ms load 0.9`.
+/// Puts values into a random order (Fisher and Yates).
+pub fn shuffle<R: Rng>(values: &mut [f64], rng: &mut R) {
+    for last in (1..values.len()).rev() {
+        let other = (u64::from(rng.next_u64() as u32) * (last as u64 + 1)) >> 32;
+        values.swap(last, other as usize);
+    }
+}
+
+/// Reads `20ms speed 0-7=0.5`, `20ms shuffle` (the speeds change places) or `20ms load 0.9`.
 ///
 /// # Errors
 /// What is wrong and what is allowed.
@@ -43,15 +54,20 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
     let mut words = text.split_whitespace();
     let form = || {
         format!(
-            "`{text}`: write a time and what changes, as in `20ms speed 0-7=0.5` or `20ms load 0.9`"
+            "`{text}`: write a time and what changes, as in `20ms speed 0-7=0.5`, `20ms shuffle` or `20ms load 0.9`"
         )
     };
-    let (Some(time), Some(what), Some(value), None) =
+    let (Some(time), Some(what), value, None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
         return Err(form());
     };
     let at_ns = parse_time_ns(time).map_err(|error| error.to_string())?;
+    let value = match (what, value) {
+        ("shuffle", None) => return Ok(Step { at_ns, action: Action::Shuffle }),
+        ("shuffle", Some(_)) | (_, None) => return Err(form()),
+        (_, Some(value)) => value,
+    };
     let number = |value: &str, most: f64| {
         value.parse::<f64>().ok().filter(|v| *v > 0.0 && *v <= most).ok_or_else(|| {
             format!("`{text}`: `{value}` is not a number above 0 and at most {most}")

@@ -2,7 +2,7 @@
 //!
 //! In a slot tasks arrive at every dispatcher; all decide on what was true when the slot began; then each
 //! server completes as many tasks as it has service, and members report. A task's time in the system
-//! is the slot of its departure less the slot of its arrival, plus one.
+//! is the slot of its departure less the slot of its arrival, plus one. There are no benchmark tasks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ struct Server {
     queue: VecDeque<Queued>,
     /// A slot's service is an exponential times this, rounded down: geometric with the server's mean.
     scale: f64,
+    /// Slots of work since it last completed something.
+    worked: u64,
     side: MemberSide,
 }
 
@@ -141,6 +143,7 @@ impl<'a> Sim<'a> {
         let server = |&mean: &f64| Server {
             queue: VecDeque::new(),
             scale: 1.0 / ((1.0 + mean) / mean).ln(),
+            worked: 0,
             side: MemberSide::new(notify, config.dispatchers),
         };
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
@@ -197,13 +200,21 @@ impl<'a> Sim<'a> {
                 continue;
             }
             let unit: f64 = Exp1.sample(service);
-            let done = ((unit * server.scale) as usize).min(server.queue.len());
-            if done == 0 {
+            let service = (unit * server.scale) as usize;
+            server.worked += 1;
+            if service == 0 {
                 continue;
             }
+            let done = service.min(server.queue.len());
+            // What a task took, as a server sees it that cannot look into a slot.
+            let service_ns = std::mem::take(&mut server.worked) * SLOT_NS / service as u64;
             let queue = server.queue.len() - done;
             let load = Load::tasks(queue.min(usize::from(u16::MAX)) as u16);
-            let report = Report { member: Member(index as u16), load, service_ns: 0 };
+            let report = Report {
+                member: Member(index as u16),
+                load,
+                service_ns: service_ns.min(u64::from(u32::MAX)) as u32,
+            };
             for task in server.queue.drain(..done) {
                 recorder.done(task.number, (*slot - task.slot + 1) * SLOT_TICKS);
                 self.in_system -= 1;

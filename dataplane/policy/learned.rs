@@ -1,0 +1,215 @@
+//! Proportional power of two with rates that it learns while it runs (Rosella, IV): [`Ppot`] on the rates of a
+//! [`Learner`]. The alias table is rebuilt when the estimates are, between bursts.
+
+use super::learner::{Learner, Window};
+use super::{Core, Pick, Policy, Ppot, Rng, Task};
+use crate::state::{Member, Report, View};
+
+/// With rates that are learned.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    ppot: Ppot,
+    /// Large, and policies are values.
+    learner: Box<Learner>,
+    core: Core,
+}
+
+impl Learned {
+    /// By queue, or by time (`ppot-ll`); `arrivals` and `guaranteed_ns` as in [`Learner::new`].
+    #[must_use]
+    pub fn new(least_loaded: bool, window: Window, arrivals: u64, guaranteed_ns: f64) -> Self {
+        let learner = Box::new(Learner::new(window, arrivals, guaranteed_ns));
+        Self { ppot: Ppot::new(least_loaded), learner, core: Core::ONLY }
+    }
+}
+
+impl Policy for Learned {
+    #[inline]
+    fn pick(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        self.ppot.pick(task, view, rng)
+    }
+
+    #[inline]
+    fn on_sent(&mut self, member: Member, view: &mut View) {
+        self.learner.on_sent(member, view);
+    }
+
+    #[inline]
+    fn on_reply(&mut self, report: &Report, view: &mut View, rng: &mut Rng) {
+        self.ppot.on_reply(report, view, rng);
+        self.learner.on_reply(report);
+    }
+
+    fn on_members(&mut self, core: Core, view: &mut View) {
+        self.core = core;
+        self.learner.on_members(core, view);
+        self.ppot.on_members(core, view);
+    }
+
+    fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) {
+        if self.learner.on_tick(now_ns, view, rng) {
+            self.ppot.on_members(self.core, view);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Dispatcher;
+    use super::*;
+    use crate::state::Load;
+
+    const LEARNERS: [&str; 4] = ["ppot-learned", "ppot-ewma", "ppot-ll-learned", "ppot-ll-ewma"];
+    const TASK_NS: u64 = 100_000;
+
+    fn dispatcher(policy: &str, members: usize, benchmarks: bool) -> Dispatcher {
+        let mut view = View::heap(members, 1).remove(0);
+        if benchmarks {
+            view.run_benchmarks();
+        }
+        let mut dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+        dispatcher.tick(1_000_000);
+        dispatcher
+    }
+
+    /// Sends `tasks` tasks, one each `gap_ns`, and has each answered at once, if its member answers at all:
+    /// `service_ns` of a member is what it tells.
+    fn run(
+        dispatcher: &mut Dispatcher,
+        now_ns: &mut u64,
+        (tasks, gap_ns): (usize, u64),
+        service_ns: impl Fn(Member) -> Option<u32>,
+    ) -> Vec<usize> {
+        let mut counts = vec![0; dispatcher.view().members()];
+        for _ in 0..tasks {
+            *now_ns += gap_ns;
+            dispatcher.tick(*now_ns);
+            while let Some(member) = dispatcher.view_mut().next_benchmark() {
+                if let Some(service_ns) = service_ns(member) {
+                    dispatcher.refresh(&Report { member, load: Load(0), service_ns });
+                }
+            }
+            let mut picks = [None];
+            dispatcher.schedule(&[Task::default()], &mut picks);
+            let member = picks[0].unwrap().member;
+            counts[member.index()] += 1;
+            if let Some(service_ns) = service_ns(member) {
+                dispatcher.reply(&Report { member, load: Load(0), service_ns });
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn rates_are_learned_and_followed() {
+        for policy in LEARNERS {
+            let (mut dispatcher, mut now_ns) = (dispatcher(policy, 2, true), 1_000_000);
+            let speeds = |slow: u16| {
+                move |member: Member| Some(if member.0 == slow { 900_000 } else { 100_000 })
+            };
+            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), speeds(0));
+            let (slow, fast) =
+                (dispatcher.view().rate(Member(0)), dispatcher.view().rate(Member(1)));
+            assert!((fast / slow - 9.0).abs() < 0.01, "{policy} {slow} {fast}");
+            let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), speeds(0));
+            assert!(counts[1] > 4 * counts[0], "{policy} {counts:?}");
+            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), speeds(1));
+            let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), speeds(1));
+            assert!(counts[0] > 4 * counts[1], "{policy} {counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_never_answers_gets_nothing_and_comes_back_by_benchmark_tasks() {
+        for policy in LEARNERS {
+            let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, true), 1_000_000);
+            let dead = |member: Member| (member.0 != 2).then_some(100_000);
+            run(&mut dispatcher, &mut now_ns, (200_000, TASK_NS), dead);
+            assert_eq!(dispatcher.view().rate(Member(2)), 0.0, "{policy}");
+            let counts = run(&mut dispatcher, &mut now_ns, (1000, TASK_NS), dead);
+            assert_eq!(counts[2], 0, "{policy} {counts:?}");
+            run(&mut dispatcher, &mut now_ns, (200_000, TASK_NS), |_| Some(100_000));
+            let rate = dispatcher.view().rate(Member(2)) / dispatcher.view().rate(Member(1));
+            assert!((rate - 1.0).abs() < 0.01, "{policy} {rate}");
+        }
+    }
+
+    #[test]
+    fn without_benchmark_tasks_a_silent_member_keeps_a_small_share() {
+        for policy in LEARNERS {
+            let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, false), 1_000_000);
+            let dead = |member: Member| (member.0 != 2).then_some(100_000);
+            run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), dead);
+            let rate = dispatcher.view().rate(Member(2));
+            assert!(rate > 0.0 && rate < 0.11, "{policy} {rate}");
+            assert_eq!(dispatcher.view_mut().next_benchmark(), None);
+            // One that nobody sends anything to is not thought slow for it.
+            now_ns += 1_000_000_000_000;
+            dispatcher.tick(now_ns);
+            assert!(dispatcher.view().rate(Member(0)) > 0.5, "{policy}");
+            // It answers again; its shares of the next tasks suffice to be seen.
+            run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), |_| Some(100_000));
+            let outstanding = dispatcher.view().outstanding(Member(2));
+            dispatcher.view_mut().write_off(Member(2), outstanding);
+            run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), |_| Some(100_000));
+            let rate = dispatcher.view().rate(Member(2)) / dispatcher.view().rate(Member(1));
+            assert!((rate - 1.0).abs() < 0.01, "{policy} {rate}");
+        }
+    }
+
+    #[test]
+    fn members_that_tell_no_times_are_all_alike() {
+        for policy in LEARNERS {
+            let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, true), 1_000_000);
+            let mute = |_| Some(0);
+            let counts = run(&mut dispatcher, &mut now_ns, (40_000, TASK_NS), mute);
+            assert!(counts.iter().all(|count| count.abs_diff(10_000) < 600), "{policy} {counts:?}");
+            // One of them told nothing, the others did: it is taken for average.
+            run(&mut dispatcher, &mut now_ns, (200_000, TASK_NS), |member| {
+                Some(if member.0 == 3 { 0 } else { 100_000 })
+            });
+            let rate = dispatcher.view().rate(Member(3)) / dispatcher.view().rate(Member(1));
+            assert!((rate - 1.0).abs() < 0.01, "{policy} {rate}");
+        }
+    }
+
+    #[test]
+    fn saturation_and_windows_of_one_task_leave_sound_rates() {
+        for policy in
+            ["ppot-learned(c1=0.001, s=1)", "ppot-learned(service-us=1e9)", "ppot-ewma(weight=1)"]
+        {
+            let (mut dispatcher, mut now_ns) = (dispatcher(policy, 3, true), 1_000_000);
+            // A task a nanosecond, each of which takes four seconds; then one in a second.
+            for gap_ns in [1, 1_000_000_000] {
+                run(&mut dispatcher, &mut now_ns, (5000, gap_ns), |_| Some(u32::MAX));
+                run(&mut dispatcher, &mut now_ns, (50, 2_000_000), |_| Some(u32::MAX));
+                let sound = |member| {
+                    let rate = dispatcher.view().rate(Member(member));
+                    rate.is_finite() && rate >= 0.0
+                };
+                assert!((0..3).all(sound), "{policy}");
+                assert!((0..3).any(|m| dispatcher.view().rate(Member(m)) > 0.0), "{policy}");
+            }
+        }
+    }
+
+    #[test]
+    fn members_that_leave_are_forgotten_and_new_ones_are_average() {
+        for policy in LEARNERS {
+            let (mut dispatcher, mut now_ns) = (dispatcher(policy, 3, true), 1_000_000);
+            let times = |member: Member| Some([400_000, 100_000, 100_000][member.index()]);
+            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), times);
+            dispatcher.set_active(Member(0), false);
+            let counts = run(&mut dispatcher, &mut now_ns, (1000, TASK_NS), times);
+            assert_eq!(counts[0], 0, "{policy}");
+            let kept = dispatcher.view().rate(Member(1));
+            dispatcher.set_active(Member(0), true);
+            // Nothing is known of it yet but its rate of before; the next look makes it average.
+            now_ns += 2_000_000;
+            dispatcher.tick(now_ns);
+            let rate = |member| dispatcher.view().rate(Member(member));
+            assert!((rate(0) / rate(1) - 1.0).abs() < 0.01, "{policy} {}", rate(0));
+            assert!((rate(1) / kept - 1.0).abs() < 0.5, "{policy} {kept}");
+        }
+    }
+}

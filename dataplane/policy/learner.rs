@@ -1,0 +1,313 @@
+//! Learned service rates (Rosella, IV-A and IV-C): the arrival rate over the last tasks, each member's mean
+//! processing time over a window whose length follows the load, and benchmark tasks that keep the windows of
+//! members filled that get few others.
+//!
+//! Where the paper is silent, or prints what cannot be meant: the window's `log(1/n)` is `log(n)`. The load
+//! is kept below [`LOAD_MOST`], or the window would be endless. The throughput that members guarantee together is
+//! a parameter, or else what it would be if all were as those measured in time are in the mean. While a window is not full its tasks so far count, and
+//! a member never measured is taken for average. Windows hold what is wanted to a sixteenth. Each core
+//! learns from what passes it: its share of arrivals and completions is one in so many cores.
+//!
+//! A caller that carries out no benchmark tasks (a leaf: it can neither copy a task nor mark it as less
+//! urgent) would leave a member at rate 0 for ever. There a member is too slow when it *owes* an answer for
+//! as long as a task takes at the rate mu*, and then counts as having that rate, if not less.
+
+use rand::Rng as _;
+
+use super::recent::Recent;
+use super::{Core, Rng, sample_one};
+use crate::state::{Member, Report, View};
+
+/// The highest load that the learner believes in.
+const LOAD_MOST: f64 = 0.99;
+/// The paper's eps is this share of the load that is left.
+const EPS_SHARE: f64 = 0.3;
+/// The paper's mu*, and its c0: benchmark tasks, as a share of the load that is left.
+const SPARE_SHARE: f64 = 0.1;
+/// Rates are estimated again after so many mean processing times, but not more often than that.
+const PERIOD_TASKS: f64 = 4.0;
+const PERIOD_NS_LEAST: f64 = 1e6;
+
+/// How far back a member's processing time is averaged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Window {
+    /// Over the last c1 log(n) / eps^2 tasks, as printed.
+    Printed {
+        /// The paper's constant c1.
+        c1: f64,
+    },
+    /// With exponentially falling weights, of which this is the last task's.
+    Ewma {
+        /// Between 0 and 1.
+        weight: f64,
+    },
+}
+
+/// What is known of one member.
+#[derive(Clone, Debug)]
+struct History {
+    recent: Recent,
+    ewma_ns: f64,
+    /// Since when it owes an answer, or when it last gave one.
+    touched_ns: u64,
+    /// Its last answer told no processing time.
+    mute: bool,
+    active: bool,
+}
+
+impl History {
+    fn since(now_ns: u64, active: bool) -> Self {
+        let recent = Recent::since(now_ns);
+        Self { recent, ewma_ns: 0.0, touched_ns: now_ns, mute: false, active }
+    }
+}
+
+/// What follows from the load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Plan {
+    eps: f64,
+    /// Tasks in a window.
+    window: u64,
+    /// The paper's mu*, in mean rates.
+    least_rate: f64,
+    /// How much longer than at that rate a window may take.
+    patience: f64,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Learner {
+    window: Window,
+    /// Arrivals whose mean distance is taken.
+    arrivals_window: u64,
+    /// Mean processing time that the members together guarantee; 0 to measure it.
+    guaranteed_ns: f64,
+    cores: f64,
+    now_ns: u64,
+    next_estimate_ns: u64,
+    next_benchmark_ns: u64,
+    arrivals: Recent,
+    /// Arrivals since the last tick.
+    arrived: u64,
+    members: Vec<History>,
+    plan: Plan,
+    /// Tasks a nanosecond of an average member, 0 before any was measured.
+    mean_rate: f64,
+    /// Benchmark tasks a nanosecond that this core asks for.
+    benchmark_rate: f64,
+}
+
+impl Learner {
+    /// Nothing is known yet. The arrival rate is that of the last `arrivals` tasks; `guaranteed_ns` as in the
+    /// field.
+    #[must_use]
+    pub fn new(window: Window, arrivals: u64, guaranteed_ns: f64) -> Self {
+        Self {
+            window,
+            arrivals_window: arrivals.max(1),
+            guaranteed_ns,
+            cores: 1.0,
+            now_ns: 0,
+            next_estimate_ns: 0,
+            next_benchmark_ns: 0,
+            arrivals: Recent::since(0),
+            arrived: 0,
+            members: Vec::new(),
+            plan: Plan::of(0.0, 1, window),
+            mean_rate: 0.0,
+            benchmark_rate: 0.0,
+        }
+    }
+
+    /// The members changed. Those that were there before keep what is known of them.
+    pub fn on_members(&mut self, core: Core, view: &View) {
+        self.cores = core.count as f64;
+        self.members.resize_with(view.members(), || History::since(self.now_ns, false));
+        for (index, history) in self.members.iter_mut().enumerate() {
+            let active = view.is_active(Member(index as u16));
+            if active != history.active {
+                *history = History::since(self.now_ns, active);
+            }
+        }
+    }
+
+    /// A task was sent.
+    #[inline]
+    pub fn on_sent(&mut self, member: Member, view: &View) {
+        self.arrived += 1;
+        if view.outstanding(member) == 1 {
+            self.members[member.index()].touched_ns = self.now_ns;
+        }
+    }
+
+    /// A member answered. That it was does not say how fast it is, unless it tells.
+    #[inline]
+    pub fn on_reply(&mut self, report: &Report) {
+        let history = &mut self.members[report.member.index()];
+        history.touched_ns = self.now_ns;
+        history.mute = report.service_ns == 0;
+        if history.mute {
+            if history.recent.count() == 0 {
+                history.recent = Recent::since(self.now_ns);
+            }
+            return;
+        }
+        let service = f64::from(report.service_ns);
+        if let Window::Ewma { weight } = self.window {
+            let first = history.recent.count() == 0;
+            history.ewma_ns += (service - history.ewma_ns) * if first { 1.0 } else { weight };
+        }
+        let (now_ns, window) = (self.now_ns, self.plan.window);
+        history.recent.add(now_ns, 1, u64::from(report.service_ns), window);
+    }
+
+    /// Takes the time; true when the members' rates, in the view, are new.
+    pub fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) -> bool {
+        if self.now_ns == 0 {
+            self.start(now_ns);
+        }
+        self.now_ns = now_ns;
+        if self.arrived > 0 {
+            let arrived = std::mem::take(&mut self.arrived);
+            self.arrivals.add(now_ns, arrived, 0, self.arrivals_window);
+        }
+        self.ask(view, rng);
+        if now_ns < self.next_estimate_ns {
+            return false;
+        }
+        let learned = self.estimate(view);
+        let period = PERIOD_NS_LEAST.max(PERIOD_TASKS / self.mean_rate.max(f64::MIN_POSITIVE));
+        // Before anybody was measured there is no knowing what is often.
+        let period = if self.mean_rate > 0.0 { period } else { PERIOD_NS_LEAST };
+        self.next_estimate_ns = now_ns.saturating_add(period as u64);
+        learned
+    }
+
+    /// The clock starts anywhere; waiting counts from the first look at it.
+    fn start(&mut self, now_ns: u64) {
+        self.arrivals = Recent::since(now_ns);
+        for history in &mut self.members {
+            *history = History::since(now_ns, history.active);
+        }
+    }
+
+    /// Mean processing time of a member, none when it was never measured.
+    fn mean_ns(&self, member: Member) -> Option<f64> {
+        let history = &self.members[member.index()];
+        let mean = history.recent.mean()?;
+        Some(if matches!(self.window, Window::Ewma { .. }) { history.ewma_ns } else { mean })
+    }
+
+    /// L completions of the member take longer than (1 + eps) L / mu*; see the module's text for who
+    /// runs no benchmark tasks.
+    fn is_too_slow(&self, member: Member, view: &View) -> bool {
+        if self.mean_rate == 0.0 {
+            return false;
+        }
+        let history = &self.members[member.index()];
+        let Plan { window, least_rate, patience, .. } = self.plan;
+        let task_ns = patience * self.cores / (least_rate * self.mean_rate);
+        if !view.runs_benchmarks() {
+            let owed = self.now_ns.saturating_sub(history.touched_ns) as f64;
+            return view.outstanding(member) > 0 && owed > task_ns;
+        }
+        // A member that answers without telling its time is no slower for that.
+        let elapsed = self.now_ns.saturating_sub(history.recent.start_ns()) as f64;
+        !history.mute && elapsed > task_ns * history.recent.count().max(window) as f64
+    }
+
+    /// Estimates everything anew; false while there is nothing to go by.
+    fn estimate(&mut self, view: &mut View) -> bool {
+        let (mut sum, mut measured) = (0.0, 0.0);
+        for &member in view.active() {
+            if let Some(mean_ns) = self.mean_ns(member).filter(|_| !self.is_too_slow(member, view))
+            {
+                sum += 1.0 / mean_ns;
+                measured += 1.0;
+            }
+        }
+        if measured > 0.0 {
+            self.mean_rate = sum / measured;
+        }
+        if self.mean_rate == 0.0 {
+            return false;
+        }
+        let members = view.active().len();
+        let guaranteed = match self.guaranteed_ns > 0.0 {
+            true => members as f64 / self.guaranteed_ns,
+            false => members as f64 * self.mean_rate,
+        };
+        let load = (self.arrival_rate() / guaranteed).min(LOAD_MOST);
+        self.plan = Plan::of(load, members, self.window);
+        self.plan_benchmarks(guaranteed * (1.0 - load));
+        for place in 0..members {
+            let member = view.active()[place];
+            view.set_rate(member, self.rate(member, view));
+        }
+        true
+    }
+
+    /// The estimate of a member's rate, 1 being the mean.
+    fn rate(&self, member: Member, view: &View) -> f64 {
+        let relative = self.mean_ns(member).map_or(1.0, |mean_ns| 1.0 / (mean_ns * self.mean_rate));
+        let rate = (1.0 - self.plan.eps) * relative;
+        match (self.is_too_slow(member, view), view.runs_benchmarks()) {
+            (false, _) => rate,
+            (true, true) => 0.0,
+            (true, false) => rate.min(self.plan.least_rate),
+        }
+    }
+
+    /// Tasks a nanosecond, of all cores.
+    fn arrival_rate(&self) -> f64 {
+        let elapsed = self.arrivals.last_ns().saturating_sub(self.arrivals.start_ns());
+        match elapsed {
+            0 => 0.0,
+            _ => self.arrivals.count() as f64 / elapsed as f64 * self.cores,
+        }
+    }
+
+    fn plan_benchmarks(&mut self, spare_rate: f64) {
+        if self.benchmark_rate == 0.0 {
+            self.next_benchmark_ns = self.now_ns;
+        }
+        self.benchmark_rate = SPARE_SHARE * spare_rate / self.cores;
+    }
+
+    /// Asks for the benchmark tasks that are due: a Poisson process, to uniform members.
+    fn ask(&mut self, view: &mut View, rng: &mut Rng) {
+        if self.benchmark_rate == 0.0 || !view.runs_benchmarks() {
+            return;
+        }
+        while self.next_benchmark_ns <= self.now_ns {
+            let gap = (exponential(rng) / self.benchmark_rate).max(1.0) as u64;
+            self.next_benchmark_ns = self.next_benchmark_ns.saturating_add(gap);
+            let asked = sample_one(view, rng).is_some_and(|member| view.ask_benchmark(member));
+            if !asked {
+                // Nobody to ask, or the caller is behind: what is due is not made up for.
+                self.next_benchmark_ns = self.now_ns.saturating_add(gap);
+                return;
+            }
+        }
+    }
+}
+
+/// An exponential number with mean 1.
+fn exponential(rng: &mut Rng) -> f64 {
+    let unit = ((rng.next_u64() >> 11) + 1) as f64 / 53.0_f64.exp2();
+    -unit.ln()
+}
+
+impl Plan {
+    fn of(load: f64, members: usize, window: Window) -> Self {
+        let left = 1.0 - load;
+        let eps = EPS_SHARE * left;
+        let (tasks, patience) = match window {
+            Window::Printed { c1 } => (c1 * (members.max(2) as f64).ln() / (eps * eps), 1.0 + eps),
+            // The tasks whose plain mean varies as much. They do not become more as eps falls, so the time
+            // they take by benchmark tasks alone varies more than eps.
+            Window::Ewma { weight } => (2.0 / weight - 1.0, 2.0),
+        };
+        Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * left, patience }
+    }
+}

@@ -1,0 +1,146 @@
+//! The last so many of a stream of values, in constant memory: sums over stretches, of which old ones leave.
+
+/// Stretches kept. A window has about half as many, so what it holds is exact to a sixteenth.
+const STRETCHES: usize = 32;
+const WINDOW_STRETCHES: u64 = 16;
+
+/// Consecutive values.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    /// When the value before the first one came.
+    start_ns: u64,
+    count: u64,
+    sum: u64,
+}
+
+impl Stretch {
+    fn join(&mut self, later: Self) {
+        self.count += later.count;
+        self.sum += later.sum;
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub(super) struct Recent {
+    stretches: [Stretch; STRETCHES],
+    /// Place of the oldest one; the others follow it round.
+    oldest: usize,
+    len: usize,
+    total: Stretch,
+    /// When the last value came, or watching began.
+    last_ns: u64,
+}
+
+impl Recent {
+    /// Nothing yet, watched from `now_ns` on.
+    pub(super) fn since(now_ns: u64) -> Self {
+        let stretches = [Stretch::default(); STRETCHES];
+        Self { stretches, oldest: 0, len: 0, total: Stretch::default(), last_ns: now_ns }
+    }
+
+    /// Adds `count` values of `sum` together, and forgets what is older than the last `window` values.
+    pub(super) fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
+        let full = (window / WINDOW_STRETCHES).max(1);
+        if self.len == 0 || self.newest().count >= full {
+            self.open();
+        }
+        let value = Stretch { start_ns: 0, count, sum };
+        self.newest().join(value);
+        self.total.join(value);
+        self.last_ns = now_ns;
+        while self.len > 1 && self.total.count - self.stretches[self.oldest].count >= window {
+            let left = self.stretches[self.oldest];
+            self.total.count -= left.count;
+            self.total.sum -= left.sum;
+            self.oldest = (self.oldest + 1) % STRETCHES;
+            self.len -= 1;
+        }
+    }
+
+    fn newest(&mut self) -> &mut Stretch {
+        &mut self.stretches[(self.oldest + self.len.max(1) - 1) % STRETCHES]
+    }
+
+    fn open(&mut self) {
+        if self.len == STRETCHES {
+            self.join_pairs();
+        }
+        self.len += 1;
+        *self.newest() = Stretch { start_ns: self.last_ns, ..Stretch::default() };
+    }
+
+    /// Makes room where the window grew: nothing is forgotten, but told apart less finely.
+    fn join_pairs(&mut self) {
+        self.stretches.rotate_left(self.oldest);
+        for pair in 0..STRETCHES / 2 {
+            let mut joined = self.stretches[2 * pair];
+            joined.join(self.stretches[2 * pair + 1]);
+            self.stretches[pair] = joined;
+        }
+        (self.oldest, self.len) = (0, STRETCHES / 2);
+    }
+
+    /// Values in the window.
+    pub(super) fn count(&self) -> u64 {
+        self.total.count
+    }
+
+    /// Their mean, none when there are none.
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.total.count > 0).then(|| self.total.sum as f64 / self.total.count as f64)
+    }
+
+    /// When the window began, or watching did.
+    pub(super) fn start_ns(&self) -> u64 {
+        if self.len == 0 { self.last_ns } else { self.stretches[self.oldest].start_ns }
+    }
+
+    /// When the last value came, or watching began.
+    pub(super) fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_values_leave() {
+        let mut recent = Recent::since(5);
+        assert_eq!((recent.mean(), recent.start_ns()), (None, 5));
+        for time in 1..=1000 {
+            recent.add(10 * time, 1, if time <= 500 { 7 } else { 3 }, 160);
+        }
+        assert_eq!(recent.mean(), Some(3.0));
+        assert!((160..=170).contains(&recent.count()), "{}", recent.count());
+        assert_eq!(recent.start_ns(), 10_000 - 10 * recent.count());
+        assert_eq!(recent.last_ns(), 10_000);
+    }
+
+    #[test]
+    fn windows_grow_and_shrink() {
+        let mut recent = Recent::since(0);
+        for time in 1..=100_000 {
+            recent.add(time, 1, time, if time < 100 { 10 } else { 50_000 });
+        }
+        let count = recent.count();
+        assert!((50_000..=53_200).contains(&count), "{count}");
+        let mean = recent.mean().unwrap();
+        assert!((mean - (100_000.0 - count as f64 / 2.0)).abs() < 1.0, "{mean}");
+        for time in 1..=40 {
+            recent.add(100_000 + time, 1, 1, 20);
+        }
+        assert_eq!(recent.mean(), Some(1.0));
+    }
+
+    #[test]
+    fn a_window_of_one_is_the_last_value() {
+        let mut recent = Recent::since(0);
+        for value in [4, 9, 2] {
+            recent.add(value, 1, value, 1);
+            assert_eq!((recent.count(), recent.mean()), (1, Some(value as f64)));
+        }
+    }
+}
