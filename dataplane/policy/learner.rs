@@ -3,10 +3,11 @@
 //! members filled that get few others.
 //!
 //! Where the paper is silent, or prints what cannot be meant: the window's `log(1/n)` is `log(n)`. The load
-//! is kept below [`LOAD_MOST`], or the window would be endless. The throughput that members guarantee together is
-//! a parameter, or else what it would be if all were as those measured in time are in the mean. While a window is not full its tasks so far count, and
-//! a member never measured is taken for average. Windows hold what is wanted to a sixteenth. Each core
-//! learns from what passes it: its share of arrivals and completions is one in so many cores.
+//! is kept below [`LOAD_MOST`], or the window would be endless. The throughput that members together guarantee
+//! is a parameter, or else what it would be if all were as those measured in time are in the mean. While a
+//! window is not full its tasks so far count, and a member never measured is taken for average. Windows hold
+//! what is wanted to a sixteenth. Each core learns from what passes it: its share of arrivals and completions
+//! is one in so many cores.
 //!
 //! A caller that carries out no benchmark tasks (a leaf: it can neither copy a task nor mark it as less
 //! urgent) would leave a member at rate 0 for ever. There a member is too slow when it *owes* an answer for

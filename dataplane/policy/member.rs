@@ -20,7 +20,10 @@ pub enum Notify {
     /// To the dispatcher whose view of it is worst: when that is off by as much as its queue is long,
     /// else with this probability (`lsq-smart`).
     Smart(f64),
-    /// To a random dispatcher, when its queue has just fallen below this (`jiq`, `jbt`, `pi`).
+    /// To a random dispatcher, when its queue is below this and it is on no dispatcher's list (`jiq`, `jbt`,
+    /// `pi`). JIQ's analysis has one copy of each idle member on all lists together, and so it is here: a
+    /// member is on a list from its report to that dispatcher's next task, which must be the use of it,
+    /// since a dispatcher with a list uses it.
     Below(u32),
 }
 
@@ -30,24 +33,31 @@ pub struct MemberSide {
     notify: Notify,
     /// The queue that each dispatcher believes it has: what it was last told, and what it sent since.
     believed: Box<[u32]>,
+    /// On whose list it is, if it is below a threshold that it was to tell of.
+    listed: Option<usize>,
 }
 
 impl MemberSide {
-    /// A member of `dispatchers` dispatchers, who all believe it idle.
+    /// Member `number` of `dispatchers` dispatchers, who all believe it idle; on the list of the one to whom
+    /// its number falls.
     #[must_use]
-    pub fn new(notify: Notify, dispatchers: usize) -> Self {
-        Self { notify, believed: vec![0; dispatchers].into() }
+    pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
+        let listed = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
+        Self { notify, believed: vec![0; dispatchers].into(), listed }
     }
 
     /// `tasks` tasks came from a dispatcher.
     #[inline]
     pub fn on_tasks(&mut self, dispatcher: usize, tasks: u32) {
         self.believed[dispatcher] = self.believed[dispatcher].saturating_add(tasks);
+        if self.listed == Some(dispatcher) {
+            self.listed = None;
+        }
     }
 
-    /// The member completed `completed` tasks at once and has `queue` left. Says which dispatcher it tells.
+    /// The member completed tasks and has `queue` left. Says which dispatcher it tells.
     #[inline]
-    pub fn on_done(&mut self, queue: u32, completed: u32, rng: &mut Rng) -> Option<usize> {
+    pub fn on_done(&mut self, queue: u32, rng: &mut Rng) -> Option<usize> {
         let dispatchers = self.believed.len();
         let mut toss = |chance: f64| {
             let bits = rng.next_u64();
@@ -59,8 +69,10 @@ impl MemberSide {
             Notify::Always => toss(1.0),
             Notify::Update(chance) => toss(if queue == 0 { 1.0 } else { chance }),
             Notify::Below(threshold) => {
-                let fell = queue < threshold && queue + completed >= threshold;
-                toss(if fell { 1.0 } else { 0.0 })
+                let tells = queue < threshold && self.listed.is_none();
+                let told = toss(if tells { 1.0 } else { 0.0 });
+                self.listed = told.or(self.listed);
+                told
             }
             Notify::Smart(chance) => {
                 let (worst, error) = self.worst(queue, rng);
@@ -100,15 +112,15 @@ mod tests {
     use rand::SeedableRng;
 
     fn member(notify: Notify) -> (MemberSide, Rng) {
-        (MemberSide::new(notify, 4), Rng::seed_from_u64(1))
+        (MemberSide::new(notify, 1, 4), Rng::seed_from_u64(1))
     }
 
     #[test]
     fn an_idle_member_always_tells_somebody() {
         for notify in [Notify::Update(0.0), Notify::Smart(0.0), Notify::Below(1), Notify::Always] {
             let (mut member, mut rng) = member(notify);
-            member.on_tasks(2, 1);
-            assert!(member.on_done(0, 1, &mut rng).is_some(), "{notify:?}");
+            member.on_tasks(1, 1);
+            assert!(member.on_done(0, &mut rng).is_some(), "{notify:?}");
         }
     }
 
@@ -118,29 +130,33 @@ mod tests {
         member.on_tasks(3, 9);
         member.on_tasks(1, 2);
         // Ten left: those who sent nothing are off by ten, and it does not matter which is told.
-        assert!(matches!(member.on_done(10, 1, &mut rng), Some(0 | 2)));
+        assert!(matches!(member.on_done(10, &mut rng), Some(0 | 2)));
         // Two left: dispatcher 3 believes nine, one of the others ten.
-        let told = member.on_done(2, 1, &mut rng);
+        let told = member.on_done(2, &mut rng);
         assert!(matches!(told, Some(0 | 2)));
-        assert_eq!(member.on_done(2, 1, &mut rng), Some(3));
+        assert_eq!(member.on_done(2, &mut rng), Some(3));
         // Now nobody is off by as much as the queue is long but who believes it empty.
-        assert!(matches!(member.on_done(2, 1, &mut rng), Some(0 | 2)));
-        assert_eq!(member.on_done(2, 1, &mut rng), None);
+        assert!(matches!(member.on_done(2, &mut rng), Some(0 | 2)));
+        assert_eq!(member.on_done(2, &mut rng), None);
     }
 
     #[test]
-    fn a_threshold_is_told_of_once() {
+    fn a_member_is_on_one_list_until_that_is_used() {
         let (mut member, mut rng) = member(Notify::Below(3));
-        assert_eq!(member.on_done(3, 1, &mut rng), None);
-        assert!(member.on_done(2, 1, &mut rng).is_some());
-        assert_eq!(member.on_done(1, 1, &mut rng), None);
-        assert!(member.on_done(0, 4, &mut rng).is_some());
+        member.on_tasks(3, 1); // of a dispatcher on whose list it is not
+        assert_eq!(member.on_done(0, &mut rng), None);
+        member.on_tasks(1, 4);
+        assert_eq!(member.on_done(3, &mut rng), None);
+        let told = member.on_done(2, &mut rng).unwrap();
+        assert_eq!(member.on_done(1, &mut rng), None);
+        member.on_tasks(told, 1);
+        assert!(member.on_done(1, &mut rng).is_some());
     }
 
     #[test]
     fn chances_are_kept() {
         let (mut member, mut rng) = member(Notify::Update(0.2));
-        let told = (0..10_000).filter(|_| member.on_done(5, 1, &mut rng).is_some()).count();
+        let told = (0..10_000).filter(|_| member.on_done(5, &mut rng).is_some()).count();
         assert!(told.abs_diff(2000) < 250, "{told}");
     }
 }

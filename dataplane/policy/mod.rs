@@ -11,6 +11,7 @@ mod horus;
 mod horus_spine;
 mod learned;
 mod learner;
+mod line;
 mod lsq;
 pub mod member;
 mod ppot;

@@ -236,7 +236,8 @@ impl Policy for ShortestOf {
 /// A member below a threshold that it told of itself, else a random one: JIQ, JBT and their kin.
 ///
 /// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
-/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020.
+/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: who told first is first, as JIQ has
+/// it. (Taken from the other end, members that were forgotten for long pile up on it, and pay off.)
 #[derive(Clone, Debug)]
 pub struct Notified {
     /// Members with fewer tasks than this are on the list.
@@ -246,6 +247,8 @@ pub struct Notified {
     period_ns: u64,
     next_ns: u64,
     last: Option<Member>,
+    /// The members on the view's idle list in order.
+    line: super::line::Line,
     alias: super::alias::Alias,
 }
 
@@ -264,8 +267,8 @@ impl Notified {
     /// Members below `below` tasks come first.
     #[must_use]
     pub fn new(below: u32, otherwise: Otherwise) -> Self {
-        let alias = super::alias::Alias::default();
-        Self { below, otherwise, period_ns: 0, next_ns: 0, last: None, alias }
+        let (line, alias) = (super::line::Line::default(), super::alias::Alias::default());
+        Self { below, otherwise, period_ns: 0, next_ns: 0, last: None, line, alias }
     }
 
     /// The threshold becomes the lesser of two random queues, every `period_ns`.
@@ -273,12 +276,28 @@ impl Notified {
     pub fn learning(period_ns: u64) -> Self {
         Self { period_ns, ..Self::new(1, Otherwise::Random) }
     }
+
+    /// The view's list changed: who stays keeps its place, who is new comes last.
+    fn follow_list(&mut self, view: &View) {
+        let idle = view.idle();
+        let mut line = super::line::Line::new(view.members());
+        while let Some(member) = self.line.first() {
+            self.line.leave(member);
+            if idle.contains(member) {
+                line.join(member);
+            }
+        }
+        (0..idle.len()).for_each(|place| line.join(idle.at(place)));
+        self.line = line;
+    }
 }
 
 impl Policy for Notified {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if let Some(member) = view.idle_mut().take_last() {
+        if let Some(member) = self.line.first() {
+            self.line.leave(member);
+            view.idle_mut().remove(member);
             view.picks.idle += 1;
             return Some(Pick { member, idle: true });
         }
@@ -297,12 +316,17 @@ impl Policy for Notified {
         let below = report.load.0 >> 16 < self.below;
         let known = view.idle().contains(report.member);
         super::note_idleness(report.member, below, view);
+        match view.idle().contains(report.member) {
+            true => self.line.join(report.member),
+            false => self.line.leave(report.member),
+        }
         // Members that know the threshold speak once, when they are at or below it.
         view.picks.messages += u64::from(self.period_ns > 0 && below && !known);
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {
         super::share_idle(core, view);
+        self.follow_list(view);
         if self.otherwise == Otherwise::Weighted {
             self.alias.rebuild(view.active(), |member| view.rate(member));
         }

@@ -3,10 +3,17 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+mod catalogue;
+mod failures;
+mod scatter;
+mod shock;
+mod winners;
+
 use clap::Args;
 use plotters::prelude::*;
 
 use crate::sim::{Row, SimArgs, rows};
+use catalogue::FIGURES;
 
 /// Arguments of `figures`.
 #[derive(Args, Clone, Debug)]
@@ -67,190 +74,6 @@ impl Quantity {
     }
 }
 
-const LOADS: (&str, &str) = ("load", "0.1,0.3,0.5,0.6,0.7,0.8,0.85,0.9,0.95");
-const SLOT_LOADS: (&str, &str) = ("load", "0.5,0.6,0.7,0.8,0.85,0.9,0.95,0.99");
-const EXP: (&str, &str) = ("service", "exp(100us)");
-const BIMODAL: (&str, &str) = ("service", "mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))");
-const TRIMODAL: (&str, &str) = (
-    "service",
-    "mix(0.333333333333*normal(50us,5us), 0.333333333333*normal(500us,50us), 0.333333333334*normal(5000us,500us))",
-);
-/// A pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
-const MEDIAN: (&str, &str) = ("racks", "32,32,32,32,32,32,32,32,32,32,32,32,32,32,32");
-
-const ONE_RACK: &[(&str, Keys)] = &[
-    ("horus", &[("policy", "horus")]),
-    ("racksched", &[("policy", "racksched")]),
-    ("jsq, no delay", &[("policy", "jsq"), ("hop", "0us")]),
-    ("cfcfs", &[("policy", "cfcfs")]),
-];
-const RACKS: &[(&str, Keys)] = &[
-    ("horus", &[("policy", "horus")]),
-    ("horus, by the authors' simulator", &[("policy", "horus"), ("signals", "horus-sim")]),
-    ("rs-lb", &[("policy", "rs-lb")]),
-    ("rs-h", &[("policy", "rs-h")]),
-];
-const LSQ: &[(&str, Keys)] = &[
-    ("jsq", &[("policy", "jsq")]),
-    ("jsq(2)", &[("policy", "jsq(2)")]),
-    ("jiq", &[("policy", "jiq")]),
-    ("lsq-sample(2)", &[("policy", "lsq-sample(2)")]),
-    ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
-    ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
-];
-const EVERYBODY: &[(&str, Keys)] = &[
-    ("random", &[("policy", "random")]),
-    ("horus", &[("policy", "horus")]),
-    ("racksched", &[("policy", "racksched")]),
-    ("jsq(2)", &[("policy", "jsq(2)")]),
-    ("jsq", &[("policy", "jsq")]),
-    ("sed", &[("policy", "sed")]),
-    ("jiq", &[("policy", "jiq")]),
-    ("lsq-sample(2)", &[("policy", "lsq-sample(2)")]),
-    ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
-    ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
-    ("hlsq-smart(.2)", &[("policy", "hlsq-smart(.2)")]),
-    ("ppot", &[("policy", "ppot")]),
-    ("ppot-ll", &[("policy", "ppot-ll")]),
-    ("scd", &[("policy", "scd")]),
-    ("cfcfs", &[("policy", "cfcfs")]),
-];
-
-const fn figure(
-    name: &'static str,
-    title: &'static str,
-    x: (&'static str, &'static str),
-    y: Quantity,
-    setup: Keys,
-    series: &'static [(&'static str, Keys)],
-) -> Figure {
-    Figure { name, title, x, y, setup, series }
-}
-
-use Quantity::{Imbalance, Mean, Messages, P99};
-
-const FIGURES: &[Figure] = &[
-    figure("horus-10a", "Horus Fig. 10a: one rack, exp(100us)", LOADS, P99, &[EXP], ONE_RACK),
-    figure("horus-10b", "Horus Fig. 10b: one rack, bimodal", LOADS, P99, &[BIMODAL], ONE_RACK),
-    figure("horus-10c", "Horus Fig. 10c: one rack, trimodal", LOADS, P99, &[TRIMODAL], ONE_RACK),
-    figure("horus-11a", "Horus Fig. 11a: 15 racks, exp(100us)", LOADS, P99, &[MEDIAN, EXP], RACKS),
-    figure("horus-11b", "Horus Fig. 11b: 15 racks, bimodal", LOADS, P99, &[MEDIAN, BIMODAL], RACKS),
-    figure(
-        "horus-11c",
-        "Horus Fig. 11c: 15 racks, trimodal",
-        LOADS,
-        P99,
-        &[MEDIAN, TRIMODAL],
-        RACKS,
-    ),
-    figure(
-        "horus-12a",
-        "Horus Fig. 12a: imbalance of queues",
-        LOADS,
-        Imbalance,
-        &[MEDIAN, EXP],
-        RACKS,
-    ),
-    figure(
-        "horus-12b",
-        "Horus Fig. 12b: network delay, load 0.8",
-        ("hop", "0us,1us,2us,5us,10us,20us,50us,100us"),
-        P99,
-        &[MEDIAN, EXP, ("load", "0.8")],
-        RACKS,
-    ),
-    figure(
-        "horus-12c",
-        "Horus Fig. 12c: packet loss, load 0.8",
-        ("loss", "0,0.0001,0.001,0.005,0.01"),
-        P99,
-        &[MEDIAN, EXP, ("load", "0.8")],
-        RACKS,
-    ),
-    figure(
-        "horus-17",
-        "Horus Fig. 17: parts of the policy, one rack, bimodal",
-        LOADS,
-        P99,
-        &[BIMODAL],
-        &[
-            ("both parts (horus)", &[("policy", "horus")]),
-            ("idle members, else random (jiq)", &[("policy", "jiq")]),
-            ("power of two, delayed (racksched)", &[("policy", "racksched")]),
-            ("random", &[("policy", "random")]),
-        ],
-    ),
-    figure(
-        "horus-19b",
-        "Horus Fig. 19b: messages under packet loss, load 0.8",
-        ("loss", "0,0.0001,0.001,0.005,0.01"),
-        Messages,
-        &[MEDIAN, EXP, ("load", "0.8")],
-        RACKS,
-    ),
-    figure("lsq-2", "LSQ: equal servers", SLOT_LOADS, Mean, &[("model", "slots")], LSQ),
-    figure(
-        "lsq-3",
-        "LSQ: half the servers twice as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "50x1,50x2")],
-        LSQ,
-    ),
-    figure(
-        "lsq-4",
-        "LSQ: half the servers ten times as fast",
-        SLOT_LOADS,
-        Mean,
-        &[("model", "slots"), ("speeds", "50x1,50x10")],
-        LSQ,
-    ),
-    figure(
-        "rosella-stability",
-        "Rosella: ten workers, one six times as fast, 14 tasks for a capacity of 15",
-        ("load", "0.5,0.7,0.9,0.9333"),
-        Mean,
-        &[("model", "ct"), ("servers", "10"), ("dispatchers", "1"), ("speeds", "1x6,9x1")],
-        &[
-            ("random", &[("policy", "random")]),
-            ("jsq(2)", &[("policy", "jsq(2)")]),
-            ("ppot", &[("policy", "ppot")]),
-        ],
-    ),
-    figure(
-        "all-delay-1-1",
-        "Everybody: equal servers, 10 dispatchers, load 0.9, by delay",
-        ("delay", "0us,1us,5us,20us,100us"),
-        P99,
-        &[("model", "ct"), ("load", "0.9")],
-        EVERYBODY,
-    ),
-    figure(
-        "all-delay-1-10",
-        "Everybody: speeds 1:10, 10 dispatchers, load 0.9, by delay",
-        ("delay", "0us,1us,5us,20us,100us"),
-        P99,
-        &[("model", "ct"), ("speeds", "50x1,50x10"), ("load", "0.9")],
-        EVERYBODY,
-    ),
-    figure(
-        "all-load-1-2",
-        "Everybody: speeds 1:2, 10 dispatchers, 5 us, by load",
-        ("load", "0.5,0.7,0.8,0.9,0.95,0.99"),
-        P99,
-        &[("model", "ct"), ("speeds", "50x1,50x2"), ("delay", "5us")],
-        EVERYBODY,
-    ),
-    figure(
-        "all-dispatchers-1-1",
-        "Everybody: equal servers, 5 us, load 0.9, by dispatchers",
-        ("dispatchers", "1,2,4,8,16,32"),
-        P99,
-        &[("model", "ct"), ("delay", "5us"), ("load", "0.9")],
-        EVERYBODY,
-    ),
-];
-
 /// Makes the figures.
 ///
 /// # Errors
@@ -266,7 +89,39 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
         let plot = plot(figure, &lines).map_err(|error| format!("{}: {error}", figure.name))?;
         write(out, figure.name, "svg", &plot)?;
     }
+    for (name, make) in OTHERS.iter().filter(|(name, _)| name.starts_with(&arguments.only)) {
+        log::info!("{name}");
+        make(out, arguments.full)?;
+    }
     Ok(())
+}
+
+type Make = fn(&Path, bool) -> Result<(), String>;
+
+/// Figures of other kinds.
+const OTHERS: &[(&str, Make)] = &[
+    ("rosella-shock", shock::make),
+    ("horus-18", failures::make),
+    ("horus-19a", scatter::make),
+    ("winners", winners::make),
+];
+
+/// Flags as a scenario would give them.
+fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
+    let mut table = toml::Table::new();
+    for (key, value) in keys {
+        table.insert((*key).to_owned(), toml::Value::String((*value).to_owned()));
+    }
+    table.try_into().map_err(|error| format!("{error}"))
+}
+
+/// The command that the flags stand for.
+fn command(keys: &[(&str, &str)]) -> String {
+    let mut text = "wedjat-testbed sim".to_owned();
+    for (key, value) in keys {
+        let _ = write!(text, " --{key} '{value}'");
+    }
+    text
 }
 
 fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String> {
@@ -294,13 +149,9 @@ fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
     for &(label, own) in figure.series {
         let mut points = Vec::new();
         for x in figure.x.1.split(',') {
-            let mut table = toml::Table::new();
-            let all = keys(figure, own, full);
-            for (key, value) in all.into_iter().chain([(figure.x.0, x), ("seeds", "2")]) {
-                table.insert(key.to_owned(), toml::Value::String(value.to_owned()));
-            }
-            let args: SimArgs = table.try_into().map_err(|error| format!("{error}"))?;
-            let row = rows(&args)?.pop().ok_or("no row")?;
+            let mut all = keys(figure, own, full);
+            all.extend([(figure.x.0, x), ("seeds", "2")]);
+            let row = rows(&arguments(&all)?)?.pop().ok_or("no row")?;
             points.push((number(x), row));
         }
         lines.push((label, points));
@@ -355,25 +206,36 @@ fn table(figure: &Figure, lines: &[Line]) -> String {
 fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
     let stable = |points: &[(f64, Row)]| -> Vec<(f64, f64)> {
         let stable = points.iter().filter(|(_, row)| !row.unstable);
-        stable
-            .map(|(x, row)| (*x, figure.y.of(row)))
-            .filter(|(_, y)| y.is_finite() && *y > 0.0)
-            .collect()
+        stable.map(|(x, row)| (*x, figure.y.of(row))).collect()
     };
-    let all: Vec<_> = lines.iter().flat_map(|(_, points)| stable(points)).collect();
+    let unit = lines.first().and_then(|(_, points)| points.first()).map_or("", |(_, r)| r.unit);
+    let lines: Vec<_> =
+        lines.iter().map(|(label, points)| ((*label).to_owned(), stable(points))).collect();
+    draw(figure.title, (figure.x.0, &figure.y.label(unit)), &lines)
+}
+
+/// Labelled lines over a linear x and a logarithmic y; what has no logarithm is left out.
+fn draw(
+    title: &str,
+    (x_label, y_label): (&str, &str),
+    lines: &[(String, Vec<(f64, f64)>)],
+) -> Result<String, String> {
+    let sound = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
+        points.iter().copied().filter(|(_, y)| y.is_finite() && *y > 0.0).collect()
+    };
+    let all: Vec<_> = lines.iter().flat_map(|(_, points)| sound(points)).collect();
     let range = |of: fn(&(f64, f64)) -> f64| {
         let values = all.iter().map(of);
         values.fold((f64::MAX, f64::MIN), |(least, most), v| (least.min(v), most.max(v)))
     };
     let ((x_least, x_most), (y_least, y_most)) = (range(|p| p.0), range(|p| p.1));
-    let unit = lines.first().and_then(|(_, points)| points.first()).map_or("", |(_, r)| r.unit);
     let mut text = String::new();
     {
         let fail = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
         let root = SVGBackend::with_string(&mut text, (900, 560)).into_drawing_area();
         root.fill(&WHITE).map_err(fail)?;
         let mut chart = ChartBuilder::on(&root)
-            .caption(figure.title, ("sans-serif", 20))
+            .caption(title, ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(70)
@@ -382,14 +244,13 @@ fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
                 (0.9 * y_least..1.1 * y_most).log_scale(),
             )
             .map_err(fail)?;
-        let y_label = figure.y.label(unit);
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc(figure.x.0).y_desc(y_label).draw().map_err(fail)?;
+        mesh.x_desc(x_label).y_desc(y_label).draw().map_err(fail)?;
         for (place, (label, points)) in lines.iter().enumerate() {
             let color = Palette99::pick(place).to_rgba();
-            let series = LineSeries::new(stable(points), color.stroke_width(2)).point_size(3);
+            let series = LineSeries::new(sound(points), color.stroke_width(2)).point_size(3);
             let line = chart.draw_series(series).map_err(fail)?;
-            line.label(*label).legend(move |(x, y)| {
+            line.label(label).legend(move |(x, y)| {
                 PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2))
             });
         }
@@ -411,14 +272,9 @@ mod tests {
         for figure in FIGURES {
             for &(label, own) in figure.series {
                 for x in figure.x.1.split(',') {
-                    let mut table = toml::Table::new();
-                    for (key, value) in
-                        keys(figure, own, false).into_iter().chain([(figure.x.0, x)])
-                    {
-                        table.insert(key.to_owned(), toml::Value::String(value.to_owned()));
-                    }
-                    let args: SimArgs = table.try_into().unwrap();
-                    let cells = plan::cells(&args);
+                    let mut all = keys(figure, own, false);
+                    all.push((figure.x.0, x));
+                    let cells = plan::cells(&arguments(&all).unwrap());
                     assert!(cells.is_ok(), "{} {label} {x}: {cells:?}", figure.name);
                     assert!(!number(x).is_nan());
                 }

@@ -111,6 +111,9 @@ pub struct SimArgs {
     /// fabric: workers of a pool [default: exp(min=50,max=20000,mean=685)]
     #[arg(long)]
     pub pool_size: Option<String>,
+    /// fabric: workers of a pool that lie together; less than a server's scatters pools [default: a server's]
+    #[arg(long)]
+    pub piece: Option<String>,
     /// fabric: racks of a pool under one spine, Horus's ratio r [default: 20]
     #[arg(long)]
     pub leaves_per_spine: Option<String>,

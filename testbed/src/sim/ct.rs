@@ -158,12 +158,12 @@ impl<'a> Sim<'a> {
             dispatcher.set_rates(&config.speeds);
             Node { dispatcher, held: Fifo::EMPTY, last_service: 0 }
         };
-        let server = |&speed: &f64| Server {
+        let server = |(number, &speed): (usize, &f64)| Server {
             queue: Fifo::EMPTY,
             benchmarks: Fifo::EMPTY,
             runs_benchmark: false,
             speed,
-            side: MemberSide::new(notify, config.dispatchers),
+            side: MemberSide::new(notify, number, config.dispatchers),
         };
         let schedule = schedule(config, config.load)?;
         let nodes = views.map(node).collect();
@@ -176,7 +176,7 @@ impl<'a> Sim<'a> {
             events: Events::default(),
             flights: Slab::default(),
             nodes,
-            servers: config.speeds.iter().map(server).collect(),
+            servers: config.speeds.iter().enumerate().map(server).collect(),
             knowledge,
             wait: if asks == Asks::Some { 2 * probe_delay } else { 0 },
             schedule,
@@ -387,7 +387,7 @@ impl<'a> Sim<'a> {
         let server = &mut self.servers[member];
         server.queue.pop(&self.flights.links);
         let (queue, next) = (server.queue.len(), server.queue.head());
-        let told = server.side.on_done(queue, 1, &mut self.members);
+        let told = server.side.on_done(queue, &mut self.members);
         self.knowledge.left(self.now, member as u16, queue);
         match queue {
             0 => self.start_benchmark(member),
@@ -500,10 +500,11 @@ impl<'a> Sim<'a> {
         let (probes, resubmits) =
             picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
         let tasks = self.recorder.arrived();
-        let (batches, fifths) = self.recorder.finish();
+        let (batches, fifths, timeline) = self.recorder.finish();
         Outcome {
             batches,
             fifths,
+            timeline,
             servers: self.servers.len(),
             ticks_per_unit: UNIT_TICKS,
             tasks,

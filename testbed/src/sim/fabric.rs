@@ -4,8 +4,9 @@
 //! pools; so a fabric is one run of [`super::rack`] for each pool, all over the same simulated time.
 //!
 //! A pool has a spine scheduler for each so many of its racks, as in the paper (its ratio r); each schedules
-//! over the racks linked to it, and gets tasks in proportion to their workers. A pool's workers lie on whole servers at random leaves, as far as
-//! they fill them; the paper says only that they are distributed at random.
+//! over the racks linked to it, and gets tasks in proportion to their workers. A pool's workers lie together
+//! on whole servers at random leaves, as far as they fill them, or are scattered in smaller pieces; the
+//! paper says only that they are distributed at random.
 
 use rand::Rng as _;
 use rand_distr::{Distribution, Exp1};
@@ -27,6 +28,8 @@ pub struct Config {
     pub pools: usize,
     /// How many workers a pool has.
     pub pool_size: PoolSize,
+    /// Workers of a pool that lie together, a server's at most.
+    pub piece: usize,
     /// Racks of a pool under one spine.
     pub leaves_per_spine: usize,
     /// What all pools have in common; its racks, speeds and tasks are set for each pool.
@@ -81,33 +84,42 @@ impl PoolSize {
     }
 }
 
+/// A rack where a pool has workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which.
+    pub leaf: usize,
+    /// How many.
+    pub workers: usize,
+}
+
 /// Workers of each pool in each rack where it has any.
 ///
 /// # Errors
 /// When the pools need more workers than there are.
-fn place(config: &Config, seed: u64) -> Result<Vec<Vec<usize>>, String> {
+pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
     let mut rng = StreamSeed::derive(seed, "placement", 0).stream();
-    let capacity = config.leaves * config.servers_per_leaf;
-    let mut servers: Vec<usize> = (0..capacity).collect();
+    let pieces_per_leaf = config.servers_per_leaf * (config.workers_per_server / config.piece);
+    let mut pieces: Vec<usize> = (0..config.leaves * pieces_per_leaf).collect();
     let mut pools = Vec::new();
     for pool in 0..config.pools {
         let mut workers = config.pool_size.draw(&mut rng);
         let mut racks = vec![0; config.leaves];
         while workers > 0 {
-            if servers.is_empty() {
+            if pieces.is_empty() {
                 return Err(format!(
                     "the fabric has no server left for pool {pool} of {}: fewer pools, smaller ones (--pool-size) or more leaves",
                     config.pools
                 ));
             }
-            let chosen = (u64::from(rng.next_u64() as u32) * servers.len() as u64) >> 32;
-            let server = servers.swap_remove(chosen as usize);
-            let taken = workers.min(config.workers_per_server);
-            racks[server / config.servers_per_leaf] += taken;
+            let chosen = (u64::from(rng.next_u64() as u32) * pieces.len() as u64) >> 32;
+            let piece = pieces.swap_remove(chosen as usize);
+            let taken = workers.min(config.piece);
+            racks[piece / pieces_per_leaf] += taken;
             workers -= taken;
         }
-        racks.retain(|workers| *workers > 0);
-        pools.push(racks);
+        let racks = racks.into_iter().enumerate().filter(|(_, workers)| *workers > 0);
+        pools.push(racks.map(|(leaf, workers)| Place { leaf, workers }).collect());
     }
     Ok(pools)
 }
@@ -117,27 +129,48 @@ fn place(config: &Config, seed: u64) -> Result<Vec<Vec<usize>>, String> {
 /// # Errors
 /// When the pools do not fit, or arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
+    let mut all: Option<Outcome> = None;
+    for_each_pool(config, |_, outcome| match &mut all {
+        None => all = Some(outcome),
+        Some(all) => all.add(&outcome),
+    })?;
+    all.ok_or_else(|| "--pools: at least one".to_owned())
+}
+
+/// Runs it, and gives the outcome of each pool with where its workers are.
+///
+/// # Errors
+/// As [`run`].
+pub fn for_each_pool(
+    config: &Config,
+    mut each: impl FnMut(&[Place], Outcome),
+) -> Result<(), String> {
     let seed = config.pool.seed;
     let pools = place(config, seed)?;
-    let total: usize = pools.iter().flatten().sum();
-    let mut all: Option<Outcome> = None;
-    let parts = pools.iter().flat_map(|racks| racks.chunks(config.leaves_per_spine));
-    for (number, racks) in parts.map(<[usize]>::to_vec).enumerate() {
-        let workers: usize = racks.iter().sum();
-        let share = workers as f64 / total as f64;
-        let outcome = rack::run(&rack::Config {
-            racks,
-            speeds: vec![1.0; workers],
-            tasks: ((config.pool.tasks as f64 * share) as u64).max(1),
-            seed: StreamSeed::derive(seed, "spine", number as u32).seed,
-            ..config.pool.clone()
-        })?;
-        match &mut all {
-            None => all = Some(outcome),
-            Some(all) => all.add(&outcome),
+    let total: usize = pools.iter().flatten().map(|place| place.workers).sum();
+    let mut spine = 0;
+    for places in &pools {
+        let mut pool: Option<Outcome> = None;
+        for part in places.chunks(config.leaves_per_spine) {
+            let racks: Vec<_> = part.iter().map(|place| place.workers).collect();
+            let workers: usize = racks.iter().sum();
+            let share = workers as f64 / total as f64;
+            let outcome = rack::run(&rack::Config {
+                racks,
+                speeds: vec![1.0; workers],
+                tasks: ((config.pool.tasks as f64 * share) as u64).max(1),
+                seed: StreamSeed::derive(seed, "spine", spine).seed,
+                ..config.pool.clone()
+            })?;
+            spine += 1;
+            match &mut pool {
+                None => pool = Some(outcome),
+                Some(pool) => pool.add(&outcome),
+            }
         }
+        pool.into_iter().for_each(|outcome| each(places, outcome));
     }
-    all.ok_or_else(|| "--pools: at least one".to_owned())
+    Ok(())
 }
 
 #[cfg(test)]

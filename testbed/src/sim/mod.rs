@@ -4,6 +4,7 @@ pub mod args;
 pub mod ct;
 pub mod events;
 pub mod fabric;
+pub mod failure;
 pub mod fifo;
 pub mod hop;
 pub mod knowledge;

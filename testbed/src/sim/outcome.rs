@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::stats::{Batch, ci95, grows};
+use super::stats::{Batch, Timeline, ci95, grows};
 
 /// One run of one seed.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Outcome {
     pub batches: Vec<Batch>,
     /// Mean number of tasks in the system in each fifth of the run.
     pub fifths: [f64; 5],
+    /// Mean responses over the run.
+    pub timeline: Timeline,
     /// Workers or servers.
     pub servers: usize,
     /// Ticks of the responses in a unit of the report.
@@ -35,6 +37,7 @@ impl Outcome {
     pub fn add(&mut self, other: &Self) {
         self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));
         self.fifths.iter_mut().zip(&other.fifths).for_each(|(all, fifth)| *all += fifth);
+        self.timeline.add(&other.timeline);
         self.imbalance.add(&other.imbalance).expect("histograms have the same bounds");
         self.servers += other.servers;
         self.tasks += other.tasks;

@@ -62,6 +62,7 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     let policies = split(args.policy.as_deref().unwrap_or("horus"));
     let loads = args.load.as_deref().unwrap_or("0.5,0.7,0.9");
     let loads = split(loads).into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    check_flags(args, args.model.as_deref().unwrap_or("rack"))?;
     let mut cells = Vec::new();
     for policy in &policies {
         for &load in &loads {
@@ -69,6 +70,38 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
         }
     }
     Ok(cells)
+}
+
+/// The models that a flag is for, where it is not for all of them. (How long a run is says `--tasks`, or
+/// `--slots`, and both may be given where models are compared.)
+fn models_of(flag: &str) -> Option<&'static [&'static str]> {
+    match flag {
+        "racks" | "fail" => Some(&["rack"]),
+        "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "loss" => {
+            Some(&["rack", "fabric"])
+        }
+        "service" | "arrivals" => Some(&["rack", "ct", "fabric"]),
+        "at" => Some(&["rack", "ct"]),
+        "speeds" => Some(&["rack", "slots", "ct"]),
+        "servers" | "dispatchers" => Some(&["slots", "ct"]),
+        "batch" => Some(&["slots"]),
+        "delay" | "probes" => Some(&["ct"]),
+        "leaves" | "servers-per-leaf" | "workers-per-server" | "pools" | "pool-size" | "piece"
+        | "leaves-per-spine" => Some(&["fabric"]),
+        _ => None,
+    }
+}
+
+/// Refuses flags that would have no effect.
+fn check_flags(args: &SimArgs, model: &str) -> Result<(), String> {
+    let given = toml::Table::try_from(args).map_err(|error| error.to_string())?;
+    for flag in given.keys() {
+        if let Some(models) = models_of(flag).filter(|models| !models.contains(&model)) {
+            let models = models.join(", ");
+            return Err(format!("--{flag}: not in the model {model}; it is for {models}"));
+        }
+    }
+    Ok(())
 }
 
 fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
@@ -149,17 +182,14 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         Some(text) => whole(flag, text, 1..=most),
         None => Ok(default),
     };
-    for (flag, given) in [("racks", &args.racks), ("speeds", &args.speeds), ("fail", &args.fail)] {
-        if given.is_some() {
-            return Err(format!("--{flag}: not in this model; its racks are --leaves"));
-        }
-    }
-    let two = SimArgs { racks: Some("1,1".to_owned()), at: None, ..args.clone() };
+    let two = SimArgs { racks: Some("1,1".to_owned()), ..args.clone() };
     let size = args.pool_size.as_deref().unwrap_or("exp(min=50,max=20000,mean=685)");
+    let workers_per_server = set("workers-per-server", &args.workers_per_server, 32, 1024)?;
     Ok(fabric::Config {
         leaves: set("leaves", &args.leaves, 1152, 32_767)?,
         servers_per_leaf: set("servers-per-leaf", &args.servers_per_leaf, 24, 1024)?,
-        workers_per_server: set("workers-per-server", &args.workers_per_server, 32, 1024)?,
+        workers_per_server,
+        piece: set("piece", &args.piece, workers_per_server, workers_per_server)?,
         pools: set("pools", &args.pools, 1000, 100_000)?,
         pool_size: fabric::PoolSize::parse(size)?,
         leaves_per_spine: set("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,

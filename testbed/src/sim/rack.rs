@@ -684,10 +684,11 @@ impl<'a, W: Watch> Sim<'a, W> {
             (probes + picks.messages, resubmits + picks.resubmits)
         });
         let tasks = self.recorder.arrived();
-        let (batches, fifths) = self.recorder.finish();
+        let (batches, fifths, timeline) = self.recorder.finish();
         Outcome {
             batches,
             fifths,
+            timeline,
             servers: self.workers.len(),
             ticks_per_unit: TICKS_PER_US,
             tasks,

@@ -112,10 +112,11 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
     let (probes, resubmits) =
         picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
     let tasks = sim.recorder.arrived();
-    let (batches, fifths) = sim.recorder.finish();
+    let (batches, fifths, timeline) = sim.recorder.finish();
     Ok(Outcome {
         batches,
         fifths,
+        timeline,
         servers,
         ticks_per_unit: SLOT_TICKS as f64,
         tasks,
@@ -140,11 +141,11 @@ impl<'a> Sim<'a> {
             dispatcher.set_rates(&config.speeds);
             Node { dispatcher, seen, held: VecDeque::new() }
         };
-        let server = |&mean: &f64| Server {
+        let server = |(number, &mean): (usize, &f64)| Server {
             queue: VecDeque::new(),
             scale: 1.0 / ((1.0 + mean) / mean).ln(),
             worked: 0,
-            side: MemberSide::new(notify, config.dispatchers),
+            side: MemberSide::new(notify, number, config.dispatchers),
         };
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let expected = (config.load * servers as f64 * config.slots as f64) as u64;
@@ -152,7 +153,7 @@ impl<'a> Sim<'a> {
             config,
             slot: 0,
             nodes: views.map(node).collect(),
-            servers: config.speeds.iter().map(server).collect(),
+            servers: config.speeds.iter().enumerate().map(server).collect(),
             arrivals: stream("arrivals"),
             service: stream("service"),
             members: stream("members"),
@@ -225,7 +226,7 @@ impl<'a> Sim<'a> {
                     sender.view_mut().answered(report.member);
                 }
             }
-            if let Some(told) = server.side.on_done(queue as u32, done as u32, members) {
+            if let Some(told) = server.side.on_done(queue as u32, members) {
                 nodes[told].dispatcher.refresh(&report);
                 // Dispatchers that take only some of the reports count those themselves.
                 let counted = self.config.policy.notify() != Notify::Always;

@@ -1,0 +1,105 @@
+//! Members in a line, first come first served, with O(1) removal of any.
+
+use crate::state::Member;
+
+/// A ring of members linked both ways; its joint is one past the members.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    next: Vec<u16>,
+    /// A member that is its own predecessor is not in the line.
+    previous: Vec<u16>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl Line {
+    /// Nobody of so many members.
+    pub(super) fn new(members: usize) -> Self {
+        let itself: Vec<u16> = (0..=members as u16).collect();
+        Self { next: itself.clone(), previous: itself }
+    }
+
+    fn joint(&self) -> u16 {
+        self.next.len() as u16 - 1
+    }
+
+    #[inline]
+    fn contains(&self, member: Member) -> bool {
+        self.previous[member.index()] != member.0
+    }
+
+    /// Puts a member last, unless it is in already.
+    #[inline]
+    pub(super) fn join(&mut self, member: Member) {
+        if self.contains(member) {
+            return;
+        }
+        let joint = self.joint();
+        let last = self.previous[usize::from(joint)];
+        self.next[usize::from(last)] = member.0;
+        self.previous[member.index()] = last;
+        self.next[member.index()] = joint;
+        self.previous[usize::from(joint)] = member.0;
+    }
+
+    /// Takes a member out, if it is in.
+    #[inline]
+    pub(super) fn leave(&mut self, member: Member) {
+        if !self.contains(member) {
+            return;
+        }
+        let (previous, next) = (self.previous[member.index()], self.next[member.index()]);
+        self.next[usize::from(previous)] = next;
+        self.previous[usize::from(next)] = previous;
+        self.previous[member.index()] = member.0;
+    }
+
+    /// The first in the line.
+    #[inline]
+    pub(super) fn first(&self) -> Option<Member> {
+        let joint = self.joint();
+        let first = self.next[usize::from(joint)];
+        (first != joint).then_some(Member(first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        /// The line behaves as a queue out of which any may be taken.
+        #[test]
+        fn behaves_as_a_queue(steps in proptest::collection::vec((0..3_u8, 0..9_u16), 0..200)) {
+            let mut line = Line::new(9);
+            let mut model = VecDeque::new();
+            for (step, number) in steps {
+                let member = Member(number);
+                match step {
+                    0 => {
+                        line.join(member);
+                        if !model.contains(&member) {
+                            model.push_back(member);
+                        }
+                    }
+                    1 => {
+                        line.leave(member);
+                        model.retain(|&other| other != member);
+                    }
+                    _ => {
+                        if let Some(first) = model.pop_front() {
+                            line.leave(first);
+                        }
+                    }
+                }
+                prop_assert_eq!(line.first(), model.front().copied());
+            }
+        }
+    }
+}
