@@ -88,7 +88,7 @@ pub struct Learner {
     next_estimate_ns: u64,
     next_benchmark_ns: u64,
     arrivals: Recent,
-    /// Arrivals since the last tick.
+    /// Arrivals since the last tick, which is taken for their time.
     arrived: u64,
     members: Vec<History>,
     plan: Plan,
@@ -167,11 +167,11 @@ impl Learner {
         if self.now_ns == 0 {
             self.start(now_ns);
         }
-        self.now_ns = now_ns;
         if self.arrived > 0 {
             let arrived = std::mem::take(&mut self.arrived);
-            self.arrivals.add(now_ns, arrived, 0, self.arrivals_window);
+            self.arrivals.add(self.now_ns, arrived, 0, self.arrivals_window);
         }
+        self.now_ns = now_ns;
         self.ask(view, rng);
         if now_ns < self.next_estimate_ns {
             return false;
