@@ -36,7 +36,7 @@ pub enum DropReason {
     TaskCode,
     /// A code that this role does not take.
     TaskRole,
-    /// A task from the workers' side, or a reply from the clients'.
+    /// A task from the workers' side, or a reply or registration from the clients'.
     WrongSide,
     /// Time to live used up.
     TtlExpired,
@@ -44,9 +44,9 @@ pub enum DropReason {
     UnknownPool,
     /// No worker of that id.
     UnknownWorker,
-    /// A reply that names another pool than its worker's.
+    /// A reply or registration that names another pool than its worker's.
     PoolMismatch,
-    /// A reply whose source address is not that worker's server.
+    /// A reply or registration whose source address is not that worker's server.
     SpoofedReply,
     /// The pool has no live member.
     NoMember,
