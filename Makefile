@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench reference figures install uninstall deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host miri reference figures install uninstall deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -44,6 +44,18 @@ bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench.py --bin "$$target/release" $(BENCH)
+
+bench-host: ## what handing a task to a worker core costs, beside DPDK's rings and distributor; two cores
+	@scripts/deps.sh bench
+	$(CARGO) build --locked --release -p wedjat-testbed
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-host $(BENCH)
+
+# Files, futexes and loom's threads are beyond miri; the tests that need them are left out there.
+miri: ## the rings' memory under miri, if the nightly toolchain has it
+	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
+		MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p wedjat --no-default-features --lib -- \
+			ring:: worker:: --skip io::ring; \
+	else echo "SKIPPED miri: cargo +nightly miri is not installed"; fi
 
 # The simulator needs no DPDK.
 SIM := $(CARGO) run --locked --release --no-default-features -p wedjat-testbed --

@@ -16,14 +16,19 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_(rx_burst|rx_queue_setup|tx_burst|tx_queue_setup)",
     "rte_pktmbuf_(alloc|chain|free|pool_create)",
     "rte_mempool_(avail_count|free)",
+    "rte_ring_(create|free)",
+    "rte_distributor_create",
     "wedjat_(errno|link_up)",
+    "wedjat_(rings|distributor)_.*",
 ];
 
 /// Constants, beyond the types that the functions bring along.
-const CONSTANTS: &[&str] = &["WEDJAT_.*", "RTE_MAX_LCORE", "RTE_MAX_ETHPORTS"];
+const CONSTANTS: &[&str] =
+    &["WEDJAT_.*", "RTE_MAX_LCORE", "RTE_MAX_ETHPORTS", "RING_F_S[PC]_(ENQ|DEQ)"];
 
 fn main() {
     println!("cargo::rerun-if-changed=wrapper.h");
+    println!("cargo::rerun-if-changed=yardsticks.h");
     println!("cargo::rerun-if-env-changed=WEDJAT_DPDK_STATIC");
     let link_static = env::var_os("CARGO_FEATURE_STATIC").is_some()
         || env::var_os("WEDJAT_DPDK_STATIC").is_some_and(|value| value != "0");
@@ -98,6 +103,8 @@ fn generate(out: &Path, flags: &[String]) {
         .clang_args(flags)
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
+        .opaque_type("rte_ring")
+        .opaque_type("rte_distributor")
         .blocklist_type("FILE|_IO_.*")
         .derive_default(true)
         .layout_tests(false)

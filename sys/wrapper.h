@@ -6,6 +6,7 @@
 #include <rte_build_config.h>
 #include <rte_cycles.h>
 #include <rte_dev.h>
+#include <rte_distributor.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -15,6 +16,8 @@
 #include <rte_mempool.h>
 #include <rte_ring.h>
 #include <rte_version.h>
+
+#include "yardsticks.h"
 
 #if RTE_VERSION < RTE_VERSION_NUM(21, 11, 0, 0)
 #error "wedjat needs DPDK 21.11 or later"

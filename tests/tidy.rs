@@ -219,6 +219,24 @@ fn every_key_of_the_configuration_is_explained() {
 }
 
 #[test]
+fn every_key_of_an_agents_configuration_is_explained() {
+    let text = fs::read_to_string(root().join("docs/agent.md")).unwrap();
+    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
+    let source = fs::read_to_string(root().join("dataplane/config/agent.rs")).unwrap();
+    let raw = source.split("/// A checked agent's configuration.").next().unwrap();
+    let keys: Vec<_> = raw
+        .lines()
+        .filter_map(|line| line.strip_prefix("    ")?.split_once(": "))
+        .map(|(key, _)| key.trim().to_owned())
+        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        .filter(|key| !["agent", "port", "pool"].contains(&key.as_str()))
+        .collect();
+    assert!(keys.len() > 15, "the keys are found: {keys:?}");
+    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
+    assert_none(&silent, "keys that docs/agent.md does not explain");
+}
+
+#[test]
 fn the_example_is_a_right_configuration() {
     let path = root().join("examples/leaf.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));

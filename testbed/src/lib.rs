@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+#[cfg(feature = "dpdk")]
+pub mod bench_host;
 pub mod bench_policy;
 pub mod demo;
 pub mod drive;

@@ -59,8 +59,10 @@ mod eal;
 mod mbuf;
 mod pool;
 mod port;
+mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, QueuePort};
+pub use yardsticks::{Distributor, RingPair, YardstickError};

@@ -15,6 +15,8 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
+#[cfg(feature = "dpdk")]
+use wedjat_testbed::bench_host;
 use wedjat_testbed::sim::{self, SimArgs};
 use wedjat_testbed::{bench_policy, figures};
 
@@ -51,6 +53,17 @@ pub enum Command {
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
     )]
     BenchPolicy(bench_policy::Arguments),
+    #[cfg(feature = "dpdk")]
+    /// Measure what it costs to hand a task to a worker core, beside DPDK's own means
+    #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
+    BenchHost {
+        /// What to measure
+        #[command(flatten)]
+        arguments: bench_host::Arguments,
+        /// Output
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     /// Make the papers' figures again: plots, numbers and commands
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
@@ -85,6 +98,12 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         }
         Command::BenchPolicy(arguments) => {
             bench_policy::report(&arguments, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
+        #[cfg(feature = "dpdk")]
+        Command::BenchHost { arguments, format } => {
+            let json = format == Format::Json;
+            bench_host::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         Command::Figures(arguments) => {

@@ -1,0 +1,343 @@
+//! What it costs to hand a task to a worker core and to get the credit back, beside DPDK's own means in the same run.
+//!
+//! Two cores: this thread dispatches on the first, one worker thread answers on the second. The subjects take
+//! turns, so that a machine that slows down slows all of them, and medians count; a ratio is the median of
+//! the rounds' ratios. The time that a cache line takes from one core to the other and back is measured
+//! beside them, since everything here is made of it.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use wedjat::io::dpdk::{Distributor, Eal, MbufPool, RingPair};
+use wedjat::policy::{Core, Dispatcher};
+use wedjat::ring::{Channel, Guest, Notice, Outcome, Place, TaskIds, WorkerRegion};
+use wedjat::role::agent::{Crew, Done, Work};
+use wedjat::state::View;
+
+/// Workers of the dispatcher's throughput.
+const WORKERS: u16 = 16;
+/// Tasks that each of them may have.
+const BOUND: usize = 8;
+
+/// Arguments of `bench-host`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// The dispatcher's CPU and the worker's
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub cpus: Vec<usize>,
+    /// Rounds, each of which measures every subject once
+    #[arg(long, default_value_t = 9)]
+    pub rounds: usize,
+    /// Tasks of each measurement
+    #[arg(long, default_value_t = 300_000)]
+    pub tasks: u64,
+}
+
+/// One number.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub name: &'static str,
+    /// The median.
+    pub value: f64,
+    /// Of what.
+    pub unit: &'static str,
+    /// Beside what it was measured against; below 1 is less. Median of the rounds' ratios.
+    pub ratio: Option<f64>,
+    /// What it was measured against.
+    pub against: Option<&'static str>,
+    /// All measurements, in order.
+    pub samples: Vec<f64>,
+}
+
+/// Why there are no figures.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// One region, its dispatcher's and its worker's ends.
+struct Rig {
+    _region: Arc<WorkerRegion>,
+    channels: Vec<Channel>,
+    guests: Vec<Guest>,
+}
+
+impl Rig {
+    fn new(workers: u16, slots: usize) -> Result<Self, Failure> {
+        let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
+        let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
+        let (mut channels, mut guests) = (Vec::new(), Vec::new());
+        for at in 0..places.len() {
+            channels.push(region.channel(at));
+            guests.extend(region.claim(at)?);
+        }
+        Ok(Self { _region: region, channels, guests })
+    }
+
+    /// Lets all workers in.
+    fn granted(mut self) -> Self {
+        for (channel, guest) in self.channels.iter_mut().zip(&mut self.guests) {
+            let sender = channel.sender_mut();
+            sender.grant(sender.claim());
+            guest.start();
+        }
+        self
+    }
+}
+
+/// Runs `serve` on the worker's CPU until `drive`, on this one, is through; returns how long that took.
+fn beside(cpu: usize, serve: impl FnOnce(&AtomicBool) + Send, drive: impl FnOnce()) -> Duration {
+    let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cpu);
+            ready.store(true, Release);
+            serve(&stop);
+        });
+        while !ready.load(Acquire) {
+            std::hint::spin_loop();
+        }
+        let began = Instant::now();
+        drive();
+        let took = began.elapsed();
+        stop.store(true, Release);
+        took
+    })
+}
+
+fn pin(cpu: usize) {
+    // That the CPU is there was seen at the start.
+    core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
+}
+
+/// A word on a pair of lines of its own.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Nanoseconds that a line takes there and back.
+fn round_trip_ns(cpu: usize, trips: u64) -> f64 {
+    let line = Line(AtomicU64::new(0));
+    let serve = |stop: &AtomicBool| {
+        let mut expected = 1;
+        while !stop.load(Relaxed) {
+            if line.0.load(Acquire) == expected {
+                line.0.store(expected + 1, Release);
+                expected += 2;
+            }
+        }
+    };
+    let drive = || {
+        for trip in 0..trips {
+            line.0.store(2 * trip + 1, Release);
+            while line.0.load(Acquire) != 2 * trip + 2 {}
+        }
+    };
+    nanoseconds_each(beside(cpu, serve, drive), trips)
+}
+
+fn nanoseconds_each(took: Duration, tasks: u64) -> f64 {
+    took.as_nanos() as f64 / tasks as f64
+}
+
+/// Nanoseconds from task to credit over our ring, `depth` tasks under way.
+fn hand_over_ns(cpu: usize, depth: usize, tasks: u64) -> Result<f64, Failure> {
+    let mut rig = Rig::new(1, 64)?.granted();
+    let (Some(mut channel), Some(mut guest)) = (rig.channels.pop(), rig.guests.pop()) else {
+        return Err("a rig without a worker".into());
+    };
+    let serve = |stop: &AtomicBool| {
+        let receiver = guest.receiver_mut();
+        while !stop.load(Relaxed) {
+            let before = receiver.next();
+            while receiver.receive().is_some() {}
+            if receiver.next() != before {
+                receiver.complete(0);
+            }
+        }
+    };
+    let mut at_fault = None;
+    let drive = || {
+        let (sender, notices) = (channel.sender_mut(), [Notice::default(); 32]);
+        let (mut sent, mut done) = (0, 0);
+        while done < tasks {
+            match sender.collect() {
+                Ok(numbers) => done += numbers.end - numbers.start,
+                Err(fault) => return at_fault = Some(fault),
+            }
+            let room = (depth - sender.outstanding()).min((tasks - sent) as usize);
+            if room > 0 {
+                sent += sender.send_burst(&notices[..room]) as u64;
+            }
+        }
+    };
+    let took = beside(cpu, serve, drive);
+    at_fault.map_or(Ok(nanoseconds_each(took, tasks)), |fault| Err(fault.into()))
+}
+
+/// A task without bytes.
+struct Nothing;
+
+impl Work for Nothing {
+    fn ids(&self) -> TaskIds {
+        TaskIds::default()
+    }
+
+    fn payload(&self) -> &[u8] {
+        &[]
+    }
+}
+
+/// Million tasks a second of a whole dispatcher: central queue, policy, rings, credits and outcomes, with 16 emulated
+/// workers on one core that do nothing.
+fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
+    let rig = Rig::new(WORKERS, 64)?;
+    let policy = format!("jbsq(k={BOUND})").parse()?;
+    let view = View::heap(usize::from(WORKERS), 1).remove(0);
+    let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1);
+    let seats = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
+    let mut crew = Crew::new(dispatcher, seats, 256, u64::MAX);
+    let mut guests = rig.guests;
+    crew.tick(0, 0, &mut |_| {});
+    guests.iter_mut().for_each(Guest::start);
+    let serve = |stop: &AtomicBool| {
+        while !stop.load(Relaxed) {
+            for guest in &mut guests {
+                while guest.take() == Ok(true) {
+                    guest.answer(|_, _| 0, || 0);
+                }
+            }
+        }
+    };
+    let (mut sent, mut done, mut wrong) = (0, 0, 0_u64);
+    let drive = || {
+        while done < tasks {
+            crew.collect(0, &mut |ended: Done<'_, Nothing>| {
+                done += 1;
+                wrong += u64::from(!matches!(ended.outcome, Ok(Outcome::Reply { .. })));
+            });
+            while sent < tasks && crew.waiting() < 32 && crew.submit(Nothing, 0).is_ok() {
+                sent += 1;
+            }
+        }
+    };
+    let took = beside(cpu, serve, drive);
+    if wrong > 0 {
+        return Err(format!("{wrong} of {tasks} tasks were not answered").into());
+    }
+    Ok(tasks as f64 / took.as_secs_f64() / 1e6)
+}
+
+/// Measurements of one subject.
+#[derive(Default)]
+struct Samples(Vec<f64>);
+
+impl Samples {
+    fn figure(self, name: &'static str, unit: &'static str) -> Figure {
+        let value = median(self.0.clone());
+        Figure { name, value, unit, ratio: None, against: None, samples: self.0 }
+    }
+
+    fn against(self, name: &'static str, other: &Figure) -> Figure {
+        let ratios = self.0.iter().zip(&other.samples).map(|(own, other)| own / other).collect();
+        let ratio = Some(median(ratios));
+        Figure { ratio, against: Some(other.name), ..self.figure(name, other.unit) }
+    }
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// When EAL or a CPU can't be had.
+pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
+    let usable: Vec<_> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let [here, there] = arguments.cpus[..] else {
+        return Err("--cpus: two CPUs, the dispatcher's and the worker's, as in 0,1".into());
+    };
+    if here == there || !usable.contains(&here) || !usable.contains(&there) {
+        let text = format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
+        return Err(text.into());
+    }
+    let eal = Eal::init(&["--no-pci".to_owned()], &[])?;
+    let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
+    let mut rings = RingPair::new(&eal)?;
+    let mut distributor = Distributor::new(&eal, &pool)?;
+    pin(here);
+
+    let mut samples: [Samples; 7] = Default::default();
+    for _ in 0..arguments.rounds.max(1) {
+        let tasks = arguments.tasks;
+        let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = &mut samples;
+        let worker = || pin(there);
+        trip.0.push(round_trip_ns(there, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
+        two.0.push(hand_over_ns(there, 2, tasks)?);
+        rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, worker), tasks));
+        eight.0.push(hand_over_ns(there, 8, tasks)?);
+        rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, worker), tasks));
+        distributed.0.push(nanoseconds_each(distributor.measure(tasks, worker), tasks));
+        dispatched.0.push(dispatched_mtps(there, tasks)?);
+    }
+    let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = samples;
+    let rings_two = rings_two.figure("rte_ring_pair_depth_2", "ns a task");
+    let rings_eight = rings_eight.figure("rte_ring_pair_depth_8", "ns a task");
+    let distributed = distributed.figure("rte_distributor_burst_depth_8", "ns a task");
+    Ok(vec![
+        trip.figure("cache_line_round_trip", "cycles"),
+        two.against("hand_over_depth_2", &rings_two),
+        rings_two,
+        eight.against("hand_over_depth_8_burst_8", &distributed),
+        distributed,
+        rings_eight,
+        dispatched.figure("dispatcher_16_workers", "million tasks a second"),
+    ])
+}
+
+/// Measures and writes.
+///
+/// # Errors
+/// Those of [`measure`], and of the output.
+pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let figures = measure(arguments)?;
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &figures)?;
+        return Ok(writeln!(out)?);
+    }
+    figures.iter().try_for_each(|figure| line(figure, out))?;
+    Ok(())
+}
+
+fn line(figure: &Figure, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "{:32} {:9.2} {}", figure.name, figure.value, figure.unit)?;
+    if let (Some(ratio), Some(against)) = (figure.ratio, figure.against) {
+        write!(out, ", {ratio:.2} x {against}")?;
+    }
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_medians_of_the_rounds() {
+        let other = Samples(vec![10.0, 20.0, 40.0]).figure("other", "ns");
+        let own = Samples(vec![5.0, 5.0, 5.0]).against("own", &other);
+        assert_eq!((own.value, own.ratio, own.against), (5.0, Some(0.25), Some("other")));
+        assert_eq!((own.unit, other.value), ("ns", 20.0));
+    }
+
+    #[test]
+    fn every_task_is_answered() {
+        let cpu = core_affinity::get_core_ids().unwrap().last().unwrap().id;
+        assert!(hand_over_ns(cpu, 2, 200).unwrap() > 0.0);
+        assert!(dispatched_mtps(cpu, 2000).unwrap() > 0.0);
+    }
+}
