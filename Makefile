@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host miri reference figures install uninstall deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures install uninstall deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -56,6 +56,10 @@ miri: ## the rings' memory under miri, if the nightly toolchain has it
 		MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p wedjat --no-default-features --lib -- \
 			ring:: worker:: --skip io::ring; \
 	else echo "SKIPPED miri: cargo +nightly miri is not installed"; fi
+
+bench-library: ## compare a call of the C library with the same from Rust
+	$(CARGO) build --locked --release --package wedjat-capi --lib --example cost
+	target=$${CARGO_TARGET_DIR:-target}; scripts/bench-library.py --built "$$target/release" $(BENCH)
 
 # The simulator needs no DPDK.
 SIM := $(CARGO) run --locked --release --no-default-features -p wedjat-testbed --
