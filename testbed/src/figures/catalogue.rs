@@ -1,0 +1,190 @@
+//! The figures that are lines over one flag: their set-ups and series.
+
+use super::Quantity::{Imbalance, Mean, Messages, P99};
+use super::{Figure, Keys, Quantity};
+
+const LOADS: (&str, &str) = ("load", "0.1,0.3,0.5,0.6,0.7,0.8,0.85,0.9,0.95");
+const SLOT_LOADS: (&str, &str) = ("load", "0.5,0.6,0.7,0.8,0.85,0.9,0.95,0.99");
+const EXP: (&str, &str) = ("service", "exp(100us)");
+const BIMODAL: (&str, &str) = ("service", "mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))");
+const TRIMODAL: (&str, &str) = (
+    "service",
+    "mix(0.333333333333*normal(50us,5us), 0.333333333333*normal(500us,50us), 0.333333333334*normal(5000us,500us))",
+);
+/// A pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
+const MEDIAN: (&str, &str) = ("racks", "32,32,32,32,32,32,32,32,32,32,32,32,32,32,32");
+
+const ONE_RACK: &[(&str, Keys)] = &[
+    ("horus", &[("policy", "horus")]),
+    ("racksched", &[("policy", "racksched")]),
+    ("jsq, no delay", &[("policy", "jsq"), ("hop", "0us")]),
+    ("cfcfs", &[("policy", "cfcfs")]),
+];
+const RACKS: &[(&str, Keys)] = &[
+    ("horus", &[("policy", "horus")]),
+    ("horus, by the authors' simulator", &[("policy", "horus"), ("signals", "horus-sim")]),
+    ("rs-lb", &[("policy", "rs-lb")]),
+    ("rs-h", &[("policy", "rs-h")]),
+];
+const LSQ: &[(&str, Keys)] = &[
+    ("jsq", &[("policy", "jsq")]),
+    ("jsq(2)", &[("policy", "jsq(2)")]),
+    ("jiq", &[("policy", "jiq")]),
+    ("lsq-sample(2)", &[("policy", "lsq-sample(2)")]),
+    ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
+    ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
+];
+const EVERYBODY: &[(&str, Keys)] = &[
+    ("random", &[("policy", "random")]),
+    ("horus", &[("policy", "horus")]),
+    ("racksched", &[("policy", "racksched")]),
+    ("jsq(2)", &[("policy", "jsq(2)")]),
+    ("jsq", &[("policy", "jsq")]),
+    ("sed", &[("policy", "sed")]),
+    ("jiq", &[("policy", "jiq")]),
+    ("lsq-sample(2)", &[("policy", "lsq-sample(2)")]),
+    ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
+    ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
+    ("hlsq-smart(.2)", &[("policy", "hlsq-smart(.2)")]),
+    ("ppot", &[("policy", "ppot")]),
+    ("ppot-ll", &[("policy", "ppot-ll")]),
+    ("ppot-ewma", &[("policy", "ppot-ewma")]),
+    ("scd", &[("policy", "scd")]),
+    ("cfcfs", &[("policy", "cfcfs")]),
+];
+
+const fn figure(
+    name: &'static str,
+    title: &'static str,
+    x: (&'static str, &'static str),
+    y: Quantity,
+    setup: Keys,
+    series: &'static [(&'static str, Keys)],
+) -> Figure {
+    Figure { name, title, x, y, setup, series }
+}
+
+/// Figures of lines over a flag.
+pub(super) const FIGURES: &[Figure] = &[
+    figure("horus-10a", "Horus Fig. 10a: one rack, exp(100us)", LOADS, P99, &[EXP], ONE_RACK),
+    figure("horus-10b", "Horus Fig. 10b: one rack, bimodal", LOADS, P99, &[BIMODAL], ONE_RACK),
+    figure("horus-10c", "Horus Fig. 10c: one rack, trimodal", LOADS, P99, &[TRIMODAL], ONE_RACK),
+    figure("horus-11a", "Horus Fig. 11a: 15 racks, exp(100us)", LOADS, P99, &[MEDIAN, EXP], RACKS),
+    figure("horus-11b", "Horus Fig. 11b: 15 racks, bimodal", LOADS, P99, &[MEDIAN, BIMODAL], RACKS),
+    figure(
+        "horus-11c",
+        "Horus Fig. 11c: 15 racks, trimodal",
+        LOADS,
+        P99,
+        &[MEDIAN, TRIMODAL],
+        RACKS,
+    ),
+    figure(
+        "horus-12a",
+        "Horus Fig. 12a: imbalance of queues",
+        LOADS,
+        Imbalance,
+        &[MEDIAN, EXP],
+        RACKS,
+    ),
+    figure(
+        "horus-12b",
+        "Horus Fig. 12b: network delay, load 0.8",
+        ("hop", "0us,1us,2us,5us,10us,20us,50us,100us"),
+        P99,
+        &[MEDIAN, EXP, ("load", "0.8")],
+        RACKS,
+    ),
+    figure(
+        "horus-12c",
+        "Horus Fig. 12c: packet loss, load 0.8",
+        ("loss", "0,0.0001,0.001,0.005,0.01"),
+        P99,
+        &[MEDIAN, EXP, ("load", "0.8")],
+        RACKS,
+    ),
+    figure(
+        "horus-17",
+        "Horus Fig. 17: parts of the policy, one rack, bimodal",
+        LOADS,
+        P99,
+        &[BIMODAL],
+        &[
+            ("both parts (horus)", &[("policy", "horus")]),
+            ("idle members, else random (jiq)", &[("policy", "jiq")]),
+            ("power of two, delayed (racksched)", &[("policy", "racksched")]),
+            ("random", &[("policy", "random")]),
+        ],
+    ),
+    figure(
+        "horus-19b",
+        "Horus Fig. 19b: messages under packet loss, load 0.8",
+        ("loss", "0,0.0001,0.001,0.005,0.01"),
+        Messages,
+        &[MEDIAN, EXP, ("load", "0.8")],
+        RACKS,
+    ),
+    figure("lsq-2", "LSQ: equal servers", SLOT_LOADS, Mean, &[("model", "slots")], LSQ),
+    figure(
+        "lsq-3",
+        "LSQ: half the servers twice as fast",
+        SLOT_LOADS,
+        Mean,
+        &[("model", "slots"), ("speeds", "50x1,50x2")],
+        LSQ,
+    ),
+    figure(
+        "lsq-4",
+        "LSQ: half the servers ten times as fast",
+        SLOT_LOADS,
+        Mean,
+        &[("model", "slots"), ("speeds", "50x1,50x10")],
+        LSQ,
+    ),
+    figure(
+        "rosella-stability",
+        "Rosella: ten workers, one six times as fast, 14 tasks for a capacity of 15",
+        ("load", "0.5,0.7,0.9,0.9333"),
+        Mean,
+        &[("model", "ct"), ("servers", "10"), ("dispatchers", "1"), ("speeds", "1x6,9x1")],
+        &[
+            ("random", &[("policy", "random")]),
+            ("jsq(2)", &[("policy", "jsq(2)")]),
+            ("ppot", &[("policy", "ppot")]),
+            ("ppot-learned", &[("policy", "ppot-learned")]),
+            ("ppot-ewma", &[("policy", "ppot-ewma")]),
+        ],
+    ),
+    figure(
+        "all-delay-1-1",
+        "Everybody: equal servers, 10 dispatchers, load 0.9, by delay",
+        ("delay", "0us,1us,5us,20us,100us"),
+        P99,
+        &[("model", "ct"), ("load", "0.9")],
+        EVERYBODY,
+    ),
+    figure(
+        "all-delay-1-10",
+        "Everybody: speeds 1:10, 10 dispatchers, load 0.9, by delay",
+        ("delay", "0us,1us,5us,20us,100us"),
+        P99,
+        &[("model", "ct"), ("speeds", "50x1,50x10"), ("load", "0.9")],
+        EVERYBODY,
+    ),
+    figure(
+        "all-load-1-2",
+        "Everybody: speeds 1:2, 10 dispatchers, 5 us, by load",
+        ("load", "0.5,0.7,0.8,0.9,0.95,0.99"),
+        P99,
+        &[("model", "ct"), ("speeds", "50x1,50x2"), ("delay", "5us")],
+        EVERYBODY,
+    ),
+    figure(
+        "all-dispatchers-1-1",
+        "Everybody: equal servers, 5 us, load 0.9, by dispatchers",
+        ("dispatchers", "1,2,4,8,16,32"),
+        P99,
+        &[("model", "ct"), ("delay", "5us"), ("load", "0.9")],
+        EVERYBODY,
+    ),
+];

@@ -1,0 +1,60 @@
+//! Horus Fig. 18: what the failure of a spine switch costs, by leaves for each spine scheduler.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::{arguments, command, draw, write};
+use crate::sim::failure::{Failure, spine_failures};
+use crate::sim::plan::{self, Model};
+
+const NAME: &str = "horus-18";
+const RATIOS: [&str; 4] = ["10", "20", "30", "40"];
+const PIECES: [&str; 3] = ["32", "4", "1"];
+/// As in the paper.
+const FAILURES: usize = 30;
+
+/// Makes it.
+pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+    let failures = if full { 10 * FAILURES } else { FAILURES };
+    let mut table =
+        "piece,ratio,messages_mean,messages_most,notice_us,aborted_mean,share_mean,pool_share_mean\n"
+            .to_owned();
+    let (mut commands, mut lines) = (String::new(), Vec::new());
+    for piece in PIECES {
+        let (mut mean, mut most) = (Vec::new(), Vec::new());
+        for ratio in RATIOS {
+            let keys = [
+                ("model", "fabric"),
+                ("load", "0.8"),
+                ("piece", piece),
+                ("leaves-per-spine", ratio),
+            ];
+            let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
+            let Model::Fabric(config) = cell.model else { return Err("no fabric".to_owned()) };
+            let all = spine_failures(&config, failures)?;
+            let average =
+                |of: fn(&Failure) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+            let messages = average(|failure| failure.messages as f64);
+            let greatest = all.iter().map(|failure| failure.messages).max().unwrap_or(0);
+            let _ = writeln!(
+                table,
+                "{piece},{ratio},{messages:.1},{greatest},{:.1},{:.1},{:.6},{:.4}",
+                average(|failure| failure.notice_us),
+                average(|failure| failure.aborted),
+                average(|failure| failure.share),
+                average(|failure| failure.pool_share),
+            );
+            let ratio: f64 = ratio.parse().unwrap_or(f64::NAN);
+            mean.push((ratio, messages));
+            most.push((ratio, greatest as f64));
+            let _ = writeln!(commands, "the placement of: {}", command(&keys));
+        }
+        lines.push((format!("mean, workers in pieces of {piece}"), mean));
+        lines.push((format!("most, workers in pieces of {piece}"), most));
+    }
+    let title = "Horus Fig. 18: messages to leaves when a spine switch fails";
+    let axes = ("leaves for each spine scheduler of a pool", "messages of the controller");
+    write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
+    write(out, NAME, "csv", &table)?;
+    write(out, NAME, "txt", &commands)
+}

@@ -1,0 +1,111 @@
+//! Horus Fig. 19a: tail response over how unevenly a pool's workers lie on its racks.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::thread;
+
+use super::{arguments, command, draw, write};
+use crate::sim::fabric::{Place, for_each_pool};
+use crate::sim::plan::{self, Model};
+use crate::sim::stats::histogram;
+
+const NAME: &str = "horus-19a";
+const POLICIES: [&str; 4] = ["horus", "rs-h", "rs-lb", "horus with horus-spine-weighted"];
+/// How workers lie: all sizes of piece together make up the range of variances.
+const PIECES: [&str; 4] = ["32", "16", "8", "1"];
+/// Bounds of the groups of pools by the variance of their workers in a rack.
+const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
+
+/// A pool's variance and its 99th percentile in us.
+type Pool = (f64, f64);
+
+/// Makes it.
+pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+    let mut table = "policy,variance_from,variance_to,pools,p99_mean,p99_deviation\n".to_owned();
+    let (mut commands, mut lines) = (String::new(), Vec::new());
+    for policy in POLICIES {
+        let mut pools = Vec::new();
+        let keys = PIECES.map(|piece| keys(policy, piece, full));
+        for keys in &keys {
+            let _ = writeln!(commands, "{}    by pool", command(keys));
+        }
+        let results: Vec<_> = thread::scope(|scope| {
+            let runs = keys.each_ref().map(|keys| scope.spawn(|| run(keys)));
+            runs.into_iter().map(|run| run.join().map_err(|_| "a run panicked")).collect()
+        });
+        for result in results {
+            pools.extend(result??);
+        }
+        let mut points = Vec::new();
+        for (place, &to) in GROUPS.iter().enumerate() {
+            let from = if place == 0 { 0.0 } else { GROUPS[place - 1] };
+            let inside = pools.iter().filter(|(variance, _)| (from..to).contains(variance));
+            let tails: Vec<f64> = inside.map(|(_, tail)| *tail).collect();
+            let (mean, deviation) = moments(&tails);
+            let _ =
+                writeln!(table, "{policy},{from},{to},{},{mean:.1},{deviation:.1}", tails.len());
+            points.push((f64::midpoint(from, to), mean));
+        }
+        lines.push((policy.to_owned(), points));
+    }
+    let title = "Horus Fig. 19a: pools by how unevenly they lie, load 0.9";
+    let axes =
+        ("variance of a pool's workers in a rack", "mean of the pools' 99th percentiles, us");
+    write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
+    write(out, NAME, "csv", &table)?;
+    write(out, NAME, "txt", &commands)
+}
+
+/// A sixth of the datacenter, or all of it.
+fn keys(
+    policy: &'static str,
+    piece: &'static str,
+    full: bool,
+) -> Vec<(&'static str, &'static str)> {
+    let (leaves, pools, tasks) =
+        if full { ("1152", "1000", "30000000") } else { ("192", "160", "2000000") };
+    let mut keys = vec![
+        ("model", "fabric"),
+        ("load", "0.9"),
+        ("leaves", leaves),
+        ("pools", pools),
+        ("pool-size", "exp(min=50,max=5000,mean=600)"),
+        ("piece", piece),
+        ("tasks", tasks),
+    ];
+    match policy.split_once(" with ") {
+        None => keys.push(("policy", policy)),
+        Some((leaf, spine)) => keys.extend([("policy", leaf), ("spine-policy", spine)]),
+    }
+    keys
+}
+
+fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
+    let cell = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?;
+    let Model::Fabric(mut config) = cell.model else { return Err("no fabric".to_owned()) };
+    config.pool.seed = 1;
+    let mut pools = Vec::new();
+    for_each_pool(&config, |places, outcome| {
+        let mut responses = histogram();
+        for batch in &outcome.batches {
+            responses.add(&batch.responses).expect("histograms have the same bounds");
+        }
+        let tail = responses.value_at_quantile(0.99) as f64 / outcome.ticks_per_unit;
+        pools.push((variance(places), tail));
+    })?;
+    Ok(pools)
+}
+
+/// Of a pool's workers over the racks where it has any.
+fn variance(places: &[Place]) -> f64 {
+    let workers: Vec<f64> = places.iter().map(|place| place.workers as f64).collect();
+    moments(&workers).1.powi(2)
+}
+
+/// Mean and standard deviation.
+fn moments(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
+}

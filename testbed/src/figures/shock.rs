@@ -1,0 +1,57 @@
+//! Rosella's shock: the servers' speeds change places, and policies find out, or don't.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::{arguments, command, draw, write};
+use crate::sim::plan;
+use crate::sim::stats::STRETCHES;
+
+const NAME: &str = "rosella-shock";
+const POLICIES: [(&str, &str); 7] = [
+    ("ppot", "ppot, rates of before the shock"),
+    ("ppot-learned", "ppot-learned, c1 = 1"),
+    ("ppot-learned(c1=0.1)", "ppot-learned, c1 = 0.1"),
+    ("ppot-ewma", "ppot-ewma"),
+    ("ppot-ll-ewma", "ppot-ll-ewma"),
+    ("jsq(2)", "jsq(2), which knows no rates"),
+    ("lsq-update(.2)", "lsq-update(.2), which knows no rates"),
+];
+/// Tasks arrive at 80 in a mean service time of 100 us, so 1000 tasks take this many of them.
+const TIMES_PER_1000: f64 = 12.5;
+
+/// Makes it.
+pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+    let (tasks, at) = if full { ("8000000", "2s shuffle") } else { ("800000", "200ms shuffle") };
+    let mut table = "series,time,mean\n".to_owned();
+    let (mut commands, mut lines) = (String::new(), Vec::new());
+    for (policy, label) in POLICIES {
+        let keys = [
+            ("model", "ct"),
+            ("speeds", "50x1,50x10"),
+            ("dispatchers", "1"),
+            ("load", "0.8"),
+            ("warmup", "0"),
+            ("tasks", tasks),
+            ("at", at),
+            ("policy", policy),
+        ];
+        let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
+        let outcome = cell.model.run(1)?;
+        let stretch = outcome.tasks as f64 / 1000.0 * TIMES_PER_1000 / STRETCHES as f64;
+        let mut points = Vec::new();
+        for (place, ticks) in outcome.timeline.means().enumerate() {
+            let (time, mean) = ((place as f64 + 0.5) * stretch, ticks / outcome.ticks_per_unit);
+            let _ = writeln!(table, "\"{label}\",{time},{mean:.5}");
+            points.push((time, mean));
+        }
+        lines.push((label.to_owned(), points));
+        let _ = writeln!(commands, "{}", command(&keys));
+    }
+    let title = "Speeds 1:10 change places after a fifth of the time, load 0.8";
+    let axes =
+        ("time, mean service times", "mean response of those that arrived, mean service times");
+    write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
+    write(out, NAME, "csv", &table)?;
+    write(out, NAME, "txt", &commands)
+}
