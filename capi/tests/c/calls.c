@@ -114,7 +114,7 @@ static void versions(void)
     CHECK(strlen(wedjat_version()) > 0);
     CHECK(strcmp(wedjat_reason_name(WEDJAT_REASON_RUNT), "runt") == 0);
     CHECK(strcmp(wedjat_reason_name(WEDJAT_REASON_SHUTDOWN), "shutdown") == 0);
-    CHECK(wedjat_reason_name(WEDJAT_REASON_SHUTDOWN + 1) == NULL);
+    CHECK(wedjat_reason_name(UINT16_MAX) == NULL);
     CHECK(strcmp(wedjat_error_message(0), wedjat_error_message(WEDJAT_ERROR_NULL)) != 0);
     CHECK(sizeof(struct wedjat_options) == 32 && sizeof(struct wedjat_packet) == 16);
     CHECK(sizeof(struct wedjat_verdict) == 12 && sizeof(struct wedjat_rewrite) == 28);
