@@ -296,9 +296,13 @@ impl<T: Work> Crew<T> {
 
     /// The process of a worker has ended, as its lock tells; `claim` is the one that was looked at.
     pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Done<'_, T>)) {
-        let granted = self.seats.get(at).map_or(0, |seat| seat.channel.sender().granted());
+        let Some(seat) = self.seats.get(at) else { return };
+        let (now_claimed, granted) =
+            (seat.channel.sender().claim(), seat.channel.sender().granted());
         if granted != 0 && granted == claim {
-            self.part(at, Parting::Died, done);
+            // One that has left in order lets go of its lock, too, and that may be seen first.
+            let parting = if now_claimed == granted { Parting::Died } else { Parting::Left };
+            self.part(at, parting, done);
         }
     }
 
