@@ -31,10 +31,10 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub cpus: Vec<usize>,
     /// Rounds, each of which measures every subject once
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 61)]
     pub rounds: usize,
-    /// Tasks of each measurement
-    #[arg(long, default_value_t = 300_000)]
+    /// Tasks of each measurement: few, so that a machine that stalls now and then spoils few of them
+    #[arg(long, default_value_t = 10_000)]
     pub tasks: u64,
 }
 
@@ -142,8 +142,9 @@ fn nanoseconds_each(took: Duration, tasks: u64) -> f64 {
     took.as_nanos() as f64 / tasks as f64
 }
 
-/// Nanoseconds from task to credit over our ring, `depth` tasks under way.
-fn hand_over_ns(cpu: usize, depth: usize, tasks: u64) -> Result<f64, Failure> {
+/// Nanoseconds from task to credit over our ring, `depth` tasks under way, of which the worker takes `burst` at most
+/// before it returns their credits; a [`wedjat::worker::Worker`] takes one.
+fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64, Failure> {
     let mut rig = Rig::new(1, 64)?.granted();
     let (Some(mut channel), Some(mut guest)) = (rig.channels.pop(), rig.guests.pop()) else {
         return Err("a rig without a worker".into());
@@ -152,7 +153,7 @@ fn hand_over_ns(cpu: usize, depth: usize, tasks: u64) -> Result<f64, Failure> {
         let receiver = guest.receiver_mut();
         while !stop.load(Relaxed) {
             let before = receiver.next();
-            while receiver.receive().is_some() {}
+            while receiver.next() - before < burst && receiver.receive().is_some() {}
             if receiver.next() != before {
                 receiver.complete(0);
             }
@@ -278,9 +279,9 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = &mut samples;
         let worker = || pin(there);
         trip.0.push(round_trip_ns(there, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
-        two.0.push(hand_over_ns(there, 2, tasks)?);
+        two.0.push(hand_over_ns(there, 2, 1, tasks)?);
         rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, worker), tasks));
-        eight.0.push(hand_over_ns(there, 8, tasks)?);
+        eight.0.push(hand_over_ns(there, 8, 8, tasks)?);
         rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, worker), tasks));
         distributed.0.push(nanoseconds_each(distributor.measure(tasks, worker), tasks));
         dispatched.0.push(dispatched_mtps(there, tasks)?);
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn every_task_is_answered() {
         let cpu = core_affinity::get_core_ids().unwrap().last().unwrap().id;
-        assert!(hand_over_ns(cpu, 2, 200).unwrap() > 0.0);
+        assert!(hand_over_ns(cpu, 2, 1, 200).unwrap() > 0.0);
         assert!(dispatched_mtps(cpu, 2000).unwrap() > 0.0);
     }
 }
