@@ -76,9 +76,10 @@ export DESTDIR ?=
 PROFILE ?= release
 BUILT = $${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
+# FEATURES=wedjat-testbed/rocksdb has the RocksDB workload as well.
 # The C library is built by itself: beside crates that use DPDK it would need libdpdk, too.
 install: deps ## commands, C library, headers and manual pages into PREFIX (/usr/local), below DESTDIR
-	$(CARGO) build --locked --profile $(PROFILE) --bins
+	$(CARGO) build --locked --profile $(PROFILE) --bins $(if $(FEATURES),--features $(FEATURES))
 	$(CARGO) build --locked --profile $(PROFILE) --package wedjat-capi
 	scripts/install.sh install "$(BUILT)"
 

@@ -37,6 +37,8 @@ fn target() -> PathBuf {
 fn make(arguments: &[&str], prefix: &Path) {
     let mut make = Command::new("make");
     make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");
+    // As the tests are built, since the commands they start lie at the same place.
+    make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
     run(make.env_remove("MAKEFLAGS").env_remove("DESTDIR"));
 }
