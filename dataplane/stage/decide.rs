@@ -1,4 +1,4 @@
-//! What [`rewrite`](super::rewrite) would write, as values, for callers that keep the bytes to themselves.
+//! What [`super::rewrite`] would write, as values, for callers that keep the bytes to themselves.
 
 use super::network::{Network, Side, Way};
 use super::parse::{Kind, Packet};
