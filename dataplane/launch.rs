@@ -240,19 +240,30 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(
     while !stop.load(Relaxed) {
         leaf.poll(eal.now());
     }
-    let ticks = |time: Duration| (time.as_nanos() * u128::from(ticks_hz) / 1_000_000_000) as u64;
-    let end = eal.now() + ticks(DRAIN_MAX);
-    let mut quiet_at = eal.now() + ticks(QUIET);
+    drain(eal, QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
+    Ok(leaf.close())
+}
+
+/// Polls on until nothing has been busy for `quiet`, at most for `longest`.
+pub(crate) fn drain(
+    eal: &Eal,
+    quiet: Duration,
+    longest: Duration,
+    mut is_busy: impl FnMut(u64) -> bool,
+) {
+    let hz = u128::from(eal.ticks_hz());
+    let ticks = |time: Duration| (time.as_nanos() * hz / 1_000_000_000) as u64;
+    let end = eal.now() + ticks(longest);
+    let mut quiet_at = eal.now() + ticks(quiet);
     loop {
         let now = eal.now();
-        if leaf.poll(now) > 0 {
-            quiet_at = now + ticks(QUIET);
+        if is_busy(now) {
+            quiet_at = now + ticks(quiet);
         }
         if now >= end || now >= quiet_at {
             break;
         }
     }
-    Ok(leaf.close())
 }
 
 fn watch(

@@ -15,7 +15,7 @@ use crate::assembly::seed_of_the_moment;
 use crate::config::{AgentConfig, AgentPool};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool, PoolHandle};
-use crate::launch::{LaunchError, Options, check_cpus, port_stats};
+use crate::launch::{LaunchError, Options, check_cpus, drain, port_stats};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
 use crate::ring::{Place, WorkerRegion};
@@ -236,23 +236,11 @@ fn spawn(
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough.
 fn poll(eal: &Eal, parts: AgentParts, stop: &AtomicBool) -> Ended {
-    let ticks_hz = eal.ticks_hz();
     let mut agent = Agent::new(parts);
     while !stop.load(Relaxed) {
         agent.poll(eal.now());
     }
-    let ticks = |time: Duration| (time.as_nanos() * u128::from(ticks_hz) / 1_000_000_000) as u64;
-    let end = eal.now() + ticks(DRAIN_MAX);
-    let mut quiet_at = eal.now() + ticks(QUIET);
-    loop {
-        let now = eal.now();
-        if agent.poll(now) > 0 || agent.held() > 0 {
-            quiet_at = now + ticks(QUIET);
-        }
-        if now >= end || now >= quiet_at {
-            break;
-        }
-    }
+    drain(eal, QUIET, DRAIN_MAX, |now| agent.poll(now) > 0 || agent.held() > 0);
     let ended = (agent.comings().collect(), agent.registered());
     agent.close();
     ended

@@ -71,13 +71,6 @@ impl Sum {
         self.add(u64::from_le_bytes(*bytes))
     }
 
-    /// With two words.
-    #[inline]
-    #[must_use]
-    pub const fn half_chunk(self, bytes: &[u8; 4]) -> Self {
-        self.add(u32::from_le_bytes(*bytes) as u64)
-    }
-
     /// With a 16-bit number that stands in network order in the packet.
     #[inline]
     #[must_use]
