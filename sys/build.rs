@@ -8,14 +8,15 @@ const MINIMUM: &str = "21.11";
 
 /// Functions, inline or not, that wedjat calls.
 const FUNCTIONS: &[&str] = &[
-    "rte_eal_(init|cleanup|get_runtime_dir)",
+    "rte_eal_(init|cleanup|get_runtime_dir|has_hugepages)",
     "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|thread_(un)?register)",
     "rte_eth_dev_(adjust_nb_rx_tx_desc|close|configure|get_name_by_port|get_port_by_name|info_get)",
     "rte_eth_dev_(get_mtu|is_valid_port|socket_id|start|stop)",
     "rte_eth_(macaddr_get|promiscuous_enable|stats_get)",
     "rte_eth_(rx_burst|rx_queue_setup|tx_burst|tx_queue_setup)",
-    "rte_pktmbuf_(alloc|chain|free|pool_create)",
-    "rte_mempool_(avail_count|free)",
+    "rte_pktmbuf_(alloc|chain|free|init|pool_create|pool_init)",
+    "rte_mempool_(avail_count|create_empty|free|obj_iter|op_calc_mem_size_default|populate_iova|set_ops_byname)",
+    "rte_mbuf_best_mempool_ops",
     "rte_ring_(create|free)",
     "rte_distributor_create",
     "wedjat_(errno|link_up)",

@@ -13,6 +13,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
 #include <rte_version.h>
@@ -50,6 +51,15 @@ static const uint64_t WEDJAT_RX_OFFLOAD_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | 
 static const uint64_t WEDJAT_RSS_UDP = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
 static const uint32_t WEDJAT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
 static const uint32_t WEDJAT_MBUF_HEADROOM = RTE_PKTMBUF_HEADROOM;
+/* What Rust writes for an address that is not known: constants above INT64_MAX do not get there. */
+_Static_assert(RTE_BAD_IOVA == UINT64_MAX, "RTE_BAD_IOVA");
+#ifdef RTE_MEMPOOL_F_NO_IOVA_CONTIG
+static const uint32_t WEDJAT_POOL_NO_IOVA_CONTIG = RTE_MEMPOOL_F_NO_IOVA_CONTIG;
+#else
+static const uint32_t WEDJAT_POOL_NO_IOVA_CONTIG = MEMPOOL_F_NO_IOVA_CONTIG;
+#endif
+static const uint32_t WEDJAT_MBUF_SIZE = sizeof(struct rte_mbuf);
+static const uint32_t WEDJAT_POOL_PRIVATE_SIZE = sizeof(struct rte_pktmbuf_pool_private);
 
 /* Where the shared library looks for drivers; a macro of DPDK's own build. */
 #ifdef RTE_EAL_PMD_PATH

@@ -33,6 +33,7 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     assert!(MbufPool::new(&eal, "packets", MBUFS).is_err(), "the name is taken");
     assert!(MbufPool::new(&eal, "huge", u32::MAX / 2).is_err(), "more than EAL has");
 
+    spread(&pool);
     lengths(&pool);
     segments(&pool);
     absent(&eal, &pool);
@@ -44,6 +45,16 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     another_thread(&eal, &pool);
     exhaustion(&pool);
     assert_eq!(pool.in_use(), 0, "every mbuf is back");
+}
+
+/// Not all at the same place of a page, where their first lines would compete for one set of the cache.
+fn spread(pool: &MbufPool) {
+    let mbufs: Vec<_> = std::iter::from_fn(|| pool.handle().take()).take(32).collect();
+    let mut places: Vec<usize> =
+        mbufs.iter().map(|mbuf| mbuf.bytes().as_ptr() as usize % 4096 / 64).collect();
+    places.sort_unstable();
+    places.dedup();
+    assert!(places.len() >= 16, "{places:?}");
 }
 
 fn lengths(pool: &MbufPool) {

@@ -57,6 +57,7 @@
 
 mod eal;
 mod mbuf;
+mod pages;
 mod pool;
 mod port;
 mod yardsticks;

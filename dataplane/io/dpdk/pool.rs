@@ -9,6 +9,7 @@ use wedjat_sys as sys;
 
 use super::eal::{Eal, errno, error_text};
 use super::mbuf::Mbuf;
+use super::pages;
 use crate::io::Pool;
 
 /// Bytes of a packet that fit one mbuf: an Ethernet frame with room to spare, DPDK's own default.
@@ -79,10 +80,16 @@ impl MbufPool {
         // A pool must hold 1.5 times its cache, and several cores' caches must not drain it.
         let cache = CACHE.min(mbufs / 8);
         let room = DATA_ROOM + sys::WEDJAT_MBUF_HEADROOM as u16;
-        // SAFETY: EAL runs (`eal`), and the name is copied.
-        let pool =
-            unsafe { sys::rte_pktmbuf_pool_create(text.as_ptr(), mbufs, cache, 0, room, ANY_NODE) };
-        let pool = NonNull::new(pool).ok_or_else(|| refused(errno()))?;
+        let paged = pages::are_wanted(eal)
+            .then(|| pages::pool(&text, mbufs, cache, room, ANY_NODE))
+            .flatten();
+        let pool = paged.or_else(|| {
+            // SAFETY: EAL runs (`eal`), and the name is copied.
+            NonNull::new(unsafe {
+                sys::rte_pktmbuf_pool_create(text.as_ptr(), mbufs, cache, 0, room, ANY_NODE)
+            })
+        });
+        let pool = pool.ok_or_else(|| refused(errno()))?;
         Ok(Self(Arc::new(Mempool { pool, size: mbufs, eal: eal.clone() })))
     }
 

@@ -562,3 +562,16 @@ fn driver_name(info: &sys::rte_eth_dev_info) -> String {
     // SAFETY: drivers set this to a static string.
     unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
+
+/// The drivers of all devices that EAL has found.
+pub(super) fn drivers() -> Vec<String> {
+    let driver = |id: u16| {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: EAL runs; the device exists where it is asked for its values, and `info` takes them.
+        let known = unsafe {
+            sys::rte_eth_dev_is_valid_port(id) == 1 && sys::rte_eth_dev_info_get(id, &mut info) == 0
+        };
+        known.then(|| driver_name(&info))
+    };
+    (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(driver).collect()
+}
