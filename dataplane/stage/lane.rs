@@ -6,7 +6,9 @@
 use super::classify::{self, Answer};
 use super::network::{Network, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
-use super::plain::{IP, Plain, TASK, UDP};
+use super::plain::{IP, Kind, Plain, TASK, UDP};
+#[cfg(target_arch = "x86_64")]
+use super::vector;
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
@@ -45,7 +47,7 @@ impl Iterator for Places {
 }
 
 /// A burst's leading run of plain packets.
-struct Run {
+pub struct Run {
     /// Packets in it.
     len: usize,
     /// Those of them that are replies.
@@ -55,6 +57,22 @@ struct Run {
 }
 
 impl Run {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self { len: 0, replies: 0, tasks: [Task::default(); BURST] }
+    }
+
+    /// Adds the packet at the next place.
+    #[inline(always)]
+    pub fn push(&mut self, at: usize, kind: Kind, frame: &[u8]) {
+        if kind.is_extended() && !kind.is_reply() {
+            let tasks = at - self.replies.count_ones() as usize;
+            self.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
+        }
+        self.replies |= u32::from(kind.is_reply()) << at;
+        self.len = at + 1;
+    }
+
     fn replies(&self) -> Places {
         Places(self.replies & Places::first(self.len).0)
     }
@@ -82,8 +100,7 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) {
         return 0;
     }
-    let plain = stages.plain[port].of_pool([high, low]);
-    let run = read(&plain, packets);
+    let run = read_well(&stages.plain[port].of_pool([high, low]), packets);
     if run.replies().len() > 0 {
         replies(stages, port, run.replies(), packets, verdicts);
     }
@@ -93,10 +110,19 @@ pub fn burst<B: Buf>(
     run.len
 }
 
-/// How many packets at the front are plain, and which of them are tasks and which replies.
+/// As [`read`], in the best way that the machine has.
 #[inline(always)]
-fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
-    let mut run = Run { len: 0, replies: 0, tasks: [Task::default(); BURST] };
+fn read_well<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(run) = vector::read(plain, packets) {
+        return run;
+    }
+    read(plain, packets)
+}
+
+/// How many packets at the front are plain, and which of them are tasks and which replies.
+pub fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
+    let mut run = Run::new();
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
@@ -109,15 +135,10 @@ fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
             break;
         }
         let frame = packet.bytes();
-        let Some((is_reply, extended)) = plain.read(frame, packet.checksums_verified()) else {
+        let Some(kind) = plain.read(frame, packet.checksums_verified()) else {
             break;
         };
-        if extended && !is_reply {
-            let tasks = at - run.replies.count_ones() as usize;
-            run.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
-        }
-        run.replies |= u32::from(is_reply) << at;
-        run.len = at + 1;
+        run.push(at, kind, frame);
     }
     run
 }
@@ -328,6 +349,50 @@ mod tests {
             }
             for reason in DropReason::ALL {
                 prop_assert_eq!(with.counters.dropped(reason), without.counters.dropped(reason));
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn has_vectors() -> bool {
+        is_x86_feature_detected!("avx2")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1024))]
+
+        /// Vectors see what words see: of packets of any length, with single bytes changed.
+        #[test]
+        fn both_ways_of_reading_see_the_same(
+            packets in proptest::collection::vec((
+                any::<(u16, bool, bool, bool)>(), proptest::collection::vec(any::<u8>(), 0..150),
+                proptest::option::weighted(0.05, any::<(prop::sample::Index, u8)>()), 0..9_usize,
+            ), 1..BURST),
+        ) {
+            let pool = FramePool::new(BURST, 512);
+            let stages = stages();
+            let burst: Vec<_> = packets.into_iter().map(|(header, payload, edit, padding)| {
+                let (seq, extended, replies, unsummed) = header;
+                let header = if replies { reply(seq % 8, seq % 3) } else { task(seq, false) };
+                let mut frame = frame(Header { extended, ..header }, &payload);
+                if unsummed {
+                    frame[UDP + 6..UDP + 8].fill(0);
+                }
+                if let Some((at, byte)) = edit {
+                    let at = at.index(frame.len());
+                    frame[at] = byte;
+                }
+                frame.resize(frame.len() + padding, 0xAA); // not part of the datagram
+                pool.frame(&frame).unwrap()
+            }).collect();
+            let plain = stages.plain[0].of_pool([0x01, 0x07]);
+            let words = read(&plain, &burst);
+            let vectors = vector::read(&plain, &burst);
+            prop_assert!(vectors.is_some() || words.len < burst.len() || !has_vectors());
+            if let Some(vectors) = vectors {
+                prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
+                prop_assert_eq!(vectors.tasks, words.tasks);
             }
         }
     }

@@ -15,6 +15,8 @@ mod plain;
 pub mod rewrite;
 pub mod schedule;
 pub mod supervision;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use std::sync::Arc;
 

@@ -8,8 +8,6 @@ use crate::wire::{ether, ipv4, udp};
 
 /// Bytes that a plain packet has at least.
 pub const HEAD: usize = udp::PAYLOAD + task::LEN;
-/// Words at a plain packet's start that hold all that must be as expected.
-const WORDS: usize = 6;
 /// Offset of the IPv4 header.
 pub const IP: usize = ether::LEN;
 /// Offset of the UDP header.
@@ -17,22 +15,52 @@ pub const UDP: usize = ether::LEN + ipv4::LEN;
 /// Offset of the task header.
 pub const TASK: usize = udp::PAYLOAD;
 
-const _: () = assert!(TASK + 3 <= 8 * WORDS && 8 * WORDS <= HEAD);
 /// Set in the codes of replies, and in no task's.
 const REPLY_BIT: u8 = Code::TaskDone as u8;
 const _: () = assert!(Code::NewTask as u8 == 0 && Code::TaskDoneIdle as u8 == REPLY_BIT | 1);
 
-/// What the first words of a frame must be, where the mask has ones.
+/// Whether a packet is a reply, and whether its header has an extension.
 #[derive(Clone, Copy, Debug)]
-struct Pattern {
-    expected: [u64; WORDS],
-    mask: [u64; WORDS],
+pub struct Kind(u8);
+
+impl Kind {
+    #[inline(always)]
+    pub fn of(head: &[u8; HEAD]) -> Self {
+        Self(head[TASK])
+    }
+
+    #[inline(always)]
+    pub fn is_reply(self) -> bool {
+        self.0 & REPLY_BIT != 0
+    }
+
+    #[inline(always)]
+    pub fn is_extended(self) -> bool {
+        self.0 & task::EXTENSION_BIT != 0
+    }
+
+    /// The length of its datagram at least.
+    #[inline(always)]
+    pub fn least_udp_len(self) -> usize {
+        udp::LEN + task::LEN + usize::from(self.is_extended()) * task::EXTENSION_LEN
+    }
+}
+
+/// What the first bytes of a frame must be, where the mask has ones.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))] // a power of two, so that one of two is found by a shift
+pub struct Pattern {
+    pub expected: [u8; Self::LEN],
+    pub mask: [u8; Self::LEN],
 }
 
 impl Pattern {
+    /// Bytes at a plain packet's start that hold all that must be as expected: whole words.
+    pub const LEN: usize = 48;
+
     /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
     fn datagram(address: &PortAddress) -> Self {
-        let mut pattern = Self { expected: [0; WORDS], mask: [0; WORDS] };
+        let mut pattern = Self { expected: [0; Self::LEN], mask: [0; Self::LEN] };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
         pattern.require(12, &[0x08, 0x00, ipv4::PLAIN], &[0xFF; 3]);
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
@@ -58,14 +86,11 @@ impl Pattern {
     }
 
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self = Self { expected: [1; WORDS], mask: [0; WORDS] };
+    const NOTHING: Self = Self { expected: [1; Self::LEN], mask: [0; Self::LEN] };
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
-        for (at, (byte, mask)) in (at..).zip(bytes.iter().zip(mask)) {
-            let shift = 8 * (at % 8);
-            self.expected[at / 8] |= u64::from(*byte) << shift;
-            self.mask[at / 8] |= u64::from(*mask) << shift;
-        }
+        self.expected[at..at + bytes.len()].copy_from_slice(bytes);
+        self.mask[at..at + mask.len()].copy_from_slice(mask);
     }
 
     fn of_pool(mut self, pool: [u8; 2]) -> Self {
@@ -76,8 +101,8 @@ impl Pattern {
     #[inline(always)]
     fn fits(&self, head: &[u8; HEAD]) -> bool {
         let mut differs = 0;
-        for at in 0..WORDS {
-            differs |= (word(head, 8 * at) & self.mask[at]) ^ self.expected[at];
+        for at in (0..Self::LEN).step_by(8) {
+            differs |= (word(head, at) & word(&self.mask, at)) ^ word(&self.expected, at);
         }
         differs == 0
     }
@@ -103,34 +128,38 @@ impl Plain {
         Self(self.0.map(|pattern| pattern.of_pool(pool)))
     }
 
-    /// Whether the frame is a reply, and whether it has an extension; none when it is not plain.
+    /// What packets of that kind must be.
     #[inline(always)]
-    pub fn read(&self, frame: &[u8], verified: bool) -> Option<(bool, bool)> {
-        let head = frame.first_chunk::<HEAD>()?;
-        let kind = head[TASK];
+    pub fn pattern(&self, kind: Kind) -> &Pattern {
         // Chosen by arithmetic: which of the two comes next is anybody's guess.
-        let is_reply = kind & REPLY_BIT != 0;
-        let extended = kind & task::EXTENSION_BIT != 0;
-        let plain = self.0[usize::from(is_reply)].fits(head)
+        &self.0[usize::from(kind.is_reply())]
+    }
+
+    /// What the frame is, when it is plain.
+    #[inline(always)]
+    pub fn read(&self, frame: &[u8], verified: bool) -> Option<Kind> {
+        let head = frame.first_chunk::<HEAD>()?;
+        let kind = Kind::of(head);
+        let plain = self.pattern(kind).fits(head)
             & (head[IP + 8] >= 2)
-            & lengths_fit(frame, head, extended);
+            & lengths_fit(frame, head, kind.least_udp_len());
         if !plain {
             return None;
         }
         let whole = verified || (ip_is_whole(head) && udp_is_whole(head, frame));
-        whole.then_some((is_reply, extended))
+        whole.then_some(kind)
     }
 }
 
 #[inline(always)]
-fn bytes<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
+fn bytes<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&head[at..at + N]);
     bytes
 }
 
 #[inline(always)]
-fn word(head: &[u8; HEAD], at: usize) -> u64 {
+fn word<const LEN: usize>(head: &[u8; LEN], at: usize) -> u64 {
     u64::from_le_bytes(bytes(head, at))
 }
 
@@ -140,9 +169,8 @@ fn number(head: &[u8; HEAD], at: usize) -> usize {
 }
 
 #[inline(always)]
-fn lengths_fit(frame: &[u8], head: &[u8; HEAD], extended: bool) -> bool {
+fn lengths_fit(frame: &[u8], head: &[u8; HEAD], least: usize) -> bool {
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
-    let least = udp::LEN + task::LEN + usize::from(extended) * task::EXTENSION_LEN;
     (total_len <= frame.len() - IP) & (total_len >= ipv4::LEN + udp_len) & (udp_len >= least)
 }
 
