@@ -5,8 +5,11 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
-use super::{Core, Pick, Policy, Rng, Task, better_of_two, note_idleness, share_idle};
-use crate::state::{Report, View};
+use super::{
+    Core, Pick, Policy, Rng, Task, better_of_two, compare, sample_two, select, share_idle,
+};
+use crate::limits::BURST;
+use crate::state::{Member, MemberWords, Parts, Report, View};
 
 /// A leaf's Horus: it takes idle members off its list as it picks them.
 #[derive(Clone, Debug, Default)]
@@ -18,20 +21,58 @@ fn pick(view: &mut View, rng: &mut Rng) -> Option<Pick> {
         view.picks.idle += 1;
         return Some(Pick { member, idle: true });
     }
-    better_of_two(view, rng).map(|(member, _)| Pick { member, idle: false })
+    better_of_two(view, rng).map(|member| Pick { member, idle: false })
 }
 
-/// As [`pick`], counting the task as sent by what has just been looked at.
+/// Nobody becomes idle between the tasks of a run, so the idle members come first, and who is left over
+/// is chosen in a loop that does not ask.
 #[inline(always)]
-fn send(view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    if let Some(member) = view.idle_mut().take_last() {
-        view.picks.idle += 1;
-        view.sent(member);
-        return Some(Pick { member, idle: true });
+fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
+    let count = tasks.min(picks.len());
+    let mut parts = view.parts();
+    let (idle, others) = picks[..count].split_at_mut(parts.idle.len().min(count));
+    parts.picks.idle += idle.len() as u64;
+    for pick in idle {
+        *pick = parts.idle.take_last().map(|member| {
+            parts.words.of(member).sent();
+            Pick { member, idle: true }
+        });
     }
-    let (member, belief) = better_of_two(view, rng)?;
-    view.sent_believing(member, belief);
-    Some(Pick { member, idle: false })
+    others.chunks_mut(BURST).for_each(|picks| of_two_run(picks, &mut parts, rng));
+}
+
+/// Draws all pairs before it looks at the first: either loop alone has registers enough.
+#[inline(always)]
+fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) {
+    let words = parts.words;
+    if parts.active.len() < 2 {
+        let only = parts.active.first();
+        for pick in picks {
+            *pick = only.map(|&member| {
+                words.of(member).sent();
+                Pick { member, idle: false }
+            });
+        }
+        return;
+    }
+    let mut pairs = [(Member(0), Member(0)); BURST];
+    let pairs = &mut pairs[..picks.len().min(BURST)];
+    let mut local = rng.clone(); // stays in registers
+    for pair in &mut *pairs {
+        *pair = sample_two(parts.active, &mut local).unwrap_or(*pair);
+    }
+    *rng = local;
+    let mut resubmits = 0;
+    for (pick, &mut (a, b)) in picks.iter_mut().zip(&mut *pairs) {
+        let (one, other) = (words.of(a), words.of(b));
+        let (believed_one, believed_other) = (one.belief(), other.belief());
+        let (second, resubmit) = compare(believed_one, believed_other);
+        MemberWords::sent_to_either(second, (one, believed_one), (other, believed_other));
+        resubmits += u64::from(resubmit);
+        *pick = Some(Pick { member: select(second, a, b), idle: false });
+    }
+    parts.picks.po2 += pairs.len() as u64;
+    parts.picks.resubmits += resubmits;
 }
 
 impl Policy for Horus {
@@ -40,15 +81,31 @@ impl Policy for Horus {
         pick(view, rng)
     }
 
-    #[inline(always)]
-    fn send(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        send(view, rng)
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        pick_run(tasks.len(), picks, view, rng);
     }
 
-    #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        note_idleness(report.member, report.is_idle(), view);
+        view.idle_mut().words().note(report.member, report.is_idle());
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let mut parts = view.parts();
+        let mut surplus = 0;
+        for report in reports {
+            let words = parts.words.of(report.member);
+            surplus += usize::from(!words.answered());
+            words.set_load(report.load);
+            parts.idle.note(report.member, report.is_idle());
+        }
+        surplus
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {
@@ -67,18 +124,37 @@ impl Policy for HorusInflight {
         pick(view, rng)
     }
 
-    #[inline(always)]
-    fn send(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        send(view, rng)
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        pick_run(tasks.len(), picks, view, rng);
     }
 
-    #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        let in_flight = view.set_load_keeping_in_flight(report.member, report.load);
-        note_idleness(report.member, report.is_idle() && in_flight == 0, view);
+        keep_in_flight(report, &mut view.parts());
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let mut parts = view.parts();
+        let mut surplus = 0;
+        for report in reports {
+            surplus += usize::from(!parts.words.of(report.member).answered());
+            keep_in_flight(report, &mut parts);
+        }
+        surplus
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {
         share_idle(core, view);
     }
+}
+
+#[inline(always)]
+fn keep_in_flight(report: &Report, parts: &mut Parts<'_>) {
+    let in_flight = parts.set_load_keeping_in_flight(report.member, report.load);
+    parts.idle.note(report.member, report.is_idle() && in_flight == 0);
 }

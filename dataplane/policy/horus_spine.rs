@@ -80,7 +80,7 @@ impl Policy for HorusSpine {
             return self.of_two_by_size(view, rng);
         }
         if view.active().len() > 2 {
-            return better_of_two(view, rng).map(|(member, _)| Pick { member, idle: false });
+            return better_of_two(view, rng).map(|member| Pick { member, idle: false });
         }
         sample_one(view, rng).map(|member| Pick { member, idle: false })
     }

@@ -125,6 +125,17 @@ pub trait Policy {
         view.set_load(report.member, report.load);
     }
 
+    /// Takes the reports of replies, one after the other, each counted as answered just before. One call a
+    /// burst, as [`Policy::pick_run`]. Returns how many came from members that had no task outstanding.
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, rng: &mut Rng) -> usize {
+        let mut surplus = 0;
+        for report in reports {
+            surplus += usize::from(!view.answered(report.member));
+            self.on_reply(report, view, rng);
+        }
+        surplus
+    }
+
     /// The active members changed, or the policy starts: what it derives from them is stale.
     fn on_members(&mut self, _core: Core, _view: &mut View) {}
 
@@ -208,12 +219,17 @@ impl Dispatcher {
         self.policy.on_members(self.core, &mut self.view);
     }
 
+    /// Takes the reports that came with replies, in this order; returns how many came from members that had
+    /// no task outstanding.
+    #[inline]
+    pub fn reply_run(&mut self, reports: &[Report]) -> usize {
+        self.policy.reply_run(reports, &mut self.view, &mut self.rng)
+    }
+
     /// Takes the report that came with a reply; false when the member had no task outstanding.
     #[inline]
     pub fn reply(&mut self, report: &Report) -> bool {
-        let expected = self.view.answered(report.member);
-        self.policy.on_reply(report, &mut self.view, &mut self.rng);
-        expected
+        self.reply_run(std::slice::from_ref(report)) == 0
     }
 
     /// Takes a report that came without a reply, in a keep-alive for instance.
@@ -286,9 +302,8 @@ fn sample_one(view: &View, rng: &mut Rng) -> Option<Member> {
 }
 
 /// Two distinct members in random order; a lone member twice.
-#[inline]
-fn sample_two(view: &View, rng: &mut Rng) -> Option<(Member, Member)> {
-    let active = view.active();
+#[inline(always)]
+fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Member)> {
     let n = active.len();
     if n < 2 {
         return active.first().map(|&only| (only, only));
@@ -312,17 +327,6 @@ fn share_idle(core: Core, view: &mut View) {
     }
 }
 
-/// Keeps the idle list true to a report: in when idle, out when not. Idempotent, so that a lost reply or
-/// a lost task takes no member off for ever.
-#[inline]
-fn note_idleness(member: Member, idle: bool, view: &mut View) {
-    if !idle {
-        view.idle_mut().remove(member);
-    } else if view.is_active(member) {
-        view.idle_mut().insert(member);
-    }
-}
-
 /// One of a pair, chosen without a branch: the outcome is a coin toss, and a mispredicted branch costs
 /// as much as the rest of the decision.
 #[inline]
@@ -330,23 +334,25 @@ fn select<T>(second: bool, a: T, b: T) -> T {
     std::hint::select_unpredictable(second, b, a)
 }
 
-/// The better of two random members by load plus drift, and what is believed of it.
-///
-/// Counts the picks for which a switch would have passed the packet through its pipeline again: those where
-/// the drift of the member with the smaller *load* exceeds the difference of the loads (Horus 3.3). A switch
-/// then folds drift into load, which makes the next such packet rarer; this counts as if it did not, so it is
-/// an upper bound.
+/// The second of two members is the better one by load plus drift; and whether a switch would have passed the
+/// packet through its pipeline again: when the drift of the member with the smaller *load* exceeds the
+/// difference of the loads (Horus 3.3), so that it may be the worse one. A switch then folds drift into
+/// load, which makes the next such packet rarer; here it does not, so that their number is an upper bound.
 #[inline(always)]
-fn better_of_two(view: &mut View, rng: &mut Rng) -> Option<(Member, Belief)> {
-    let (a, b) = sample_two(view, rng)?;
-    let (one, other) = (view.belief(a), view.belief(b));
-    let second = other.total() < one.total();
-    let (load_a, load_b) = (one.load().0, other.load().0);
-    let lazy_drift = select(load_b < load_a, one.drift().0, other.drift().0);
+fn compare(a: Belief, b: Belief) -> (bool, bool) {
+    let (load_a, load_b) = (a.load().0, b.load().0);
+    let lazy = select(load_b < load_a, a.total(), b.total());
+    (b.total() < a.total(), lazy > u64::from(load_a.max(load_b)))
+}
+
+/// The better of two random members by load plus drift, counted as one that was found so.
+#[inline(always)]
+fn better_of_two(view: &mut View, rng: &mut Rng) -> Option<Member> {
+    let (a, b) = sample_two(view.active(), rng)?;
+    let (second, resubmit) = compare(view.belief(a), view.belief(b));
     view.picks.po2 += 1;
-    view.picks.resubmits += u64::from(lazy_drift > load_a.abs_diff(load_b));
-    let member = select(second, u32::from(a.0), u32::from(b.0));
-    Some((Member(member as u16), Belief::select(second, one, other)))
+    view.picks.resubmits += u64::from(resubmit);
+    Some(select(second, a, b))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub struct RackSched;
 impl Policy for RackSched {
     #[inline(always)]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let (a, b) = sample_two(view, rng)?;
+        let (a, b) = sample_two(view.active(), rng)?;
         let member = select(view.load(b) < view.load(a), a, b);
         view.picks.po2 += 1;
         Some(Pick { member, idle: false })

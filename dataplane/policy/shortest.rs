@@ -176,7 +176,7 @@ pub(super) fn sample_distinct(
     let active = view.active();
     let count = count.min(active.len()).min(SAMPLES_MAX);
     if count == 2
-        && let Some((first, second)) = sample_two(view, rng)
+        && let Some((first, second)) = sample_two(active, rng)
     {
         each(first);
         each(second);
@@ -315,7 +315,7 @@ impl Policy for Notified {
         self.last = Some(report.member);
         let below = report.load.0 >> 16 < self.below;
         let known = view.idle().contains(report.member);
-        super::note_idleness(report.member, below, view);
+        view.idle_mut().words().note(report.member, below);
         match view.idle().contains(report.member) {
             true => self.line.join(report.member),
             false => self.line.leave(report.member),

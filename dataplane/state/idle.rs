@@ -1,13 +1,17 @@
 //! The idle list of Horus 3.3: members believed idle, with O(1) insertion, removal of any, and removal
 //! of the last. An array of members, an index from member to place, and a count.
 
+use std::hint::select_unpredictable;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::region::Slice;
 use super::view::Member;
 
+/// Not in the list.
 const ABSENT: u16 = u16::MAX;
+/// Not in the list, and not to come in.
+const BARRED: u16 = u16::MAX - 1;
 
 /// A set of members. One core writes it, anybody may read it.
 #[derive(Clone, Debug)]
@@ -16,6 +20,16 @@ pub struct IdleList {
     count: Slice<AtomicU16>,
     members: Slice<AtomicU16>,
     places: Slice<AtomicU16>,
+}
+
+/// The list's words, borrowed for a run of changes (see [`super::words`]).
+#[derive(Debug)]
+pub struct IdleWords<'a> {
+    count: &'a AtomicU16,
+    /// What it says.
+    len: u16,
+    members: &'a [AtomicU16],
+    places: &'a [AtomicU16],
 }
 
 impl IdleList {
@@ -27,7 +41,7 @@ impl IdleList {
         members: Slice<AtomicU16>,
         places: Slice<AtomicU16>,
     ) -> Self {
-        assert!(members.len() == places.len() && members.len() < usize::from(ABSENT));
+        assert!(members.len() == places.len() && members.len() < usize::from(BARRED));
         count[0].store(0, Relaxed);
         for place in &*places {
             place.store(ABSENT, Relaxed);
@@ -53,7 +67,7 @@ impl IdleList {
     #[inline]
     #[must_use]
     pub fn contains(&self, member: Member) -> bool {
-        self.places[member.index()].load(Relaxed) != ABSENT
+        self.places[member.index()].load(Relaxed) < BARRED
     }
 
     /// The member at a place below [`IdleList::len`].
@@ -63,43 +77,135 @@ impl IdleList {
         Member(self.members[place].load(Relaxed))
     }
 
-    /// Puts `member` last; false when it was in already.
+    /// The words, for a run of changes.
+    #[inline(always)]
+    pub fn words(&mut self) -> IdleWords<'_> {
+        IdleWords {
+            count: &self.count[0],
+            len: self.count[0].load(Relaxed),
+            members: &self.members,
+            places: &self.places[..self.members.len()],
+        }
+    }
+
+    /// Puts `member` last; false when it was in already, or is barred.
     #[inline]
     pub fn insert(&mut self, member: Member) -> bool {
-        if self.contains(member) {
-            return false;
-        }
-        let count = self.len();
-        self.put(member, count);
-        self.count[0].store(count as u16 + 1, Relaxed);
-        true
+        self.words().insert(member)
     }
 
     /// Takes `member` out, the last member takes its place (Horus 3.3); false when it was not in.
     #[inline]
     pub fn remove(&mut self, member: Member) -> bool {
-        let place = self.places[member.index()].load(Relaxed);
-        if place == ABSENT {
-            return false;
-        }
-        let last = self.len() - 1;
-        self.put(self.at(last), usize::from(place));
-        self.places[member.index()].store(ABSENT, Relaxed);
-        self.count[0].store(last as u16, Relaxed);
-        true
+        self.words().remove(member)
     }
 
     /// Takes out the member added last.
     #[inline]
     pub fn take_last(&mut self) -> Option<Member> {
-        let last = self.len().checked_sub(1)?;
-        let member = self.at(last);
+        self.words().take_last()
+    }
+
+    /// Takes `member` out if it is in, and keeps it out.
+    pub fn bar(&mut self, member: Member) {
+        self.remove(member);
+        self.places[member.index()].store(BARRED, Relaxed);
+    }
+
+    /// Lets `member` come in again.
+    pub fn admit(&mut self, member: Member) {
+        if !self.contains(member) {
+            self.places[member.index()].store(ABSENT, Relaxed);
+        }
+    }
+}
+
+impl IdleWords<'_> {
+    /// As [`IdleList::len`].
+    #[inline(always)]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// As [`IdleList::is_empty`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As [`IdleList::contains`].
+    #[inline(always)]
+    #[must_use]
+    pub fn contains(&self, member: Member) -> bool {
+        self.places[member.index()].load(Relaxed) < BARRED
+    }
+
+    /// In when idle, out when not. That a member is in already and stays, or is taken out, is rare, since
+    /// idle ones are taken to be used; whether one that is out comes in is anybody's guess, and done without
+    /// a branch.
+    #[inline(always)]
+    pub fn note(&mut self, member: Member, idle: bool) {
+        let place = &self.places[member.index()];
+        if place.load(Relaxed) != ABSENT {
+            return self.note_known(member, idle);
+        }
+        self.members[self.len()].store(member.0, Relaxed); // counts if the count says so
+        place.store(select_unpredictable(idle, self.len, ABSENT), Relaxed);
+        self.set_len(self.len + u16::from(idle));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_known(&mut self, member: Member, idle: bool) {
+        if !idle {
+            self.remove(member);
+        }
+    }
+
+    /// As [`IdleList::insert`].
+    #[inline(always)]
+    pub fn insert(&mut self, member: Member) -> bool {
+        if self.places[member.index()].load(Relaxed) != ABSENT {
+            return false;
+        }
+        self.put(member, self.len());
+        self.set_len(self.len + 1);
+        true
+    }
+
+    /// As [`IdleList::remove`].
+    #[inline(always)]
+    pub fn remove(&mut self, member: Member) -> bool {
+        let place = self.places[member.index()].load(Relaxed);
+        if place >= BARRED {
+            return false;
+        }
+        let last = self.len - 1;
+        self.put(Member(self.members[usize::from(last)].load(Relaxed)), usize::from(place));
         self.places[member.index()].store(ABSENT, Relaxed);
-        self.count[0].store(last as u16, Relaxed);
+        self.set_len(last);
+        true
+    }
+
+    /// As [`IdleList::take_last`].
+    #[inline(always)]
+    pub fn take_last(&mut self) -> Option<Member> {
+        let last = self.len.checked_sub(1)?;
+        let member = Member(self.members[usize::from(last)].load(Relaxed));
+        self.places[member.index()].store(ABSENT, Relaxed);
+        self.set_len(last);
         Some(member)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn set_len(&mut self, len: u16) {
+        self.len = len;
+        self.count.store(len, Relaxed);
+    }
+
+    #[inline(always)]
     fn put(&mut self, member: Member, place: usize) {
         self.members[place].store(member.0, Relaxed);
         self.places[member.index()].store(place as u16, Relaxed);
@@ -121,19 +227,43 @@ mod tests {
         /// The list behaves as a plain vector with swap_remove does.
         #[test]
         fn behaves_as_a_vector(
-            steps in proptest::collection::vec((0..3_u8, 0..20_u16), 0..300),
+            steps in proptest::collection::vec((0..7_u8, 0..20_u16), 0..300),
         ) {
             let mut list = list(20);
             let mut model: Vec<Member> = Vec::new();
+            let mut barred = Vec::new();
             for (step, member) in steps {
                 let member = Member(member);
                 match step {
                     0 => {
-                        let new = !model.contains(&member);
+                        let new = !model.contains(&member) && !barred.contains(&member);
                         if new {
                             model.push(member);
                         }
                         prop_assert_eq!(list.insert(member), new);
+                    }
+                    2 => {
+                        list.words().note(member, true);
+                        if !model.contains(&member) && !barred.contains(&member) {
+                            model.push(member);
+                        }
+                    }
+                    3 => {
+                        list.words().note(member, false);
+                        if let Some(place) = model.iter().position(|&m| m == member) {
+                            model.swap_remove(place);
+                        }
+                    }
+                    4 => {
+                        list.bar(member);
+                        barred.push(member);
+                        if let Some(place) = model.iter().position(|&m| m == member) {
+                            model.swap_remove(place);
+                        }
+                    }
+                    5 => {
+                        list.admit(member);
+                        barred.retain(|&other| other != member);
                     }
                     1 => {
                         let place = model.iter().position(|&m| m == member);

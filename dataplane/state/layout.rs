@@ -10,13 +10,13 @@
 //! | neighbours | two u64 per slot | any core |
 //! | reported | per pool, u64 per member: report number, load | any core |
 //! | presence | per pool, u32 per member: configured, registered or silent | any core |
-//! | per core: drift | u64 per member: report number, drift | that core |
-//! | per core: outstanding | u32 per member | that core |
+//! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
 //! | per core: counters | u64 each | that core |
 
 use super::counters;
 use super::region::ALIGN;
+use super::words::Own;
 
 /// u64 words of the header.
 pub const HEADER_WORDS: usize = 32;
@@ -63,10 +63,8 @@ pub struct IdleLayout {
 /// A core's place.
 #[derive(Clone, Debug)]
 pub struct CoreLayout {
-    /// Offset of its drifts, over all pools' members.
-    pub drift: usize,
-    /// Offset of its counts of outstanding tasks, over all pools' members.
-    pub outstanding: usize,
+    /// Offset of what it keeps of each member, over all pools.
+    pub own: usize,
     /// Its idle list for each pool.
     pub idle: Vec<IdleLayout>,
     /// Offset of its counters.
@@ -132,8 +130,7 @@ impl Layout {
 
 fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
     CoreLayout {
-        drift: cursor.take(8 * members),
-        outstanding: cursor.take(4 * members),
+        own: cursor.take(size_of::<Own>() * members),
         idle: pools
             .iter()
             .map(|&members| IdleLayout {
@@ -166,8 +163,7 @@ mod tests {
             sections.push((pool.presence, 4 * pool.members));
         }
         for core in &layout.cores {
-            sections.push((core.drift, 8 * 703));
-            sections.push((core.outstanding, 4 * 703));
+            sections.push((core.own, 16 * 703));
             sections.push((core.counters, 8 * counters::COUNT));
             for (idle, pool) in core.idle.iter().zip(&layout.pools) {
                 sections.push((idle.count, 2));

@@ -12,9 +12,11 @@ pub mod neighbour;
 pub mod region;
 pub mod table;
 pub mod view;
+pub mod words;
 
 pub use counters::{Counter, Counters};
 pub use idle::IdleList;
 pub use neighbour::Neighbours;
 pub use table::{Snapshot, StateError, Table};
-pub use view::{Belief, Load, Member, Picks, Report, View};
+pub use view::{Belief, Load, Member, Parts, Picks, Report, View};
+pub use words::{MemberWords, Words};

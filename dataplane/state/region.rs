@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
 
+use super::words::Own;
+
 /// What sections start at a multiple of: two cache lines, since neighbouring lines are fetched in pairs.
 pub const ALIGN: usize = 128;
 
@@ -99,14 +101,17 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// The atomic integers, for which every bit pattern is a value and shared writing is sound.
+/// The atomic integers and structs of nothing else, for which every bit pattern is a value and shared writing
+/// is sound.
 pub trait Word: sealed::Sealed + Sync {}
 impl sealed::Sealed for AtomicU16 {}
 impl sealed::Sealed for AtomicU32 {}
 impl sealed::Sealed for AtomicU64 {}
+impl sealed::Sealed for Own {}
 impl Word for AtomicU16 {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
+impl Word for Own {}
 
 /// Words of a region, which it keeps alive.
 pub struct Slice<T: Word> {

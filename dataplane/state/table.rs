@@ -15,13 +15,14 @@ use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape};
 use super::neighbour::Neighbours;
 use super::region::{Region, Slice};
 use super::view::{Load, Presence, View};
+use super::words::Own;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, NEIGHBOURS, POOLS_MAX};
 use crate::reason::DropReason;
 
 /// "WEDJAT" and the sign that the writer was little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the layout; any change of [`super::layout`] or of the counters raises it.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Numbers of the header's words.
 mod word {
@@ -533,13 +534,13 @@ fn read_member(
     let server = servers.get((worker as u16) as usize).map_or(0, |word| word.load(Relaxed) as u32);
     let reported =
         region.slice::<AtomicU64>(layout.pools[pool].reported + 8 * member, 1)[0].load(Relaxed);
+    let own = |core: usize| region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * at, 1);
     let drift = |core: usize| {
-        let word = region.slice::<AtomicU64>(layout.cores[core].drift + 8 * at, 1)[0].load(Relaxed);
-        if word >> 32 == reported >> 32 { Load(word as u32).as_f64() } else { 0.0 }
+        let own = &own(core)[0];
+        let current = own.since.load(Relaxed) == reported;
+        if current { Load(own.drift.load(Relaxed)).as_f64() } else { 0.0 }
     };
-    let outstanding = |core: usize| {
-        region.slice::<AtomicU32>(layout.cores[core].outstanding + 4 * at, 1)[0].load(Relaxed)
-    };
+    let outstanding = |core: usize| own(core)[0].outstanding.load(Relaxed);
     let cores = 0..layout.cores.len();
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
@@ -671,7 +672,7 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             Snapshot::open(&path)
         };
-        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 3, .. })));
+        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 2, .. })));
         for at in
             [word::LEN, word::CHECK, word::CORES, word::POOLS, word::SERVERS, word::NEIGHBOURS]
         {

@@ -1,18 +1,18 @@
 //! One dispatcher core's view of one pool's members: the values policies decide on.
 //!
 //! A member's load as this core sees it is `reported + drift`: the queue length of its last report,
-//! whichever core that passed, plus what *this* core has sent it since. Both words carry the report's
-//! number, so a core learns from the shared word alone that its drift belongs to an older report
-//! and no longer counts; no core writes another's words.
+//! whichever core that passed, plus what *this* core has sent it since. Beside its drift a core keeps the
+//! report from which that counts, number and load, so it learns from the shared word alone that the drift
+//! belongs to an older report and no longer counts; no core writes another's words.
 
-use std::hint::select_unpredictable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::idle::IdleList;
+use super::idle::{IdleList, IdleWords};
 use super::layout::{Layout, Shape};
 use super::region::{Region, Slice};
+use super::words::{MemberWords, Own, Words};
 
 /// A member's index within its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,8 +108,8 @@ impl Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief {
     /// Number of the report, and load.
-    reported: u64,
-    drift: u32,
+    pub(super) reported: u64,
+    pub(super) drift: u32,
 }
 
 impl Belief {
@@ -133,16 +133,6 @@ impl Belief {
     pub const fn total(self) -> u64 {
         (self.reported as u32 as u64) + self.drift as u64
     }
-
-    /// One of two, without a branch.
-    #[inline]
-    #[must_use]
-    pub fn select(second: bool, a: Self, b: Self) -> Self {
-        Self {
-            reported: select_unpredictable(second, b.reported, a.reported),
-            drift: select_unpredictable(second, b.drift, a.drift),
-        }
-    }
 }
 
 /// How tasks found their members; counted by policies, collected by their caller.
@@ -163,10 +153,9 @@ pub struct Picks {
 pub struct View {
     reported: Slice<AtomicU64>,
     presence: Slice<AtomicU32>,
-    drift: Slice<AtomicU64>,
-    outstanding: Slice<AtomicU32>,
-    /// The other cores' counts of outstanding tasks: a reply may pass another core than its task did.
-    elsewhere: Vec<Slice<AtomicU32>>,
+    own: Slice<Own>,
+    /// What the other cores keep: a reply may pass another core than its task did.
+    elsewhere: Vec<Slice<Own>>,
     active: Vec<Member>,
     place: Vec<u16>,
     idle: IdleList,
@@ -179,6 +168,20 @@ pub struct View {
     benchmarks: Option<Vec<Member>>,
     /// How tasks found their members so far.
     pub picks: Picks,
+}
+
+/// A view's parts, borrowed at once for a run of decisions or of reports.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// What is believed of the members.
+    pub words: Words<'a>,
+    /// Those that may be chosen.
+    pub active: &'a [Member],
+    /// Those believed idle.
+    pub idle: IdleWords<'a>,
+    /// How tasks found their members so far.
+    pub picks: &'a mut Picks,
+    settled: &'a mut [Settled],
 }
 
 /// Least number of tasks seen in flight to a member over a window of its replies.
@@ -199,11 +202,6 @@ const BENCHMARKS_MOST: usize = 64;
 
 const NOWHERE: u16 = u16::MAX;
 
-#[inline]
-const fn pack(report: u32, load: u32) -> u64 {
-    (report as u64) << 32 | load as u64
-}
-
 impl View {
     /// Views of one pool with `members` members for `cores` cores, on the heap: what the simulator
     /// and embedders without a state file use. All members are active and on no idle list.
@@ -219,20 +217,15 @@ impl View {
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let first = layout.pools[pool].first_member;
         let members = layout.pools[pool].members;
-        let own = &layout.cores[core];
-        let outstanding = |core: usize| {
-            region.slice::<AtomicU32>(layout.cores[core].outstanding + 4 * first, members)
+        let own = |core: usize| {
+            region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * first, members)
         };
-        let idle = &own.idle[pool];
+        let idle = &layout.cores[core].idle[pool];
         Self {
             reported: region.slice(layout.pools[pool].reported, members),
             presence: region.slice(layout.pools[pool].presence, members),
-            drift: region.slice(own.drift + 8 * first, members),
-            outstanding: outstanding(core),
-            elsewhere: (0..layout.cores.len())
-                .filter(|&other| other != core)
-                .map(outstanding)
-                .collect(),
+            own: own(core),
+            elsewhere: (0..layout.cores.len()).filter(|&other| other != core).map(own).collect(),
             active: (0..members as u16).map(Member).collect(),
             place: (0..members as u16).collect(),
             idle: IdleList::new(
@@ -294,6 +287,7 @@ impl View {
         if active {
             self.place[member.index()] = self.active.len() as u16;
             self.active.push(member);
+            self.idle.admit(member);
         } else {
             let place = self.place[member.index()];
             self.active.swap_remove(usize::from(place));
@@ -301,7 +295,7 @@ impl View {
                 self.place[moved.index()] = place;
             }
             self.place[member.index()] = NOWHERE;
-            self.idle.remove(member);
+            self.idle.bar(member);
         }
     }
 
@@ -318,15 +312,37 @@ impl View {
         &mut self.idle
     }
 
+    /// The members' words, for a run of decisions.
+    #[inline(always)]
+    #[must_use]
+    pub fn words(&self) -> Words<'_> {
+        Words::new(&self.reported, &self.own, &self.elsewhere)
+    }
+
+    /// The words of one member.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(&self, member: Member) -> MemberWords<'_> {
+        self.words().of(member)
+    }
+
+    /// All that a run of decisions needs, at once.
+    #[inline(always)]
+    pub fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            words: Words::new(&self.reported, &self.own, &self.elsewhere),
+            active: &self.active,
+            idle: self.idle.words(),
+            picks: &mut self.picks,
+            settled: &mut self.settled,
+        }
+    }
+
     /// What this core believes of `member`.
     #[inline]
     #[must_use]
     pub fn belief(&self, member: Member) -> Belief {
-        let reported = self.reported[member.index()].load(Relaxed);
-        let drift = self.drift[member.index()].load(Relaxed);
-        // A drift noted against an older report has been answered by it.
-        let current = (drift ^ reported) >> 32 == 0;
-        Belief { reported, drift: select_unpredictable(current, drift as u32, 0) }
+        self.of(member).belief()
     }
 
     /// The last reported load of `member`, and what this core has sent it since.
@@ -341,55 +357,40 @@ impl View {
     #[inline]
     #[must_use]
     pub fn estimate(&self, member: Member) -> u64 {
-        let (load, drift) = self.load_and_drift(member);
-        u64::from(load.0) + u64::from(drift.0)
+        self.belief(member).total()
     }
 
     /// The last reported load alone.
     #[inline]
     #[must_use]
     pub fn load(&self, member: Member) -> Load {
-        Load(self.reported[member.index()].load(Relaxed) as u32)
+        self.of(member).load()
     }
 
     /// Number of reports taken from `member`, modulo 2^32.
     #[must_use]
     pub fn reports(&self, member: Member) -> u32 {
-        (self.reported[member.index()].load(Relaxed) >> 32) as u32
+        self.of(member).reports()
     }
 
     /// Notes `by` more load sent to `member`, saturating: [`Load::ONE`] to a worker, its share to a leaf.
     #[inline]
     pub fn add_drift(&mut self, member: Member, by: Load) {
-        let belief = self.belief(member);
-        self.note_drift(member, belief, by);
-    }
-
-    #[inline]
-    fn note_drift(&mut self, member: Member, belief: Belief, by: Load) {
-        let word = pack((belief.reported >> 32) as u32, belief.drift.saturating_add(by.0));
-        self.drift[member.index()].store(word, Relaxed);
-    }
-
-    /// Counts a task sent to `member`, of which this has just been believed.
-    #[inline]
-    pub fn sent_believing(&mut self, member: Member, belief: Belief) {
-        self.note_drift(member, belief, Load::ONE);
-        self.balance(member, 1);
+        let words = self.of(member);
+        words.add_drift(words.belief(), by);
     }
 
     /// Counts a task sent to `member`.
     #[inline]
     pub fn sent(&mut self, member: Member) {
-        self.add_drift(member, Load::ONE);
-        self.balance(member, 1);
+        self.of(member).sent();
     }
 
     /// Counts a task sent to `member` that adds `share` to its load: 1/workers at a rack.
     #[inline]
     pub fn sent_share(&mut self, member: Member, share: Load) {
         self.add_drift(member, share);
-        self.balance(member, 1);
+        self.of(member).balance(1);
     }
 
     /// The service rate of `member`, relative to the others'; 1 unless told otherwise.
@@ -463,70 +464,84 @@ impl View {
     /// reply is a duplicate, or of a task sent by somebody else.
     #[inline]
     pub fn answered(&mut self, member: Member) -> bool {
-        let expected = self.outstanding(member) > 0;
-        self.balance(member, -i32::from(expected));
-        expected
-    }
-
-    #[inline]
-    fn balance(&mut self, member: Member, by: i32) {
-        // Below 0 where replies pass another core than their tasks; only the sum over cores has a meaning.
-        let count = &self.outstanding[member.index()];
-        count.store(count.load(Relaxed).wrapping_add_signed(by), Relaxed);
+        self.of(member).answered()
     }
 
     /// Tasks sent to `member` and not answered, over all cores.
     #[inline]
     #[must_use]
     pub fn outstanding(&self, member: Member) -> u32 {
-        let mut total = self.outstanding[member.index()].load(Relaxed);
-        for other in &self.elsewhere {
-            total = total.wrapping_add(other[member.index()].load(Relaxed));
-        }
-        (total as i32).max(0) as u32
+        self.of(member).outstanding()
     }
 
     /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.
     #[inline]
     pub fn set_load(&mut self, member: Member, load: Load) {
-        let word = &self.reported[member.index()];
-        let report = ((word.load(Relaxed) >> 32) as u32).wrapping_add(1);
-        word.store(pack(report, load.0), Relaxed);
+        self.of(member).set_load(load);
     }
 
-    /// Takes a report and keeps as drift what was still on its way when the member answered: the
-    /// tasks outstanding beyond those it reports. Returns how many.
+    /// Takes a report and keeps as drift what was still on its way when the member answered, as
+    /// [`Parts::set_load_keeping_in_flight`].
     #[inline]
     pub fn set_load_keeping_in_flight(&mut self, member: Member, load: Load) -> u32 {
-        let in_flight = self.outstanding(member).saturating_sub(load.0 >> 16);
+        self.parts().set_load_keeping_in_flight(member, load)
+    }
+
+    /// As [`Parts::settle`].
+    #[inline]
+    pub fn settle(&mut self, member: Member, in_flight: u32) -> u32 {
+        let words = Words::new(&self.reported, &self.own, &self.elsewhere);
+        settle(words.of(member), &mut self.settled, in_flight)
+    }
+
+    /// Takes `lost` tasks off the count of those outstanding at `member`.
+    pub fn write_off(&mut self, member: Member, lost: u32) {
+        write_off(self.of(member), lost);
+    }
+}
+
+impl Parts<'_> {
+    /// Takes a report and keeps as drift what was still on its way when the member answered: the
+    /// tasks outstanding beyond those it reports. Returns how many.
+    #[inline(always)]
+    pub fn set_load_keeping_in_flight(&mut self, member: Member, load: Load) -> u32 {
+        let words = self.words.of(member);
+        let in_flight = words.outstanding().saturating_sub(load.0 >> 16);
         let in_flight = in_flight - self.settle(member, in_flight);
-        self.set_load(member, load);
-        self.add_drift(member, Load(in_flight.saturating_mul(Load::ONE.0)));
+        words.set_load(load);
+        words.add_drift(words.belief(), Load(in_flight.saturating_mul(Load::ONE.0)));
         in_flight
     }
 
     /// Watches the tasks in flight to `member` at each of its replies, and returns how many of them
     /// are now written off as lost. Lost tasks would otherwise stay in flight for ever; since traffic
     /// to one member pauses now and then, what never leaves the count over 64 replies is lost.
-    #[inline]
+    #[inline(always)]
     pub fn settle(&mut self, member: Member, in_flight: u32) -> u32 {
-        let settled = &mut self.settled[member.index()];
-        settled.least = settled.least.min(in_flight);
-        settled.replies += 1;
-        if settled.replies < Settled::WINDOW {
-            return 0;
-        }
-        let lost = settled.least;
-        *settled = Settled::FRESH;
-        self.write_off(member, lost);
-        lost
+        settle(self.words.of(member), self.settled, in_flight)
     }
+}
 
-    /// Takes `lost` tasks off the count of those outstanding at `member`.
-    pub fn write_off(&mut self, member: Member, lost: u32) {
-        let lost = lost.min(self.outstanding(member)).min(i32::MAX as u32);
-        self.balance(member, -(lost as i32));
+#[inline(always)]
+fn settle(words: MemberWords<'_>, settled: &mut [Settled], in_flight: u32) -> u32 {
+    let settled = &mut settled[words.member().index()];
+    settled.least = settled.least.min(in_flight);
+    settled.replies += 1;
+    if settled.replies < Settled::WINDOW {
+        return 0;
     }
+    let lost = settled.least;
+    *settled = Settled::FRESH;
+    if lost > 0 {
+        write_off(words, lost);
+    }
+    lost
+}
+
+#[cold]
+fn write_off(words: MemberWords<'_>, lost: u32) {
+    let lost = lost.min(words.outstanding()).min(i32::MAX as u32);
+    words.balance(-(lost as i32));
 }
 
 #[cfg(test)]

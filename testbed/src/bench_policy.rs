@@ -2,8 +2,8 @@
 //! plain scan of a vector and a binary heap in the same run.
 //!
 //! Every subject keeps the same number of tasks outstanding, one and a half for each member, sends in
-//! bursts as a leaf does, and hears of a random earlier task for each one that it sends. What the
-//! surroundings cost by themselves is measured and taken off.
+//! bursts as a leaf does, and hears of a random earlier task for each one that it sends. Both are timed by the
+//! burst; what the clock itself and an empty call take is measured and taken off.
 //!
 //! Instructions are counted by valgrind, which runs this program once more: as many as the decisions execute,
 //! less those of the surroundings.
@@ -68,6 +68,8 @@ pub struct Cost {
     pub policy: String,
     pub members: usize,
     pub ns_per_decision: f64,
+    /// The part of it that is not the report.
+    pub pick_ns: f64,
     /// None when they were not counted.
     pub instructions_per_decision: Option<f64>,
 }
@@ -76,8 +78,18 @@ pub struct Cost {
 trait Chooser {
     /// Chooses for a burst, counting each as sent.
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]);
-    /// A member reports its queue.
-    fn report(&mut self, member: u16, queue: u16);
+    /// Members report their queues.
+    fn report(&mut self, reports: &[Report]);
+}
+
+/// A member's word on its queue.
+fn told(member: u16, queue: u16) -> Report {
+    Report { member: Member(member), load: Load::tasks(queue), service_ns: 1000 }
+}
+
+/// What a plain structure takes of a report: member and queue.
+fn plain(report: &Report) -> (u16, u16) {
+    (report.member.0, (report.load.0 >> 16) as u16)
 }
 
 /// A choice of one of the plain structures.
@@ -95,9 +107,8 @@ impl Chooser for Policy {
     }
 
     #[inline]
-    fn report(&mut self, member: u16, queue: u16) {
-        let report = Report { member: Member(member), load: Load::tasks(queue), service_ns: 1000 };
-        self.0.reply(&report);
+    fn report(&mut self, reports: &[Report]) {
+        self.0.reply_run(reports);
     }
 }
 
@@ -117,8 +128,8 @@ impl Chooser for Nobody {
     }
 
     #[inline]
-    fn report(&mut self, member: u16, queue: u16) {
-        black_box((member, queue));
+    fn report(&mut self, reports: &[Report]) {
+        black_box(reports);
     }
 }
 
@@ -153,8 +164,10 @@ impl Chooser for Scan {
         }
     }
 
-    fn report(&mut self, member: u16, queue: u16) {
-        self.queues[usize::from(member)] = queue.min(255) as u8;
+    fn report(&mut self, reports: &[Report]) {
+        for (member, queue) in reports.iter().map(plain) {
+            self.queues[usize::from(member)] = queue.min(255) as u8;
+        }
     }
 }
 
@@ -204,8 +217,10 @@ impl Chooser for SpeedScan {
         }
     }
 
-    fn report(&mut self, member: u16, queue: u16) {
-        self.times[usize::from(member)] = self.time(member, queue);
+    fn report(&mut self, reports: &[Report]) {
+        for (member, queue) in reports.iter().map(plain) {
+            self.times[usize::from(member)] = self.time(member, queue);
+        }
     }
 }
 
@@ -267,8 +282,8 @@ impl Chooser for Heap {
         }
     }
 
-    fn report(&mut self, member: u16, queue: u16) {
-        self.set(member, queue.into());
+    fn report(&mut self, reports: &[Report]) {
+        reports.iter().map(plain).for_each(|(member, queue)| self.set(member, queue.into()));
     }
 }
 
@@ -309,23 +324,38 @@ impl Surroundings {
         ((u64::from(bits) * self.outstanding.len() as u64) >> 32) as usize
     }
 
-    /// A burst of decisions, and as many reports.
+    /// A burst of decisions, and as many reports; adds what both took.
     #[inline]
-    fn burst(&mut self, chooser: &mut impl Chooser) {
+    fn burst(&mut self, chooser: &mut impl Chooser, spent: &mut Spent) {
         let mut chosen = [None; BURST];
+        let started = Instant::now();
         chooser.choose(&mut chosen);
-        for Pick { member: Member(member), .. } in chosen.into_iter().flatten() {
-            let place = self.place();
-            let done = std::mem::replace(&mut self.outstanding[place], member);
-            self.queues[usize::from(member)] += 1;
-            self.queues[usize::from(done)] -= 1;
-            chooser.report(done, self.queues[usize::from(done)]);
-        }
-        if chosen.contains(&None) {
+        spent.picks += started.elapsed();
+        let mut reports = [told(0, 0); BURST];
+        let sent = self.answer(&chosen, &mut reports);
+        let started = Instant::now();
+        chooser.report(&reports[..sent]);
+        spent.reports += started.elapsed();
+        if sent < BURST {
             self.finish_some(chooser);
         } else if self.outstanding.len() < self.target {
             self.send_some(chooser);
         }
+    }
+
+    /// As many tasks are done as were sent just now.
+    #[inline]
+    fn answer(&mut self, chosen: &[Option<Pick>], reports: &mut [Report; BURST]) -> usize {
+        let mut sent = 0;
+        for Pick { member: Member(member), .. } in chosen.iter().copied().flatten() {
+            let place = self.place();
+            let done = std::mem::replace(&mut self.outstanding[place], member);
+            self.queues[usize::from(member)] += 1;
+            self.queues[usize::from(done)] -= 1;
+            reports[sent % BURST] = told(done, self.queues[usize::from(done)]);
+            sent += 1;
+        }
+        sent
     }
 
     /// Sends a burst that nothing was answered for.
@@ -344,7 +374,7 @@ impl Surroundings {
             let place = self.place();
             let done = self.outstanding.swap_remove(place);
             self.queues[usize::from(done)] -= 1;
-            chooser.report(done, self.queues[usize::from(done)]);
+            chooser.report(&[told(done, self.queues[usize::from(done)])]);
         }
     }
 }
@@ -356,13 +386,29 @@ enum Work {
     Make(u64),
 }
 
-/// The least time of a decision in nanoseconds.
-fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> f64 {
+/// Time spent on choices and on reports.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    picks: Duration,
+    reports: Duration,
+}
+
+/// What a decision takes, in nanoseconds.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    /// With its report.
+    all: f64,
+    /// Choosing and counting in alone.
+    pick: f64,
+}
+
+/// The least times of a decision.
+fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
     let mut around = Surroundings::new(members, &mut chooser);
     let mut bursts = |count: u64| {
-        let started = Instant::now();
-        (0..count).for_each(|_| around.burst(&mut chooser));
-        started.elapsed()
+        let mut spent = Spent::default();
+        (0..count).for_each(|_| around.burst(&mut chooser, &mut spent));
+        spent
     };
     match task {
         Work::Make(decisions) => {
@@ -370,20 +416,28 @@ fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> f64 {
             mark();
             bursts(decisions / BURST as u64);
             mark();
-            0.0
+            Times::default()
         }
         Work::Time(time) => {
-            let trial = bursts(64).max(Duration::from_nanos(1));
-            let count = (64.0 * time.as_secs_f64() / trial.as_secs_f64() / REPEATS as f64) as u64;
-            let count = count.max(16);
-            let least = (0..REPEATS).map(|_| bursts(count)).min().unwrap_or_default();
-            least.as_secs_f64() * 1e9 / (count * BURST as u64) as f64
+            let started = Instant::now();
+            bursts(64);
+            let trial = started.elapsed().as_secs_f64().max(1e-9);
+            let count = ((64.0 * time.as_secs_f64() / trial / REPEATS as f64) as u64).max(16);
+            let all: Vec<Spent> = (0..REPEATS).map(|_| bursts(count)).collect();
+            let each = |spent: fn(&Spent) -> Duration| {
+                let least = all.iter().map(spent).min().unwrap_or_default();
+                least.as_secs_f64() * 1e9 / (count * BURST as u64) as f64
+            };
+            Times {
+                all: each(|spent| spent.picks + spent.reports),
+                pick: each(|spent| spent.picks),
+            }
         }
     }
 }
 
 /// A policy, or one of the structures beside them.
-fn run(name: &str, members: usize, task: Work) -> Result<f64, String> {
+fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
     let rng = Rng::seed_from_u64(1);
     Ok(match name {
         "surroundings" => drive(Nobody { next: 0, members: members as u16 }, members, task),
@@ -488,9 +542,14 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     for &members in &arguments.members {
         let around = run(&names[0], members, work)?;
         for name in &names[1..] {
-            let ns_per_decision = round(run(name, members, work)? - around);
-            let policy = name.clone();
-            costs.push(Cost { policy, members, ns_per_decision, instructions_per_decision: None });
+            let times = run(name, members, work)?;
+            costs.push(Cost {
+                policy: name.clone(),
+                members,
+                ns_per_decision: round(times.all - around.all),
+                pick_ns: round(times.pick - around.pick),
+                instructions_per_decision: None,
+            });
         }
     }
     if let Some(counts) = counted(arguments, &names)? {
@@ -527,8 +586,8 @@ pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String>
         if costs.is_empty() {
             return Ok(());
         }
-        write!(out, "{:21}", "ns a decision")?;
-        arguments.members.iter().try_for_each(|members| write!(out, "{members:>14}"))?;
+        write!(out, "{:21}", "ns a decision/pick")?;
+        arguments.members.iter().try_for_each(|members| write!(out, "{members:>19}"))?;
         writeln!(out)?;
         let policies = costs.len() / arguments.members.len();
         for row in 0..policies {
@@ -536,7 +595,8 @@ pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String>
             for cost in costs.iter().skip(row).step_by(policies) {
                 let counted = cost.instructions_per_decision;
                 let counted = counted.map_or(String::new(), |count| format!(" ({count:.0} i)"));
-                write!(out, "{:>14}", format!("{:.1}{counted}", cost.ns_per_decision))?;
+                let times = format!("{:.1}/{:.1}{counted}", cost.ns_per_decision, cost.pick_ns);
+                write!(out, "{times:>19}")?;
             }
             writeln!(out)?;
         }
@@ -555,7 +615,7 @@ mod tests {
             Scan { queues: vec![3; 100], vectors: pulp::Arch::new(), rng: Rng::seed_from_u64(1) };
         scan.queues[70] = 1;
         let mut heap = Heap::new(100, Rng::seed_from_u64(1));
-        (0..100).for_each(|member| heap.report(member, if member == 70 { 1 } else { 3 }));
+        (0..100).for_each(|member| heap.report(&[told(member, if member == 70 { 1 } else { 3 })]));
         let mut chosen = [None; BURST];
         for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
             chooser.choose(&mut chosen);
@@ -570,7 +630,7 @@ mod tests {
         let times = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
         let rng = Rng::seed_from_u64(1);
         let mut scan = SpeedScan { times, slow, vectors: pulp::Arch::new(), rng };
-        (0..100).for_each(|member| scan.report(member, 3));
+        (0..100).for_each(|member| scan.report(&[told(member, 3)]));
         let mut chosen = [None; BURST];
         scan.choose(&mut chosen);
         // Times of 8 and a fast one of 4, to which three tasks more are no worse.
