@@ -44,7 +44,7 @@ pub enum DropReason {
     UnknownPool,
     /// No worker of that id.
     UnknownWorker,
-    /// A reply or registration that names another pool than its worker's.
+    /// A reply or registration, or a task at an agent, that names another pool than its worker's.
     PoolMismatch,
     /// A reply or registration whose source address is not that worker's server.
     SpoofedReply,

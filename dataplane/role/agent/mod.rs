@@ -16,7 +16,8 @@ pub use crew::{Comings, Crew, Done, Parting, Work};
 pub use packet::Packet;
 pub use register::Registrar;
 
-use super::leaf::{Timing, send};
+use super::leaf::Timing;
+use super::outbox::Outbox;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::reason::DropReason;
@@ -79,7 +80,8 @@ pub struct PoolCrew<B> {
 #[derive(Debug)]
 pub struct Agent<P: Port, A> {
     crews: Vec<PoolCrew<P::Buf>>,
-    out: Outbox<P>,
+    ending: Ending<P>,
+    addresses: ArrayVec<PortAddress, PORTS_MAX>,
     pool: A,
     udp_port: u16,
     payload_max: usize,
@@ -91,17 +93,24 @@ pub struct Agent<P: Port, A> {
     was_busy: bool,
 }
 
-/// Ports, and what goes out of them.
+/// What ends tasks.
 #[derive(Debug)]
-struct Outbox<P: Port> {
-    ports: ArrayVec<P, PORTS_MAX>,
-    addresses: ArrayVec<PortAddress, PORTS_MAX>,
-    tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
-    own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
-    /// For each worker id, the tasks here that were sent to it by name.
-    addressed: Box<[u16]>,
-    counters: Counters,
+struct Ending<P: Port> {
+    out: Outbox<P>,
+    /// By worker id.
+    named: Box<[Named]>,
 }
+
+/// What goes by a worker's id.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    /// Index of the worker's crew, [`NOBODY`] when no worker here has the id.
+    crew: u16,
+    /// Tasks here that were sent to it by name.
+    tasks: u16,
+}
+
+const NOBODY: u16 = u16::MAX;
 
 /// What a packet is to an agent.
 enum Arrival<B> {
@@ -119,18 +128,11 @@ where
     #[must_use]
     pub fn new(parts: Parts<P, A>) -> Self {
         let (ports, addresses): (Vec<_>, Vec<_>) = parts.ports.into_iter().unzip();
-        let mut addressed = vec![u16::MAX; usize::from(WORKER_ID_MAX) + 1];
-        parts.places.iter().for_each(|place| addressed[usize::from(place.id)] = 0);
+        let named = named(&parts.places, &parts.crews);
         Self {
             crews: parts.crews,
-            out: Outbox {
-                tx: ports.iter().map(|_| Burst::new()).collect(),
-                own: ports.iter().map(|_| Burst::new()).collect(),
-                ports: ports.into_iter().collect(),
-                addresses: addresses.into_iter().collect(),
-                addressed: addressed.into(),
-                counters: parts.counters,
-            },
+            ending: Ending { out: Outbox::new(ports, parts.counters), named },
+            addresses: addresses.into_iter().collect(),
             pool: parts.pool,
             udp_port: parts.udp_port,
             payload_max: parts.payload_max,
@@ -148,10 +150,10 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.account_time(now);
         let mut received = 0;
-        for port in 0..self.out.ports.len() {
+        for port in 0..self.ending.out.ports.len() {
             let mut burst = Burst::new();
-            received += self.out.ports[port].rx_burst(&mut burst);
-            self.out.counters.add(Counter::RxPackets, burst.len() as u64);
+            received += self.ending.out.ports[port].rx_burst(&mut burst);
+            self.ending.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
             for packet in burst {
                 self.take(port, packet, now);
@@ -161,20 +163,20 @@ where
         for PoolCrew { crew, .. } in &mut self.crews {
             crew.collect(now, &mut |done| {
                 replied += 1;
-                self.out.finish(done);
+                self.ending.finish(done);
             });
         }
         if now >= self.next_tick {
             self.tick(now);
         }
-        self.out.flush();
+        self.ending.out.flush();
         self.was_busy = received > 0 || replied > 0;
         received
     }
 
     #[inline]
     fn account_time(&mut self, now: u64) {
-        let counters = &self.out.counters;
+        let counters = &self.ending.out.counters;
         if self.was_busy {
             counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
             counters.add(Counter::BusyPolls, 1);
@@ -193,8 +195,8 @@ where
             Ok(Arrival::Acknowledgement { from, header }) => {
                 let registrar = self.registrar.as_mut();
                 match registrar.is_some_and(|registrar| registrar.acknowledged(from, &header)) {
-                    true => self.out.counters.add(Counter::Consumed, 1),
-                    false => self.out.counters.drop(DropReason::UnknownWorker, 1),
+                    true => self.ending.out.counters.add(Counter::Consumed, 1),
+                    false => self.ending.out.counters.drop(DropReason::UnknownWorker, 1),
                 }
             }
             Ok(Arrival::Arp) => {
@@ -202,7 +204,7 @@ where
                     self.arp(port, packet);
                 }
             }
-            Err(reason) => self.out.counters.drop(reason, 1),
+            Err(reason) => self.ending.out.counters.drop(reason, 1),
         }
     }
 
@@ -219,7 +221,7 @@ where
         if buf.is_segmented() {
             return Err(DropReason::Segmented);
         }
-        let (frame, address) = (buf.bytes(), &self.out.addresses[port]);
+        let (frame, address) = (buf.bytes(), &self.addresses[port]);
         if frame.len() < ether::LEN {
             return Err(DropReason::Runt);
         }
@@ -268,27 +270,30 @@ where
     #[inline]
     fn submit(&mut self, task: Packet<P::Buf>, now: u64) {
         let (pool, worker) = task.addressed();
-        let counters = &self.out.counters;
-        let Some(PoolCrew { overflow, crew, .. }) =
-            self.crews.iter_mut().find(|crew| crew.pool == pool)
-        else {
+        let counters = &self.ending.out.counters;
+        let Some(at) = self.crews.iter().position(|crew| crew.pool == pool) else {
             return counters.drop(DropReason::UnknownPool, 1);
         };
-        let count = self.out.addressed.get_mut(usize::from(worker));
-        let count = count.filter(|count| **count != u16::MAX);
-        if worker != NO_MEMBER && count.is_none() {
-            return counters.drop(DropReason::UnknownWorker, 1);
+        let named = self.ending.named.get_mut(usize::from(worker));
+        let named = named.filter(|named| named.crew != NOBODY);
+        match &named {
+            None if worker != NO_MEMBER => return counters.drop(DropReason::UnknownWorker, 1),
+            Some(named) if usize::from(named.crew) != at => {
+                return counters.drop(DropReason::PoolMismatch, 1);
+            }
+            _ => {}
         }
+        let PoolCrew { overflow, crew, .. } = &mut self.crews[at];
         let waiting = crew.waiting();
         match crew.submit(task, now) {
             Ok(()) => {
                 counters.add(Counter::Scheduled, 1);
-                if let Some(count) = count {
-                    *count += 1;
+                if let Some(named) = named {
+                    named.tasks += 1;
                 }
             }
             Err((task, DropReason::QueueFull)) if *overflow == Overflow::Refuse => {
-                self.out.refuse(task, waiting);
+                self.ending.refuse(task, waiting);
             }
             Err((_, reason)) => counters.drop(reason, 1),
         }
@@ -296,10 +301,10 @@ where
 
     #[cold]
     fn arp(&mut self, port: usize, mut buf: P::Buf) {
-        let address = self.out.addresses[port];
+        let address = self.addresses[port];
         let packet = match arp::Packet::parse(buf.bytes()) {
             Ok(packet) => packet,
-            Err(reason) => return self.out.counters.drop(reason, 1),
+            Err(reason) => return self.ending.out.counters.drop(reason, 1),
         };
         let known = self
             .registrar
@@ -312,12 +317,12 @@ where
         let for_us = packet.target == address.ip && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
-            self.out.counters.add(Counter::Consumed, 1);
-            self.out.originate(buf, port);
+            self.ending.out.counters.add(Counter::Consumed, 1);
+            self.ending.out.originate(buf, port);
         } else if leaf {
-            self.out.counters.add(Counter::Consumed, 1);
+            self.ending.out.counters.add(Counter::Consumed, 1);
         } else {
-            self.out.counters.drop(DropReason::ArpOther, 1);
+            self.ending.out.counters.drop(DropReason::ArpOther, 1);
         }
     }
 
@@ -327,15 +332,15 @@ where
         self.next_tick = now + self.timing.tick();
         while let Some(Death { crew, worker, claim }) = self.deaths.pop() {
             if let Some(crew) = self.crews.get_mut(crew) {
-                crew.crew.died(worker, claim, &mut |done| self.out.finish(done));
+                crew.crew.died(worker, claim, &mut |done| self.ending.finish(done));
             }
         }
         let now_ns = self.timing.to_ns(now);
         for PoolCrew { crew, .. } in &mut self.crews {
-            crew.tick(now, now_ns, &mut |done| self.out.finish(done));
+            crew.tick(now, now_ns, &mut |done| self.ending.finish(done));
         }
         self.register(now);
-        self.out.counters.set(Counter::Held, self.held() as u64);
+        self.ending.out.counters.set(Counter::Held, self.held() as u64);
     }
 
     fn register(&mut self, now: u64) {
@@ -343,18 +348,18 @@ where
             return;
         };
         let (port, leaf) = (registrar.port, registrar.leaf());
-        let address = self.out.addresses[port];
+        let address = self.addresses[port];
         if registrar.must_ask(now) {
             let question = arp::Packet::request(address.mac, address.ip, leaf);
-            self.out.own_packet(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+            self.ending.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
                 question.emit(frame, Mac::BROADCAST);
             });
         }
-        let (crews, addressed) = (&self.crews, &self.out.addressed);
+        let (crews, named) = (&self.crews, &self.ending.named);
         let tasks = |place: Place| {
             let crew = crews.iter().find(|crew| crew.pool == place.pool)?;
             let there = crew.crew.present().any(|present| present == place);
-            there.then(|| addressed[usize::from(place.id)])
+            there.then(|| named[usize::from(place.id)].tasks)
         };
         // One a tick: no burst of registrations gets into the tasks' way.
         let Some((header, mac)) = registrar.due(now, tasks) else {
@@ -368,7 +373,7 @@ where
             src_port: self.udp_port,
             dst_port: self.udp_port,
         };
-        self.out.own_packet(&mut self.pool, port, register::FRAME_LEN, |frame| {
+        self.ending.out.make(&mut self.pool, port, register::FRAME_LEN, |frame| {
             register::emit(&header, &flow, frame);
         });
     }
@@ -387,7 +392,7 @@ where
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.out.counters
+        &self.ending.out.counters
     }
 
     /// Workers that the leaf has acknowledged.
@@ -401,16 +406,27 @@ where
         for PoolCrew { crew, .. } in &mut self.crews {
             crew.stop();
             while crew.abandon().is_some() {
-                self.out.counters.drop(DropReason::Shutdown, 1);
+                self.ending.out.counters.drop(DropReason::Shutdown, 1);
             }
         }
-        self.out.counters.set(Counter::Held, 0);
-        self.out.flush();
-        self.out.ports.into_iter().collect()
+        self.ending.out.counters.set(Counter::Held, 0);
+        self.ending.out.flush();
+        self.ending.out.ports.into_iter().collect()
     }
 }
 
-impl<P: Port> Outbox<P> {
+/// Whose ids these workers' are.
+fn named<B>(places: &[Place], crews: &[PoolCrew<B>]) -> Box<[Named]> {
+    let mut named = vec![Named { crew: NOBODY, tasks: 0 }; usize::from(WORKER_ID_MAX) + 1];
+    for place in places {
+        if let Some(crew) = crews.iter().position(|crew| crew.pool == place.pool) {
+            named[usize::from(place.id)].crew = crew as u16;
+        }
+    }
+    named.into()
+}
+
+impl<P: Port> Ending<P> {
     /// A task has ended: its reply goes out, or it is counted.
     #[inline]
     fn finish(&mut self, done: Done<'_, Packet<P::Buf>>) {
@@ -418,95 +434,36 @@ impl<P: Port> Outbox<P> {
         let (mut worker, mut left) = (done.place.id, done.left);
         if named != NO_MEMBER {
             // The sender counts by the name that it used, whichever core did the task.
-            let count = &mut self.addressed[usize::from(named)];
+            let count = &mut self.named[usize::from(named)].tasks;
             *count = count.saturating_sub(1);
             (worker, left) = (named, usize::from(*count));
         }
         match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {
-                self.counters.add(Counter::Replies, 1);
+                self.out.counters.add(Counter::Replies, 1);
                 let left = left.min(usize::from(u16::MAX)) as u16;
                 let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
                 let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
                 match done.task.into_reply(code, worker, left, service_ns, len, fill) {
-                    Ok(reply) => self.forward(reply, usize::from(port)),
-                    Err(_) => self.counters.drop(DropReason::BadReply, 1),
+                    Ok(reply) => self.out.forward(reply, usize::from(port)),
+                    Err(_) => self.out.counters.drop(DropReason::BadReply, 1),
                 }
             }
-            Ok(Outcome::Unanswered) => self.counters.drop(DropReason::Unanswered, 1),
-            Ok(Outcome::Refused) => self.counters.drop(DropReason::BadReply, 1),
-            Err(reason) => self.counters.drop(reason, 1),
+            Ok(Outcome::Unanswered) => self.out.counters.drop(DropReason::Unanswered, 1),
+            Ok(Outcome::Refused) => self.out.counters.drop(DropReason::BadReply, 1),
+            Err(reason) => self.out.counters.drop(reason, 1),
         }
     }
 
     #[cold]
     fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) {
         let (port, (_, named)) = (task.port, task.addressed());
-        let known = self.addressed.get(usize::from(named));
-        let tasks = known.map_or(waiting.min(usize::from(u16::MAX)) as u16, |tasks| *tasks);
+        let known = self.named.get(usize::from(named));
+        let tasks = known.map_or(waiting.min(usize::from(u16::MAX)) as u16, |named| named.tasks);
         match task.into_refusal(named, tasks) {
-            Ok(refusal) => self.forward(refusal, usize::from(port)),
-            Err(_) => self.counters.drop(DropReason::QueueFull, 1),
+            Ok(refusal) => self.out.forward(refusal, usize::from(port)),
+            Err(_) => self.out.counters.drop(DropReason::QueueFull, 1),
         }
-    }
-
-    #[inline]
-    fn forward(&mut self, packet: P::Buf, port: usize) {
-        if self.tx[port].is_full() {
-            self.flush_port(port);
-        }
-        self.tx[port].push(packet);
-    }
-
-    fn originate(&mut self, packet: P::Buf, port: usize) {
-        if self.own[port].is_full() {
-            self.flush_own(port);
-        }
-        self.own[port].push(packet);
-    }
-
-    fn own_packet<A: Pool<Buf = P::Buf>>(
-        &mut self,
-        pool: &mut A,
-        port: usize,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) {
-        let packet = pool.take().and_then(|mut packet| packet.resize(len).then_some(packet));
-        let Some(mut packet) = packet else {
-            return self.counters.add(Counter::OriginatedUnsent, 1);
-        };
-        fill(packet.bytes_mut());
-        self.originate(packet, port);
-    }
-
-    #[inline]
-    fn flush(&mut self) {
-        for port in 0..self.ports.len() {
-            if !self.tx[port].is_empty() {
-                self.flush_port(port);
-            }
-            if !self.own[port].is_empty() {
-                self.flush_own(port);
-            }
-        }
-    }
-
-    /// Sends; what the device does not take at the second try is dropped.
-    #[inline]
-    fn flush_port(&mut self, port: usize) {
-        let (sent, unsent) = send(&mut self.ports[port], &mut self.tx[port]);
-        self.counters.add(Counter::TxPackets, sent);
-        if unsent > 0 {
-            self.counters.drop(DropReason::TxFull, unsent);
-        }
-    }
-
-    #[cold]
-    fn flush_own(&mut self, port: usize) {
-        let (sent, unsent) = send(&mut self.ports[port], &mut self.own[port]);
-        self.counters.add(Counter::Originated, sent);
-        self.counters.add(Counter::OriginatedUnsent, unsent);
     }
 }
 

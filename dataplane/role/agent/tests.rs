@@ -316,6 +316,34 @@ fn every_refusal_has_its_counter() {
 }
 
 #[test]
+fn a_task_that_names_a_worker_of_another_pool_is_refused() {
+    let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
+    let elsewhere = Place { id: 20, pool: POOL + 1 };
+    let region = Arc::new(WorkerRegion::heap(&[elsewhere], 8, PAYLOAD).unwrap());
+    let view = View::heap(1, 1).remove(0);
+    let dispatcher = Dispatcher::new(&"cfcfs".parse().unwrap(), view, Core::ONLY, 7);
+    let crew = Crew::new(dispatcher, vec![(elsewhere, region.channel(0))], 4, TIMEOUT);
+    rig.agent.crews.push(PoolCrew { pool: POOL + 1, overflow: Overflow::Drop, crew });
+    rig.agent.ending.named[20].crew = 1;
+    let mut guests = [rig.come(0), region.claim(0).unwrap().unwrap()];
+    rig.after(100);
+    guests[1].start();
+    for (pool, worker) in [(POOL, 20), (POOL + 1, 10)] {
+        rig.send(&frame(&Header { dst: worker, src: 77, ..Header::new_task(pool, 1) }, &[]));
+    }
+    assert_eq!(rig.dropped(DropReason::PoolMismatch), 2);
+    assert!(guests.iter_mut().all(|guest| guest.take() == Ok(false)));
+    rig.send(&frame(&Header { dst: 20, src: 77, ..Header::new_task(POOL + 1, 2) }, &[]));
+    rig.task(10, 3, &[]);
+    assert!(guests.iter_mut().all(work), "each by its own name");
+    rig.after(1);
+    let mut answered: Vec<_> = rig.replies().iter().map(|(reply, _)| reply.src).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [10, 20]);
+    rig.balanced();
+}
+
+#[test]
 fn the_agent_answers_arp_for_its_own_address_only() {
     let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
     while rig.wire.receive().is_some() {}

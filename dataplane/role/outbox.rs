@@ -1,0 +1,102 @@
+//! Ports, and what goes out of them: sent a burst at a time and counted, what passes apart from what is made here.
+
+use std::fmt;
+
+use arrayvec::ArrayVec;
+
+use super::leaf::send;
+use crate::io::{Buf, Burst, Pool, Port};
+use crate::limits::PORTS_MAX;
+use crate::reason::DropReason;
+use crate::state::{Counter, Counters};
+
+/// See the module's text.
+pub struct Outbox<P: Port> {
+    pub ports: ArrayVec<P, PORTS_MAX>,
+    tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// Packets made here, apart from those that pass: the ledger counts them apart.
+    own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    pub counters: Counters,
+}
+
+impl<P: Port> fmt::Debug for Outbox<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("ports", &self.ports.len()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Port> Outbox<P> {
+    /// Nothing waits to go out of these ports.
+    pub fn new(ports: impl IntoIterator<Item = P>, counters: Counters) -> Self {
+        let ports: ArrayVec<P, PORTS_MAX> = ports.into_iter().collect();
+        Self {
+            tx: ports.iter().map(|_| Burst::new()).collect(),
+            own: ports.iter().map(|_| Burst::new()).collect(),
+            ports,
+            counters,
+        }
+    }
+
+    /// Has a packet that came in go out of a port.
+    #[inline]
+    pub fn forward(&mut self, packet: P::Buf, port: usize) {
+        if self.tx[port].is_full() {
+            self.flush_port(port);
+        }
+        self.tx[port].push(packet);
+    }
+
+    /// Has a packet that was made here go out of a port.
+    pub fn originate(&mut self, packet: P::Buf, port: usize) {
+        if self.own[port].is_full() {
+            self.flush_own(port);
+        }
+        self.own[port].push(packet);
+    }
+
+    /// The same for a new packet of `len` bytes, which `fill` writes.
+    pub fn make<A: Pool<Buf = P::Buf>>(
+        &mut self,
+        pool: &mut A,
+        port: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let packet = pool.take().and_then(|mut packet| packet.resize(len).then_some(packet));
+        let Some(mut packet) = packet else {
+            return self.counters.add(Counter::OriginatedUnsent, 1);
+        };
+        fill(packet.bytes_mut());
+        self.originate(packet, port);
+    }
+
+    /// Sends all there is.
+    #[inline]
+    pub fn flush(&mut self) {
+        for port in 0..self.ports.len() {
+            if !self.tx[port].is_empty() {
+                self.flush_port(port);
+            }
+            if !self.own[port].is_empty() {
+                self.flush_own(port);
+            }
+        }
+    }
+
+    /// Sends; what the device does not take at the second try is dropped.
+    #[inline]
+    fn flush_port(&mut self, port: usize) {
+        let (sent, unsent) = send(&mut self.ports[port], &mut self.tx[port]);
+        self.counters.add(Counter::TxPackets, sent);
+        if unsent > 0 {
+            self.counters.drop(DropReason::TxFull, unsent);
+        }
+    }
+
+    #[cold]
+    fn flush_own(&mut self, port: usize) {
+        let (sent, unsent) = send(&mut self.ports[port], &mut self.own[port]);
+        self.counters.add(Counter::Originated, sent);
+        self.counters.add(Counter::OriginatedUnsent, unsent);
+    }
+}
