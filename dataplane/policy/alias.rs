@@ -49,8 +49,15 @@ impl Alias {
         }
     }
 
-    /// A member; none when there are none.
+    /// There is nobody to choose.
     #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// A member; none when there are none.
+    #[inline(always)]
     pub fn sample(&self, rng: &mut Rng) -> Option<Member> {
         let bits = rng.next_u64();
         let cell = self.cells.get(below(self.cells.len(), (bits >> 32) as u32))?;

@@ -10,10 +10,10 @@
 //! idle, k = 1 spares every task the wait behind a running one. Otherwise k = ceil(R/S) + 1 hides the
 //! round trip. R, S and u are measured: R on tasks that were alone at their member.
 
-use super::ranks::{Rank, Ranks};
+use super::ranks::{Found, Rank, Ranks};
 use super::shortest::note_outstanding;
 use super::{Core, Pick, Policy, Rng, Task};
-use crate::state::{Member, Report, View};
+use crate::state::{Member, Parts, Report, View};
 
 /// As in [`super::shortest`].
 const CORRECTIONS: usize = 8;
@@ -93,21 +93,61 @@ impl Bounded {
 
     /// All members are full, as far as known.
     #[inline]
-    fn is_full(&mut self, view: &View) -> bool {
-        if self.ranks.least() >= self.bound && self.cores > 1 {
-            self.look_around(view);
+    fn is_full(&mut self, parts: &Parts<'_>) -> bool {
+        self.ranks.least() >= self.bound && {
+            if self.cores > 1 {
+                self.look_around(parts);
+            }
+            self.ranks.least() >= self.bound
         }
-        self.ranks.least() >= self.bound
     }
 
     /// Looks at some members whose tasks other cores may have heard of.
-    fn look_around(&mut self, view: &View) {
-        let active = view.active();
+    #[cold]
+    fn look_around(&mut self, parts: &Parts<'_>) {
+        let active = parts.active;
         for _ in 0..active.len().min(LOOKS) {
             self.cursor = if self.cursor + 1 < active.len() { self.cursor + 1 } else { 0 };
             let member = active[self.cursor];
-            self.ranks.set(member, view.outstanding(member));
+            self.ranks.set(member, parts.words.of(member).outstanding());
         }
+    }
+
+    /// A member with room, its queue as the view has it.
+    #[inline(always)]
+    fn first(&mut self, parts: &Parts<'_>, rng: &mut Rng) -> Option<Found> {
+        for _ in 0..CORRECTIONS {
+            if self.is_full(parts) {
+                return None;
+            }
+            let found = self.ranks.first(rng)?;
+            let queue = parts.words.of(found.member).outstanding();
+            if queue == found.queue {
+                return Some(found);
+            }
+            self.ranks.set(found.member, queue);
+        }
+        None
+    }
+
+    /// A task was sent to a member that has so many now.
+    #[inline(always)]
+    fn touch(&mut self, member: Member, queue: u32) {
+        self.alone[member.index()] = queue == 1;
+        if queue == 1 {
+            self.touched_ns[member.index()] = self.now_ns;
+        }
+    }
+
+    /// A member answered, and has so many tasks left.
+    #[inline(always)]
+    fn answered(&mut self, report: &Report, left: u32) {
+        self.ranks.set(report.member, left);
+        if self.adapts {
+            self.measure(report);
+        }
+        self.touched_ns[report.member.index()] = self.now_ns;
+        self.alone[report.member.index()] = false;
     }
 
     fn measure(&mut self, report: &Report) {
@@ -156,38 +196,49 @@ fn follow(mean: &mut f64, value: f64, weight: f64) {
 impl Policy for Bounded {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        for _ in 0..CORRECTIONS {
-            if self.is_full(view) {
-                return None;
-            }
-            let found = self.ranks.first(rng)?;
-            let queue = view.outstanding(found.member);
-            if queue == found.queue {
-                return Some(Pick { member: found.member, idle: queue == 0 });
-            }
-            self.ranks.set(found.member, queue);
-        }
-        None
+        let found = self.first(&view.parts(), rng)?;
+        Some(Pick { member: found.member, idle: found.queue == 0 })
     }
 
-    #[inline]
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        let parts = view.parts();
+        let mut local = rng.clone(); // stays in registers over the run
+        for (pick, _) in picks.iter_mut().zip(tasks) {
+            *pick = self.first(&parts, &mut local).map(|found| {
+                self.ranks.take(&found);
+                parts.words.of(found.member).sent();
+                self.touch(found.member, found.queue + 1);
+                Pick { member: found.member, idle: found.queue == 0 }
+            });
+        }
+        *rng = local;
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let mut parts = view.parts();
+        let mut surplus = 0;
+        for report in reports {
+            let (left, expected) = parts.answered_and_settled(report);
+            surplus += usize::from(!expected);
+            self.answered(report, left);
+        }
+        surplus
+    }
+
     fn on_sent(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
-        let first = self.ranks.queue(member) == 1;
-        self.alone[member.index()] = first;
-        if first {
-            self.touched_ns[member.index()] = self.now_ns;
-        }
+        self.touch(member, self.ranks.queue(member));
     }
 
-    #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        self.ranks.set(report.member, note_outstanding(report, view));
-        if self.adapts {
-            self.measure(report);
-        }
-        self.touched_ns[report.member.index()] = self.now_ns;
-        self.alone[report.member.index()] = false;
+        let left = note_outstanding(report, view);
+        self.answered(report, left);
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {

@@ -12,7 +12,7 @@ use rand::Rng as _;
 use super::ranks::{Rank, Ranking};
 use super::shortest::sample_distinct;
 use super::{Core, Pick, Policy, Rng, Task};
-use crate::state::{Member, Report, View};
+use crate::state::{Member, Parts, Report, View, Words};
 
 /// Which members an arrival samples.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +25,18 @@ struct Samples {
 impl Samples {
     /// Brings some members' queues up to date.
     #[inline(always)]
-    fn take(self, queues: &mut impl Rank, view: &mut View, rng: &mut Rng) {
+    fn take(self, queues: &mut impl Rank, parts: &mut Parts<'_>, rng: &mut Rng) {
         if self.count == 0 || self.below < u32::MAX && rng.next_u64() as u32 >= self.below {
             return;
         }
-        let probed = sample_distinct(self.count, view, rng, |member| {
-            queues.set(member, view.probe(member));
-        });
-        view.picks.messages += probed as u64;
+        let probed = sample_distinct(
+            self.count,
+            parts.active,
+            rng,
+            #[inline(always)]
+            |member| queues.confirm(member, parts.probe(member)),
+        );
+        parts.picks.messages += probed as u64;
     }
 }
 
@@ -53,7 +57,7 @@ impl Lsq {
 }
 
 fn pick(queues: &mut impl Rank, samples: Samples, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    samples.take(queues, view, rng);
+    samples.take(queues, &mut view.parts(), rng);
     let found = queues.first(rng)?;
     Some(Pick { member: found.member, idle: found.queue == 0 })
 }
@@ -67,16 +71,30 @@ fn pick_run(
     view: &mut View,
     rng: &mut Rng,
 ) {
+    let mut parts = view.parts();
     for pick in picks {
-        samples.take(queues, view, rng);
+        samples.take(queues, &mut parts, rng);
         let Some(found) = queues.first(rng) else {
             *pick = None;
             continue;
         };
         queues.take(&found);
-        view.sent(found.member);
+        parts.words.of(found.member).sent();
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
+}
+
+/// As one by one.
+#[inline(always)]
+fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> usize {
+    let mut surplus = 0;
+    for report in reports {
+        let words = words.of(report.member);
+        surplus += usize::from(!words.answered());
+        words.set_load(report.load);
+        queues.set(report.member, report.load.0 >> 16);
+    }
+    surplus
 }
 
 impl Policy for Lsq {
@@ -117,6 +135,13 @@ impl Policy for Lsq {
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         self.queues.set(report.member, report.load.0 >> 16);
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        match &mut self.queues {
+            Ranking::Queue(ranks) => reply_run(ranks, reports, view.words()),
+            Ranking::Delay(ranks) => reply_run(ranks, reports, view.words()),
+        }
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {

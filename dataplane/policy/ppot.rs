@@ -2,9 +2,10 @@
 //! coincide, and the shorter queue of the two, or the one that would be done first (`ppot-ll`).
 
 use super::alias::Alias;
-use super::shortest::note_outstanding;
+use super::shortest::{note_outstanding, note_outstanding_run};
 use super::{Core, Pick, Policy, Rng, Task, select};
-use crate::state::{Report, View};
+use crate::limits::BURST;
+use crate::state::{Member, Parts, Report, View};
 
 /// With rates that are given.
 #[derive(Clone, Debug, Default)]
@@ -22,26 +23,81 @@ impl Ppot {
     }
 }
 
+/// One of two that were drawn, by their queues, or by when they would be done.
+#[inline(always)]
+fn better(least_loaded: bool, (a, b): (Member, Member), parts: &Parts<'_>) -> Pick {
+    let (queue_a, queue_b) = (parts.probe(a), parts.probe(b));
+    let second = match least_loaded {
+        false => queue_b < queue_a,
+        true => {
+            let time = |queue, rate| f64::from(queue + 1) / rate;
+            time(queue_b, parts.rate(b)) < time(queue_a, parts.rate(a))
+        }
+    };
+    Pick { member: select(second, a, b), idle: select(second, queue_a, queue_b) == 0 }
+}
+
+/// As one by one. Draws all pairs before it looks at the first, as Horus does.
+#[inline(always)]
+fn pick_run(
+    least_loaded: bool,
+    alias: &Alias,
+    picks: &mut [Option<Pick>],
+    parts: &mut Parts<'_>,
+    rng: &mut Rng,
+) {
+    let mut pairs = [(Member(0), Member(0)); BURST];
+    let pairs = &mut pairs[..picks.len().min(BURST)];
+    if alias.is_empty() {
+        return picks.fill(None);
+    }
+    let mut local = rng.clone(); // stays in registers
+    for pair in &mut *pairs {
+        let drawn = alias.sample(&mut local).zip(alias.sample(&mut local));
+        *pair = drawn.unwrap_or(*pair);
+    }
+    *rng = local;
+    for (pick, &mut pair) in picks.iter_mut().zip(&mut *pairs) {
+        let choice = better(least_loaded, pair, parts);
+        parts.words.of(choice.member).sent();
+        *pick = Some(choice);
+    }
+    parts.picks.po2 += pairs.len() as u64;
+    parts.picks.messages += 2 * pairs.len() as u64;
+}
+
 impl Policy for Ppot {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let (a, b) = (self.alias.sample(rng)?, self.alias.sample(rng)?);
-        let (queue_a, queue_b) = (view.probe(a), view.probe(b));
-        let second = match self.least_loaded {
-            false => queue_b < queue_a,
-            true => {
-                let time = |queue, rate| f64::from(queue + 1) / rate;
-                time(queue_b, view.rate(b)) < time(queue_a, view.rate(a))
-            }
-        };
+        let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
         view.picks.po2 += 1;
         view.picks.messages += 2;
-        Some(Pick { member: select(second, a, b), idle: select(second, queue_a, queue_b) == 0 })
+        Some(better(self.least_loaded, pair, &view.parts()))
     }
 
-    #[inline]
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        let count = tasks.len().min(picks.len());
+        let mut parts = view.parts();
+        for picks in picks[..count].chunks_mut(BURST) {
+            match self.least_loaded {
+                false => pick_run(false, &self.alias, picks, &mut parts, rng),
+                true => pick_run(true, &self.alias, picks, &mut parts, rng),
+            }
+        }
+    }
+
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         note_outstanding(report, view);
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        note_outstanding_run(reports, view)
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {

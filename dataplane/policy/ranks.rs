@@ -94,6 +94,9 @@ pub trait Rank {
 
     /// A member's queue is known to be this long.
     fn set(&mut self, member: Member, queue: u32);
+
+    /// As [`Rank::set`], of a member whose queue is most likely as it was.
+    fn confirm(&mut self, member: Member, queue: u32);
 }
 
 /// The stretches of one order.
@@ -183,27 +186,34 @@ impl Stretches {
     /// A member's queue is this long. True when the shortest queue is another length now.
     #[inline(always)]
     fn set(&mut self, cells: &mut Cells, member: Member, queue: u32) -> bool {
-        let cell = &mut cells.0[member.index()];
-        if cell.queue == queue {
-            return false;
+        let (cell, members) = (cells.0[member.index()], cells.0.len());
+        let place = cell.place;
+        // By far the most often, it is shorter by one; a place beyond all of them is that of who is not ranked.
+        if cell.queue == queue.wrapping_add(1)
+            && let Some(end) = self.ends[..LONGEST].get_mut(queue as usize)
+            && usize::from(place) < members
+        {
+            cells.0[member.index()].queue = queue;
+            cells.exchange(member, place, *end);
+            *end += 1;
+            let lower = queue < u32::from(self.least);
+            self.least = self.least.min(queue as u16);
+            return lower;
         }
+        cell.queue != queue && self.set_otherwise(cells, member, queue)
+    }
+
+    /// As [`Stretches::set`].
+    #[inline(never)]
+    fn set_otherwise(&mut self, cells: &mut Cells, member: Member, queue: u32) -> bool {
+        let cell = &mut cells.0[member.index()];
         let from = cell.length();
         cell.queue = queue;
-        let (to, place) = (cell.length(), cell.place);
-        if from == to || place == NOWHERE {
-            return false;
-        }
-        if to + 1 != from {
-            return self.jump(cells, member, from, to);
-        }
-        self.down(cells, member, place, to);
-        let lower = to < usize::from(self.least);
-        self.least = self.least.min(to as u16);
-        lower
+        let to = cell.length();
+        from != to && cell.place != NOWHERE && self.jump(cells, member, from, to)
     }
 
     /// By some lengths at once.
-    #[inline(never)]
     fn jump(&mut self, cells: &mut Cells, member: Member, from: usize, to: usize) -> bool {
         let before = self.least;
         for length in from..to {
@@ -282,6 +292,13 @@ impl Ranks {
 
 impl Rank for Ranks {
     #[inline(always)]
+    fn confirm(&mut self, member: Member, queue: u32) {
+        if self.cells.queue(member) != queue {
+            self.order.set_otherwise(&mut self.cells, member, queue);
+        }
+    }
+
+    #[inline(always)]
     fn first(&self, rng: &mut Rng) -> Option<Found> {
         let ties = self.order.ties();
         (ties > 0).then(|| self.cells.at(below(ties, rng.next_u64() as u32), 0))
@@ -358,6 +375,14 @@ impl SpeedRanks {
         self.compare_all();
     }
 
+    #[inline(never)]
+    fn set_otherwise(&mut self, member: Member, queue: u32) {
+        let number = self.class(member);
+        if self.classes[number].order.set_otherwise(&mut self.cells, member, queue) {
+            self.compare(number);
+        }
+    }
+
     #[inline(always)]
     fn class(&self, member: Member) -> usize {
         self.class[member.index()].into()
@@ -408,6 +433,13 @@ impl SpeedRanks {
 }
 
 impl Rank for SpeedRanks {
+    #[inline(always)]
+    fn confirm(&mut self, member: Member, queue: u32) {
+        if self.cells.queue(member) != queue {
+            self.set_otherwise(member, queue);
+        }
+    }
+
     #[inline(always)]
     fn first(&self, rng: &mut Rng) -> Option<Found> {
         let bits = rng.next_u64() as u32;

@@ -8,7 +8,7 @@ use rand::Rng as _;
 
 use super::ranks::{Found, Rank, Ranking};
 use super::{Core, Pick, Policy, Rng, Task, below, sample_one, sample_two};
-use crate::state::{Member, Report, View};
+use crate::state::{Member, Report, View, Words};
 
 /// Times that a ranking out of date, because another core sent or heard something, is put right in one
 /// decision. Each puts one member right for good.
@@ -40,11 +40,11 @@ impl Shortest {
 
 /// The first member, its queue as the view has it.
 #[inline(always)]
-fn first(ranks: &mut impl Rank, view: &View, rng: &mut Rng) -> Option<Found> {
+fn first(ranks: &mut impl Rank, words: Words<'_>, rng: &mut Rng) -> Option<Found> {
     let mut corrections = CORRECTIONS;
     loop {
         let found = ranks.first(rng)?;
-        let queue = view.outstanding(found.member);
+        let queue = words.of(found.member).outstanding();
         if queue == found.queue || corrections == 0 {
             return Some(found);
         }
@@ -62,26 +62,44 @@ fn correct(ranks: &mut impl Rank, member: Member, queue: u32) {
 
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
-fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
+fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
     for pick in picks {
-        let Some(found) = first(ranks, view, rng) else {
+        let Some(found) = first(ranks, words, rng) else {
             *pick = None;
             continue;
         };
         ranks.take(&found);
-        view.sent(found.member);
+        words.of(found.member).sent();
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
 }
 
+/// As one by one.
+#[inline(always)]
+fn reply_run(ranks: &mut impl Rank, reports: &[Report], view: &mut View) -> usize {
+    let mut parts = view.parts();
+    let mut surplus = 0;
+    for report in reports {
+        let (left, expected) = parts.answered_and_settled(report);
+        surplus += usize::from(!expected);
+        ranks.set(report.member, left);
+    }
+    surplus
+}
+
 /// Takes a report for a policy that decides on tasks outstanding, of which lost ones are written off so;
 /// returns how many are left at the member.
-#[inline(always)]
+#[inline]
 pub(super) fn note_outstanding(report: &Report, view: &mut View) -> u32 {
     let outstanding = view.outstanding(report.member);
-    let in_flight = outstanding.saturating_sub(report.load.0 >> 16);
-    view.set_load(report.member, report.load);
-    outstanding - view.settle(report.member, in_flight)
+    view.parts().settled(report, outstanding)
+}
+
+/// Takes reports of replies for such a policy; returns how many came from members that owed none.
+#[inline(always)]
+pub(super) fn note_outstanding_run(reports: &[Report], view: &mut View) -> usize {
+    let mut parts = view.parts();
+    reports.iter().filter(|report| !parts.answered_and_settled(report).1).count()
 }
 
 /// The member with the least key, uniformly among those that tie.
@@ -114,8 +132,8 @@ impl Policy for Shortest {
             return self.scan(view, rng);
         }
         let found = match &mut self.ranks {
-            Ranking::Queue(ranks) => first(ranks, view, rng)?,
-            Ranking::Delay(ranks) => first(ranks, view, rng)?,
+            Ranking::Queue(ranks) => first(ranks, view.words(), rng)?,
+            Ranking::Delay(ranks) => first(ranks, view.words(), rng)?,
         };
         Some(Pick { member: found.member, idle: found.queue == 0 })
     }
@@ -138,10 +156,17 @@ impl Policy for Shortest {
         }
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
-            Ranking::Queue(ranks) => pick_run(ranks, picks, view, &mut local),
-            Ranking::Delay(ranks) => pick_run(ranks, picks, view, &mut local),
+            Ranking::Queue(ranks) => pick_run(ranks, picks, view.words(), &mut local),
+            Ranking::Delay(ranks) => pick_run(ranks, picks, view.words(), &mut local),
         }
         *rng = local;
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        match &mut self.ranks {
+            Ranking::Queue(ranks) => reply_run(ranks, reports, view),
+            Ranking::Delay(ranks) => reply_run(ranks, reports, view),
+        }
     }
 
     #[inline]
@@ -166,24 +191,39 @@ impl Policy for Shortest {
 pub(super) const SAMPLES_MAX: usize = 16;
 
 /// Distinct uniform members, up to `count` of them, each given to `each`; returns how many there were.
-#[inline]
+#[inline(always)]
 pub(super) fn sample_distinct(
     count: usize,
-    view: &View,
+    active: &[Member],
     rng: &mut Rng,
-    mut each: impl FnMut(Member),
+    each: impl FnMut(Member),
 ) -> usize {
-    let active = view.active();
-    let count = count.min(active.len()).min(SAMPLES_MAX);
     if count == 2
+        && active.len() > 1
         && let Some((first, second)) = sample_two(active, rng)
     {
-        each(first);
-        each(second);
+        [first, second].into_iter().for_each(each); // one place to inline it
         return 2;
     }
+    let mut chosen = [Member(0); SAMPLES_MAX];
+    let mut state = rng.clone(); // what is lent lies in memory from then on
+    let count = sample_several(count, active, &mut state, &mut chosen);
+    *rng = state;
+    chosen[..count].iter().copied().for_each(each);
+    count
+}
+
+/// Distinct uniform members, up to `count` of them; returns how many there are.
+#[inline(never)]
+fn sample_several(
+    count: usize,
+    active: &[Member],
+    rng: &mut Rng,
+    members: &mut [Member; SAMPLES_MAX],
+) -> usize {
+    let count = count.min(active.len()).min(SAMPLES_MAX);
     let mut chosen = [0; SAMPLES_MAX];
-    for number in 0..count {
+    for (number, member) in members[..count].iter_mut().enumerate() {
         // Among the places not chosen yet: count past the chosen ones, which are kept in order.
         let mut place = below(active.len() - number, rng.next_u64() as u32);
         let mut at = 0;
@@ -193,7 +233,7 @@ pub(super) fn sample_distinct(
         }
         chosen.copy_within(at..number, at + 1);
         chosen[at] = place;
-        each(active[place]);
+        *member = active[place];
     }
     count
 }
@@ -217,7 +257,7 @@ impl Policy for ShortestOf {
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         let mut best: Option<(u32, Member)> = None;
         // In random order, so that the first of those that tie is any of them.
-        let probed = sample_distinct(self.count, view, rng, |member| {
+        let probed = sample_distinct(self.count, view.active(), rng, |member| {
             let queue = view.probe(member);
             if best.is_none_or(|(least, _)| queue < least) {
                 best = Some((queue, member));
@@ -227,9 +267,12 @@ impl Policy for ShortestOf {
         best.map(|(queue, member)| Pick { member, idle: queue == 0 })
     }
 
-    #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         note_outstanding(report, view);
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        note_outstanding_run(reports, view)
     }
 }
 
@@ -338,7 +381,7 @@ impl Policy for Notified {
         }
         self.next_ns = now_ns + self.period_ns;
         let mut least = u32::MAX - 1;
-        let probed = sample_distinct(2, view, rng, |member| {
+        let probed = sample_distinct(2, view.active(), rng, |member| {
             least = least.min(view.probe(member));
         });
         view.picks.messages += probed as u64;

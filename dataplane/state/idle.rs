@@ -80,11 +80,17 @@ impl IdleList {
     /// The words, for a run of changes.
     #[inline(always)]
     pub fn words(&mut self) -> IdleWords<'_> {
+        self.words_of(self.places.len())
+    }
+
+    /// The words of a list of so many members, which the compiler need not look up.
+    #[inline(always)]
+    pub fn words_of(&mut self, members: usize) -> IdleWords<'_> {
         IdleWords {
             count: &self.count[0],
             len: self.count[0].load(Relaxed),
-            members: &self.members,
-            places: &self.places[..self.members.len()],
+            members: &self.members[..members],
+            places: &self.places[..members],
         }
     }
 
@@ -149,19 +155,24 @@ impl IdleWords<'_> {
     pub fn note(&mut self, member: Member, idle: bool) {
         let place = &self.places[member.index()];
         if place.load(Relaxed) != ABSENT {
-            return self.note_known(member, idle);
+            if !idle {
+                // By value: what lives in memory for a call is not kept in registers elsewhere.
+                let list = Self { ..*self };
+                self.len = list.without(member);
+            }
+            return;
         }
         self.members[self.len()].store(member.0, Relaxed); // counts if the count says so
         place.store(select_unpredictable(idle, self.len, ABSENT), Relaxed);
         self.set_len(self.len + u16::from(idle));
     }
 
+    /// Takes `member` out, and returns how many are left.
     #[cold]
     #[inline(never)]
-    fn note_known(&mut self, member: Member, idle: bool) {
-        if !idle {
-            self.remove(member);
-        }
+    fn without(mut self, member: Member) -> u16 {
+        self.remove(member);
+        self.len
     }
 
     /// As [`IdleList::insert`].

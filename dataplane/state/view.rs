@@ -181,6 +181,8 @@ pub struct Parts<'a> {
     pub idle: IdleWords<'a>,
     /// How tasks found their members so far.
     pub picks: &'a mut Picks,
+    rates: &'a [f64],
+    queues: Option<&'a [AtomicU32]>,
     settled: &'a mut [Settled],
 }
 
@@ -332,8 +334,10 @@ impl View {
         Parts {
             words: Words::new(&self.reported, &self.own, &self.elsewhere),
             active: &self.active,
-            idle: self.idle.words(),
+            idle: self.idle.words_of(self.reported.len()),
             picks: &mut self.picks,
+            rates: &self.rates,
+            queues: self.queues.as_deref(),
             settled: &mut self.settled,
         }
     }
@@ -496,11 +500,49 @@ impl View {
 
     /// Takes `lost` tasks off the count of those outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
-        write_off(self.of(member), lost);
+        let words = self.of(member);
+        let lost = lost.min(words.outstanding()).min(i32::MAX as u32);
+        words.balance(-(lost as i32));
     }
 }
 
 impl Parts<'_> {
+    /// As [`View::rate`].
+    #[inline(always)]
+    #[must_use]
+    pub fn rate(&self, member: Member) -> f64 {
+        self.rates[member.index()]
+    }
+
+    /// As [`View::probe`].
+    #[inline(always)]
+    #[must_use]
+    pub fn probe(&self, member: Member) -> u32 {
+        match self.queues {
+            Some(queues) => queues[member.index()].load(Relaxed),
+            None => self.words.of(member).outstanding(),
+        }
+    }
+
+    /// Counts a task answered by `member` and takes its report, for policies that decide on tasks outstanding,
+    /// of which lost ones are written off so. Returns how many are left, and whether one was outstanding.
+    #[inline(always)]
+    pub fn answered_and_settled(&mut self, report: &Report) -> (u32, bool) {
+        let words = self.words.of(report.member);
+        let before = words.outstanding();
+        let expected = before > 0;
+        words.balance(-i32::from(expected));
+        (self.settled(report, before - u32::from(expected)), expected)
+    }
+
+    /// As [`Parts::answered_and_settled`], of a task that is counted as answered already, or of none.
+    #[inline(always)]
+    pub fn settled(&mut self, report: &Report, outstanding: u32) -> u32 {
+        let in_flight = outstanding.saturating_sub(report.load.0 >> 16);
+        self.words.of(report.member).set_load(report.load);
+        outstanding - self.settle(report.member, in_flight)
+    }
+
     /// Takes a report and keeps as drift what was still on its way when the member answered: the
     /// tasks outstanding beyond those it reports. Returns how many.
     #[inline(always)]
@@ -513,7 +555,7 @@ impl Parts<'_> {
         in_flight
     }
 
-    /// Watches the tasks in flight to `member` at each of its replies, and returns how many of them
+    /// Watches the tasks in flight to `member`, which are outstanding, at each of its replies, and returns how many of them
     /// are now written off as lost. Lost tasks would otherwise stay in flight for ever; since traffic
     /// to one member pauses now and then, what never leaves the count over 64 replies is lost.
     #[inline(always)]
@@ -532,16 +574,8 @@ fn settle(words: MemberWords<'_>, settled: &mut [Settled], in_flight: u32) -> u3
     }
     let lost = settled.least;
     *settled = Settled::FRESH;
-    if lost > 0 {
-        write_off(words, lost);
-    }
+    words.balance(-(lost as i32)); // not more than are in flight now, which are outstanding
     lost
-}
-
-#[cold]
-fn write_off(words: MemberWords<'_>, lost: u32) {
-    let lost = lost.min(words.outstanding()).min(i32::MAX as u32);
-    words.balance(-(lost as i32));
 }
 
 #[cfg(test)]
