@@ -100,12 +100,12 @@ fn towards_client(
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
-    out(neighbours, &Way { mac: own.mac, port: port as u8, slot }, rewrite)
+    out(neighbours, &Way { mac: own.mac.to_bits(), port: port as u8, slot }, rewrite)
 }
 
 fn out(neighbours: &Neighbours, way: &Way, rewrite: &mut Rewrite) -> Verdict {
     let &Way { mac: own, port, slot } = way;
-    rewrite.src_mac = own;
+    rewrite.src_mac = Mac::from_bits(own);
     match neighbours.mac(slot) {
         Some(mac) => {
             rewrite.dst_mac = mac;

@@ -15,6 +15,7 @@ use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Neighbours};
+use crate::wire::checksum::{Delta, Mend};
 use crate::wire::ipv4;
 use crate::wire::task::Extension;
 
@@ -105,7 +106,7 @@ pub fn burst<B: Buf>(
         replies(stages, port, run.replies(), packets, verdicts);
     }
     if run.tasks().len() > 0 {
-        tasks(stages, pool, &run, packets, verdicts);
+        tasks(stages, port, pool, &run, packets, verdicts);
     }
     run.len
 }
@@ -191,6 +192,7 @@ fn misled(network: &Network, port: usize, frame: &[u8]) -> DropReason {
 #[inline(always)]
 fn tasks<B: Buf>(
     stages: &mut Stages,
+    port: usize,
     pool: usize,
     run: &Run,
     packets: &mut [B],
@@ -200,17 +202,20 @@ fn tasks<B: Buf>(
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..places.len()];
     stages.dispatchers[pool].schedule(&run.tasks[..places.len()], picks);
-    let targets = stages.network.members(pool);
-    let neighbours = &stages.neighbours;
+    let way = Outwards {
+        neighbours: &stages.neighbours,
+        targets: stages.network.members(pool),
+        gone: Mend::known(Delta::default().double_word(stages.network.port(port).ip, 0)),
+    };
     let mut sent = 0;
     if run.replies == 0 {
         for ((packet, verdict), pick) in packets.iter_mut().zip(verdicts).zip(picks) {
-            sent += send(neighbours, targets, packet, *pick, verdict);
+            sent += way.send(packet, *pick, verdict);
         }
     } else {
         for (at, pick) in places.zip(picks) {
             if let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) {
-                sent += send(neighbours, targets, packet, *pick, verdict);
+                sent += way.send(packet, *pick, verdict);
             }
         }
     }
@@ -221,22 +226,26 @@ fn tasks<B: Buf>(
     }
 }
 
-/// Turns a task towards its member, if there is one; returns how many tasks were sent.
-#[inline(always)]
-fn send<B: Buf>(
-    neighbours: &Neighbours,
-    targets: &[Target],
-    packet: &mut B,
-    pick: Option<Pick>,
-    verdict: &mut Verdict,
-) -> u64 {
-    let Some(pick) = pick else {
-        *verdict = Verdict::Drop(DropReason::NoMember);
-        return 0;
-    };
-    let target = &targets[pick.member.index()];
-    rewrite::towards_worker(neighbours, packet.bytes_mut(), UDP, target, pick.idle, verdict);
-    1
+/// What turns tasks towards their members.
+struct Outwards<'a> {
+    neighbours: &'a Neighbours,
+    targets: &'a [Target],
+    /// What the tasks' destination, the port's address, is to their checksums.
+    gone: Mend,
+}
+
+impl Outwards<'_> {
+    /// Turns a task towards its member, if there is one; returns how many tasks were sent.
+    #[inline(always)]
+    fn send<B: Buf>(&self, packet: &mut B, pick: Option<Pick>, verdict: &mut Verdict) -> u64 {
+        let (Some(pick), Some(plain)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
+            *verdict = Verdict::Drop(DropReason::NoMember);
+            return 0;
+        };
+        let target = &self.targets[pick.member.index()];
+        rewrite::plain_task(self.neighbours, plain, self.gone, target, pick.idle, verdict);
+        1
+    }
 }
 
 #[cfg(test)]

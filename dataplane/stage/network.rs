@@ -3,8 +3,9 @@
 use crate::limits::WORKER_ID_MAX;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
+use crate::wire::checksum::{Delta, Mend};
 use crate::wire::ether::Mac;
-use crate::wire::task;
+use crate::wire::{ipv4, task};
 
 /// Who is behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -86,8 +87,8 @@ pub struct Worker {
 /// The way out to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The node's MAC address on the port that leads there.
-    pub mac: Mac,
+    /// The bits of the node's MAC address on the port that leads there.
+    pub mac: u64,
     /// That port.
     pub port: u8,
     /// The next hop's place among the neighbours: the host itself, or a router.
@@ -103,6 +104,25 @@ pub struct Target {
     pub ip: [u8; 4],
     /// The way to its server.
     pub way: Way,
+    /// What the address adds to an IPv4 header's checksum, and the hop.
+    pub ip_mend: Mend,
+    /// What address and choice add to a datagram's.
+    pub udp_mend: Mend,
+}
+
+impl Target {
+    fn new(worker: u16, ip: u32, way: Way) -> Self {
+        let choice = task::choice_of(worker);
+        let address = Delta::default().double_word(0, ip);
+        let chosen = address.straddling_double_word(0, u32::from_be_bytes(choice));
+        Self {
+            choice,
+            ip: ip.to_be_bytes(),
+            way,
+            ip_mend: Mend::known(ipv4::hop(address)),
+            udp_mend: Mend::known(chosen),
+        }
+    }
 }
 
 /// A server to build a network with: who runs there, and where it is.
@@ -199,11 +219,11 @@ impl Network {
         let server = self.servers.len() as u16;
         self.servers.push(Server { ip: spec.ip, port: port as u8, next_hop, slot });
         let pool = self.pool_index[usize::from(spec.pool)];
-        let way = Way { mac: self.ports[port].mac, port: port as u8, slot };
+        let way = Way { mac: self.ports[port].mac.to_bits(), port: port as u8, slot };
         for &id in &spec.workers {
             let members = &mut self.members[usize::from(pool)];
             let member = Member(members.len() as u16);
-            members.push(Target { choice: task::choice_of(id), ip: spec.ip.to_be_bytes(), way });
+            members.push(Target::new(id, spec.ip, way));
             self.workers[usize::from(id)] = Worker { pool, member, server };
         }
         Ok(())

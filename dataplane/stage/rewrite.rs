@@ -2,12 +2,13 @@
 
 use super::network::{Network, Side, Target, Way};
 use super::parse::{Kind, Packet};
+use super::plain::{HEAD, IP, TASK, UDP};
 use super::{Stages, Verdict};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
 use crate::state::neighbour::Slot;
-use crate::wire::checksum::Delta;
+use crate::wire::checksum::{Delta, Mend};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
 use crate::wire::{ipv4, task, udp};
@@ -41,11 +42,6 @@ pub fn burst<B: Buf>(
     }
 }
 
-/// Bytes that a packet without IP options has at least: all that is rewritten lies in them.
-const PLAIN: usize = udp::PAYLOAD + task::LEN;
-/// Offset of its UDP header.
-const PLAIN_AT: usize = udp::PAYLOAD - udp::LEN;
-
 /// Turns a scheduled task, whose UDP header is at `at`, towards its worker's server.
 ///
 /// The verdict is written in place, here and below: what is hardly ever needed of it is then not put together.
@@ -58,17 +54,27 @@ pub fn towards_worker(
     idle: bool,
     verdict: &mut Verdict,
 ) {
-    // With a fixed length and a fixed offset the compiler needs no check of bounds.
-    match frame.first_chunk_mut::<PLAIN>() {
-        Some(plain) if at == PLAIN_AT => {
-            readdress_task(plain, PLAIN_AT, target, idle);
-            out(neighbours, &target.way, plain, verdict);
-        }
-        _ => {
-            readdress_task(frame, at, target, idle);
-            out(neighbours, &target.way, frame, verdict);
-        }
+    readdress_task(frame, at, target, idle);
+    out(neighbours, &target.way, frame, verdict);
+}
+
+/// As [`towards_worker`], for a plain task; `gone` is what its old destination was to a checksum.
+#[inline(always)]
+pub fn plain_task(
+    neighbours: &Neighbours,
+    plain: &mut [u8; HEAD],
+    gone: Mend,
+    target: &Target,
+    idle: bool,
+    verdict: &mut Verdict,
+) {
+    let old = task::rechoose(&mut plain[TASK..], target.choice, idle);
+    let mend = gone.and(target.udp_mend).and(Mend::even_byte(u8::from(idle)));
+    udp::mend_by(&mut plain[UDP..], mend.and(Mend::straddling_double_word_gone(old)));
+    if let Some(packet) = plain[IP..].first_chunk_mut() {
+        ipv4::redirect(packet, target.ip, gone.and(target.ip_mend));
     }
+    out(neighbours, &target.way, plain, verdict);
 }
 
 #[inline(always)]
@@ -132,10 +138,11 @@ pub fn towards_client(
     *last = Some(NextHop { port, address: next_hop, slot });
     // The client asked the leaf, so the leaf answers.
     let own = network.port(port);
-    let way = Way { mac: own.mac, port: port as u8, slot };
-    match frame.first_chunk_mut::<PLAIN>() {
-        Some(plain) if at == PLAIN_AT => {
-            readdress_reply(plain, PLAIN_AT, own.ip);
+    let way = Way { mac: own.mac.to_bits(), port: port as u8, slot };
+    // With a fixed length and a fixed offset the compiler needs no check of bounds.
+    match frame.first_chunk_mut::<HEAD>() {
+        Some(plain) if at == UDP => {
+            readdress_reply(plain, UDP, own.ip);
             out(neighbours, &way, plain, verdict);
         }
         _ => {
@@ -156,7 +163,7 @@ fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
 fn out(neighbours: &Neighbours, way: &Way, frame: &mut [u8], verdict: &mut Verdict) {
     match neighbours.mac(way.slot) {
         Some(mac) => {
-            ether::emit_addresses(frame, mac, way.mac);
+            ether::emit_bits(frame, mac.to_bits(), way.mac);
             *verdict = Verdict::Forward { port: way.port };
         }
         None => hold(way, frame, verdict),
@@ -165,6 +172,6 @@ fn out(neighbours: &Neighbours, way: &Way, frame: &mut [u8], verdict: &mut Verdi
 
 #[cold]
 fn hold(way: &Way, frame: &mut [u8], verdict: &mut Verdict) {
-    ether::emit_addresses(frame, Mac::default(), way.mac);
+    ether::emit_bits(frame, Mac::default().to_bits(), way.mac);
     *verdict = Verdict::Hold { port: way.port, slot: way.slot };
 }

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! [`Sum`] takes whole checksums, [`Delta`] mends them.
+//! [`Sum`] takes whole checksums, [`Delta`] mends them, and [`Mend`] does so with what was known beforehand.
 
 /// Above this many bytes a sum is worth the compiler's vectors, below it their set-up costs more.
 const VECTOR_BYTES: usize = 256;
@@ -170,6 +170,65 @@ impl Delta {
     }
 }
 
+/// Folds a sum of a few 16-bit numbers, as [`fold64`].
+#[inline]
+const fn fold32(total: u32) -> u16 {
+    (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
+}
+
+/// A [`Delta`] in 16-bit parts, of which most may be known long before the packet: fewer instructions a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mend(u32);
+
+impl Mend {
+    /// Parts in one change at most.
+    const PARTS: u32 = 8;
+
+    /// The change as one part.
+    #[must_use]
+    pub const fn known(delta: Delta) -> Self {
+        Self(fold64(delta.0) as u32)
+    }
+
+    /// The other change as well; no more than eight parts together.
+    #[inline(always)]
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+
+    /// 32 bits at an odd offset, in memory order, are replaced by zero: two parts.
+    #[inline(always)]
+    #[must_use]
+    pub const fn straddling_double_word_gone(old: u32) -> Self {
+        let words = (!old).rotate_left(8);
+        Self((words & 0xFFFF) + (words >> 16))
+    }
+
+    /// A byte at an even offset becomes `new`, from zero.
+    #[inline(always)]
+    #[must_use]
+    pub const fn even_byte(new: u8) -> Self {
+        Self(new as u32)
+    }
+
+    /// As [`Delta::apply`], but to a checksum in memory order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn apply(self, checksum: u16) -> u16 {
+        !fold32(self.0 + (!checksum) as u32)
+    }
+
+    /// As [`Delta::apply_udp`], but to a checksum in memory order. By RFC 1624's eq. 4, HC' = HC - ~m - m', a checksum
+    /// that is not 0 never becomes 0 but all ones.
+    #[inline(always)]
+    #[must_use]
+    pub const fn apply_udp(self, checksum: u16) -> u16 {
+        let new = fold32(checksum as u32 + Self::PARTS * 0xFFFF - self.0);
+        if checksum == 0 { 0 } else { new }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +289,29 @@ mod tests {
             bytes[13..17].copy_from_slice(&odd.to_be_bytes());
             bytes[20..24].copy_from_slice(&address.to_be_bytes());
             prop_assert_eq!(delta.apply(before), checksum(&bytes));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_mend_does_what_a_delta_does(
+            old in any::<u32>(), new in any::<u32>(), address: (u32, u32), byte: u8, checksum: u16,
+        ) {
+            // The byte is the new words' last.
+            let new = new & !0xFF;
+            let whole = Delta::default()
+                .straddling_double_word(old, new | u32::from(byte))
+                .double_word(address.0, address.1);
+            let known = Delta::default().straddling_double_word(0, new);
+            let mend = Mend::known(Delta::default().double_word(address.0, 0))
+                .and(Mend::known(known.double_word(0, address.1)))
+                .and(Mend::straddling_double_word_gone(old.to_be()))
+                .and(Mend::even_byte(byte));
+            let memory = checksum.to_be();
+            prop_assert_eq!(mend.apply_udp(memory).to_be(), whole.apply_udp(checksum));
+            prop_assert_eq!(
+                mend.apply(memory).to_be() % 0xFFFF, whole.apply(checksum) % 0xFFFF
+            );
         }
     }
 

@@ -107,8 +107,13 @@ pub fn ether_type(frame: &[u8]) -> u16 {
 /// Writes both addresses, leaving the EtherType.
 #[inline]
 pub fn emit_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
+    emit_bits(frame, dst.to_bits(), src.to_bits());
+}
+
+/// As [`emit_addresses`], of addresses by their bits ([`Mac::to_bits`]).
+#[inline(always)]
+pub fn emit_bits(frame: &mut [u8], dst: u64, src: u64) {
     // Two whole words: the destination with the source's first two bytes, and the source's other four.
-    let (dst, src) = (dst.to_bits(), src.to_bits());
     frame[0..8].copy_from_slice(&(dst | src << 48).to_le_bytes());
     frame[8..12].copy_from_slice(&((src >> 16) as u32).to_le_bytes());
 }

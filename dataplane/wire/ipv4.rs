@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791), as far as a layer-3 hop for UDP needs it.
 
-use super::checksum::{Delta, Sum};
+use super::checksum::{Delta, Mend, Sum};
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
 
@@ -107,10 +107,26 @@ pub fn forward_from(packet: &mut [u8], src: u32) {
 
 #[inline]
 fn decrement_ttl(packet: &mut [u8], delta: Delta) {
-    // Time to live and protocol share a word: it falls by 0x100, whatever it was.
     packet[8] = packet[8].wrapping_sub(1);
-    let checksum = delta.word(0x0100, 0).apply(u16_at(packet, 10));
+    let checksum = hop(delta).apply(u16_at(packet, 10));
     put_u16(packet, 10, checksum);
+}
+
+/// The change of a header that one less of time to live is, too.
+#[inline]
+#[must_use]
+pub const fn hop(delta: Delta) -> Delta {
+    // Time to live and protocol share a word: it falls by 0x100, whatever it was.
+    delta.word(0x0100, 0)
+}
+
+/// As [`forward_to`], for a caller who knows what becomes of the checksum; addresses in memory order.
+#[inline(always)]
+pub fn redirect(packet: &mut [u8; LEN], dst: [u8; 4], mend: Mend) {
+    let checksum = mend.apply(u16::from_ne_bytes([packet[10], packet[11]]));
+    packet[8] = packet[8].wrapping_sub(1);
+    packet[10..12].copy_from_slice(&checksum.to_ne_bytes());
+    packet[16..20].copy_from_slice(&dst);
 }
 
 /// Exchanges source and destination of a checked header, whose packet starts a new life.

@@ -282,6 +282,16 @@ pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> Delta {
     delta
 }
 
+/// As [`choose`], and gives back, in memory order, the four bytes at an odd offset that were there.
+#[inline(always)]
+pub fn rechoose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
+    let new = u32::from_ne_bytes(choice) | u32::from(idle).to_be();
+    let mut old = [0; 4];
+    old.copy_from_slice(&payload[5..9]);
+    payload[5..9].copy_from_slice(&new.to_ne_bytes());
+    u32::from_ne_bytes(old)
+}
+
 /// Writes another header over that of a payload, whose extension stays, and says what that does to a checksum.
 #[must_use]
 pub fn replace(payload: &mut [u8], header: &Header) -> Delta {

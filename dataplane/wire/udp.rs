@@ -1,6 +1,6 @@
 //! UDP over IPv4 over Ethernet: the one frame that tasks travel in.
 
-use super::checksum::{Delta, Sum};
+use super::checksum::{Delta, Mend, Sum};
 use super::ether::{self, Mac};
 use super::{ipv4, put_u16, u16_at, u32_at};
 use crate::reason::DropReason;
@@ -150,6 +150,13 @@ pub fn src_port(segment: &[u8]) -> u16 {
 pub fn mend(segment: &mut [u8], delta: Delta) {
     let checksum = delta.apply_udp(u16_at(segment, 6));
     put_u16(segment, 6, checksum);
+}
+
+/// As [`mend`], by what is partly known.
+#[inline(always)]
+pub fn mend_by(segment: &mut [u8], mend: Mend) {
+    let checksum = mend.apply_udp(u16::from_ne_bytes([segment[6], segment[7]]));
+    segment[6..8].copy_from_slice(&checksum.to_ne_bytes());
 }
 
 /// Where a frame comes from and goes to.
