@@ -83,11 +83,8 @@ impl Answer {
 }
 
 /// Takes what a reply reports, once it is certain that its worker sent it.
-///
-/// # Errors
-/// The reason for which it is not believed.
-#[inline(always)]
-pub(super) fn take(stages: &mut Stages, answer: &Answer) -> Result<(), DropReason> {
+#[inline]
+fn take(stages: &mut Stages, answer: &Answer) -> Result<(), DropReason> {
     let worker = sender(&stages.network, answer)?;
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
     let report = Report { member: worker.member, load, service_ns };
@@ -119,10 +116,14 @@ fn presence(stages: &mut Stages, frame: &mut [u8], parsed: &Packet) -> Result<Ve
     Ok(Verdict::Answer)
 }
 
+/// The worker that a reply comes from.
+///
+/// # Errors
+/// The reason for which it is not believed.
 #[inline(always)]
-fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropReason> {
+pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropReason> {
     let worker = network.worker(answer.worker).ok_or(DropReason::UnknownWorker)?;
-    if network.server(worker.server).ip != answer.src {
+    if worker.ip != answer.src {
         return Err(DropReason::SpoofedReply);
     }
     if network.pool_id(usize::from(worker.pool)) != answer.pool {

@@ -1,6 +1,6 @@
 //! What [`super::rewrite`] would write, as values, for callers that keep the bytes to themselves.
 
-use super::network::{Network, Side, Way};
+use super::network::{Network, Way};
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
@@ -86,7 +86,7 @@ fn towards_client(
     rewrite: &mut Rewrite,
 ) -> Verdict {
     let client = ipv4::dst(&frame[ether::LEN..]);
-    let Some((port, next_hop)) = network.route(client, Side::has_clients) else {
+    let Some((port, next_hop)) = network.client_route(client) else {
         return Verdict::Drop(DropReason::NoRoute);
     };
     let Some(slot) = neighbours.insert(port, next_hop) else {

@@ -3,10 +3,13 @@
 //! Whatever [`Plain`] does not recognise ends the lane, and that packet and those behind it take the stages,
 //! which know every reason. A test holds that what passes here passes there alike.
 
+use arrayvec::ArrayVec;
+
 use super::classify::{self, Answer};
 use super::network::{Network, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
-use super::plain::{IP, Kind, Plain, TASK, UDP};
+use super::plain::{HEAD, IP, Kind, Plain, TASK};
+use super::rewrite::Homewards;
 #[cfg(target_arch = "x86_64")]
 use super::vector;
 use super::{Stages, Verdict, rewrite};
@@ -14,10 +17,10 @@ use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
-use crate::state::{Counter, Neighbours};
+use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::checksum::{Delta, Mend};
 use crate::wire::ipv4;
-use crate::wire::task::Extension;
+use crate::wire::task::{self, Extension};
 
 /// Places in a burst, a bit for each.
 #[derive(Clone, Copy)]
@@ -103,7 +106,7 @@ pub fn burst<B: Buf>(
     }
     let run = read_well(&stages.plain[port].of_pool([high, low]), packets);
     if run.replies().len() > 0 {
-        replies(stages, port, run.replies(), packets, verdicts);
+        replies(stages, port, pool, run.replies(), packets, verdicts);
     }
     if run.tasks().len() > 0 {
         tasks(stages, port, pool, &run, packets, verdicts);
@@ -149,43 +152,74 @@ pub fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
 fn replies<B: Buf>(
     stages: &mut Stages,
     port: usize,
+    pool: usize,
     places: Places,
     packets: &mut [B],
     verdicts: &mut [Verdict],
 ) {
-    let mut answered = 0;
-    let mut last = None;
+    let network = &*stages.network;
+    let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
+    let mut believed = Places(0);
     for at in places {
+        let (Some(packet), Some(verdict)) = (packets.get(at), verdicts.get_mut(at)) else {
+            return;
+        };
+        let frame = packet.bytes();
+        if let Some(report) = report(network, pool, frame) {
+            reports.push(report);
+            believed.0 |= 1 << at;
+        } else {
+            let reason = refusal(network, port, frame);
+            stages.counters.drop(reason, 1);
+            *verdict = Verdict::Drop(reason);
+        }
+    }
+    let surplus = stages.dispatchers[pool].reply_run(&reports);
+    if surplus > 0 {
+        stages.counters.add(Counter::SurplusReplies, surplus as u64);
+    }
+    stages.counters.add(Counter::Replies, reports.len() as u64);
+    let mut way = Homewards::new(network, &stages.neighbours);
+    for at in believed {
         let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) else {
             return;
         };
-        let frame = packet.bytes_mut();
-        let read = if stages.network.is_own(ipv4::dst(&frame[IP..])) {
-            Err(misled(&stages.network, port, frame))
-        } else {
-            Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..])
-        };
-        match read.and_then(|answer| classify::take(stages, &answer)) {
-            Ok(()) => {
-                answered += 1;
-                let (network, neighbours) = (&*stages.network, &stages.neighbours);
-                rewrite::towards_client(network, neighbours, frame, UDP, &mut last, verdict);
-            }
-            Err(reason) => *verdict = Verdict::Drop(reason),
+        if let Some(plain) = packet.bytes_mut().first_chunk_mut() {
+            way.send(plain, verdict);
         }
         if let Verdict::Drop(reason) = *verdict {
             stages.counters.drop(reason, 1);
         }
     }
-    stages.counters.add(Counter::Replies, answered);
 }
 
-/// Why a reply that is addressed to the node itself, for no client, is refused.
+/// What a plain reply reports, if one of the pool's workers sent it to a client.
+#[inline(always)]
+fn report(network: &Network, pool: usize, frame: &[u8]) -> Option<Report> {
+    let head = frame.first_chunk::<HEAD>()?;
+    let worker = network.worker(task::src(&head[TASK..]))?;
+    let believed = worker.ip == ipv4::src(&head[IP..])
+        && usize::from(worker.pool) == pool
+        && !network.is_own(ipv4::dst(&head[IP..]));
+    let service_ns = match Kind::of(head).is_extended() {
+        true => Extension::parse(&frame[TASK..]).service_ns,
+        false => 0,
+    };
+    let load = Load::tasks(task::reported_queue(&head[TASK..]));
+    believed.then_some(Report { member: worker.member, load, service_ns })
+}
+
+/// Why there is no such report.
 #[cold]
-fn misled(network: &Network, port: usize, frame: &[u8]) -> DropReason {
-    let mut parsed = Packet::REFUSED;
-    let read = parse::one(network, network.port(port), frame, true, &mut parsed);
-    read.err().unwrap_or(DropReason::TaskRole)
+fn refusal(network: &Network, port: usize, frame: &[u8]) -> DropReason {
+    if network.is_own(ipv4::dst(&frame[IP..])) {
+        let mut parsed = Packet::REFUSED;
+        let read = parse::one(network, network.port(port), frame, true, &mut parsed);
+        return read.err().unwrap_or(DropReason::TaskRole);
+    }
+    let answer = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
+    let sender = answer.and_then(|answer| classify::sender(network, &answer));
+    sender.err().unwrap_or(DropReason::PoolMismatch)
 }
 
 /// Chooses members for the tasks, and turns them towards these.
@@ -258,6 +292,7 @@ mod tests {
     use crate::io::ring::FramePool;
     use crate::policy::{Core, Dispatcher};
     use crate::stage::network::{ServerSpec, Side};
+    use crate::stage::plain::UDP;
     use crate::stage::{Connections, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
     use crate::wire::checksum::Delta;

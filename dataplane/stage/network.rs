@@ -1,6 +1,8 @@
 //! What the stages know of the networks around the node: fixed while it runs.
 
-use crate::limits::WORKER_ID_MAX;
+use arrayvec::ArrayVec;
+
+use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
 use crate::wire::checksum::{Delta, Mend};
@@ -55,8 +57,11 @@ impl PortAddress {
     #[inline]
     #[must_use]
     pub fn reaches(&self, address: u32) -> bool {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        (address ^ self.ip) & mask == 0
+        (address ^ self.ip) & self.mask() == 0
+    }
+
+    fn mask(&self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
     }
 }
 
@@ -76,6 +81,8 @@ pub struct Server {
 /// A worker's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
+    /// Its server's address.
+    pub ip: u32,
     /// Index of its pool.
     pub pool: u16,
     /// Its index in the pool.
@@ -93,6 +100,35 @@ pub struct Way {
     pub port: u8,
     /// The next hop's place among the neighbours: the host itself, or a router.
     pub slot: Slot,
+}
+
+/// The networks behind the ports of a side, and the way to all others.
+#[derive(Clone, Debug)]
+struct Routes {
+    networks: ArrayVec<(u32, u32, usize), PORTS_MAX>,
+    gateway: Option<(usize, u32)>,
+}
+
+impl Routes {
+    fn new(ports: &[PortAddress], fits: fn(Side) -> bool) -> Self {
+        let of_side = || ports.iter().enumerate().filter(|(_, port)| fits(port.side));
+        Self {
+            networks: of_side().map(|(index, port)| (port.ip, port.mask(), index)).collect(),
+            gateway: of_side()
+                .find_map(|(index, port)| port.gateway.map(|gateway| (index, gateway))),
+        }
+    }
+
+    /// The port that leads to `address`, and the next hop there.
+    #[inline(always)]
+    fn find(&self, address: u32) -> Option<(usize, u32)> {
+        for &(own, mask, port) in &self.networks {
+            if (address ^ own) & mask == 0 {
+                return Some((port, address));
+            }
+        }
+        self.gateway
+    }
 }
 
 /// Where a task for a pool's member goes: all that rewriting needs, in one place.
@@ -152,7 +188,7 @@ pub enum NetworkError {
 }
 
 const NO_POOL: u16 = u16::MAX;
-const NO_WORKER: Worker = Worker { pool: NO_POOL, member: Member(0), server: 0 };
+const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
 
 /// Ports, servers, workers and pools, in tables that need no search.
 #[derive(Debug)]
@@ -162,6 +198,9 @@ pub struct Network {
     /// The node's id, on what it says itself.
     pub node: u16,
     ports: Vec<PortAddress>,
+    /// The ports' addresses.
+    own: ArrayVec<u32, PORTS_MAX>,
+    to_clients: Routes,
     servers: Vec<Server>,
     workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
@@ -191,6 +230,8 @@ impl Network {
         let mut network = Self {
             udp_port,
             node: 0,
+            own: ports.iter().map(|port| port.ip).collect(),
+            to_clients: Routes::new(&ports, Side::has_clients),
             ports,
             servers: Vec::with_capacity(servers.len()),
             workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
@@ -209,8 +250,8 @@ impl Network {
         spec: &ServerSpec,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let (port, next_hop) = self
-            .route(spec.ip, Side::has_workers)
+        let (port, next_hop) = Routes::new(&self.ports, Side::has_workers)
+            .find(spec.ip)
             .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(spec.ip)))?;
         let slot = neighbours.insert(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
         if let Some(mac) = spec.mac {
@@ -224,26 +265,16 @@ impl Network {
             let members = &mut self.members[usize::from(pool)];
             let member = Member(members.len() as u16);
             members.push(Target::new(id, spec.ip, way));
-            self.workers[usize::from(id)] = Worker { pool, member, server };
+            self.workers[usize::from(id)] = Worker { ip: spec.ip, pool, member, server };
         }
         Ok(())
     }
 
-    /// The port that leads to `address` and the next hop there, among the ports whose side fits.
-    #[inline]
+    /// The port that leads to a client's address, and the next hop there.
+    #[inline(always)]
     #[must_use]
-    pub fn route(&self, address: u32, fits: fn(Side) -> bool) -> Option<(usize, u32)> {
-        let mut via = None;
-        for (index, port) in self.ports.iter().enumerate() {
-            if !fits(port.side) {
-                continue;
-            }
-            if port.reaches(address) {
-                return Some((index, address));
-            }
-            via = via.or(port.gateway.map(|gateway| (index, gateway)));
-        }
-        via
+    pub fn client_route(&self, address: u32) -> Option<(usize, u32)> {
+        self.to_clients.find(address)
     }
 
     /// The port at `index`.
@@ -263,7 +294,7 @@ impl Network {
     #[inline]
     #[must_use]
     pub fn is_own(&self, address: u32) -> bool {
-        self.ports.iter().any(|port| port.ip == address)
+        self.own.contains(&address)
     }
 
     /// All servers.
@@ -362,9 +393,9 @@ mod tests {
         );
         let target = network.target(1, Member(1));
         assert_eq!((target.choice, target.ip, target.way.port), ([0, 9, 0, 0], [10, 0, 2, 11], 1));
-        assert_eq!(network.route(0x0A00_0105, Side::has_clients), Some((0, 0x0A00_0105)));
-        assert_eq!(network.route(0x0808_0808, Side::has_clients), Some((0, 0x0A00_01FE)));
-        assert_eq!(network.route(0x0808_0808, Side::has_workers), None);
+        assert_eq!(network.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
+        assert_eq!(network.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
+        assert_eq!(Routes::new(network.ports(), Side::has_workers).find(0x0808_0808), None);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Addresses, header fields and checksums of packets that go on; decides nothing but the way.
+//!
+//! Each turn has two forms: for any packet, and for the plain ones of [`super::lane`], of which more is known.
 
-use super::network::{Network, Side, Target, Way};
+use super::network::{Network, Target, Way};
 use super::parse::{Kind, Packet};
 use super::plain::{HEAD, IP, TASK, UDP};
 use super::{Stages, Verdict};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
-use crate::state::neighbour::Slot;
 use crate::wire::checksum::{Delta, Mend};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
@@ -22,7 +23,6 @@ pub fn burst<B: Buf>(
     verdicts: &mut [Verdict],
 ) {
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
-    let mut last = None;
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
             Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
@@ -33,7 +33,7 @@ pub fn burst<B: Buf>(
             }
             Kind::Reply => {
                 let at = usize::from(parsed.at);
-                towards_client(network, neighbours, packet.bytes_mut(), at, &mut last, verdict);
+                *verdict = towards_client(network, neighbours, packet.bytes_mut(), at);
             }
             Kind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
             Kind::Registration | Kind::KeepAlive => {}
@@ -71,9 +71,8 @@ pub fn plain_task(
     let old = task::rechoose(&mut plain[TASK..], target.choice, idle);
     let mend = gone.and(target.udp_mend).and(Mend::even_byte(u8::from(idle)));
     udp::mend_by(&mut plain[UDP..], mend.and(Mend::straddling_double_word_gone(old)));
-    if let Some(packet) = plain[IP..].first_chunk_mut() {
-        ipv4::redirect(packet, target.ip, gone.and(target.ip_mend));
-    }
+    ipv4::replace_dst(&mut plain[IP..], target.ip);
+    ipv4::pass_on(&mut plain[IP..], gone.and(target.ip_mend));
     out(neighbours, &target.way, plain, verdict);
 }
 
@@ -106,49 +105,99 @@ pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
     udp::turn_back(frame, at);
 }
 
-/// Where a reply went: the next one often goes to the same router.
-#[derive(Clone, Copy, Debug)]
-pub struct NextHop {
-    port: usize,
-    address: u32,
-    slot: Slot,
-}
-
-/// Turns a reply, whose UDP header is at `at`, towards its client. `last` is kept from one reply to the next.
-#[inline(always)]
-pub fn towards_client(
+/// Turns a reply, whose UDP header is at `at`, towards its client.
+#[inline]
+fn towards_client(
     network: &Network,
     neighbours: &Neighbours,
     frame: &mut [u8],
     at: usize,
-    last: &mut Option<NextHop>,
-    verdict: &mut Verdict,
-) {
-    let Some((port, next_hop)) = network.route(ipv4::dst(&frame[ether::LEN..]), Side::has_clients)
-    else {
-        *verdict = Verdict::Drop(DropReason::NoRoute);
-        return;
+) -> Verdict {
+    let exit = match Exit::to(network, neighbours, ipv4::dst(&frame[ether::LEN..])) {
+        Ok(exit) => exit,
+        Err(reason) => return Verdict::Drop(reason),
     };
-    let known = last.filter(|last| (last.port, last.address) == (port, next_hop));
-    let slot = known.map(|last| last.slot).or_else(|| neighbours.find(port, next_hop));
-    let Some(slot) = slot.or_else(|| neighbours.insert(port, next_hop)) else {
-        *verdict = Verdict::Drop(DropReason::NeighbourUnresolved);
-        return;
-    };
-    *last = Some(NextHop { port, address: next_hop, slot });
-    // The client asked the leaf, so the leaf answers.
-    let own = network.port(port);
-    let way = Way { mac: own.mac.to_bits(), port: port as u8, slot };
-    // With a fixed length and a fixed offset the compiler needs no check of bounds.
-    match frame.first_chunk_mut::<HEAD>() {
-        Some(plain) if at == UDP => {
-            readdress_reply(plain, UDP, own.ip);
-            out(neighbours, &way, plain, verdict);
-        }
-        _ => {
-            readdress_reply(frame, at, own.ip);
-            out(neighbours, &way, frame, verdict);
-        }
+    readdress_reply(frame, at, u32::from_be_bytes(exit.ip));
+    let mut verdict = Verdict::Consumed;
+    out(neighbours, &exit.way, frame, &mut verdict);
+    verdict
+}
+
+/// The way out of the node for replies.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    /// The next hop: the next reply often goes to the same router.
+    next_hop: (usize, u32),
+    way: Way,
+    /// The node's address there, as it stands in packets: the client asked the node, so the node answers.
+    ip: [u8; 4],
+    /// What that adds to a datagram's checksum.
+    udp_mend: Mend,
+    /// And, with the hop, to that of an IPv4 header.
+    ip_mend: Mend,
+}
+
+impl Exit {
+    fn to(network: &Network, neighbours: &Neighbours, client: u32) -> Result<Self, DropReason> {
+        let next_hop = network.client_route(client).ok_or(DropReason::NoRoute)?;
+        Self::by(network, neighbours, next_hop)
+    }
+
+    #[inline(never)]
+    fn by(
+        network: &Network,
+        neighbours: &Neighbours,
+        next_hop: (usize, u32),
+    ) -> Result<Self, DropReason> {
+        let (port, address) = next_hop;
+        let slot = neighbours.find(port, address).or_else(|| neighbours.insert(port, address));
+        let slot = slot.ok_or(DropReason::NeighbourUnresolved)?;
+        let own = network.port(port);
+        let mend = Delta::default().double_word(0, own.ip);
+        Ok(Self {
+            next_hop,
+            way: Way { mac: own.mac.to_bits(), port: port as u8, slot },
+            ip: own.ip.to_be_bytes(),
+            udp_mend: Mend::known(mend),
+            ip_mend: Mend::known(ipv4::hop(mend)),
+        })
+    }
+}
+
+/// Turns plain replies towards their clients.
+pub(super) struct Homewards<'a> {
+    network: &'a Network,
+    neighbours: &'a Neighbours,
+    last: Option<Exit>,
+}
+
+impl<'a> Homewards<'a> {
+    pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours) -> Self {
+        Self { network, neighbours, last: None }
+    }
+
+    /// Turns one of them.
+    #[inline(always)]
+    pub(super) fn send(&mut self, plain: &mut [u8; HEAD], verdict: &mut Verdict) {
+        let Some(next_hop) = self.network.client_route(ipv4::dst(&plain[IP..])) else {
+            *verdict = Verdict::Drop(DropReason::NoRoute);
+            return;
+        };
+        let exit = match self.last {
+            Some(last) if last.next_hop == next_hop => last,
+            _ => match Exit::by(self.network, self.neighbours, next_hop) {
+                Ok(exit) => *self.last.insert(exit),
+                Err(reason) => {
+                    *verdict = Verdict::Drop(reason);
+                    return;
+                }
+            },
+        };
+        let gone = ipv4::replace_src(&mut plain[IP..], exit.ip);
+        let gone = Mend::double_word_gone(gone);
+        udp::mend_by(&mut plain[UDP..], gone.and(exit.udp_mend));
+        ipv4::pass_on(&mut plain[IP..], gone.and(exit.ip_mend));
+        out(self.neighbours, &exit.way, plain, verdict);
     }
 }
 

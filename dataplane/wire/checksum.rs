@@ -205,6 +205,13 @@ impl Mend {
         Self((words & 0xFFFF) + (words >> 16))
     }
 
+    /// 32 bits at an even offset, in memory order, are replaced by zero: two parts.
+    #[inline(always)]
+    #[must_use]
+    pub const fn double_word_gone(old: u32) -> Self {
+        Self((!old & 0xFFFF) + (!old >> 16))
+    }
+
     /// A byte at an even offset becomes `new`, from zero.
     #[inline(always)]
     #[must_use]
@@ -303,7 +310,7 @@ mod tests {
                 .straddling_double_word(old, new | u32::from(byte))
                 .double_word(address.0, address.1);
             let known = Delta::default().straddling_double_word(0, new);
-            let mend = Mend::known(Delta::default().double_word(address.0, 0))
+            let mend = Mend::double_word_gone(address.0.to_be())
                 .and(Mend::known(known.double_word(0, address.1)))
                 .and(Mend::straddling_double_word_gone(old.to_be()))
                 .and(Mend::even_byte(byte));

@@ -120,13 +120,27 @@ pub const fn hop(delta: Delta) -> Delta {
     delta.word(0x0100, 0)
 }
 
-/// As [`forward_to`], for a caller who knows what becomes of the checksum; addresses in memory order.
+/// Takes one from the time to live and mends the checksum, for what else has changed, too.
 #[inline(always)]
-pub fn redirect(packet: &mut [u8; LEN], dst: [u8; 4], mend: Mend) {
+pub fn pass_on(packet: &mut [u8], mend: Mend) {
     let checksum = mend.apply(u16::from_ne_bytes([packet[10], packet[11]]));
     packet[8] = packet[8].wrapping_sub(1);
     packet[10..12].copy_from_slice(&checksum.to_ne_bytes());
+}
+
+/// Replaces the destination and nothing else.
+#[inline(always)]
+pub fn replace_dst(packet: &mut [u8], dst: [u8; 4]) {
     packet[16..20].copy_from_slice(&dst);
+}
+
+/// Replaces the source and nothing else; returns the old one, in memory order.
+#[inline(always)]
+pub fn replace_src(packet: &mut [u8], src: [u8; 4]) -> u32 {
+    let mut old = [0; 4];
+    old.copy_from_slice(&packet[12..16]);
+    packet[12..16].copy_from_slice(&src);
+    u32::from_ne_bytes(old)
 }
 
 /// Exchanges source and destination of a checked header, whose packet starts a new life.

@@ -264,6 +264,21 @@ impl Extension {
     }
 }
 
+/// The field `src` of a header.
+#[inline(always)]
+#[must_use]
+pub fn src(payload: &[u8]) -> u16 {
+    u16_at(payload, 3)
+}
+
+/// The tasks that a worker has by its reply: `qlen`, and none when the code says that it is idle.
+#[inline(always)]
+#[must_use]
+pub fn reported_queue(payload: &[u8]) -> u16 {
+    let idle = payload[0] & (Code::TaskDone as u8 ^ Code::TaskDoneIdle as u8) != 0;
+    if idle { 0 } else { u16_at(payload, 7) }
+}
+
 /// The fields `dst` and `qlen` as they stand in a task for this worker, but for whether it was idle.
 #[must_use]
 pub const fn choice_of(worker: u16) -> [u8; 4] {
