@@ -94,6 +94,8 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     /// Built and not yet taken by the device; their sequence numbers are consecutive.
     pending: Burst<P::Buf>,
     pending_seq: u32,
+    /// Answers' buffers, which become the next tasks': they are at hand, and in the cache.
+    spare: Burst<P::Buf>,
     incoming: Burst<P::Buf>,
     control: Burst<P::Buf>,
     outstanding: Outstanding,
@@ -155,6 +157,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             pacer: None,
             pending: Burst::new(),
             pending_seq: 0,
+            spare: Burst::new(),
             incoming: Burst::new(),
             control: Burst::new(),
             outstanding: Outstanding::new(outstanding_bits(load)),
@@ -252,6 +255,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         if !self.pending.is_empty() {
             self.send_pending(now);
         }
+        self.pacer.iter_mut().for_each(Pacer::draw_ahead);
         if now >= self.tally.measured_from() {
             self.phase = Phase::Measuring;
         }
@@ -265,13 +269,12 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         let Some(pacer) = &mut self.pacer else { return };
         while !self.pending.is_full() && pacer.is_due(now) {
             // The buffer first: a task for which there is none stays due.
-            let Some(mut buf) = self.pool.take() else {
+            let len = self.template.frame_len();
+            let new = || resized(self.pool.take()?, len);
+            let Some(mut buf) = self.spare.pop().or_else(new) else {
                 self.tally.pool_empty += 1;
                 break;
             };
-            if !buf.resize(self.template.frame_len()) {
-                break; // not after `Generator::new` has tried
-            }
             let due = pacer.take();
             let seq = self.outstanding.next_seq();
             let task = Task { seq, service_ns: due.service_ns, class: due.class };
@@ -339,8 +342,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             for buf in &self.incoming {
                 buf.prefetch();
             }
-            let mut incoming = std::mem::take(&mut self.incoming);
-            for buf in incoming.drain(..) {
+            // The last first, since the order within a burst says nothing: none is moved so.
+            while let Some(buf) = self.incoming.pop() {
                 self.take_in(buf, now);
             }
             self.send_control();
@@ -353,11 +356,22 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     #[inline]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) {
         let verified = buf.checksums_verified();
+        if let Some(answer) = self.host.plain_answer(buf.bytes(), verified) {
+            self.take_answer(&answer, buf.bytes(), now);
+            return self.recycle(buf);
+        }
         match self.host.hear(buf.bytes_mut(), verified) {
             Heard::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
             Heard::ArpAnswer => self.control.push(buf),
             Heard::NextHop(_) => {}
             Heard::Nothing(_) => self.tally.strays.foreign += 1,
+        }
+    }
+
+    #[inline]
+    fn recycle(&mut self, buf: P::Buf) {
+        if !self.spare.is_full() {
+            self.spare.extend(resized(buf, self.template.frame_len()));
         }
     }
 
@@ -433,6 +447,12 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     pub fn into_parts(self) -> (P, L, Tally) {
         (self.port, self.pool, self.tally)
     }
+}
+
+/// The buffer with room for a packet of this length, if it has it.
+#[inline]
+fn resized<B: Buf>(mut buf: B, len: usize) -> Option<B> {
+    buf.resize(len).then_some(buf)
 }
 
 /// A second's tasks of one core, as a power of two.

@@ -3,9 +3,15 @@
 
 use wedjat::reason::DropReason;
 use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::checksum::Sum;
 use wedjat::wire::ether::{self, Mac};
-use wedjat::wire::task::{Code, Extension, Header, NO_MEMBER};
-use wedjat::wire::udp;
+use wedjat::wire::task::{self, Code, Extension, Header, NO_MEMBER};
+use wedjat::wire::{ipv4, udp};
+
+/// Offset of the UDP header behind an IPv4 header without options.
+const UDP: usize = ether::LEN + ipv4::LEN;
+/// Bytes of an answer's headers, the task's with its extension.
+const HEAD: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
 
 /// An end point: one address on one wire.
 #[derive(Clone, Debug)]
@@ -78,6 +84,39 @@ impl Host {
         }
     }
 
+    /// The answer that this frame is, where that shows at fixed offsets and there is nothing to object to: nearly
+    /// all are so. [`Host::hear`] says of each of them the same, and of the others what they are.
+    #[inline(always)]
+    #[must_use]
+    pub fn plain_answer(&self, frame: &[u8], verified: bool) -> Option<Answer> {
+        const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
+        const _: () = assert!(Code::TaskDoneIdle as u8 == Code::TaskDone as u8 | 1);
+        const MIN: usize = udp::LEN + task::LEN + task::EXTENSION_LEN;
+        let head = frame.first_chunk::<HEAD>()?;
+        let total_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 2)));
+        let udp_len = usize::from(u16::from_be_bytes(at(head, UDP + 4)));
+        let plain = (at(head, 12) == [0x08, 0x00, ipv4::PLAIN])
+            & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // no fragment
+            & (head[ether::LEN + 9] == ipv4::UDP)
+            & (u32::from_be_bytes(at(head, ether::LEN + 16)) == self.ip)
+            & (head[udp::PAYLOAD] | 1 == DONE | 1)
+            & (u16::from_be_bytes(at(head, udp::PAYLOAD + 3)) != NO_MEMBER)
+            & (udp_len >= MIN)
+            & (total_len >= ipv4::LEN + udp_len)
+            & (total_len <= frame.len() - ether::LEN);
+        if !plain || !(verified || is_whole(head, frame, udp_len)) {
+            return None;
+        }
+        let number = |offset| u32::from_be_bytes(at(head, udp::PAYLOAD + offset));
+        Some(Answer {
+            id: Some((number(task::LEN), number(task::LEN + 4))),
+            seq: u16::from_be_bytes(at(head, udp::PAYLOAD + 9)),
+            refused: false,
+            body: HEAD as u16,
+            end: (UDP + udp_len) as u16,
+        })
+    }
+
     #[inline]
     fn hear_task(&self, frame: &[u8], verified: bool) -> Result<Answer, DropReason> {
         let datagram = udp::parse(frame, verified)?;
@@ -120,6 +159,27 @@ impl Host {
     }
 }
 
+/// The bytes at a place in the head.
+#[inline(always)]
+fn at<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&head[at..at + N]);
+    bytes
+}
+
+/// Both checksums are right; a UDP checksum of 0 is none.
+#[inline(always)]
+fn is_whole(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
+    let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
+    let addresses = word(12);
+    let rest = u64::from(u32::from_le_bytes(at(head, ether::LEN + 8)));
+    let ip = Sum::default().words([word(0), rest, addresses]);
+    let none = at(head, UDP + 6) == [0, 0];
+    let pseudo =
+        Sum::default().words([addresses]).number(u16::from(ipv4::UDP)).number(udp_len as u16);
+    ip.is_whole() && (none || pseudo.stretch(frame, UDP, UDP + udp_len).is_whole())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,8 +196,12 @@ mod tests {
     }
 
     fn reply(code: Code, src: u16, dst_ip: u32) -> Vec<u8> {
+        reply_of(code, src, dst_ip, 0)
+    }
+
+    fn reply_of(code: Code, src: u16, dst_ip: u32, body: usize) -> Vec<u8> {
         let header = Header { code, src, extended: true, ..Header::new_task(1, 0x1234) };
-        let mut frame = vec![0; udp::PAYLOAD + 27];
+        let mut frame = vec![0; udp::PAYLOAD + 27 + body];
         header.emit(&mut frame[udp::PAYLOAD..]);
         let extension = Extension { app: 5, seq32: 0x9_1234, ..Extension::default() };
         extension.emit(&mut frame[udp::PAYLOAD..]);
@@ -149,7 +213,7 @@ mod tests {
             src_port: 1234,
             dst_port: 40_000,
         };
-        flow.emit(&mut frame, 27);
+        flow.emit(&mut frame, 27 + body);
         frame
     }
 
@@ -206,6 +270,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_plain_answer_is_what_is_heard(
+            code in 0..32_u8, src in any::<u16>(), body in 0..40_usize, checksum in any::<bool>(),
+            verified in any::<bool>(), changes in proptest::collection::vec((0..110_usize, any::<u8>()), 0..3),
+        ) {
+            let code = Code::from_bits(code).unwrap_or(Code::TaskDone);
+            let mut frame = reply_of(code, src, US, body);
+            if !checksum {
+                frame[40..42].fill(0);
+            }
+            let changed = changes.iter().fold(false, |changed, (place, value)| {
+                let byte = frame.get_mut(*place);
+                changed | byte.is_some_and(|byte| std::mem::replace(byte, *value) != *value)
+            });
+            let plain = host().plain_answer(&frame, verified);
+            if let Some(answer) = plain {
+                prop_assert_eq!(host().hear(&mut frame, verified), Heard::Answer(answer));
+            }
+            let done = matches!(code, Code::TaskDone | Code::TaskDoneIdle) && src != NO_MEMBER;
+            prop_assert!(changed || plain.is_some() == done);
+        }
+
         #[test]
         fn random_frames_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), arp in any::<bool>()) {
             if bytes.len() > 13 {

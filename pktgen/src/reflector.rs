@@ -109,7 +109,7 @@ mod tests {
         for extended in [false, true] {
             let (us, peer) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]));
             let target = Target { extended, ..Target::new(us, 0x0A00_0102, 0x0A00_0101) };
-            let template = Template::new(&target.frame(5));
+            let mut template = Template::new(&target.frame(5));
             let mut frame = vec![0; template.frame_len()];
             template.write(&mut frame, Task { seq: 0x12_3456, service_ns: 9, class: 3 });
             assert!(reflect(&mut frame, peer));

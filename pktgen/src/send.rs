@@ -3,6 +3,8 @@
 //! A task that cannot be sent when due is sent later, with its due time kept; one that is not sent by
 //! the end of the run is counted as unsent. Nothing is skipped, and nothing is counted that did not leave.
 
+use wedjat::limits::BURST;
+
 use crate::arrival::Schedule;
 use crate::seed::{CoreSeeds, Stream};
 use crate::service::Service;
@@ -18,6 +20,11 @@ pub struct Due {
     pub class: u16,
 }
 
+/// Tasks drawn at a time: in one loop they cost half of what they do one by one.
+const DRAWN: usize = BURST;
+/// Tasks known beforehand at most.
+const AHEAD: usize = 2 * DRAWN;
+
 /// The tasks of one core, in the order they are due.
 #[derive(Clone, Debug)]
 pub struct Pacer {
@@ -27,7 +34,10 @@ pub struct Pacer {
     services: Stream,
     start: u64,
     end: u64,
-    next: Due,
+    /// A ring; the tasks from `taken` to before `drawn` are known, and there is always one.
+    ahead: [Due; AHEAD],
+    taken: usize,
+    drawn: usize,
 }
 
 impl Pacer {
@@ -41,31 +51,56 @@ impl Pacer {
         end: u64,
     ) -> Self {
         let (arrivals, services) = (seeds.arrivals.stream(), seeds.service.stream());
-        let next = Due { at: start, service_ns: 0, class: 0 };
-        let mut pacer = Self { schedule, arrivals, service, services, start, end, next };
+        let ahead = [Due { at: start, service_ns: 0, class: 0 }; AHEAD];
+        let mut pacer =
+            Self { schedule, arrivals, service, services, start, end, ahead, taken: 0, drawn: 0 };
         pacer.draw();
         pacer
     }
 
+    /// Draws further tasks when there may be too few for the next burst: the time for it is after a burst has been
+    /// sent, not before.
     #[inline]
+    pub fn draw_ahead(&mut self) {
+        if self.drawn - self.taken <= DRAWN {
+            self.draw();
+        }
+    }
+
     fn draw(&mut self) {
-        let at = self.start + self.schedule.advance(&mut self.arrivals);
-        let (ns, class) = self.service.sample(&mut self.services);
-        self.next = Due { at, service_ns: u32::try_from(ns).unwrap_or(u32::MAX), class };
+        let place = self.drawn % AHEAD;
+        let ahead = &mut self.ahead[place..place + DRAWN];
+        for due in &mut *ahead {
+            due.at = self.start + self.schedule.advance(&mut self.arrivals);
+        }
+        for due in ahead {
+            let (ns, class) = self.service.sample_ns(&mut self.services);
+            // Rounds; the cast saturates.
+            (due.service_ns, due.class) = ((ns + 0.5) as u32, class);
+        }
+        self.drawn += DRAWN;
+    }
+
+    #[inline]
+    fn next(&self) -> &Due {
+        &self.ahead[self.taken % AHEAD]
     }
 
     /// The next task is due at `now`.
     #[inline]
     #[must_use]
     pub fn is_due(&self, now: u64) -> bool {
-        self.next.at <= now && !self.is_done()
+        self.next().at <= now && !self.is_done()
     }
 
     /// Takes the next task, due or not.
     #[inline]
     pub fn take(&mut self) -> Due {
-        let due = self.next;
-        self.draw();
+        let due = *self.next();
+        self.taken += 1;
+        if self.taken == self.drawn {
+            self.draw();
+        }
         due
     }
 
@@ -78,7 +113,7 @@ impl Pacer {
     #[inline]
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.next.at >= self.end
+        self.next().at >= self.end
     }
 }
 
@@ -105,6 +140,10 @@ mod tests {
             while polled.is_due(now) {
                 taken.push(polled.take());
                 assert!(taken[taken.len() - 1].at <= now);
+            }
+            // Drawn ahead or not.
+            if now % 3 == 0 {
+                polled.draw_ahead();
             }
         }
         assert!(polled.is_done());

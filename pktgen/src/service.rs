@@ -184,15 +184,7 @@ impl Service {
         self.mix.map_or(Workload::Spin, |mix| mix.workload)
     }
 
-    /// A task's service time in nanoseconds, and its class.
-    #[inline]
-    pub fn sample<R: Rng + ?Sized>(&self, rng: &mut R) -> (u64, u16) {
-        let (ns, class) = self.sample_ns(rng);
-        // Rounds; without SSE 4.1 round() is a call.
-        ((ns + 0.5) as u64, class)
-    }
-
-    /// As [`Service::sample`], without rounding to whole nanoseconds.
+    /// A task's service time in nanoseconds, not rounded to whole ones, and its class.
     #[inline]
     pub fn sample_ns<R: Rng + ?Sized>(&self, rng: &mut R) -> (f64, u16) {
         let mut chosen = 0;

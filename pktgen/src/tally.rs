@@ -112,6 +112,10 @@ pub struct Tally {
     /// Latencies from the send time of all measured tasks.
     pub service: Latency,
     clock: Clock,
+    /// Nanoseconds of a tick, in units of 2^-32.
+    tick_ns: u64,
+    /// The window that was last recorded in, and the due times that belong to it: the next is mostly in the same.
+    window: (usize, std::ops::Range<u64>),
 }
 
 /// The measured time on the core's clock.
@@ -125,13 +129,6 @@ pub(crate) struct Clock {
     pub(crate) tick_ns: f64,
     /// A task sent more than this after it was due is late.
     pub(crate) late_ticks: u64,
-}
-
-impl Clock {
-    #[inline]
-    fn ns(&self, ticks: u64) -> u64 {
-        (ticks as f64 * self.tick_ns) as u64
-    }
 }
 
 impl Tally {
@@ -150,12 +147,21 @@ impl Tally {
             classes: vec![ClassTally::default(); classes],
             service: Latency::default(),
             clock,
+            tick_ns: 0,
+            window: (0, 0..0),
         }
     }
 
     /// The measured time is known.
     pub(crate) fn begin(&mut self, clock: Clock) {
+        self.tick_ns = (clock.tick_ns * 32_f64.exp2()) as u64;
+        self.window = (0, clock.start..clock.start.saturating_add(clock.window_ticks));
         self.clock = clock;
+    }
+
+    #[inline]
+    fn ns(&self, ticks: u64) -> u64 {
+        ((u128::from(ticks) * u128::from(self.tick_ns)) >> 32) as u64
     }
 
     #[inline]
@@ -211,8 +217,8 @@ impl Tally {
         if flight.due < self.clock.start {
             return;
         }
-        let response_ns = self.clock.ns(now.saturating_sub(flight.due));
-        let service_ns = self.clock.ns(now.saturating_sub(flight.sent));
+        let response_ns = self.ns(now.saturating_sub(flight.due));
+        let service_ns = self.ns(now.saturating_sub(flight.sent));
         self.window(flight.due).record(response_ns);
         self.service.record(service_ns);
         if let Some(class) = self.class(flight.class) {
@@ -247,9 +253,19 @@ impl Tally {
 
     #[inline]
     fn window(&mut self, due: u64) -> &mut Latency {
-        let window = ((due - self.clock.start) / self.clock.window_ticks) as usize;
-        let last = self.windows.len() - 1;
-        &mut self.windows[window.min(last)]
+        if !self.window.1.contains(&due) {
+            self.find_window(due);
+        }
+        &mut self.windows[self.window.0]
+    }
+
+    #[cold]
+    fn find_window(&mut self, due: u64) {
+        let (ticks, last) = (self.clock.window_ticks, self.windows.len() - 1);
+        let window = ((due - self.clock.start) / ticks).min(last as u64);
+        let from = self.clock.start + window * ticks;
+        let to = if window == last as u64 { u64::MAX } else { from + ticks };
+        self.window = (window as usize, from..to);
     }
 
     #[inline]

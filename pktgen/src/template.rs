@@ -12,6 +12,9 @@ const FRAME_MIN: usize = 60;
 /// The longest frame: an MTU of 1500 bytes.
 pub const FRAME_MAX: usize = 1514;
 
+/// Bytes of a frame up to its padding, without and with the header extension.
+const SHORT: usize = udp::PAYLOAD + task::LEN + payload::LEN;
+const EXTENDED: usize = SHORT + task::EXTENSION_LEN;
 const SRC_PORT: usize = udp::PAYLOAD - udp::LEN;
 const CHECKSUM: usize = SRC_PORT + 6;
 const SEQ: usize = udp::PAYLOAD + 9;
@@ -70,7 +73,9 @@ pub struct Template {
     app: u32,
     work: usize,
     first_port: u16,
-    flows: u32,
+    flows: u16,
+    /// Whose turn it is.
+    flow: u16,
 }
 
 impl Template {
@@ -91,8 +96,8 @@ impl Template {
         if !frame.checksums {
             bytes[CHECKSUM..CHECKSUM + 2].fill(0);
         }
-        let (first_port, flows) = (frame.flow.src_port, u32::from(frame.flows.max(1)));
-        Self { bytes, extended, app, work, first_port, flows }
+        let (first_port, flows) = (frame.flow.src_port, frame.flows.max(1));
+        Self { bytes, extended, app, work, first_port, flows, flow: 0 }
     }
 
     /// The next hop, once it is known.
@@ -113,16 +118,39 @@ impl Template {
         self.bytes.len() - self.work
     }
 
-    /// Writes the frame of `task`; `frame` has [`Template::frame_len`] bytes. Flows take turns.
+    /// Writes the frame of the next task; `frame` has [`Template::frame_len`] bytes. Flows take turns.
     #[inline]
-    pub fn write(&self, frame: &mut [u8], task: Task) {
-        frame.copy_from_slice(&self.bytes);
-        let port = self.first_port.wrapping_add((task.seq % self.flows) as u16);
+    pub fn write(&mut self, frame: &mut [u8], task: Task) {
+        let port = self.first_port.wrapping_add(self.flow);
+        self.flow = if self.flow + 1 == self.flows { 0 } else { self.flow + 1 };
+        let padding = match self.extended {
+            true => self.fill::<EXTENDED>(frame, port, task),
+            false => self.fill::<SHORT>(frame, port, task),
+        };
+        if !padding.is_empty() {
+            padding.fill(0);
+        }
+    }
+
+    /// Writes all but the padding, which it returns. All offsets are known here, so that no bound is checked.
+    #[inline(always)]
+    fn fill<'a, const LEN: usize>(
+        &self,
+        frame: &'a mut [u8],
+        port: u16,
+        task: Task,
+    ) -> &'a mut [u8] {
+        let (Some(bytes), Some((frame, padding))) =
+            (self.bytes.first_chunk::<LEN>(), frame.split_first_chunk_mut::<LEN>())
+        else {
+            return &mut []; // not a frame of this template
+        };
+        *frame = *bytes;
         let [seq_high, seq_low] = [(task.seq >> 16) as u16, task.seq as u16];
         let work = task.work(self.app);
         put(frame, SRC_PORT, port);
         put(frame, SEQ, seq_low);
-        work.emit(&mut frame[self.work..]);
+        work.emit(&mut frame[LEN - payload::LEN..]);
         let mut delta = Delta::default()
             .word(0, port)
             .straddling_word(0, seq_low)
@@ -130,7 +158,7 @@ impl Template {
             .straddling_word(0, work.operation)
             .straddling_double_word(0, (work.seed >> 32) as u32)
             .straddling_double_word(0, work.seed as u32);
-        if self.extended {
+        if LEN == EXTENDED {
             put(frame, SEQ32, seq_high);
             put(frame, SEQ32 + 2, seq_low);
             put(frame, CLASS, task.class);
@@ -140,6 +168,7 @@ impl Template {
                 .straddling_word(0, task.class);
         }
         udp::mend(&mut frame[SRC_PORT..], delta);
+        padding
     }
 }
 
@@ -181,7 +210,7 @@ mod tests {
             prop_assert_eq!(ether::dst(&bytes), Mac([2, 0, 0, 0, 0, 9]));
             let datagram = udp::parse(&bytes, false).unwrap();
             prop_assert_eq!(bytes[CHECKSUM..CHECKSUM + 2] != [0, 0], checksums);
-            prop_assert_eq!(datagram.src_port, 65_530_u16.wrapping_add((seq % 64) as u16));
+            prop_assert_eq!(datagram.src_port, 65_530);
             let payload = &bytes[datagram.payload()..usize::from(datagram.end)];
             let header = Header::parse(payload).unwrap();
             prop_assert_eq!((header.pool, header.seq), (3, seq as u16));
@@ -193,5 +222,18 @@ mod tests {
                 prop_assert_eq!(Extension::parse(payload), expected);
             }
         }
+    }
+
+    #[test]
+    fn flows_take_turns() {
+        let mut template = Template::new(&TaskFrame { flows: 3, ..frame(1, true, 0, true) });
+        let mut bytes = vec![0; template.frame_len()];
+        let ports: Vec<_> = (0..7)
+            .map(|seq| {
+                template.write(&mut bytes, Task { seq, service_ns: 1, class: 1 });
+                udp::parse(&bytes, false).unwrap().src_port
+            })
+            .collect();
+        assert_eq!(ports, [65_530, 65_531, 65_532, 65_530, 65_531, 65_532, 65_530]);
     }
 }
