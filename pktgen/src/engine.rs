@@ -353,7 +353,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) {
         let verified = buf.checksums_verified();
         if let Some(answer) = self.host.plain_answer(buf.bytes(), verified) {
@@ -375,7 +375,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_answer(&mut self, answer: &Answer, frame: &[u8], at: u64) {
         let (app, seq) = match answer.id {
             Some(id) if self.extended => id,
@@ -396,7 +396,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 
     /// Settles the account of the task that was answered.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, answer: Passed) {
         match self.outstanding.answer(answer.seq) {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),

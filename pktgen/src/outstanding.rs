@@ -114,9 +114,8 @@ impl Outstanding {
     }
 
     /// An answer with the full sequence number has come.
-    #[inline]
+    #[inline(always)]
     pub fn answer(&mut self, seq: u32) -> Result<Flight, Stray> {
-        let (next, capacity) = (self.next, self.slots.len() as u32);
         let slot = self.slot(seq);
         if slot.seq == seq && slot.state == State::Sent {
             slot.state = State::Answered;
@@ -124,16 +123,23 @@ impl Outstanding {
             self.sent -= 1;
             return Ok(flight);
         }
+        Err(self.stray(seq))
+    }
+
+    #[cold]
+    fn stray(&self, seq: u32) -> Stray {
+        let slot = &self.slots[seq as usize & (self.slots.len() - 1)];
         if slot.seq == seq && slot.state == State::Answered {
-            return Err(Stray::Duplicate);
+            return Stray::Duplicate;
         }
         if slot.seq == seq && slot.state == State::Lost {
-            return Err(Stray::Late);
+            return Stray::Late;
         }
         // Between the oldest that the ring remembers and half the sequence space.
-        let age = next.wrapping_sub(seq);
+        let age = self.next.wrapping_sub(seq);
         let reused = slot.state != State::Never && slot.seq != seq;
-        Err(if reused && age > capacity && age < 1 << 31 { Stray::Late } else { Stray::Unknown })
+        let forgotten = reused && age > self.slots.len() as u32 && age < 1 << 31;
+        if forgotten { Stray::Late } else { Stray::Unknown }
     }
 
     /// The youngest built task with these low 16 bits.

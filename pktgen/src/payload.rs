@@ -46,11 +46,18 @@ impl Work {
     /// When there are fewer than [`LEN`].
     #[inline]
     pub fn emit(&self, bytes: &mut [u8]) {
-        let bytes = &mut bytes[..LEN];
-        bytes[..4].copy_from_slice(&self.service_ns.to_be_bytes());
-        bytes[4..6].copy_from_slice(&self.operation.to_be_bytes());
-        bytes[6..8].fill(0);
+        bytes[..LEN].copy_from_slice(&self.bytes());
+    }
+
+    /// As it travels.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> [u8; LEN] {
+        let head = u64::from(self.service_ns) << 32 | u64::from(self.operation) << 16;
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&head.to_be_bytes());
         bytes[8..].copy_from_slice(&self.seed.to_be_bytes());
+        bytes
     }
 
     /// Reads it at the start of `bytes`; none when there are too few. What a client leaves out behind the service

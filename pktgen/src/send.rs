@@ -70,14 +70,12 @@ impl Pacer {
     fn draw(&mut self) {
         let place = self.drawn % AHEAD;
         let ahead = &mut self.ahead[place..place + DRAWN];
-        for due in &mut *ahead {
-            due.at = self.start + self.schedule.advance(&mut self.arrivals);
-        }
-        for due in ahead {
-            let (ns, class) = self.service.sample_ns(&mut self.services);
+        let start = self.start;
+        self.schedule.fill(&mut self.arrivals, ahead, |due, at| due.at = start + at);
+        self.service.fill(&mut self.services, ahead, |due, ns, class| {
             // Rounds; the cast saturates.
             (due.service_ns, due.class) = ((ns + 0.5) as u32, class);
-        }
+        });
         self.drawn += DRAWN;
     }
 

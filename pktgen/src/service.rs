@@ -184,6 +184,28 @@ impl Service {
         self.mix.map_or(Workload::Spin, |mix| mix.workload)
     }
 
+    /// Says of each of `tasks` how long it takes and of which class it is, as so many calls of
+    /// [`Service::sample_ns`] do.
+    pub fn fill<T, R: Rng>(
+        &self,
+        rng: &mut R,
+        tasks: &mut [T],
+        mut takes: impl FnMut(&mut T, f64, u16),
+    ) {
+        let tasks = tasks.iter_mut();
+        match self.components[..] {
+            // What is known beforehand is out of the loop.
+            [Component { shape: Shape::Fixed { ns }, .. }] => tasks.for_each(|t| takes(t, ns, 1)),
+            [Component { shape: Shape::Exp { mean_ns }, .. }] => {
+                tasks.for_each(|task| takes(task, mean_ns * exp1(rng), 1));
+            }
+            _ => tasks.for_each(|task| {
+                let (ns, class) = self.sample_ns(rng);
+                takes(task, ns, class);
+            }),
+        }
+    }
+
     /// A task's service time in nanoseconds, not rounded to whole ones, and its class.
     #[inline]
     pub fn sample_ns<R: Rng + ?Sized>(&self, rng: &mut R) -> (f64, u16) {
@@ -351,6 +373,21 @@ mod tests {
         let service: Service = text.parse().unwrap();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
         (0..count).map(|_| service.sample_ns(&mut rng)).collect()
+    }
+
+    #[test]
+    fn several_at_once_are_those_one_by_one() {
+        for text in
+            ["fixed(9us)", "exp(5us)", "normal(9us,2us)", "mix(0.5*exp(5us), 0.5*fixed(9us))"]
+        {
+            let service: Service = text.parse().unwrap();
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+            let mut filled = [(0.0, 0); 100];
+            filled.chunks_mut(30).for_each(|part| {
+                service.fill(&mut rng, part, |task, ns, class| *task = (ns, class))
+            });
+            assert_eq!(filled[..], sampled(text, 100), "{text}");
+        }
     }
 
     fn moments(samples: &[(f64, u16)]) -> (f64, f64) {

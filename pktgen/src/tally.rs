@@ -164,7 +164,7 @@ impl Tally {
         ((u128::from(ticks) * u128::from(self.tick_ns)) >> 32) as u64
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&mut self, due: u64, class: u16, entry: impl Fn(&mut Ledger)) {
         if due < self.clock.start {
             return entry(&mut self.warmup);
@@ -187,13 +187,13 @@ impl Tally {
     }
 
     /// A task has come due.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn schedule(&mut self, due: u64, class: u16) {
         self.count(due, class, |ledger| ledger.scheduled += 1);
     }
 
     /// A task was handed to the device.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(&mut self, flight: &Flight) {
         let late = flight.sent > flight.due + self.clock.late_ticks;
         self.count(flight.due, flight.class, |ledger| {
@@ -208,7 +208,7 @@ impl Tally {
     }
 
     /// A task was answered.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer(&mut self, flight: &Flight, now: u64, wrong: bool) {
         self.count(flight.due, flight.class, |ledger| {
             ledger.answered += 1;
@@ -228,12 +228,14 @@ impl Tally {
     }
 
     /// A task was given back undone: it took for ever.
+    #[inline(never)]
     pub(crate) fn refuse(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
         self.record_infinite(flight);
     }
 
     /// A task was never answered.
+    #[inline(never)]
     pub(crate) fn lose(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
         self.record_infinite(flight);
