@@ -185,6 +185,12 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("model", "ct"), ("speeds", "50x1")], "50 speeds for 100"),
         (&[("speeds", "fast")], "COUNTxRATE"),
         (&[("service", "exp(5)")], "unit"),
+        (&[("service", "echo")], "take no time"),
+        (&[("model", "ct"), ("service", "fixed(0us)")], "give times above 0"),
+        (&[("model", "fabric"), ("service", "exp(0us)")], "above 0"),
+        (&[("load", "")], "--load: an empty list"),
+        (&[("policy", ",")], "--policy: an empty list"),
+        (&[("at", "5 shuffle")], "`5 shuffle`: cannot read this time"),
         (&[("arrivals", "often")], "poisson"),
         (&[("signals", "smoke")], "horus-sim"),
         (&[("hops", "moon=1")], "leaf-worker"),
@@ -201,6 +207,17 @@ fn bad_input_is_refused_with_what_is_allowed() {
     ] {
         let error = sim::run(args(keys), &mut Vec::new()).unwrap_err();
         assert!(error.contains(part), "{keys:?}: {error}");
+    }
+}
+
+#[test]
+fn held_tasks_go_on_when_all_a_member_had_is_lost() {
+    // With two workers, both are soon full of lost tasks, and only time makes room again.
+    let lossy = [("racks", "2"), ("policy", "jbsq,cfcfs"), ("loss", "0.2"), ("load", "0.5")];
+    for row in sim::rows(&args(&[&lossy[..], &[("tasks", "3000")]].concat())).unwrap() {
+        // Two packets carry a task to its worker: 36% of them are lost.
+        let share = row.lost as f64 / 3000.0;
+        assert!((0.3..0.42).contains(&share), "{row:?}");
     }
 }
 

@@ -59,9 +59,9 @@ impl Model {
 /// # Errors
 /// What is wrong with them and what is allowed.
 pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
-    let policies = split(args.policy.as_deref().unwrap_or("horus"));
-    let loads = args.load.as_deref().unwrap_or("0.5,0.7,0.9");
-    let loads = split(loads).into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let policies = list("policy", args.policy.as_deref().unwrap_or("horus"))?;
+    let loads = list("load", args.load.as_deref().unwrap_or("0.5,0.7,0.9"))?;
+    let loads = loads.into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
     check_flags(args, args.model.as_deref().unwrap_or("rack"))?;
     let mut cells = Vec::new();
     for policy in &policies {
@@ -129,7 +129,7 @@ fn load(text: &str) -> Result<f64, String> {
 
 fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String> {
     let racks = args.racks.as_deref().unwrap_or("32");
-    let racks: Vec<usize> = split(racks)
+    let racks: Vec<usize> = list("racks", racks)?
         .into_iter()
         .map(|text| whole("racks", text, 1..=32_767))
         .collect::<Result<_, _>>()?;
@@ -276,11 +276,22 @@ struct Common {
 
 fn common(args: &SimArgs) -> Result<Common, String> {
     Ok(Common {
-        service: read("service", args.service.as_deref().unwrap_or("exp(100us)"))?,
+        service: service(args.service.as_deref().unwrap_or("exp(100us)"))?,
         arrivals: read("arrivals", args.arrivals.as_deref().unwrap_or("poisson"))?,
         tasks: whole("tasks", args.tasks.as_deref().unwrap_or("1000000"), 1..=1 << 40)? as u64,
         warmup: number("warmup", args.warmup.as_deref().unwrap_or("0.1"), 0.0..=0.9)?,
     })
+}
+
+fn service(text: &str) -> Result<Service, String> {
+    let service: Service = read("service", text)?;
+    if service.mean_ns() > 0.0 {
+        return Ok(service);
+    }
+    Err(format!(
+        "--service {text}: its tasks take no time, and a load is a share of the workers' time; \
+         give times above 0, as in fixed(10us) or exp(100us)"
+    ))
 }
 
 fn hop(args: &SimArgs) -> Result<Hop, String> {
@@ -352,6 +363,13 @@ pub fn split(text: &str) -> Vec<&str> {
     .map(str::trim)
     .filter(|part| !part.is_empty())
     .collect()
+}
+
+/// As [`split`], and at least one.
+fn list<'a>(flag: &str, text: &'a str) -> Result<Vec<&'a str>, String> {
+    Some(split(text)).filter(|parts| !parts.is_empty()).ok_or_else(|| {
+        format!("--{flag}: an empty list; name at least one, or leave the flag out for the default")
+    })
 }
 
 /// A whole number for a flag.

@@ -544,7 +544,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         } else {
             take(&mut leaf.dispatcher);
         }
-        while !self.leaves[rack].held.is_empty() && self.release(rack) {}
+        self.release_all(rack);
         if several {
             let leaf = &mut self.leaves[rack];
             let (idle, total) = (leaf.dispatcher.view().idle().len(), leaf.total);
@@ -552,6 +552,12 @@ impl<'a, W: Watch> Sim<'a, W> {
                 self.tell(rack, signal);
             }
         }
+    }
+
+    /// Offers held tasks again, until one is refused.
+    #[inline]
+    fn release_all(&mut self, rack: usize) {
+        while !self.leaves[rack].held.is_empty() && self.release(rack) {}
     }
 
     /// Offers the longest held task again.
@@ -611,6 +617,8 @@ impl<'a, W: Watch> Sim<'a, W> {
         for rack in 0..self.leaves.len() {
             if self.leaves[rack].alive {
                 self.tick(rack);
+                // Time alone makes room where tasks or replies were lost.
+                self.release_all(rack);
             }
         }
         let (mut most, mut sum) = (0, 0_u64);

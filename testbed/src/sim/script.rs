@@ -62,7 +62,7 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
     else {
         return Err(form());
     };
-    let at_ns = parse_time_ns(time).map_err(|error| error.to_string())?;
+    let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
     let value = match (what, value) {
         ("shuffle", None) => return Ok(Step { at_ns, action: Action::Shuffle }),
         ("shuffle", Some(_)) | (_, None) => return Err(form()),
@@ -97,7 +97,7 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
 pub fn parse_fail(text: &str, racks: usize) -> Result<Step, String> {
     let form = || format!("`{text}`: write what fails and when, as in `leaf:2@5ms` or `spine@5ms`");
     let (what, time) = text.split_once('@').ok_or_else(form)?;
-    let at_ns = parse_time_ns(time).map_err(|error| error.to_string())?;
+    let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
     let action = match what.split_once(':') {
         None if what == "spine" => Action::FailSpine,
         Some(("leaf", rack)) => {
