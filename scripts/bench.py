@@ -241,13 +241,14 @@ def ratios(samples):
     ]
 
 
-def generate(options, socket_name, rate, more):
+def generate(options, socket_name, rate, warmup, more):
     """One run of the generator over memif against a process that reflects each task."""
     program = os.path.join(options.bin, "wedjat-pktgen")
-    device = f"net_memif0,role=%s,id=0,socket=@{socket_name}"
+    # Buffers that fit a task: at the usual 2048 bytes all of them share a few sets of the cache.
+    device = f"net_memif0,role=%s,id=0,socket=@{socket_name},bsize=256"
     reflect = [program, "reflect", "--device", device % "server", "--core", str(other_cpu(options))]
     run = [program, "run", "--rate", rate, "--service", "fixed(1us)", "--dst", CLIENTS_IP]
-    run += ["--duration", f"{options.seconds}s", "--warmup", "500ms", "--cores", str(options.core)]
+    run += ["--duration", "1s", "--warmup", warmup, "--cores", str(options.core)]
     run += ["--format", "json", "--device", device % "client"] + more
     with subprocess.Popen(reflect, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
@@ -261,15 +262,24 @@ def generate(options, socket_name, rate, more):
 
 
 def generator(options):
-    """Runs at the full rate, and one at a low rate with the floor: latency with neither scheduler nor work."""
-    runs = []
-    for number in range(options.rounds):
-        progress(f"round {number + 1} of {options.rounds}: generator at {options.rate}")
-        runs.append(generate(options, f"wedjat-bench-{os.getpid()}-{number}", options.rate, ["--no-floor"]))
-    progress("floor")
-    calm = generate(options, f"wedjat-bench-{os.getpid()}-floor", "200k", [])
+    """Short runs at the full rate, so that some lie between two pauses of a shared machine; calm runs at a low rate
+    with the floor: latency with neither scheduler nor work, and how much of a schedule the machine's own pauses leave;
+    and a run at a rate beyond reach: the most that one core sends."""
+
+    def run(name, rate, *more, warmup="500ms"):
+        progress(f"generator: {name}")
+        socket_name = f"wedjat-bench-{os.getpid()}-{name.replace(' ', '-')}"
+        return generate(options, socket_name, rate, warmup, list(more))
+
+    rounds = range(1, options.rounds + 1)
+    load = {
+        "runs": [run(f"run {n}{half} at {options.rate}", options.rate, "--no-floor") for n in rounds for half in "ab"],
+        "calm": [run(f"calm run {n}", "200k") for n in rounds],
+        # Without a warm-up, whose backlog would go out first and count elsewhere.
+        "beyond": [run(f"run {n} beyond reach", "20M", "--no-floor", warmup="1ms") for n in rounds],
+    }
     progress("")
-    return {"runs": runs, "floor_us": calm["floor_us"], "reflected_us": calm["response_us"]}
+    return load
 
 
 def revision(options):
@@ -309,13 +319,26 @@ def show(samples, figures, load):
             met = value >= bar if sign == ">=" else value <= bar
             verdict = f"bar {sign} {bar:g}: {'met' if met else 'NOT MET'}"
         print(f"{name:34} {value:9.3f}  {verdict}")
-    adherence = statistics.median(run["adherence"] for run in load["runs"])
+    show_generator(load)
+
+
+def show_generator(load):
+    """Adherence is judged as measured. What the same machine leaves of a schedule that costs nothing stands below."""
     offered = load["runs"][0]["offered_pps"] / 1e6
-    sent = statistics.median(run["sent"] / run["duration_s"] for run in load["runs"]) / 1e6
-    met = "met" if adherence >= ADHERENCE_BAR else "NOT MET"
-    print(f"{'generator, sent':34} {sent:8.2f}M")
-    print(f"{f'generator, adherence at {offered:g}M/s':34} {adherence:9.3%}  bar >= {ADHERENCE_BAR:.1%}: {met}")
-    for name, latency in (("floor", load["floor_us"]), ("reflected over memif", load["reflected_us"])):
+    kept = sorted(run["adherence"] for run in load["runs"])
+    median, best = statistics.median(kept), kept[-1]
+    enough = sum(adherence >= ADHERENCE_BAR for adherence in kept)
+    met = "met" if median >= ADHERENCE_BAR else "NOT MET"
+    print(f"{f'generator, adherence at {offered:g}M/s':34} {median:9.3%}  bar >= {ADHERENCE_BAR:.1%}: {met}")
+    print(f"{'':34} {best:9.3%}  best of {len(kept)} runs; {enough} reach the bar")
+    calm = load["calm"]
+    machine = statistics.median(run["adherence"] for run in calm)
+    print(f"{'the same at 200k/s':34} {machine:9.3%}  what the machine's pauses leave")
+    most = statistics.median(run["sent"] / run["duration_s"] for run in load["beyond"]) / 1e6
+    print(f"{'generator, sent at most':34} {most:8.2f}M")
+    for name, key in (("floor", "floor_us"), ("reflected over memif", "response_us")):
+        by_tail = sorted((run[key] for run in calm), key=lambda latency: latency["p99"] or float("inf"))
+        latency = by_tail[len(by_tail) // 2]
         columns = "  ".join(f"{key} {microseconds(latency[key])}" for key in ("p50", "p99", "p999"))
         print(f"{f'{name} at 200k/s':34} {columns}")
 

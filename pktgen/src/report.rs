@@ -61,6 +61,8 @@ pub struct Report {
     pub late: u64,
     /// Never handed to the device.
     pub unsent: u64,
+    /// Polls in which the device did not take all tasks, warm-up included: its other end was slower.
+    pub tx_full: u64,
     /// Share of the scheduled tasks that were sent on time.
     pub adherence: f64,
     /// What counts as late.
@@ -122,6 +124,7 @@ impl Report {
             sent: ledger.sent,
             late: ledger.late,
             unsent: ledger.unsent,
+            tx_full: tally.tx_full,
             adherence: ledger.adherence(),
             late_after_us: load.late_after_s * 1e6,
             answered: ledger.answered,
