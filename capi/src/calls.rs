@@ -31,12 +31,28 @@ pub unsafe extern "C" fn wedjat_process(
         // SAFETY: the caller vouches for arrays of `count`.
         let packets = unsafe { burst(packets, count)? };
         check(verdicts)?;
-        let decided = context.process_each(port as usize, now, packets, |at, verdict| {
-            // SAFETY: the array is aligned and has a place for each packet.
-            unsafe { verdicts.add(at).write(verdict.into()) };
-        });
+        // SAFETY: the caller vouches for the array, and it is aligned.
+        let decided = unsafe { process(context, port as usize, now, packets, verdicts) };
         decided.map_err(of_misuse)?;
         Ok(count as i32)
+    })
+}
+
+/// Apart from the checks around it, which would share its registers.
+///
+/// # Safety
+/// `verdicts` is aligned and has a place for each packet.
+#[inline(never)]
+unsafe fn process(
+    context: &mut embed::Context,
+    port: usize,
+    now: u64,
+    packets: &mut [Packet],
+    verdicts: *mut Verdict,
+) -> Result<(), embed::Misuse> {
+    context.process_each(port, now, packets, |at, verdict| {
+        // SAFETY: there is a place for each packet; a verdict has the layout of these words.
+        unsafe { verdicts.add(at).cast::<[u32; 3]>().write(Verdict::from(verdict).words()) };
     })
 }
 

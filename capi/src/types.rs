@@ -173,6 +173,19 @@ impl Buf for Packet {
 impl Verdict {
     const NONE: Self =
         Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, next_hop: 0 };
+
+    /// Its bytes as words, which stay in registers: put together field by field in memory, a verdict could be copied to
+    /// its place only when all these narrow stores are done, 3 to 5 ns a packet.
+    #[inline(always)]
+    pub fn words(self) -> [u32; 3] {
+        let (worker, reason) = (self.worker.to_ne_bytes(), self.reason.to_ne_bytes());
+        let reserved = self.reserved.to_ne_bytes();
+        [
+            u32::from_ne_bytes([self.action, self.port, worker[0], worker[1]]),
+            u32::from_ne_bytes([reason[0], reason[1], reserved[0], reserved[1]]),
+            self.next_hop,
+        ]
+    }
 }
 
 impl From<embed::Verdict> for Verdict {
@@ -228,6 +241,7 @@ mod tests {
         let verdict =
             (offset_of!(Verdict, port), offset_of!(Verdict, worker), offset_of!(Verdict, reason));
         assert_eq!((verdict, offset_of!(Verdict, next_hop)), ((1, 2, 4), 8));
+        assert_eq!(size_of::<[u32; 3]>(), size_of::<Verdict>());
         let rewrite =
             (offset_of!(Rewrite, src), offset_of!(Rewrite, dst), offset_of!(Rewrite, udp_offset));
         assert_eq!((rewrite, offset_of!(Rewrite, task)), ((12, 16, 20), 24));

@@ -87,6 +87,18 @@ struct Tally {
     answers: u64,
 }
 
+/// Apart from what stands around it, which would share the registers of its loops.
+#[inline(never)]
+fn process<B: Buf>(
+    stages: &mut Stages,
+    port: usize,
+    now: u64,
+    packets: &mut [B],
+    verdicts: &mut [stage::Verdict; BURST],
+) {
+    stages.process(port, now, packets, verdicts);
+}
+
 impl Context {
     pub(super) fn new(stages: Stages, ticks_hz: u64) -> Self {
         let timing = Timing { ticks_hz };
@@ -137,12 +149,19 @@ impl Context {
     ) -> Result<(), Misuse> {
         self.check(port, packets.len())?;
         let mut verdicts = [stage::Verdict::Consumed; BURST];
-        self.stages.process(port, now, packets, &mut verdicts);
-        let mut tally = Tally::default();
+        process(&mut self.stages, port, now, packets, &mut verdicts);
+        let (mut tally, mut forwarded) = (Tally::default(), 0);
         for (at, (packet, verdict)) in packets.iter().zip(&verdicts).enumerate() {
             let worker = || worker_of(packet.bytes());
-            take(at, self.verdict(*verdict, now, worker, &mut tally));
+            // Most go on; apart from the others they are told without a branch on what they became.
+            if let stage::Verdict::Forward { port } = *verdict {
+                forwarded += 1;
+                take(at, Verdict::Forward { port, worker: worker() });
+            } else {
+                take(at, self.verdict(*verdict, now, worker, &mut tally));
+            }
         }
+        tally.forwarded += forwarded;
         self.account(packets.len(), &tally);
         Ok(())
     }
