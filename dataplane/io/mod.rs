@@ -1,6 +1,6 @@
 //! Ports carry bursts of buffers and never look inside them.
 //!
-//! A [`Port`] is one queue pair of one device, owned by one core. [`ring`] joins two ends in memory,
+//! A [`Port`] is one queue pair of one device, owned by one core. [`ring`] joins two ends in memory, [`link`] two of one core,
 //! [`fault`] and [`pcap`] wrap any port, and `dpdk` (feature `dpdk`) is the real thing.
 
 use arrayvec::ArrayVec;
@@ -10,6 +10,7 @@ use crate::limits::BURST;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod fault;
+pub mod link;
 pub mod pcap;
 pub mod ring;
 

@@ -1,9 +1,11 @@
 //! Roles: compositions of stages and ports.
 
 pub mod agent;
+pub mod host;
 pub mod leaf;
 pub(crate) mod neighbourhood;
 mod outbox;
 
 pub use agent::Agent;
+pub use host::Host;
 pub use leaf::{Command, Leaf};

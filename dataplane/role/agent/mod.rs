@@ -384,6 +384,13 @@ where
         self.crews.iter().map(|crew| crew.crew.held()).sum()
     }
 
+    /// A worker is attached.
+    #[must_use]
+    pub fn is_present(&self, place: Place) -> bool {
+        let mut crews = self.crews.iter().filter(|crew| crew.pool == place.pool);
+        crews.any(|crew| crew.crew.present().any(|present| present == place))
+    }
+
     /// Who came and went, in the order of the pools.
     pub fn comings(&self) -> impl Iterator<Item = Comings> + '_ {
         self.crews.iter().map(|crew| crew.crew.comings())

@@ -1,0 +1,107 @@
+//! A wire inside one core: what one role sends, another role of the same thread receives.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::{Buf, Burst, Port};
+
+type Line<B> = Rc<RefCell<VecDeque<B>>>;
+
+/// One end of a wire. Both ends belong to the thread that made them.
+#[derive(Debug)]
+pub struct End<B> {
+    incoming: Line<B>,
+    outgoing: Line<B>,
+    depth: usize,
+}
+
+/// Two ends of a wire that holds up to `depth` packets each way; all memory is taken now.
+#[must_use]
+pub fn pair<B>(depth: usize) -> (End<B>, End<B>) {
+    let line = || Rc::new(RefCell::new(VecDeque::with_capacity(depth)));
+    let (there, back) = (line(), line());
+    let left = End { incoming: Rc::clone(&back), outgoing: Rc::clone(&there), depth };
+    (left, End { incoming: there, outgoing: back, depth })
+}
+
+impl<B> End<B> {
+    /// The other end has not taken all that this one has sent.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.outgoing.borrow().is_empty()
+    }
+}
+
+impl<B: Buf> Port for End<B> {
+    type Buf = B;
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut Burst<B>) -> usize {
+        let mut incoming = self.incoming.borrow_mut();
+        let count = incoming.len().min(burst.remaining_capacity());
+        burst.extend(incoming.drain(..count));
+        count
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<B>) -> usize {
+        let mut outgoing = self.outgoing.borrow_mut();
+        let count = burst.len().min(self.depth - outgoing.len());
+        outgoing.extend(burst.drain(..count));
+        count
+    }
+}
+
+/// A device's port, or the end of a wire.
+#[derive(Debug)]
+pub enum Either<P: Port> {
+    /// Leads out of this core.
+    Device(P),
+    /// Stays in it.
+    Link(End<P::Buf>),
+}
+
+impl<P: Port> Port for Either<P> {
+    type Buf = P::Buf;
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
+        match self {
+            Self::Device(port) => port.rx_burst(burst),
+            Self::Link(end) => end.rx_burst(burst),
+        }
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<P::Buf>) -> usize {
+        match self {
+            Self::Device(port) => port.tx_burst(burst),
+            Self::Link(end) => end.tx_burst(burst),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::ring::FramePool;
+
+    #[test]
+    fn packets_pass_in_order_and_a_full_wire_takes_no_more() {
+        let pool = FramePool::new(8, 8);
+        let (mut left, mut right) = pair(3);
+        let mut burst: Burst<_> = (0..5u8).map(|byte| pool.frame(&[byte]).unwrap()).collect();
+        assert_eq!((left.tx_burst(&mut burst), burst.len()), (3, 2));
+        let mut received = Burst::new();
+        assert_eq!(left.rx_burst(&mut received), 0, "what it sent goes the other way");
+        assert_eq!(right.rx_burst(&mut received), 3);
+        assert_eq!(left.tx_burst(&mut burst), 2);
+        assert_eq!(right.rx_burst(&mut received), 2);
+        let bytes: Vec<_> = received.iter().map(|frame| frame.bytes()[0]).collect();
+        assert_eq!(bytes, [0, 1, 2, 3, 4]);
+        assert_eq!(right.tx_burst(&mut received), 3);
+        drop((left, right, received));
+        assert_eq!(pool.in_use(), 0);
+    }
+}

@@ -1,0 +1,323 @@
+//! One core that is leaf and agent, between ports in memory and workers of the same thread.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+use super::*;
+use crate::io::Buf;
+use crate::io::link;
+use crate::io::ring::{FramePool, RingPort};
+use crate::policy::{Core, Dispatcher};
+use crate::ring::{Guest, WorkerRegion};
+use crate::role::agent::{Crew, Death, Parts, PoolCrew, Registrar};
+use crate::role::leaf::Timing;
+use crate::stage::network::ServerSpec;
+use crate::stage::{Connections, Network, Overflow, PortAddress, Side, Stages};
+use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::state::view::Presence;
+use crate::state::{Counters, Table, View};
+use crate::wire::arp;
+use crate::wire::task::{Code, Header};
+use crate::wire::udp::{self, Flow};
+
+const LEAF: u32 = 0x0A00_0101;
+const LEAF_PORT_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const CLIENT: u32 = 0x0A00_0102;
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+const SERVER: u32 = 0x0A00_010B;
+const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
+const POOL: u16 = 7;
+/// Workers of the server elsewhere, and of this host.
+const REMOTE: [u16; 2] = [10, 11];
+const LOCAL: [u16; 2] = [20, 21];
+/// Ticks, one a microsecond.
+const HZ: u64 = 1_000_000;
+
+struct Rig {
+    host: Host<RingPort, FramePool>,
+    wire: RingPort,
+    frames: FramePool,
+    region: Arc<WorkerRegion>,
+    deaths: Arc<ArrayQueue<Death>>,
+    now: u64,
+}
+
+fn leaf(
+    policy: &str,
+    port: Either<RingPort>,
+    end: End<crate::io::ring::Frame>,
+    frames: &FramePool,
+) -> Leaf<Either<RingPort>, FramePool> {
+    let server = |ids: [u16; 2], server| ids.map(|id| WorkerSpec { id, server });
+    let workers = [server(REMOTE, 0), server(LOCAL, 1)].concat();
+    let table = Table::heap(&Spec {
+        node: 1,
+        cores: 1,
+        servers: vec![SERVER, AGENT_IP],
+        pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
+        ticks_hz: HZ,
+        seed: 7,
+    });
+    let address = |mac, ip, prefix, side| PortAddress { mac, ip, prefix, side, gateway: None };
+    let ports = vec![
+        address(LEAF_PORT_MAC, LEAF, 24, Side::Both),
+        address(LEAF_MAC, LEAF_IP, PREFIX, Side::Workers),
+    ];
+    let server = |ip, mac, ids: [u16; 2]| ServerSpec {
+        ip,
+        mac: Some(mac),
+        workers: ids.to_vec(),
+        pool: POOL,
+    };
+    let servers = [server(SERVER, SERVER_MAC, REMOTE), server(AGENT_IP, AGENT_MAC, LOCAL)];
+    let network = Network::new(1234, ports, vec![POOL], &servers, &table.neighbours()).unwrap();
+    let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
+    let connections = Connections::new(64, HZ);
+    let mut stages = Stages::new(
+        Arc::new(network),
+        table.neighbours(),
+        vec![dispatcher],
+        connections,
+        table.counters(0),
+    );
+    stages.set_worker_timeout(100_000_000);
+    let commands = Arc::new(ArrayQueue::new(8));
+    Leaf::new(
+        stages,
+        vec![port, Either::Link(end)],
+        frames.clone(),
+        commands,
+        Timing { ticks_hz: HZ },
+    )
+}
+
+impl Rig {
+    fn new(policy: &str) -> Self {
+        let places = LOCAL.map(|id| Place { id, pool: POOL });
+        let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
+        let dispatcher =
+            Dispatcher::new(&"cfcfs".parse().unwrap(), View::heap(2, 1).remove(0), Core::ONLY, 7);
+        let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
+        let crew = Crew::new(dispatcher, seats.collect(), 64, 50_000);
+        let frames = FramePool::new(512, 512);
+        let (port, wire) = crate::io::ring::pair(256, &frames);
+        let (near, far) = link::pair(512);
+        let deaths = Arc::new(ArrayQueue::new(8));
+        let address = PortAddress {
+            mac: AGENT_MAC,
+            ip: AGENT_IP,
+            prefix: PREFIX,
+            side: Side::Both,
+            gateway: None,
+        };
+        let agent = Agent::new(Parts {
+            ports: vec![(far, address)],
+            crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Drop, crew }],
+            registrar: Some(Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ)),
+            places: places.to_vec(),
+            pool: frames.clone(),
+            udp_port: 1234,
+            payload_max: 64,
+            deaths: Arc::clone(&deaths),
+            counters: Counters::heap(),
+            timing: Timing { ticks_hz: HZ },
+        });
+        let leaf = leaf(policy, Either::Device(port), near, &frames);
+        let host = Host::new(leaf, agent, &places);
+        let mut rig = Self { host, wire, frames, region, deaths, now: 0 };
+        rig.meet_client();
+        rig
+    }
+
+    /// Its replies need not wait for an answer to ARP.
+    fn meet_client(&mut self) {
+        let mut question = [0; arp::FRAME_LEN];
+        arp::Packet::request(CLIENT_MAC, CLIENT, LEAF).emit(&mut question, Mac::BROADCAST);
+        assert!(self.wire.send(&question));
+        self.after(1);
+    }
+
+    fn after(&mut self, ticks: u64) {
+        self.now += ticks;
+        self.host.poll(self.now);
+    }
+
+    fn come(&mut self, at: usize) -> Guest {
+        let mut guest = self.region.claim(at).unwrap().expect("the place is free");
+        (0..4).for_each(|_| self.after(100));
+        assert!(guest.receiver().is_granted());
+        guest.start();
+        guest
+    }
+
+    fn task(&mut self, seq: u16) {
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: LEAF_PORT_MAC,
+            src: CLIENT,
+            dst: LEAF,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        self.send(&flow, &Header::new_task(POOL, seq), &seq.to_be_bytes());
+    }
+
+    fn send(&mut self, flow: &Flow, header: &Header, payload: &[u8]) {
+        let mut bytes = vec![0; udp::PAYLOAD + header.len()];
+        header.emit(&mut bytes[udp::PAYLOAD..]);
+        bytes.extend_from_slice(payload);
+        flow.emit(&mut bytes, header.len() + payload.len());
+        assert!(self.wire.send(&bytes));
+        self.after(1);
+    }
+
+    /// Tasks that went to the server elsewhere, by worker, and replies that came to the client, by worker and number.
+    fn sent(&mut self) -> (Vec<u16>, Vec<(u16, u16)>) {
+        let (mut tasks, mut replies) = (Vec::new(), Vec::new());
+        while let Some(packet) = self.wire.receive() {
+            let Ok(datagram) = udp::parse(packet.bytes(), false) else { continue };
+            let payload = &packet.bytes()[datagram.payload()..];
+            let header = Header::parse(payload).unwrap();
+            match header.code {
+                Code::NewTask => {
+                    assert_eq!((datagram.src, datagram.dst), (CLIENT, SERVER));
+                    tasks.push(header.dst);
+                }
+                _ => {
+                    assert_eq!(
+                        (datagram.src, datagram.dst, datagram.dst_port),
+                        (LEAF, CLIENT, 40_000)
+                    );
+                    assert_eq!(payload[header.len()..], header.seq.to_be_bytes());
+                    replies.push((header.src, header.seq));
+                }
+            }
+        }
+        (tasks, replies)
+    }
+
+    fn balanced(&mut self) {
+        self.after(200);
+        self.after(1);
+        while self.wire.receive().is_some() {}
+        assert!(self.host.leaf().stages().counters().balances());
+        assert!(self.host.agent().counters().balances());
+        assert_eq!(self.frames.in_use(), self.host.held());
+    }
+}
+
+fn work(guest: &mut Guest) -> bool {
+    let there = guest.take().unwrap();
+    let echo = |request: &[u8], reply: &mut [u8]| {
+        reply[..request.len()].copy_from_slice(request);
+        request.len()
+    };
+    guest.answer(echo, || 1500);
+    there
+}
+
+#[test]
+fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
+    let mut rig = Rig::new("round-robin");
+    (0..2).for_each(|seq| rig.task(seq));
+    let elsewhere = rig.sent().0;
+    assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
+    let mut guests = [rig.come(0), rig.come(1)];
+    (2..42).for_each(|seq| {
+        rig.task(seq);
+        while guests.iter_mut().any(work) {
+            rig.after(1);
+        }
+    });
+    rig.after(1);
+    rig.after(1);
+    let (tasks, replies) = rig.sent();
+    assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
+    assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
+    assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
+    // A reply of the server elsewhere passes as it does at any leaf.
+    let flow = Flow {
+        src_mac: SERVER_MAC,
+        dst_mac: LEAF_PORT_MAC,
+        src: SERVER,
+        dst: CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    let done = Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
+    rig.send(&flow, &done, &99u16.to_be_bytes());
+    assert_eq!(rig.sent().1, [(10, 99)]);
+    assert_eq!(rig.host.agent().registered(), 2);
+    rig.balanced();
+}
+
+#[test]
+fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
+    let mut rig = Rig::new("round-robin");
+    let (mut first, second) = (rig.come(0), rig.come(1));
+    let presence = |rig: &Rig, member| {
+        rig.host.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
+    };
+    assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
+    (0..4).for_each(|seq| rig.task(seq));
+    assert_eq!(rig.host.held(), 2);
+    rig.deaths.push(Death { crew: 0, worker: 1, claim: rig.region.granted(1) }).unwrap();
+    rig.after(100);
+    let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
+    drop(second);
+    rig.sent();
+    (4..10).for_each(|seq| {
+        rig.task(seq);
+        while work(&mut first) {
+            rig.after(1);
+        }
+    });
+    rig.after(200);
+    // Of those after its death none was sent to it by name, though the leaf's timeout is a thousand times longer.
+    let dropped = rig.host.agent().counters().dropped_total();
+    assert_eq!((rig.host.held(), dropped), (0, lost));
+    assert_eq!(rig.sent().0.len(), 4, "two of three are elsewhere");
+    // Silent for as long as the leaf waits, and back: chosen again.
+    (0..400).for_each(|_| rig.after(HZ / 1000));
+    assert_eq!(presence(&rig, 3), Presence::Silent);
+    let mut back = rig.come(1);
+    assert_eq!(presence(&rig, 3), Presence::Registered);
+    (10..14).for_each(|seq| rig.task(seq));
+    assert!(work(&mut first) && work(&mut back));
+    rig.balanced();
+}
+
+#[test]
+fn a_central_queue_of_the_leaf_feeds_workers_here_and_elsewhere() {
+    let mut rig = Rig::new("jbsq(k=1)");
+    let mut guests = [rig.come(0), rig.come(1)];
+    (0..20).for_each(|seq| rig.task(seq));
+    assert_eq!((rig.sent().0.len(), rig.host.held()), (2, 2), "one at each, the others wait");
+    for _ in 0..100 {
+        let _ = guests.each_mut().map(work);
+        rig.after(1);
+    }
+    assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
+    assert_eq!(rig.host.leaf().stages().waiting(), 0);
+    rig.balanced();
+}
+
+#[test]
+fn what_is_held_at_the_end_is_dropped_and_counted_by_the_one_that_holds_it() {
+    let mut rig = Rig::new("round-robin");
+    let mut guests = [rig.come(0), rig.come(1)];
+    (0..8).for_each(|seq| rig.task(seq));
+    assert!(work(&mut guests[0]), "its reply is under way");
+    let Rig { host, frames, now, mut wire, .. } = rig;
+    let (leaf, agent) = (host.leaf().stages().counters().clone(), host.agent().counters().clone());
+    assert!(wire.send(&[0; 60]), "what comes late is dealt with, too");
+    drop(host.close(now));
+    assert_eq!(agent.dropped(DropReason::Shutdown), 3);
+    assert!(agent.balances() && leaf.balances());
+    assert_eq!(leaf.read(Counter::Replies), 1);
+    assert!(guests[1].receiver().is_stopped());
+    while wire.receive().is_some() {}
+    drop(wire);
+    assert_eq!(frames.in_use(), 0);
+}
