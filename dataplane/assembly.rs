@@ -5,8 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
 use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::role::host;
 use crate::stage::network::{NetworkError, ServerSpec};
-use crate::stage::{Backlog, Connections, Network, PortAddress, Stages};
+use crate::stage::{Backlog, Connections, Network, PortAddress, Side, Stages};
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
@@ -35,10 +36,28 @@ pub fn table(config: &Config, ticks_hz: u64, seed: u64) -> Result<Table, StateEr
     }
 }
 
+/// All servers, this host last when it has workers of its own.
+fn servers(config: &Config) -> Vec<ServerSpec> {
+    let elsewhere = config.servers.iter().map(|server| ServerSpec {
+        ip: server.ip.to_bits(),
+        mac: server.mac,
+        workers: server.workers.clone(),
+        pool: server.pool,
+    });
+    let here = config.agent.iter().flat_map(|agent| &agent.pools).map(|pool| ServerSpec {
+        ip: host::AGENT_IP,
+        mac: Some(host::AGENT_MAC),
+        workers: pool.workers.clone(),
+        pool: pool.id,
+    });
+    elsewhere.chain(here).collect()
+}
+
 /// What the state file says of the configured node; members in the order of [`Network::new`].
 fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
+    let servers = servers(config);
     let workers = |pool: u16| {
-        let servers = config.servers.iter().enumerate();
+        let servers = servers.iter().enumerate();
         servers
             .filter(|(_, server)| server.pool == pool)
             .flat_map(|(at, server)| {
@@ -49,7 +68,7 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
     Spec {
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
-        servers: config.servers.iter().map(|server| server.ip.to_bits()).collect(),
+        servers: servers.iter().map(|server| server.ip).collect(),
         pools: config
             .pools
             .iter()
@@ -64,7 +83,7 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
     }
 }
 
-/// The network around the node; `macs` are its own addresses, one for each port.
+/// The network around the node; `macs` are its own addresses, one for each port. The wire to the agent is the last port.
 ///
 /// # Errors
 /// When no port leads to a server.
@@ -80,16 +99,14 @@ pub fn network(
         side: port.side,
         gateway: port.gateway.map(|gateway| gateway.to_bits()),
     });
-    let servers: Vec<_> = config
-        .servers
-        .iter()
-        .map(|server| ServerSpec {
-            ip: server.ip.to_bits(),
-            mac: server.mac,
-            workers: server.workers.clone(),
-            pool: server.pool,
-        })
-        .collect();
+    let wire = config.agent.as_ref().map(|_| PortAddress {
+        mac: host::LEAF_MAC,
+        ip: host::LEAF_IP,
+        prefix: host::PREFIX,
+        side: Side::Workers,
+        gateway: None,
+    });
+    let (ports, servers) = (ports.chain(wire), servers(config));
     let pools = config.pools.iter().map(|pool| pool.id).collect();
     let port = config.leaf.udp_port;
     let mut network = Network::new(port, ports.collect(), pools, &servers, &table.neighbours())?;

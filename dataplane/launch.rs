@@ -11,6 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_queue::ArrayQueue;
 
+mod local;
+
 use crate::assembly;
 use crate::config::Config;
 use crate::io::Port;
@@ -18,14 +20,18 @@ use crate::io::dpdk::{
     self, Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool, PoolError,
 };
 use crate::io::dpdk::{PoolHandle, QueuePort};
+use crate::io::link::{self, Either};
 use crate::io::pcap::{CaptureError, Tap};
 use crate::policy::stream_seed;
-use crate::role::{Command, Leaf, leaf::Timing};
+use crate::role::agent::Comings;
+use crate::role::{Command, Host, Leaf, leaf::Timing};
+use crate::serve;
 use crate::stage::network::NetworkError;
 use crate::stage::{Network, Stages};
 use crate::state::{Counters, StateError};
 use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
 use crate::wire::ether::Mac;
+use local::{AgentParts, Ended, LocalAgent};
 
 /// Commands that may wait for a core.
 const COMMANDS: usize = 1024;
@@ -102,11 +108,13 @@ pub fn run(
     mut report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
     check_cpus(&config.leaf.cores)?;
+    let region = local::region(config)?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let seed = assembly::seed(config);
     let table = assembly::table(config, eal.ticks_hz(), seed)?;
+    let agent = region.and_then(|region| LocalAgent::new(config, region, &eal, seed));
     let (devices, mut queues) = open_devices(config, &eal, &mbufs)?;
     let macs = config.ports.iter().zip(&devices);
     let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
@@ -132,13 +140,17 @@ pub fn run(
             commands: Arc::new(ArrayQueue::new(COMMANDS)),
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
+            agent: agent.as_ref().map(|agent| agent.parts(&eal, &mbufs, config.leaf.udp_port)),
+            mbufs: config.leaf.mbufs as usize,
         };
         cores.push((cpu, spawn(setup)?));
     }
     drop(queues);
-    watch(options.duration, stop, &counters, &cores, started, &mut report);
+    let watch = Watch { agent: agent.as_ref(), duration: options.duration, started };
+    watch.until_ended(stop, &counters, &cores, &mut report);
     stop.store(true, Release);
-    join(cores)?;
+    watch.drain(&cores);
+    let ended = join(cores)?;
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
@@ -148,6 +160,9 @@ pub fn run(
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
     describe(&mut account, config, &network, seed);
+    let agent = agent.as_ref().zip(ended);
+    account.agent =
+        agent.map(|(agent, ended)| Box::new(agent.account(ended, seconds, config, &eal)));
     Ok(account)
 }
 
@@ -192,9 +207,13 @@ struct CoreSetup {
     commands: Arc<ArrayQueue<Command>>,
     stop: Arc<AtomicBool>,
     pcap: Option<(PathBuf, usize)>,
+    /// On the same core.
+    agent: Option<AgentParts>,
+    /// Packet buffers in all.
+    mbufs: usize,
 }
 
-type CoreThread = JoinHandle<Result<(), String>>;
+type CoreThread = JoinHandle<Result<Option<Ended>, String>>;
 
 fn spawn(setup: CoreSetup) -> Result<CoreThread, LaunchError> {
     let cpu = setup.cpu;
@@ -204,14 +223,14 @@ fn spawn(setup: CoreSetup) -> Result<CoreThread, LaunchError> {
         .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
 }
 
-fn dispatch(setup: CoreSetup) -> Result<(), String> {
+fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
     if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.cpu }) {
         return Err("the system refused to pin its thread there".to_owned());
     }
-    let CoreSetup { eal, stages, ports, pool, commands, stop, pcap, .. } = setup;
-    let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
-    let Some((path, index)) = pcap else {
-        return poll(&eal, stages, ports, pool, commands, &stop).map(drop);
+    let _lcore = setup.eal.register_thread().map_err(|error| error.to_string())?;
+    let ports = std::mem::take(&mut setup.ports);
+    let Some((path, index)) = setup.pcap.take() else {
+        return Ok(poll(setup, ports).1);
     };
     let tapped = ports.into_iter().enumerate().map(|(port, queue)| {
         let mut name = path.clone().into_os_string();
@@ -219,29 +238,38 @@ fn dispatch(setup: CoreSetup) -> Result<(), String> {
         let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
     });
-    let tapped = tapped.collect::<Result<Vec<_>, _>>()?;
-    for tap in poll(&eal, stages, tapped, pool, commands, &stop)? {
+    let (tapped, ended) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
+    for tap in tapped {
         tap.finish().map_err(|error| error.to_string())?;
     }
-    Ok(())
+    Ok(ended)
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet, so that replies under way get through.
-fn poll<P: Port<Buf = dpdk::Mbuf>>(
-    eal: &Eal,
-    stages: Stages,
-    ports: Vec<P>,
-    pool: PoolHandle,
-    commands: Arc<ArrayQueue<Command>>,
-    stop: &AtomicBool,
-) -> Result<Vec<P>, String> {
-    let ticks_hz = eal.ticks_hz();
-    let mut leaf = Leaf::new(stages, ports, pool, commands, Timing { ticks_hz });
+fn poll<P: Port<Buf = dpdk::Mbuf>>(setup: CoreSetup, ports: Vec<P>) -> (Vec<P>, Option<Ended>) {
+    let CoreSetup { eal, stages, pool, commands, stop, agent, mbufs, .. } = setup;
+    let timing = Timing { ticks_hz: eal.ticks_hz() };
+    let Some(parts) = agent else {
+        let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
+        while !stop.load(Relaxed) {
+            leaf.poll(eal.now());
+        }
+        drain(&eal, QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
+        return (leaf.close(), None);
+    };
+    // Room for all buffers there are: the wire never loses a reply.
+    let (near, far) = link::pair(mbufs);
+    let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
+    let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
+    let places = parts.places.clone();
+    let mut host = Host::new(leaf, local::agent(parts, far), &places);
     while !stop.load(Relaxed) {
-        leaf.poll(eal.now());
+        host.poll(eal.now());
     }
-    drain(eal, QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
-    Ok(leaf.close())
+    drain(&eal, QUIET, serve::DRAIN_MAX, |now| host.poll(now) > 0 || host.held() > 0);
+    let comings = host.agent().comings().fold(Comings::default(), Comings::and);
+    let ended = (comings, host.agent().registered());
+    (host.close(eal.now()), Some(ended))
 }
 
 /// Polls on until nothing has been busy for `quiet`, at most for `longest`.
@@ -266,45 +294,73 @@ pub(crate) fn drain(
     }
 }
 
-fn watch(
+/// The calling thread's part.
+struct Watch<'a> {
+    agent: Option<&'a LocalAgent<'a>>,
     duration: Option<Duration>,
-    stop: &AtomicBool,
-    counters: &[Counters],
-    cores: &[(usize, CoreThread)],
     started: Instant,
-    report: &mut impl FnMut(&str),
-) {
-    let mut before = Totals::default();
-    let mut reported = started;
-    while !stop.load(Acquire) && !cores.iter().any(|(_, core)| core.is_finished()) {
-        let left = duration.map_or(WATCH, |all| all.saturating_sub(started.elapsed()));
-        if left.is_zero() {
-            return;
+}
+
+impl Watch<'_> {
+    fn until_ended(
+        &self,
+        stop: &AtomicBool,
+        counters: &[Counters],
+        cores: &[(usize, CoreThread)],
+        report: &mut impl FnMut(&str),
+    ) {
+        let started = self.started;
+        let (mut before, mut reported) = (Totals::default(), started);
+        while !stop.load(Acquire) && !cores.iter().any(|(_, core)| core.is_finished()) {
+            let left = self.duration.map_or(WATCH, |all| all.saturating_sub(started.elapsed()));
+            if left.is_zero() {
+                return;
+            }
+            self.pause(left);
+            let interval = reported.elapsed().as_secs_f64();
+            if interval >= 1.0 {
+                let now = Totals::read(counters);
+                report(&stats::line(started.elapsed().as_secs_f64(), &before, &now, interval));
+                before = now;
+                reported = Instant::now();
+            }
         }
-        std::thread::sleep(WATCH.min(left));
-        let interval = reported.elapsed().as_secs_f64();
-        if interval >= 1.0 {
-            let now = Totals::read(counters);
-            report(&stats::line(started.elapsed().as_secs_f64(), &before, &now, interval));
-            before = now;
-            reported = Instant::now();
+    }
+
+    /// Workers may die while a stopping core waits for them.
+    fn drain(&self, cores: &[(usize, CoreThread)]) {
+        while self.agent.is_some() && !cores.iter().all(|(_, core)| core.is_finished()) {
+            self.pause(WATCH);
+        }
+    }
+
+    fn pause(&self, longest: Duration) {
+        match self.agent {
+            Some(agent) => {
+                agent.look();
+                std::thread::sleep(longest.min(serve::WATCH));
+            }
+            None => std::thread::sleep(longest.min(WATCH)),
         }
     }
 }
 
-fn join(cores: Vec<(usize, CoreThread)>) -> Result<(), LaunchError> {
-    let mut failed = Ok(());
+/// The account of the agent on the core that has one.
+fn join(cores: Vec<(usize, CoreThread)>) -> Result<Option<Ended>, LaunchError> {
+    let mut outcome = Ok(None);
     for (cpu, core) in cores {
         let ended = core.join().unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
             Err(format!("a defect: {}", text.unwrap_or("panicked")))
         });
-        if let Err(reason) = ended {
-            failed = Err(LaunchError::Core { cpu, reason });
+        match (ended, &mut outcome) {
+            (Ok(ended), Ok(account)) => *account = account.or(ended),
+            (Err(reason), _) => outcome = Err(LaunchError::Core { cpu, reason }),
+            (Ok(_), Err(_)) => {}
         }
     }
-    failed
+    outcome
 }
 
 pub(crate) fn port_stats(device: &Device) -> PortStats {

@@ -1,7 +1,6 @@
 //! Brings a configured agent up on DPDK ports, runs it, and ends it in order: one thread dispatches, the calling
 //! thread watches over workers' locks and reports.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -9,60 +8,32 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use serde::Serialize;
 
 use crate::assembly::seed_of_the_moment;
-use crate::config::{AgentConfig, AgentPool};
+use crate::config::{AgentConfig, HostConfig};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool, PoolHandle};
 use crate::launch::{LaunchError, Options, check_cpus, drain, port_stats};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
-use crate::ring::{Place, WorkerRegion};
+use crate::ring::{Place, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::{Comings, Crew, Death, Parts, PoolCrew, Registrar};
 use crate::role::leaf::Timing;
 use crate::stage::{PortAddress, Side};
+use crate::state::Counters;
 use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
-use crate::state::{Counters, StateError};
-use crate::stats::{self, LeafStats, Manifest, Totals};
+use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
 use crate::wire::ether::Mac;
 
 /// Between two looks at workers' locks, signals and time.
-const WATCH: Duration = Duration::from_millis(5);
+pub(crate) const WATCH: Duration = Duration::from_millis(5);
 /// A stopping agent ends when no packet came for so long and no task is held.
 const QUIET: Duration = Duration::from_millis(20);
 /// A stopping agent ends at the latest after so long.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// Deaths that may wait for the core.
-const DEATHS: usize = 1024;
-
-/// An agent's account at its end.
-#[derive(Clone, Debug, Serialize)]
-pub struct AgentStats {
-    /// Packets, tasks and what ran.
-    #[serde(flatten)]
-    pub ledger: LeafStats,
-    /// The name that workers attached to.
-    pub name: String,
-    /// Workers that came and went, over all pools.
-    pub comings: Comings,
-    /// Workers that the leaf had acknowledged at the end.
-    pub registered: usize,
-}
-
-impl fmt::Display for AgentStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ledger.fmt(f)?;
-        let Comings { joined, left, died, silent, at_fault } = self.comings;
-        writeln!(
-            f,
-            "workers: {joined} came, {left} left, {died} died, {silent} were shut out for silence, \
-             {at_fault} at fault; {} registered with the leaf",
-            self.registered
-        )
-    }
-}
+pub(crate) const DEATHS: usize = 1024;
 
 type Ended = (Vec<Comings>, usize);
 
@@ -78,33 +49,42 @@ pub fn run(
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
     // First, so that a second agent of that name is refused before it takes devices.
-    let places = places(config);
-    let path = path_of(&config.name);
-    let region = WorkerRegion::create(&path, &places, config.slots, config.payload)?;
+    let (host, places) = (&config.host, config.host.places());
+    let region = region(host)?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
     let seed = config.seed.unwrap_or_else(seed_of_the_moment);
-    let table = table(config, &eal, seed)?;
+    let spec = spec(
+        host,
+        config.id,
+        config.ports.iter().take(1).map(|port| port.ip.to_bits()),
+        &eal,
+        seed,
+    );
+    let table = match &config.state {
+        Some(path) => Table::create(path, &spec)?,
+        None => Table::heap(&spec),
+    };
     let (devices, ports) = open_devices(config, &eal, &mbufs)?;
     let deaths = Arc::new(ArrayQueue::new(DEATHS));
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
-        crews: crews(config, &eal, &table, &region, seed),
+        crews: crews(host, &eal, &table, &region, seed),
         registrar: registrar(config, &places, eal.ticks_hz()),
         places,
         pool: mbufs.handle(),
         udp_port: config.udp_port,
-        payload_max: config.payload,
+        payload_max: host.payload,
         deaths: Arc::clone(&deaths),
         counters: table.counters(0),
         timing: Timing { ticks_hz: eal.ticks_hz() },
     };
-    log::info!("agent {} runs on CPU {} with seed {seed}", config.name, config.core);
+    log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let core = spawn(config.core, eal.clone(), parts, Arc::clone(stop))?;
     let counters = [table.counters(0)];
-    let watch = Watch { config, region: &region, deaths: &deaths, started };
+    let watch = Watch { host, region: &region, deaths: &deaths, started };
     watch.until_ended(options.duration, stop, &counters, &core, &mut report);
     let (comings, registered) = join(core, config.core)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -114,37 +94,31 @@ pub fn run(
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe(&mut ledger, config, seed);
+    describe(&mut ledger, host, config.core, seed);
     let comings = comings.into_iter().fold(Comings::default(), Comings::and);
-    Ok(AgentStats { ledger, name: config.name.clone(), comings, registered })
+    Ok(AgentStats { ledger, name: host.name.clone(), comings, registered })
 }
 
-fn places(config: &AgentConfig) -> Vec<Place> {
-    let of = |pool: &AgentPool| {
-        let pool_id = pool.id;
-        pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
-    };
-    config.pools.iter().flat_map(of).collect()
+/// What the host's workers attach to.
+pub(crate) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
+    WorkerRegion::create(&path_of(&host.name), &host.places(), host.slots, host.payload)
 }
 
-fn table(config: &AgentConfig, eal: &Eal, seed: u64) -> Result<Table, StateError> {
-    let pools = config.pools.iter().map(|pool| PoolSpec {
+/// What a state file says of an agent.
+pub(crate) fn spec(
+    host: &HostConfig,
+    node: u16,
+    address: impl Iterator<Item = u32>,
+    eal: &Eal,
+    seed: u64,
+) -> Spec {
+    let pools = host.pools.iter().map(|pool| PoolSpec {
         id: pool.id,
         policy: pool.policy.to_string(),
         workers: pool.workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect(),
     });
-    let spec = Spec {
-        node: config.id,
-        cores: 1,
-        servers: config.ports.iter().take(1).map(|port| port.ip.to_bits()).collect(),
-        pools: pools.collect(),
-        ticks_hz: eal.ticks_hz(),
-        seed,
-    };
-    match &config.state {
-        Some(path) => Table::create(path, &spec),
-        None => Ok(Table::heap(&spec)),
-    }
+    let (servers, pools) = (address.collect(), pools.collect());
+    Spec { node, cores: 1, servers, pools, ticks_hz: eal.ticks_hz(), seed }
 }
 
 fn open_devices(
@@ -180,20 +154,21 @@ fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
     both.map(address).collect()
 }
 
-fn crews(
-    config: &AgentConfig,
+/// The pools' workers, none of them there yet.
+pub(crate) fn crews(
+    host: &HostConfig,
     eal: &Eal,
     table: &Table,
     region: &WorkerRegion,
     seed: u64,
 ) -> Vec<PoolCrew<dpdk::Mbuf>> {
-    let timeout = match config.worker_timeout_ms {
+    let timeout = match host.worker_timeout_ms {
         0 => u64::MAX,
         ms => ms.saturating_mul(eal.ticks_hz()) / 1000,
     };
     let mut channel = 0;
     let mut crews = Vec::new();
-    for (index, pool) in config.pools.iter().enumerate() {
+    for (index, pool) in host.pools.iter().enumerate() {
         let view = table.view(0, index);
         let dispatcher =
             Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
@@ -248,7 +223,7 @@ fn poll(eal: &Eal, parts: AgentParts, stop: &AtomicBool) -> Ended {
 
 /// The calling thread's part.
 struct Watch<'a> {
-    config: &'a AgentConfig,
+    host: &'a HostConfig,
     region: &'a WorkerRegion,
     deaths: &'a ArrayQueue<Death>,
     started: Instant,
@@ -269,7 +244,7 @@ impl Watch<'_> {
             if duration.is_some_and(|all| self.started.elapsed() >= all) {
                 stop.store(true, Release);
             }
-            self.look_for_deaths();
+            look_for_deaths(self.host, self.region, self.deaths);
             std::thread::sleep(WATCH);
             let interval = reported.elapsed().as_secs_f64();
             if interval >= 1.0 && !stop.load(Acquire) {
@@ -281,20 +256,24 @@ impl Watch<'_> {
             }
         }
     }
+}
 
-    /// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
-    /// successor is not taken for it.
-    fn look_for_deaths(&self) {
-        let mut channel = 0;
-        for (crew, pool) in self.config.pools.iter().enumerate() {
-            for worker in 0..pool.workers.len() {
-                let claim = self.region.granted(channel);
-                if claim != 0 && !self.region.has_worker(channel) {
-                    // Should the queue be full, the next look finds it dead still.
-                    let _ = self.deaths.push(Death { crew, worker, claim });
-                }
-                channel += 1;
+/// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
+/// successor is not taken for it.
+pub(crate) fn look_for_deaths(
+    host: &HostConfig,
+    region: &WorkerRegion,
+    deaths: &ArrayQueue<Death>,
+) {
+    let mut channel = 0;
+    for (crew, pool) in host.pools.iter().enumerate() {
+        for worker in 0..pool.workers.len() {
+            let claim = region.granted(channel);
+            if claim != 0 && !region.has_worker(channel) {
+                // Should the queue be full, the next look finds it dead still.
+                let _ = deaths.push(Death { crew, worker, claim });
             }
+            channel += 1;
         }
     }
 }
@@ -315,14 +294,14 @@ fn manifest(config: &AgentConfig, eal: &Eal) -> Manifest {
     }
 }
 
-fn describe(ledger: &mut LeafStats, config: &AgentConfig, seed: u64) {
-    let policies = config.pools.iter().map(|pool| (pool.id, pool.policy.to_string()));
+pub(crate) fn describe(ledger: &mut LeafStats, host: &HostConfig, core: usize, seed: u64) {
+    let policies = host.pools.iter().map(|pool| (pool.id, pool.policy.to_string()));
     ledger.policies = policies.collect();
     ledger.policy = ledger.policies.values().cloned().collect::<Vec<_>>().join(", ");
-    ledger.workers = config.pools.iter().map(|pool| pool.workers.len()).sum();
-    ledger.cores = vec![config.core];
+    ledger.workers = host.pools.iter().map(|pool| pool.workers.len()).sum();
+    ledger.cores = vec![core];
     ledger.seeds = [("agent".to_owned(), seed)].into();
-    for (index, pool) in config.pools.iter().enumerate() {
+    for (index, pool) in host.pools.iter().enumerate() {
         ledger.seeds.insert(format!("core0.pool{}", pool.id), stream_seed(seed, 0, index));
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::reason::DropReason;
+use crate::role::agent::Comings;
 use crate::state::{Counter, Counters};
 
 /// Counters of all cores at one moment.
@@ -164,6 +165,36 @@ pub struct LeafStats {
     pub ports: Vec<PortStats>,
     /// What ran.
     pub manifest: Manifest,
+    /// The account of an agent on the same core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<AgentStats>>,
+}
+
+/// An agent's account at its end.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentStats {
+    /// Packets, tasks and what ran.
+    #[serde(flatten)]
+    pub ledger: LeafStats,
+    /// The name that workers attached to.
+    pub name: String,
+    /// Workers that came and went, over all pools.
+    pub comings: Comings,
+    /// Workers that the leaf had acknowledged at the end.
+    pub registered: usize,
+}
+
+impl fmt::Display for AgentStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ledger.fmt(f)?;
+        let Comings { joined, left, died, silent, at_fault } = self.comings;
+        writeln!(
+            f,
+            "workers: {joined} came, {left} left, {died} died, {silent} were shut out for silence, \
+             {at_fault} at fault; {} registered with the leaf",
+            self.registered
+        )
+    }
 }
 
 /// What ran, where.
@@ -229,7 +260,14 @@ impl LeafStats {
             mbufs_leaked: 0,
             ports: Vec::new(),
             manifest,
+            agent: None,
         }
+    }
+
+    /// Every ledger balances.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        self.balanced && self.agent.as_ref().is_none_or(|agent| agent.ledger.is_balanced())
     }
 }
 
@@ -273,6 +311,9 @@ impl fmt::Display for LeafStats {
         }
         if self.mbufs_leaked > 0 {
             writeln!(f, "{} packet buffers were not returned", self.mbufs_leaked)?;
+        }
+        if let Some(agent) = &self.agent {
+            write!(f, "agent {}, {agent}", agent.name)?;
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ fn main() {
             processes::a_killed_worker_loses_its_own_tasks_only();
             processes::every_task_is_done_before_the_end();
             processes::what_can_not_be_is_refused();
+            processes::leaf_and_agent_share_a_process_and_a_core();
         }
     }
 }
@@ -32,6 +33,7 @@ mod processes {
 
     use serde_json::Value;
     use wedjat::io::pcap::write_frames;
+    use wedjat::wire::arp;
     use wedjat::wire::ether::Mac;
     use wedjat::wire::task::Header;
     use wedjat::wire::udp::{self, Flow};
@@ -41,6 +43,9 @@ mod processes {
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
     const PATIENCE: Duration = Duration::from_secs(60);
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
+    const ADDRESS: u32 = 0x0A00_020B;
+    const CLIENT: u32 = 0x0A00_0102;
+    const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
     /// A worker process: echoes until the agent ends.
     pub fn work(name: &str) {
@@ -64,10 +69,10 @@ mod processes {
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 20];
         header.emit(&mut frame[udp::PAYLOAD..]);
         let flow = Flow {
-            src_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src_mac: CLIENT_MAC,
             dst_mac: AGENT,
-            src: 0x0A00_0102,
-            dst: 0x0A00_020B,
+            src: CLIENT,
+            dst: ADDRESS,
             src_port: 40_000,
             dst_port: 1234,
         };
@@ -82,7 +87,11 @@ mod processes {
         /// An agent that receives these many tasks, once or for ever.
         fn new(tasks: u16, device: &str) -> Self {
             let home = Self(tempfile::tempdir().unwrap());
-            let frames: Vec<_> = (0..tasks).map(task).collect();
+            // A leaf hears where the client is.
+            let mut question = vec![0; arp::FRAME_LEN];
+            let client = arp::Packet::request(CLIENT_MAC, CLIENT, ADDRESS);
+            client.emit(&mut question, Mac::BROADCAST);
+            let frames: Vec<_> = [question].into_iter().chain((0..tasks).map(task)).collect();
             write_frames(&home.path("in.pcap"), &frames).unwrap();
             let text = format!(
                 "[agent]\nname = '{}'\ncore = 0\nseed = 7\nstate = '{}'\n\
@@ -93,6 +102,16 @@ mod processes {
                 home.path("in.pcap").display(),
             );
             fs::write(home.path("agent.toml"), text).unwrap();
+            let text = format!(
+                "[leaf]\nid = 1\ncores = [0]\nseed = 7\nstate = '{}'\n\
+                 [[port]]\ndevice = 'net_pcap0,rx_pcap={}{device}'\nside = 'clients'\nip = '10.0.2.11/16'\nmac = '{AGENT}'\n\
+                 [[pool]]\nid = 1\npolicy = 'jsq'\n\
+                 [agent]\nname = '{}'\n[[agent.pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '20-22'\n",
+                home.path("state").display(),
+                home.path("in.pcap").display(),
+                home.path("region").display(),
+            );
+            fs::write(home.path("leaf.toml"), text).unwrap();
             home
         }
 
@@ -100,9 +119,10 @@ mod processes {
             self.0.path().join(name)
         }
 
-        fn agent(&self) -> Command {
+        /// `wedjat agent`, or `wedjat leaf` with an agent.
+        fn command(&self, role: &str) -> Command {
             let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
-            command.arg("agent").arg("--config").arg(self.path("agent.toml"));
+            command.arg(role).arg("--config").arg(self.path(&format!("{role}.toml")));
             command.args(["--stats", "-", "--", "--no-pci"]);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command
@@ -181,7 +201,7 @@ mod processes {
 
     pub fn a_killed_worker_loses_its_own_tasks_only() {
         let home = Home::new(64, ",infinite_rx=1");
-        let agent = Running(Some(home.agent().spawn().unwrap()));
+        let agent = Running(Some(home.command("agent").spawn().unwrap()));
         home.wait_for("the region", || home.path("region").exists());
         let mut workers: Vec<_> = (0..3).map(|_| home.worker()).collect();
         home.wait_for("replies", || home.counter("replies") > 1000);
@@ -212,10 +232,10 @@ mod processes {
 
     pub fn every_task_is_done_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
-        let agent = Running(Some(home.agent().spawn().unwrap()));
+        let agent = Running(Some(home.command("agent").spawn().unwrap()));
         home.wait_for("the region", || home.path("region").exists());
         let worker = home.worker();
-        home.wait_for("the tasks", || home.counter("rx_packets") == 500);
+        home.wait_for("the tasks", || home.counter("rx_packets") == 501);
         agent.signal("-TERM");
         let account = account(&agent.output());
         worker.ended();
@@ -229,9 +249,9 @@ mod processes {
         let home = Home::new(1, ",infinite_rx=1");
         let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
         assert!(missing.unwrap_err().to_string().contains("start the agent first"));
-        let agent = Running(Some(home.agent().spawn().unwrap()));
+        let agent = Running(Some(home.command("agent").spawn().unwrap()));
         home.wait_for("the region", || home.path("region").exists());
-        let second = home.agent().output().unwrap();
+        let second = home.command("agent").output().unwrap();
         let said = String::from_utf8_lossy(&second.stderr);
         assert_eq!(second.status.code(), Some(1), "{said}");
         assert!(said.contains("in use by a running agent"), "{said}");
@@ -253,7 +273,7 @@ mod processes {
         let dead = Worker::attach(name.to_str().unwrap(), &Options::default()).unwrap_err();
         assert!(dead.to_string().contains("does not run any more"), "{dead}");
         // What it left is no obstacle.
-        let agent = Running(Some(home.agent().spawn().unwrap()));
+        let agent = Running(Some(home.command("agent").spawn().unwrap()));
         let worker = Worker::attach(name.to_str().unwrap(), &Options::default());
         home.wait_for("a worker of the new agent", || {
             worker.is_ok() || Worker::attach(name.to_str().unwrap(), &Options::default()).is_ok()
@@ -261,5 +281,32 @@ mod processes {
         drop(worker);
         agent.signal("-TERM");
         account(&agent.output());
+    }
+
+    pub fn leaf_and_agent_share_a_process_and_a_core() {
+        let home = Home::new(64, ",infinite_rx=1");
+        let node = Running(Some(home.command("leaf").spawn().unwrap()));
+        home.wait_for("the region", || home.path("region").exists());
+        let mut workers: Vec<_> = (0..2).map(|_| home.worker()).collect();
+        home.wait_for("replies", || home.counter("replies") > 1000);
+        home.wait_for("registrations", || home.counter("registrations") >= 2);
+        workers.remove(0).signal("-KILL");
+        let before = home.counter("replies");
+        home.wait_for("replies to go on", || home.counter("replies") > before + 1000);
+        workers.push(home.worker());
+        home.wait_for("another registration", || home.counter("registrations") >= 3);
+        node.signal("-TERM");
+        let account = account(&node.output());
+        workers.into_iter().for_each(Running::ended);
+        let agent = &account["agent"];
+        assert_eq!(agent["balanced"], true, "{agent}");
+        assert_eq!(count(agent, "/comings/died"), 1, "{agent}");
+        assert!(count(agent, "/comings/joined") >= 3, "{agent}");
+        let gone =
+            ["worker_lost", "shutdown"].map(|reason| count(agent, &format!("/drops/{reason}")));
+        let done = count(agent, "/replies") + gone.iter().sum::<u64>();
+        assert_eq!(count(agent, "/scheduled"), done, "{agent}");
+        assert!(count(agent, "/replies") >= count(&account, "/replies"), "{account}");
+        assert_eq!(count(&account, "/originated_unsent") + count(agent, "/originated_unsent"), 0);
     }
 }

@@ -147,8 +147,11 @@ fn check(arguments: &CheckArguments) -> Outcome {
     }
     let config = Config::load(&arguments.config)?;
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
+    let here = config.agent.as_ref().map_or_else(String::new, |agent| {
+        format!(", and agent {} with {} workers", agent.name, agent.places().len())
+    });
     print(&format!(
-        "{}: right: leaf {} with {} ports, {} pools, {} servers, {workers} workers on {} cores\n",
+        "{}: right: leaf {} with {} ports, {} pools, {} servers, {workers} workers on {} cores{here}\n",
         arguments.config.display(),
         config.leaf.id,
         config.ports.len(),
@@ -160,13 +163,13 @@ fn check(arguments: &CheckArguments) -> Outcome {
 
 fn check_agent(path: &std::path::Path) -> Outcome {
     let config = AgentConfig::load(path)?;
-    let workers: usize = config.pools.iter().map(|pool| pool.workers.len()).sum();
+    let workers = config.host.places().len();
     print(&format!(
         "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}\n",
         path.display(),
-        config.name,
+        config.host.name,
         config.ports.len(),
-        config.pools.len(),
+        config.host.pools.len(),
         config.core,
     ))
 }
@@ -243,7 +246,7 @@ fn leaf(arguments: &LeafArguments) -> Outcome {
     };
     let account = launch::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
-    report.end(&account, account.balanced)
+    report.end(&account, account.is_balanced())
 }
 
 #[cfg(feature = "dpdk")]
@@ -255,7 +258,7 @@ fn agent(arguments: &AgentArguments) -> Outcome {
     let options = Options { duration: arguments.duration, eal: arguments.eal.clone(), pcap: None };
     let account = serve::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
-    report.end(&account, account.ledger.balanced)
+    report.end(&account, account.ledger.is_balanced())
 }
 
 /// Set by SIGINT and SIGTERM. The second signal ends the process at once, the first in order.

@@ -10,8 +10,8 @@ use super::check::{Faults, network, quoted, reaches};
 use super::{ConfigError, ids, raw};
 use crate::limits::{PORTS_MAX, QUEUE_MAX, WORKER_ID_MAX};
 use crate::policy::{PolicySpec, Runs};
-use crate::ring::Shape;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
+use crate::ring::{Place, Shape};
 use crate::stage::Overflow;
 use crate::wire::ether::Mac;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
@@ -66,12 +66,24 @@ struct RawPort {
     queue_slots: Option<Spanned<u16>>,
 }
 
+/// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawPool {
-    id: Spanned<u16>,
+pub struct RawLocal {
+    pub name: Spanned<String>,
+    slots: Option<Spanned<usize>>,
+    payload: Option<Spanned<usize>>,
+    worker_timeout_ms: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub pool: Vec<RawPool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPool {
+    pub id: Spanned<u16>,
     policy: Spanned<String>,
-    workers: Spanned<String>,
+    pub workers: Spanned<String>,
     queue: Option<Spanned<usize>>,
     overflow: Option<Overflow>,
 }
@@ -81,8 +93,8 @@ struct RawPool {
 pub struct AgentConfig {
     /// Its text, for a run's manifest.
     pub text: String,
-    /// The name that workers attach to.
-    pub name: String,
+    /// Its workers.
+    pub host: HostConfig,
     /// The CPU of its dispatcher core.
     pub core: usize,
     /// Its id in the state file.
@@ -95,18 +107,37 @@ pub struct AgentConfig {
     pub seed: Option<u64>,
     /// Packet buffers in all.
     pub mbufs: u32,
+    /// The leaf to register with.
+    pub leaf: Option<LeafAddress>,
+    /// `[[port]]`.
+    pub ports: Vec<AgentPort>,
+}
+
+/// Workers of a host, and what they attach to.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// The name that workers attach to.
+    pub name: String,
     /// Slots of each worker's ring.
     pub slots: usize,
     /// Bytes that a task or a reply may have.
     pub payload: usize,
     /// Milliseconds after which a worker that has tasks and answers none is shut out; 0 for never.
     pub worker_timeout_ms: u64,
-    /// The leaf to register with.
-    pub leaf: Option<LeafAddress>,
-    /// `[[port]]`.
-    pub ports: Vec<AgentPort>,
-    /// `[[pool]]`.
+    /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file.
     pub pools: Vec<AgentPool>,
+}
+
+impl HostConfig {
+    /// All workers, in the order of the pools.
+    #[must_use]
+    pub fn places(&self) -> Vec<Place> {
+        let of = |pool: &AgentPool| {
+            let pool_id = pool.id;
+            pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
+        };
+        self.pools.iter().flat_map(of).collect()
+    }
 }
 
 /// Where the leaf is.
@@ -159,11 +190,12 @@ impl AgentConfig {
         Self::parse(path, &super::read(path)?)
     }
 
-    /// The file at `path` is an agent's, not a leaf's: it has a table `agent`.
+    /// The file at `path` is an agent's, not a leaf's: it has a table `agent` and none `leaf`.
     #[must_use]
     pub fn is_agents(path: &Path) -> bool {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("agent"))
+        text.parse::<toml::Table>()
+            .is_ok_and(|table| table.contains_key("agent") && !table.contains_key("leaf"))
     }
 
     /// Checks `text`, naming `path` in errors.
@@ -182,42 +214,75 @@ impl AgentConfig {
 
 fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
     let entry = &raw.agent;
-    let name = entry.name.get_ref();
-    if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
-        let allowed = "a name such as host1, or a path";
-        faults.note(&entry.name, "agent.name", quoted(&entry.name), allowed);
-    }
     let ports = ports(faults, &raw.port);
-    let pools: Vec<_> = raw.pool.iter().filter_map(|entry| pool(faults, entry)).collect();
-    let slots = faults.within(entry.slots.as_ref(), "agent.slots", SLOTS, (2, SLOTS_MAX));
-    if let Some(at) = entry.slots.as_ref().filter(|_| !slots.is_power_of_two()) {
-        faults.note(at, "agent.slots", slots, "a power of two");
-    }
-    let payload = (1, PAYLOAD_MAX);
-    let payload = faults.within(entry.payload.as_ref(), "agent.payload", PAYLOAD_MAX, payload);
-    pools_together(faults, raw, &Shape { channels: workers(&pools), slots, payload });
+    let about = About {
+        name: &entry.name,
+        slots: entry.slots.as_ref(),
+        payload: entry.payload.as_ref(),
+        worker_timeout_ms: entry.worker_timeout_ms.as_ref(),
+        pools: &raw.pool,
+        key: "pool",
+    };
     let id = (0, 0x7FFE);
-    let most = (0, 3_600_000);
     AgentConfig {
         text: text.to_owned(),
-        name: name.clone(),
+        host: about.check(faults),
         core: entry.core,
         id: faults.within(entry.id.as_ref(), "agent.id", 0, id),
         udp_port: faults.within(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
         state: entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
         seed: entry.seed,
         mbufs: faults.within(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
-        slots,
-        payload,
-        worker_timeout_ms: faults.within(
-            entry.worker_timeout_ms.as_ref(),
-            "agent.worker_timeout_ms",
-            WORKER_TIMEOUT_MS,
-            most,
-        ),
         leaf: leaf(faults, entry, &ports),
         ports,
-        pools,
+    }
+}
+
+/// The workers of a leaf's own host.
+pub(super) fn local(faults: &mut Faults<'_>, raw: &RawLocal) -> HostConfig {
+    let about = About {
+        name: &raw.name,
+        slots: raw.slots.as_ref(),
+        payload: raw.payload.as_ref(),
+        worker_timeout_ms: raw.worker_timeout_ms.as_ref(),
+        pools: &raw.pool,
+        key: "agent.pool",
+    };
+    about.check(faults)
+}
+
+/// What a file says of a host's workers.
+struct About<'a> {
+    name: &'a Spanned<String>,
+    slots: Option<&'a Spanned<usize>>,
+    payload: Option<&'a Spanned<usize>>,
+    worker_timeout_ms: Option<&'a Spanned<u64>>,
+    pools: &'a [RawPool],
+    /// What the pools' tables are called.
+    key: &'a str,
+}
+
+impl About<'_> {
+    fn check(&self, faults: &mut Faults<'_>) -> HostConfig {
+        let name = self.name.get_ref();
+        if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
+            let allowed = "a name such as host1, or a path";
+            faults.note(self.name, "agent.name", quoted(self.name), allowed);
+        }
+        let pools = self.pools.iter().filter_map(|entry| pool(faults, entry, self.key));
+        let pools: Vec<_> = pools.collect();
+        let slots = faults.within(self.slots, "agent.slots", SLOTS, (2, SLOTS_MAX));
+        if let Some(at) = self.slots.filter(|_| !slots.is_power_of_two()) {
+            faults.note(at, "agent.slots", slots, "a power of two");
+        }
+        let payload = (1, PAYLOAD_MAX);
+        let payload = faults.within(self.payload, "agent.payload", PAYLOAD_MAX, payload);
+        let shape = Shape { channels: workers(&pools), slots, payload };
+        pools_together(faults, self.pools, self.key, &shape);
+        let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
+        let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
+        let worker_timeout_ms = faults.within(at, key, timeout.0, timeout.1);
+        HostConfig { name: name.clone(), slots, payload, worker_timeout_ms, pools }
     }
 }
 
@@ -286,53 +351,55 @@ fn port(faults: &mut Faults<'_>, raw: &RawPort) -> AgentPort {
     }
 }
 
-fn pool(faults: &mut Faults<'_>, raw: &RawPool) -> Option<AgentPool> {
+fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> {
+    let key = |last| format!("{key}.{last}");
     let workers = ids::parse(raw.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
         let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-3,8\"");
-        faults.note(&raw.workers, "pool.workers", found, &allowed);
+        faults.note(&raw.workers, &key("workers"), found, &allowed);
         Vec::new()
     });
     let policy = match raw.policy.get_ref().parse::<PolicySpec>() {
         Ok(policy) => policy,
         Err(error) => {
             let allowed = "a policy as `wedjat policies` lists them";
-            faults.note(&raw.policy, "pool.policy", error, allowed);
+            faults.note(&raw.policy, &key("policy"), error, allowed);
             return None;
         }
     };
     if policy.entry().runs == Runs::Spine {
         let found = format!("{}, which runs on a spine", quoted(&raw.policy));
-        faults.note(&raw.policy, "pool.policy", found, "a policy whose members are workers");
+        faults.note(&raw.policy, &key("policy"), found, "a policy whose members are workers");
         return None;
     }
     Some(AgentPool {
         id: *raw.id.get_ref(),
         policy,
         workers,
-        queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
+        queue: faults.within(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
     })
 }
 
-fn pools_together(faults: &mut Faults<'_>, raw: &Raw, shape: &Shape) {
-    if raw.pool.is_empty() {
-        faults.whole("pool", "no [[pool]]", "at least one");
+fn pools_together(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, shape: &Shape) {
+    let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
+    if pools.is_empty() {
+        faults.whole(key, &format!("no [[{key}]]"), "at least one");
     }
     let mut seen = std::collections::BTreeSet::new();
-    for (at, pool) in raw.pool.iter().enumerate() {
+    for (at, pool) in pools.iter().enumerate() {
         let id = *pool.id.get_ref();
-        if raw.pool[..at].iter().any(|other| *other.id.get_ref() == id) {
-            faults.note(&pool.id, "pool.id", format!("{id} again"), "each id once");
+        if pools[..at].iter().any(|other| *other.id.get_ref() == id) {
+            faults.note(&pool.id, &id_key, format!("{id} again"), "each id once");
         }
         let ids = ids::parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
         if let Some(twice) = ids.into_iter().find(|&id| !seen.insert(id)) {
             let found = format!("worker {twice} again");
-            faults.note(&pool.workers, "pool.workers", found, "each worker id once");
+            faults.note(&pool.workers, &workers_key, found, "each worker id once");
         }
     }
     if shape.channels > CHANNELS_MAX {
         let found = format!("{} workers", shape.channels);
-        faults.whole("pool.workers", &found, &format!("at most {CHANNELS_MAX}"));
+        faults.whole(&workers_key, &found, &format!("at most {CHANNELS_MAX}"));
     } else if shape.channels > 0 && shape.slots.is_power_of_two() && !shape.is_possible() {
         let found = format!("{} bytes", shape.channels * shape.slots * shape.stride());
         let allowed = "at most 4 GiB for workers x slots x payload";
@@ -374,19 +441,22 @@ overflow = "refuse"
     #[test]
     fn the_reference_is_read() {
         let config = parse(GOOD).unwrap();
-        assert_eq!((&config.name[..], config.core, config.slots), ("host1", 1, 32));
-        assert_eq!((config.udp_port, config.payload), (1234, PAYLOAD_MAX));
+        assert_eq!((&config.host.name[..], config.core, config.host.slots), ("host1", 1, 32));
+        assert_eq!((config.udp_port, config.host.payload), (1234, PAYLOAD_MAX));
         let leaf = config.leaf.unwrap();
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (Ipv4Addr::new(10, 0, 2, 1), 0, None));
-        assert_eq!(config.pools[0].workers, [0, 1, 2, 3]);
-        assert_eq!((config.pools[1].queue, config.pools[1].overflow), (4096, Overflow::Refuse));
+        assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
+        assert_eq!(
+            (config.host.pools[1].queue, config.host.pools[1].overflow),
+            (4096, Overflow::Refuse)
+        );
     }
 
     #[test]
     fn the_example_is_right() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/agent.toml");
         let config = AgentConfig::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        assert!(!config.pools.is_empty());
+        assert!(!config.host.pools.is_empty());
     }
 
     #[test]

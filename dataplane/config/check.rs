@@ -7,7 +7,9 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::raw::{self, line_of};
-use super::{Config, Fault, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids};
+use super::{
+    Config, Fault, HostConfig, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids, local,
+};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, WORKER_ID_MAX,
 };
@@ -107,7 +109,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     ports_together(&mut faults, &raw, &ports);
     pools_together(&mut faults, &raw);
     servers_together(&mut faults, &raw, &ports, &servers);
-    let needed = buffers_needed(&leaf, &ports, &pools);
+    let agent = local::local(&mut faults, &raw, &ports, &servers);
+    let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref());
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {
             let allowed = format!(
@@ -119,7 +122,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         None => leaf.mbufs = leaf.mbufs.max(needed),
     }
     faults.none_or_all()?;
-    Ok(Config { path: path.to_owned(), text: text.to_owned(), leaf, ports, pools, servers })
+    let (path, text) = (path.to_owned(), text.to_owned());
+    Ok(Config { path, text, leaf, ports, pools, servers, agent })
 }
 
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
@@ -249,9 +253,15 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
 
 /// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would
 /// end the waiting. Pools whose tasks don't wait need none.
-fn buffers_needed(leaf: &LeafConfig, ports: &[PortConfig], pools: &[PoolConfig]) -> u32 {
+fn buffers_needed(
+    leaf: &LeafConfig,
+    ports: &[PortConfig],
+    pools: &[PoolConfig],
+    agent: Option<&HostConfig>,
+) -> u32 {
     let holding = pools.iter().filter(|pool| pool.policy.entry().runs == Runs::LeafHolding);
     let queues: usize = holding.map(|pool| pool.queue).sum();
+    let queues = queues + agent.map_or(0, local::buffers_needed);
     if queues == 0 {
         return 0;
     }
@@ -283,7 +293,9 @@ fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfi
         let allowed = "at least one [[port]] with side = \"clients\" or \"both\"";
         faults.whole("port.side", "no port on the clients' side", allowed);
     }
-    if !ports.iter().any(|port| port.side.has_workers()) {
+    // All workers may be this host's own.
+    let needless = raw.agent.is_some() && raw.server.is_empty();
+    if !needless && !ports.iter().any(|port| port.side.has_workers()) {
         let allowed = "at least one [[port]] with side = \"workers\" or \"both\"";
         faults.whole("port.side", "no port on the workers' side", allowed);
     }
@@ -316,8 +328,11 @@ fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
         if raw.pool[..at].iter().any(|other| *other.id.get_ref() == id) {
             faults.note(&pool.id, "pool.id", format!("{id} again"), "each id once");
         }
-        if !raw.server.iter().any(|server| *server.pool.get_ref() == id) {
-            let allowed = "at least one [[server]] with this pool";
+        let here = raw.agent.iter().flat_map(|agent| &agent.pool);
+        if !raw.server.iter().any(|server| *server.pool.get_ref() == id)
+            && !{ here }.any(|pool| *pool.id.get_ref() == id)
+        {
+            let allowed = "at least one [[server]] or [[agent.pool]] with this pool";
             faults.note(&pool.id, "pool.id", format!("pool {id} without workers"), allowed);
         }
     }

@@ -6,9 +6,10 @@
 mod agent;
 mod check;
 mod ids;
+mod local;
 mod raw;
 
-pub use agent::{AgentConfig, AgentPool, AgentPort, LeafAddress};
+pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress};
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -33,6 +34,8 @@ pub struct Config {
     pub pools: Vec<PoolConfig>,
     /// `[[server]]`.
     pub servers: Vec<ServerConfig>,
+    /// `[agent]`: worker cores of the leaf's own host.
+    pub agent: Option<HostConfig>,
 }
 
 /// The leaf itself.

@@ -16,6 +16,7 @@ pub struct Config {
     pub pool: Vec<Pool>,
     #[serde(default)]
     pub server: Vec<Server>,
+    pub agent: Option<super::agent::RawLocal>,
 }
 
 #[derive(Deserialize)]

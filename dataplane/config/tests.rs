@@ -150,3 +150,40 @@ fn a_file_that_cannot_be_read_is_named() {
     let error = Config::load(Path::new("no/such/leaf.toml")).unwrap_err().to_string();
     assert!(error.contains("no/such/leaf.toml") && error.contains("can't be read"), "{error}");
 }
+
+#[test]
+fn a_leaf_may_have_worker_cores_of_its_own_host() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/host.toml"));
+    let text = text.unwrap();
+    let read = |text: &str| Config::parse(Path::new("host.toml"), text);
+    let config = read(&text).unwrap_or_else(|error| panic!("{error}"));
+    let agent = config.agent.unwrap();
+    assert_eq!((&agent.name[..], agent.places().len()), ("host1", 4));
+    let cases: [(&str, &str, &[&str]); 8] = [
+        ("cores = [0]", "cores = [0, 1]", &["leaf.cores", "2 cores", "one"]),
+        ("name = \"host1\"", "name = \"\"", &["agent.name"]),
+        ("slots = 64", "slots = 65", &["agent.slots", "power of two"]),
+        (
+            "workers = \"0-3\"",
+            "workers = \"0-4\"",
+            &["agent.pool.workers", "worker 4", "10.0.2.11"],
+        ),
+        ("[[agent.pool]]\nid = 1", "[[agent.pool]]\nid = 9", &["agent.pool.id", "a [[pool]]"]),
+        ("policy = \"cfcfs\"", "policy = \"horus-spine\"", &["agent.pool.policy", "spine"]),
+        ("10.0.2.1/24", "169.254.1.1/16", &["port.ip", "leads to the [agent]"]),
+        ("[[agent.pool]]\nid = 1", "[[agent.pool]]\ncolour = 1\nid = 1", &["colour"]),
+    ];
+    for (old, new, expected) in cases {
+        assert!(text.contains(old), "{old}");
+        let error = read(&text.replacen(old, new, 1)).unwrap_err().to_string();
+        for part in expected {
+            assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
+        }
+    }
+    // All workers may be here, and then no port needs to lead to others.
+    let alone = text.replace("side = \"workers\"", "side = \"clients\"");
+    let (before, rest) = alone.split_once("[[server]]").unwrap();
+    let (_, after) = rest.split_once("[agent]").unwrap();
+    read(&format!("{before}[agent]{after}")).unwrap_or_else(|error| panic!("{error}"));
+}

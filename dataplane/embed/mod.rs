@@ -83,6 +83,12 @@ pub enum EmbedError {
         /// Its policy.
         policy: String,
     },
+    /// Worker cores of this host.
+    #[error(
+        "agent: found [agent], and the library has no rings to worker cores; allowed: a configuration without one, and \
+         `wedjat agent` beside the program"
+    )]
+    Agent,
     /// A clock that stands.
     #[error("ticks_hz: found 0; allowed: the ticks a second of the clock that `now` is read from")]
     Ticks,
@@ -116,6 +122,9 @@ impl Scheduler {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {
             return Err(EmbedError::Ticks);
+        }
+        if config.agent.is_some() {
+            return Err(EmbedError::Agent);
         }
         let macs = macs(config, options.macs)?;
         let seed = assembly::seed(config);

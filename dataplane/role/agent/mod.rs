@@ -65,6 +65,27 @@ pub struct Parts<P: Port, A> {
     pub timing: Timing,
 }
 
+impl<P: Port, A> Parts<P, A> {
+    /// The same with other ports.
+    #[must_use]
+    pub fn with_ports<Q: Port<Buf = P::Buf>>(self, ports: Vec<(Q, PortAddress)>) -> Parts<Q, A> {
+        let Self { crews, places, pool, udp_port, payload_max, .. } = self;
+        let Self { registrar, deaths, counters, timing, .. } = self;
+        Parts {
+            ports,
+            crews,
+            places,
+            pool,
+            udp_port,
+            payload_max,
+            registrar,
+            deaths,
+            counters,
+            timing,
+        }
+    }
+}
+
 /// One pool's workers.
 #[derive(Debug)]
 pub struct PoolCrew<B> {

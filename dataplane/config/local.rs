@@ -1,0 +1,83 @@
+//! `[agent]` in a leaf's file: whether it fits what stands around it.
+
+use std::net::Ipv4Addr;
+
+use super::agent::{self, RawLocal};
+use super::check::{Faults, quoted, reaches};
+use super::{HostConfig, PortConfig, ServerConfig, ids, raw};
+use crate::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
+use crate::policy::Runs;
+use crate::role::host;
+
+/// The checked table, if there is one.
+pub fn local(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) -> Option<HostConfig> {
+    let entry = raw.agent.as_ref()?;
+    if raw.leaf.cores.get_ref().len() > 1 {
+        let found = format!("{} cores, with an [agent]", raw.leaf.cores.get_ref().len());
+        let allowed = "one: a worker's ring has one producer; or run `wedjat agent` by itself";
+        faults.note(&raw.leaf.cores, "leaf.cores", found, allowed);
+    }
+    if raw.port.len() == PORTS_MAX {
+        let allowed = format!("at most {} beside an [agent]", PORTS_MAX - 1);
+        faults.note(&entry.name, "port", format!("{PORTS_MAX} ports"), &allowed);
+    }
+    let config = agent::local(faults, entry);
+    pools(faults, raw, entry, servers);
+    let members =
+        config.places().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
+    if members > MEMBERS_MAX {
+        let found = format!("{members} workers with those of [[server]]");
+        faults.whole("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
+    }
+    addresses(faults, raw, ports, servers);
+    Some(config)
+}
+
+/// Pools are the leaf's, and a worker is in one place only.
+fn pools(faults: &mut Faults<'_>, raw: &raw::Config, entry: &RawLocal, servers: &[ServerConfig]) {
+    for pool in &entry.pool {
+        let id = pool.id.get_ref();
+        if !raw.pool.iter().any(|other| other.id.get_ref() == id) {
+            faults.note(&pool.id, "agent.pool.id", id, "the id of a [[pool]]");
+        }
+        let workers = ids::parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+        let elsewhere = |id: &u16| servers.iter().find(|server| server.workers.contains(id));
+        if let Some((id, server)) = workers.iter().find_map(|id| Some((id, elsewhere(id)?))) {
+            let found = format!("worker {id}, which server {} has", server.ip);
+            faults.note(&pool.workers, "agent.pool.workers", found, "each worker id once");
+        }
+    }
+}
+
+/// The wire to the agent has a network of its own.
+fn addresses(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) {
+    let wire = Ipv4Addr::from_bits(host::AGENT_IP);
+    let allowed = format!("one without {wire}/{}, which leads to the [agent]", host::PREFIX);
+    for (at, port) in raw.port.iter().zip(ports) {
+        if reaches(port.ip, port.prefix, wire) || reaches(wire, host::PREFIX, port.ip) {
+            faults.note(&at.ip, "port.ip", quoted(&at.ip), &allowed);
+        }
+    }
+    for (at, server) in raw.server.iter().zip(servers) {
+        if reaches(wire, host::PREFIX, server.ip) {
+            faults.note(&at.ip, "server.ip", quoted(&at.ip), &allowed);
+        }
+    }
+}
+
+/// Packet buffers that tasks at the agent hold.
+pub fn buffers_needed(config: &HostConfig) -> usize {
+    let holding = |runs| runs == Runs::LeafHolding;
+    let queues = config.pools.iter().filter(|pool| holding(pool.policy.entry().runs));
+    queues.map(|pool| pool.queue).sum::<usize>() + config.places().len() * config.slots
+}

@@ -1,0 +1,106 @@
+//! The agent on a leaf's core: what its workers attach to, what the core needs of it, and its account.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+use super::{LaunchError, manifest};
+use crate::config::{Config, HostConfig};
+use crate::io::dpdk::{Eal, MbufPool, PoolHandle, QueuePort};
+use crate::io::link::End;
+use crate::io::{Buf, Pool, Port};
+use crate::limits::CORES_MAX;
+use crate::policy::stream_seed;
+use crate::ring::WorkerRegion;
+use crate::role::agent::{Comings, Death, Parts, Registrar};
+use crate::role::leaf::Timing;
+use crate::role::{Agent, host};
+use crate::serve;
+use crate::stage::{PortAddress, Side};
+use crate::state::Table;
+use crate::stats::{AgentStats, LeafStats, Totals};
+
+/// Who came and went, and how many workers were registered at the end.
+pub type Ended = (Comings, usize);
+
+/// An agent without ports, as it is handed to the core's thread.
+pub type AgentParts = Parts<QueuePort, PoolHandle>;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct LocalAgent<'a> {
+    host: &'a HostConfig,
+    core: usize,
+    region: WorkerRegion,
+    table: Table,
+    deaths: Arc<ArrayQueue<Death>>,
+    seed: u64,
+}
+
+impl<'a> LocalAgent<'a> {
+    /// Around the region of the configured workers; `seed` is the leaf's.
+    pub fn new(config: &'a Config, region: WorkerRegion, eal: &Eal, seed: u64) -> Option<Self> {
+        let host = config.agent.as_ref()?;
+        let seed = stream_seed(seed, CORES_MAX, 0);
+        let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), eal, seed);
+        Some(Self {
+            host,
+            core: config.leaf.cores[0],
+            region,
+            table: Table::heap(&spec),
+            deaths: Arc::new(ArrayQueue::new(serve::DEATHS)),
+            seed,
+        })
+    }
+
+    /// What the core needs.
+    pub fn parts(&self, eal: &Eal, mbufs: &MbufPool, udp_port: u16) -> AgentParts {
+        let (places, hz) = (self.host.places(), eal.ticks_hz());
+        Parts {
+            ports: Vec::new(),
+            crews: serve::crews(self.host, eal, &self.table, &self.region, self.seed),
+            registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
+            places,
+            pool: mbufs.handle(),
+            udp_port,
+            payload_max: self.host.payload,
+            deaths: Arc::clone(&self.deaths),
+            counters: self.table.counters(0),
+            timing: Timing { ticks_hz: hz },
+        }
+    }
+
+    /// Looks for workers whose process has ended.
+    pub fn look(&self) {
+        serve::look_for_deaths(self.host, &self.region, &self.deaths);
+    }
+
+    /// What it did.
+    pub fn account(&self, ended: Ended, seconds: f64, config: &Config, eal: &Eal) -> AgentStats {
+        let totals = Totals::read(&[self.table.counters(0)]);
+        let mut ledger = LeafStats::of(&totals, seconds, manifest(config, eal));
+        serve::describe(&mut ledger, self.host, self.core, self.seed);
+        let (comings, registered) = ended;
+        AgentStats { ledger, name: self.host.name.clone(), comings, registered }
+    }
+}
+
+/// The region of a leaf's own workers, if it has any; a second agent of that name is refused.
+pub fn region(config: &Config) -> Result<Option<WorkerRegion>, LaunchError> {
+    Ok(config.agent.as_ref().map(serve::region).transpose()?)
+}
+
+/// The agent at the far end of the wire inside the core.
+pub fn agent<B: Buf, A: Pool<Buf = B>>(
+    parts: Parts<impl Port<Buf = B>, A>,
+    end: End<B>,
+) -> Agent<End<B>, A> {
+    let address = PortAddress {
+        mac: host::AGENT_MAC,
+        ip: host::AGENT_IP,
+        prefix: host::PREFIX,
+        side: Side::Both,
+        gateway: None,
+    };
+    Agent::new(parts.with_ports(vec![(end, address)]))
+}
