@@ -431,9 +431,15 @@ mod tests {
                 pool.frame(&frame).unwrap()
             }).collect();
             let plain = stages.plain[0].of_pool([0x01, 0x07]);
-            let words = read(&plain, &burst);
-            let vectors = vector::read(&plain, &burst);
-            prop_assert!(vectors.is_some() || words.len < burst.len() || !has_vectors());
+            // A datagram that does not fill its packet ends a run for vectors.
+            let exact = |frame: &[u8]| {
+                let number = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
+                number(IP + 2) == ipv4::LEN + number(UDP + 4)
+            };
+            let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
+            let words = read(&plain, &burst[..exact]);
+            let vectors = vector::read(&plain, &burst[..exact]);
+            prop_assert!(vectors.is_some() || words.len < exact || !has_vectors());
             if let Some(vectors) = vectors {
                 prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
                 prop_assert_eq!(vectors.tasks, words.tasks);
