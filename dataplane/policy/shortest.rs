@@ -45,19 +45,22 @@ fn first(ranks: &mut impl Rank, words: Words<'_>, rng: &mut Rng) -> Option<Found
     loop {
         let found = ranks.first(rng)?;
         let queue = words.of(found.member).outstanding();
-        if queue == found.queue || corrections == 0 {
+        if queue == found.queue || !correct(ranks, found.member, queue, &mut corrections) {
             return Some(found);
         }
-        corrections -= 1;
-        correct(ranks, found.member, queue);
     }
 }
 
-/// Another core sent or heard something.
+/// Another core sent or heard something. False, and nothing changed, when that was the case too often.
 #[cold]
 #[inline(never)]
-fn correct(ranks: &mut impl Rank, member: Member, queue: u32) {
-    ranks.set(member, queue);
+fn correct(ranks: &mut impl Rank, member: Member, queue: u32, corrections: &mut usize) -> bool {
+    let more = *corrections > 0;
+    if more {
+        *corrections -= 1;
+        ranks.set(member, queue);
+    }
+    more
 }
 
 /// As one by one, but a member is found and counted up in one go.

@@ -75,6 +75,48 @@ fn equal_seeds_make_equal_choices_and_others_do_not() {
 }
 
 #[test]
+fn runs_decide_as_one_by_one() {
+    // Those divide a burst among the members as a whole.
+    let whole = ["scd", "twf"];
+    for entry in CATALOGUE.iter().filter(|entry| !whole.contains(&entry.name)) {
+        let mut by_run = dispatcher(entry.name, 40);
+        let mut one_by_one = dispatcher(entry.name, 40);
+        let rates: Vec<f64> = (0..40).map(|member| 1.0 + f64::from(member % 3)).collect();
+        let mut sent: Vec<Member> = Vec::new();
+        let mut rng = super::Rng::seed_from_u64(3);
+        for dispatcher in [&mut by_run, &mut one_by_one] {
+            dispatcher.set_rates(&rates);
+            dispatcher.set_active(Member(7), false);
+        }
+        for round in 0..300 {
+            let count = 1 + below(70, rng.next_u64() as u32); // also more than a burst
+            let run = picks(&mut by_run, count);
+            let single: Vec<_> = (0..count).map(|_| picks(&mut one_by_one, 1)[0]).collect();
+            assert_eq!(run, single, "{} in round {round}", entry.name);
+            sent.extend(run.iter().flatten().map(|pick| pick.member));
+            let count = sent.len().saturating_sub(below(60, rng.next_u64() as u32));
+            let mut reports: Vec<Report> = Vec::new();
+            for _ in 0..count {
+                let member = sent.swap_remove(below(sent.len(), rng.next_u64() as u32));
+                let load = Load::tasks(below(4, rng.next_u64() as u32) as u16);
+                reports.push(Report { member, load, service_ns: 1000 });
+            }
+            // Nobody owes these an answer, or not that one.
+            reports.push(Report { member: Member(7), load: Load(0), service_ns: 0 });
+            let surplus = reports.iter().filter(|report| !one_by_one.reply(report)).count();
+            assert_eq!(by_run.reply_run(&reports), surplus, "{}", entry.name);
+            let (run, single) = (by_run.view(), one_by_one.view());
+            for member in (0..40).map(Member) {
+                assert_eq!(run.belief(member), single.belief(member), "{}", entry.name);
+                assert_eq!(run.outstanding(member), single.outstanding(member), "{}", entry.name);
+                assert_eq!(run.idle().contains(member), single.idle().contains(member));
+            }
+            assert_eq!(run.picks, single.picks, "{}", entry.name);
+        }
+    }
+}
+
+#[test]
 fn uniform_choices_are_uniform() {
     // 64,000 draws over 64 members: 1,000 each with a deviation of 31; six of them allowed.
     for policy in ["random", "racksched"] {
