@@ -1,7 +1,9 @@
 //! What each subcommand does, whatever carries the packets.
 
 use std::error::Error;
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 
 use clap::CommandFactory;
 use rand::seq::SliceRandom;
@@ -40,6 +42,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
 fn run(args: &RunArgs) -> Result<bool, Failure> {
     let load = args.load.load(args.rate, args.network.core_count())?;
     load.self_test()?;
+    try_to_write(&args.output)?;
     let report = Network::open(&args.network)?.offer(&load)?;
     let text = match args.output.format {
         Format::Text => format!("{report}\n"),
@@ -61,6 +64,7 @@ fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
     if args.order == Order::Shuffled {
         order.shuffle(&mut StreamSeed::derive(args.load.seed, "order", 0).stream());
     }
+    try_to_write(&args.output)?;
     let mut network = Network::open(&args.network)?;
     let mut reports: Vec<Option<Report>> = vec![None; loads.len()];
     for i in order {
@@ -100,6 +104,7 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
         return Err(format!("--low {} must be below --high {}", args.low, args.high).into());
     }
     low.self_test()?;
+    try_to_write(&args.output)?;
     let mut network = Network::open(&args.network)?;
     let mut reports = Vec::new();
     let highest_pps = highest(low.rate_pps, high.rate_pps, args.steps, |rate_pps| {
@@ -195,10 +200,20 @@ fn floor(args: &FloorArgs) -> Result<bool, Failure> {
     Ok(ledger.adherence() >= report::ADHERENCE_MIN)
 }
 
+/// Found out before the run, not after.
+fn try_to_write(output: &OutputArgs) -> Result<(), Failure> {
+    let Some(path) = &output.out else { return Ok(()) };
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    format!("cannot write --out {}: {error}", path.display()).into()
+}
+
 fn write(output: &OutputArgs, text: &str) -> Result<(), Failure> {
     match &output.out {
-        Some(path) => std::fs::write(path, text)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()).into()),
+        Some(path) => std::fs::write(path, text).map_err(|error| cannot_write(path, &error)),
         None => Ok(std::io::stdout().write_all(text.as_bytes())?),
     }
 }
@@ -223,5 +238,13 @@ mod tests {
     fn the_ends_of_a_search_are_tried_first() {
         assert_eq!(highest(1.0, 2.0, 6, |_| Ok(false)).unwrap(), None);
         assert_eq!(highest(1.0, 2.0, 6, |_| Ok(true)).unwrap(), Some(2.0));
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_written_is_refused_before_the_run() {
+        let folder = std::env::temp_dir();
+        let output = |out| OutputArgs { format: Format::Text, out: Some(out) };
+        let error = try_to_write(&output(folder.clone())).unwrap_err().to_string();
+        assert!(error.contains("--out") && error.contains(&*folder.to_string_lossy()), "{error}");
     }
 }

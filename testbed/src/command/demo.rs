@@ -85,7 +85,7 @@ fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
 fn load(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(load) if load > 0.0 && load <= 2.0 => Ok(load),
-        _ => Err(format!("`{text}` is no load; write a share above 0, as in 0.9")),
+        _ => Err(format!("`{text}` is no load; write a share above 0 and up to 2, as in 0.9")),
     }
 }
 
