@@ -100,7 +100,7 @@ impl MemberWords<'_> {
         self.own.drift.store(belief.drift.saturating_add(by.0), Relaxed);
     }
 
-    /// Counts a task sent to one of two members, of which this has just been believed. Writes the words of
+    /// Counts a task sent to one of two different members, of which this has just been believed. Writes the words of
     /// both, so that the processor knows where before it knows which; it would suppose that the next
     /// decision looks at other members, and do it again when it is wrong.
     #[inline(always)]
