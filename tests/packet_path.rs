@@ -12,14 +12,18 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::ring::{FramePool, RingPort, pair};
 use wedjat::policy::{Core, Dispatcher};
-use wedjat::role::{Leaf, leaf::Timing};
+use wedjat::reason::DropReason;
+use wedjat::ring::{Guest, Place, WorkerRegion};
+use wedjat::role::agent::{Crew, Parts, PoolCrew, Registrar};
+use wedjat::role::{Agent, Leaf, leaf::Timing};
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side, Stages};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
-use wedjat::state::{Counter, Table};
+use wedjat::state::{Counter, Counters, Table, View};
 use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
 
 use frames::*;
 
@@ -237,6 +241,83 @@ fn polls_allocate_nothing() {
         assert!(counters.read(Counter::Continuations) > 0, "{policy}: tasks had several packets");
         assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");
         assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
+    }
+}
+
+#[test]
+fn polls_of_an_agent_allocate_nothing() {
+    const AGENT: u32 = 0x0A00_020B;
+    const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+    for policy in ["cfcfs", "jbsq(k=2)", "horus", "jsq", "random"] {
+        let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
+        let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
+        let view = View::heap(places.len(), 1).remove(0);
+        let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+        let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
+        let crew = Crew::new(dispatcher, seats.collect(), 16, u64::MAX);
+        let pool = FramePool::new(1024, 256);
+        let (near, mut far) = pair(256, &pool);
+        let (mac, ip) = (AGENT_MAC, AGENT);
+        let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
+        let mut agent = Agent::new(Parts {
+            ports: vec![(near, address)],
+            crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Refuse, crew }],
+            registrar: Some(Registrar::new(CLIENT, 0, Some(CLIENT_MAC), &places, 1_000_000_000)),
+            places: places.to_vec(),
+            pool: pool.clone(),
+            udp_port: 1234,
+            payload_max: 64,
+            deaths: Arc::new(ArrayQueue::new(8)),
+            counters: Counters::heap(),
+            timing: Timing { ticks_hz: 1_000_000_000 },
+        });
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: AGENT_MAC,
+            src: CLIENT,
+            dst: AGENT,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        let (mut now, mut calls) = (1, 0);
+        let mut poll = |now: &mut u64| {
+            *now += 50_000;
+            let before = CALLS.get();
+            agent.poll(*now);
+            calls += CALLS.get() - before;
+        };
+        let mut guests: Vec<_> = (0..2).filter_map(|at| region.claim(at).unwrap()).collect();
+        (0..4).for_each(|_| poll(&mut now));
+        guests.iter_mut().for_each(Guest::start);
+        for seq in 0..1_000u16 {
+            // More than the ring and the queue hold, so that some are refused.
+            for more in 0..40 {
+                let mut frame = task(Header::new_task(POOL + u16::from(more == 39), seq));
+                let len = frame.len() - udp::PAYLOAD;
+                flow.emit(&mut frame, len);
+                assert!(far.send(&frame));
+            }
+            for guest in &mut guests {
+                while guest.take() == Ok(true) {
+                    guest.answer(|_, _| 0, || 1000);
+                }
+            }
+            (0..2).for_each(|_| poll(&mut now));
+            while far.receive().is_some() {}
+            if seq == 500 {
+                // One leaves, with what it has.
+                guests.pop();
+            }
+        }
+        // What is held is told every other poll.
+        (0..4).for_each(|_| poll(&mut now));
+        assert_eq!(calls, 0, "{policy}");
+        let counters = agent.counters();
+        let counts: Vec<_> = Counter::ALL.iter().map(|&one| (one, counters.read(one))).collect();
+        assert!(counters.balances(), "{policy}: {counts:?} {}", counters.dropped_total());
+        assert!(counters.read(Counter::Replies) > 500, "{policy}: tasks were done");
+        assert!(counters.read(Counter::Originated) >= 2, "{policy}: workers were registered");
+        assert!(counters.dropped(DropReason::UnknownPool) > 10, "{policy}: packets were refused");
     }
 }
 
