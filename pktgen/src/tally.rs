@@ -182,7 +182,8 @@ impl Tally {
 
     /// First tick of the measured time.
     #[inline]
-    pub(crate) fn measured_from(&self) -> u64 {
+    #[must_use]
+    pub fn measured_from(&self) -> u64 {
         self.clock.start
     }
 

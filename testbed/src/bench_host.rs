@@ -5,6 +5,8 @@
 //! the rounds' ratios. The time that a cache line takes from one core to the other and back is measured
 //! beside them, since everything here is made of it.
 
+mod loaded;
+
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -18,6 +20,8 @@ use wedjat::policy::{Core, Dispatcher};
 use wedjat::ring::{Channel, Guest, Notice, Outcome, Place, TaskIds, WorkerRegion};
 use wedjat::role::agent::{Crew, Done, Work};
 use wedjat::state::View;
+
+use loaded::{Loaded, Wire};
 
 /// Workers of the dispatcher's throughput.
 const WORKERS: u16 = 16;
@@ -36,6 +40,9 @@ pub struct Arguments {
     /// Tasks of each measurement: few, so that a machine that stalls now and then spoils few of them
     #[arg(long, default_value_t = 10_000)]
     pub tasks: u64,
+    /// Seconds of load on an agent with 32 emulated workers; 0 leaves it out
+    #[arg(long, default_value_t = 8)]
+    pub load_seconds: u64,
 }
 
 /// One number.
@@ -267,7 +274,9 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         let text = format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
         return Err(text.into());
     }
-    let eal = Eal::init(&["--no-pci".to_owned()], &[])?;
+    let devices = loaded::devices();
+    let devices: Vec<_> = devices.iter().map(String::as_str).collect();
+    let eal = Eal::init_beside(&["--no-pci".to_owned()], &devices, &arguments.cpus)?;
     let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
     let mut rings = RingPair::new(&eal)?;
     let mut distributor = Distributor::new(&eal, &pool)?;
@@ -290,7 +299,7 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let rings_two = rings_two.figure("rte_ring_pair_depth_2", "ns a task");
     let rings_eight = rings_eight.figure("rte_ring_pair_depth_8", "ns a task");
     let distributed = distributed.figure("rte_distributor_burst_depth_8", "ns a task");
-    Ok(vec![
+    let mut figures = vec![
         trip.figure("cache_line_round_trip", "cycles"),
         two.against("hand_over_depth_2", &rings_two),
         rings_two,
@@ -298,6 +307,40 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         distributed,
         rings_eight,
         dispatched.figure("dispatcher_16_workers", "million tasks a second"),
+    ];
+    if arguments.load_seconds > 0 {
+        figures.extend(under_load(arguments, &eal, [here, there])?);
+    }
+    Ok(figures)
+}
+
+/// An agent under load, and what it is held against. Its ratio leaves the floor out.
+fn under_load(
+    arguments: &Arguments,
+    eal: &Eal,
+    [here, there]: [usize; 2],
+) -> Result<Vec<Figure>, Failure> {
+    let (simulated, floor) = (loaded::simulated_us()?, loaded::floor_us(eal)?);
+    let mut wire = Wire::open(eal)?;
+    pin(there);
+    let mut loaded = Loaded::default();
+    for seed in 1..=arguments.load_seconds {
+        loaded.run(&mut wire, eal, here, seed)?;
+    }
+    pin(here);
+    let p99 = loaded.response.summary().p99.0;
+    let one = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
+    let share = 100.0 * loaded.valid as f64 / loaded.windows.max(1) as f64;
+    Ok(vec![
+        Figure {
+            value: p99,
+            ratio: Some((p99 - floor) / simulated),
+            against: Some("simulated_p99_32_workers_load_90"),
+            ..Samples(loaded.samples).figure("agent_cfcfs_p99_32_workers_load_90", "us")
+        },
+        one("simulated_p99_32_workers_load_90", simulated, "us"),
+        one("loopback_floor_p50", floor, "us"),
+        one("windows_without_a_stall", share, "per cent"),
     ])
 }
 
@@ -312,10 +355,18 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
         return Ok(writeln!(out)?);
     }
     figures.iter().try_for_each(|figure| line(figure, out))?;
+    if arguments.load_seconds > 0 {
+        let (window, stall) = (loaded::WINDOW_S * 1e3, loaded::STALL_NS / 1e3);
+        let rule = "of the load count in which, and before which, neither core stood still for longer than";
+        writeln!(out, "windows of {window} ms {rule} {stall} us")?;
+    }
     Ok(())
 }
 
 fn line(figure: &Figure, out: &mut impl Write) -> io::Result<()> {
+    if figure.value.is_nan() {
+        return writeln!(out, "{:32} nothing that counts", figure.name);
+    }
     write!(out, "{:32} {:9.2} {}", figure.name, figure.value, figure.unit)?;
     if let (Some(ratio), Some(against)) = (figure.ratio, figure.against) {
         write!(out, ", {ratio:.2} x {against}")?;

@@ -107,7 +107,7 @@ const OTHERS: &[(&str, Make)] = &[
 ];
 
 /// Flags as a scenario would give them.
-fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
+pub(crate) fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
     let mut table = toml::Table::new();
     for (key, value) in keys {
         table.insert((*key).to_owned(), toml::Value::String((*value).to_owned()));
