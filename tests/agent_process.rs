@@ -293,8 +293,15 @@ mod processes {
         workers.remove(0).signal("-KILL");
         let before = home.counter("replies");
         home.wait_for("replies to go on", || home.counter("replies") > before + 1000);
-        workers.push(home.worker());
-        home.wait_for("another registration", || home.counter("registrations") >= 3);
+        // One comes in its place, which has work to do at once, and leaves.
+        let options = Options { patience: PATIENCE, ..Options::default() };
+        let mut third = Worker::attach(home.path("region").to_str().unwrap(), &options).unwrap();
+        let task = third.recv(PATIENCE).unwrap().expect("a task comes");
+        task.reply_with(|request, reply| {
+            reply[..request.len()].copy_from_slice(request);
+            request.len()
+        });
+        drop(third);
         node.signal("-TERM");
         let account = account(&node.output());
         workers.into_iter().for_each(Running::ended);
