@@ -357,7 +357,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
     figures.iter().try_for_each(|figure| line(figure, out))?;
     if arguments.load_seconds > 0 {
         let (window, stall) = (loaded::WINDOW_S * 1e3, loaded::STALL_NS / 1e3);
-        let rule = "of the load count in which, and before which, neither core stood still for longer than";
+        let rule = "of the load count in which, and before which, neither core made good or stood still for longer than";
         writeln!(out, "windows of {window} ms {rule} {stall} us")?;
     }
     Ok(())
