@@ -224,18 +224,23 @@ impl Chooser for SpeedScan {
     }
 }
 
-/// A binary heap of members by queue, with every member's place; ties by a random number.
+/// A binary heap of members by (queue + 1) / speed, with every member's place; ties by a random number.
 struct Heap {
     heap: Vec<u16>,
     places: Vec<u16>,
     keys: Vec<u64>,
+    /// A task's time at each member: where all are as fast, it ranks by queue.
+    times: Vec<u64>,
     rng: Rng,
 }
 
 impl Heap {
-    fn new(members: usize, rng: Rng) -> Self {
-        let all: Vec<u16> = (0..members as u16).collect();
-        Self { heap: all.clone(), places: all, keys: vec![0; members], rng }
+    fn new(times: Vec<u64>, rng: Rng) -> Self {
+        let all: Vec<u16> = (0..times.len() as u16).collect();
+        let mut heap =
+            Self { heap: all.clone(), places: all.clone(), keys: vec![0; all.len()], times, rng };
+        all.into_iter().for_each(|member| heap.set(member, heap.times[usize::from(member)]));
+        heap
     }
 
     fn key(&self, at: usize) -> u64 {
@@ -248,8 +253,8 @@ impl Heap {
         self.places[usize::from(self.heap[b])] = b as u16;
     }
 
-    fn set(&mut self, member: u16, queue: u64) {
-        self.keys[usize::from(member)] = queue << 32 | self.rng.next_u64() >> 32;
+    fn set(&mut self, member: u16, time: u64) {
+        self.keys[usize::from(member)] = time << 32 | self.rng.next_u64() >> 32;
         let mut at = usize::from(self.places[usize::from(member)]);
         while at > 0 && self.key(at) < self.key((at - 1) / 2) {
             self.swap(at, (at - 1) / 2);
@@ -277,13 +282,16 @@ impl Chooser for Heap {
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
         for chosen in chosen {
             let member = self.heap[0];
-            self.set(member, (self.keys[usize::from(member)] >> 32) + 1);
+            let at = usize::from(member);
+            self.set(member, (self.keys[at] >> 32) + self.times[at]);
             *chosen = pick(member);
         }
     }
 
     fn report(&mut self, reports: &[Report]) {
-        reports.iter().map(plain).for_each(|(member, queue)| self.set(member, queue.into()));
+        for (member, queue) in reports.iter().map(plain) {
+            self.set(member, (u64::from(queue) + 1) * self.times[usize::from(member)]);
+        }
     }
 }
 
@@ -449,7 +457,11 @@ fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
             let times = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
             drive(SpeedScan { times, slow, vectors: pulp::Arch::new(), rng }, members, task)
         }
-        "binary-heap" => drive(Heap::new(members, rng), members, task),
+        "binary-heap" => drive(Heap::new(vec![1; members], rng), members, task),
+        "binary-heap-by-speed" => {
+            let times = (0..members).map(|member| if member % 2 == 0 { 2 } else { 1 }).collect();
+            drive(Heap::new(times, rng), members, task)
+        }
         _ => {
             let spec = name.parse().map_err(|error| format!("--policies: {error}"))?;
             let view = View::heap(members, 1).remove(0);
@@ -522,6 +534,7 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
                 "vector-scan",
                 "vector-scan-by-speed",
                 "binary-heap",
+                "binary-heap-by-speed",
             ]);
             names.map(str::to_owned).collect()
         }
@@ -614,7 +627,7 @@ mod tests {
         let mut scan =
             Scan { queues: vec![3; 100], vectors: pulp::Arch::new(), rng: Rng::seed_from_u64(1) };
         scan.queues[70] = 1;
-        let mut heap = Heap::new(100, Rng::seed_from_u64(1));
+        let mut heap = Heap::new(vec![1; 100], Rng::seed_from_u64(1));
         (0..100).for_each(|member| heap.report(&[told(member, if member == 70 { 1 } else { 3 })]));
         let mut chosen = [None; BURST];
         for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
@@ -625,17 +638,21 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_by_speed_is_right() {
+    fn structures_by_speed_are_right() {
         let slow: Vec<bool> = (0..100).map(|member| member != 70).collect();
         let times = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
         let rng = Rng::seed_from_u64(1);
+        let mut heap =
+            Heap::new(slow.iter().map(|slow| 1 + u64::from(*slow)).collect(), rng.clone());
         let mut scan = SpeedScan { times, slow, vectors: pulp::Arch::new(), rng };
-        (0..100).for_each(|member| scan.report(&[told(member, 3)]));
-        let mut chosen = [None; BURST];
-        scan.choose(&mut chosen);
-        // Times of 8 and a fast one of 4, to which three tasks more are no worse.
-        assert_eq!(chosen[..4], [pick(70); 4]);
-        assert!(chosen[5..].iter().filter(|chosen| **chosen == pick(70)).count() <= 1);
+        for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
+            (0..100).for_each(|member| chooser.report(&[told(member, 3)]));
+            let mut chosen = [None; BURST];
+            chooser.choose(&mut chosen);
+            // Times of 8 and a fast one of 4, to which three tasks more are no worse.
+            assert_eq!(chosen[..4], [pick(70); 4]);
+            assert!(chosen[5..].iter().filter(|chosen| **chosen == pick(70)).count() <= 1);
+        }
     }
 
     #[test]
