@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use serde::Serialize;
 use wedjat_pktgen::latency::Micros;
 use wedjat_pktgen::rate::Rate;
-use wedjat_pktgen::report::{self, Report};
+use wedjat_pktgen::report::{self, Report, say};
 use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
 
@@ -169,17 +169,17 @@ fn highest(
 fn self_test(args: &SelftestArgs) -> Result<bool, Failure> {
     let load = args.load.load(args.rate, args.cores)?;
     for seeds in load.seeds() {
-        println!("core {}: arrivals {:#018x}", seeds.arrivals.core, seeds.arrivals.seed);
-        println!("core {}: service  {:#018x}", seeds.service.core, seeds.service.seed);
+        say(format_args!("core {}: arrivals {:#018x}", seeds.arrivals.core, seeds.arrivals.seed))?;
+        say(format_args!("core {}: service  {:#018x}", seeds.service.core, seeds.service.seed))?;
     }
     let found = load.self_test()?;
-    println!(
+    say(format_args!(
         "streams independent: largest rank correlation of gaps and service times {:.4}, chance \
          explains {:.4}",
         found.correlation_max, found.limit
-    );
+    ))?;
     let pacing = selftest::pacing(&load)?;
-    println!("{pacing}");
+    say(format_args!("{pacing}"))?;
     Ok(pacing.is_exact())
 }
 
@@ -188,14 +188,14 @@ fn floor(args: &FloorArgs) -> Result<bool, Failure> {
     load.self_test()?;
     let tally = network::floor(&load, &args.eal)?;
     let (ledger, floor) = (tally.measured, tally.response().summary());
-    println!(
+    say(format_args!(
         "floor at {} tasks/s: adherence {:.3}%, sent {:.0} tasks/s, in us:",
         Rate::Pps(load.rate_pps),
         ledger.adherence() * 100.0,
         ledger.sent as f64 / tally.measured_s
-    );
+    ))?;
     for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
-        println!("  {key:<6}{:>10}", floor.named(key));
+        say(format_args!("  {key:<6}{:>10}", floor.named(key)))?;
     }
     Ok(ledger.adherence() >= report::ADHERENCE_MIN)
 }

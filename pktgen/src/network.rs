@@ -276,7 +276,10 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let answered = std::thread::scope(|scope| {
         scope.spawn(|| reflect_until(reflectors, args.core, eal, stop, end)).join()
     });
-    println!("answered {}", answered.map_err(|_| "the reflecting core has panicked")??);
+    wedjat_pktgen::report::say(format_args!(
+        "answered {}",
+        answered.map_err(|_| "the reflecting core has panicked")??
+    ))?;
     Ok(())
 }
 

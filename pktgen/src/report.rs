@@ -1,6 +1,7 @@
 //! What a run says of itself: figures, verdict and manifest, as text, JSON or CSV with stable keys.
 
 use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
 
 use serde::Serialize;
 
@@ -11,6 +12,17 @@ use crate::manifest::Manifest;
 use crate::rate::Rate;
 use crate::stationary::{self, Verdict};
 use crate::tally::{Ledger, Strays, Tally};
+
+/// Writes a line to standard output; a reader that has gone is no fault of ours.
+///
+/// # Errors
+/// When it cannot be written for another reason.
+pub fn say(line: impl fmt::Display) -> io::Result<()> {
+    match writeln!(io::stdout().lock(), "{line}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
 
 /// Below this share of tasks sent on time the report warns.
 pub const ADHERENCE_WARNING: f64 = 0.999;

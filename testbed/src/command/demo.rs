@@ -147,7 +147,7 @@ mod show {
         let written = write(arguments, &rows)?;
         match arguments.format {
             Format::Text => print!("{}{written}", row::table(&rows)),
-            Format::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
+            Format::Json => wedjat_pktgen::report::say(serde_json::to_string_pretty(&rows)?)?,
         }
         Ok(rows.iter().all(|row| row.report.valid))
     }

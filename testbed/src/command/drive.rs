@@ -6,6 +6,7 @@ use clap::Args;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
+use wedjat_pktgen::report::say;
 use wedjat_pktgen::service::Service;
 
 use super::rack::RackArguments;
@@ -139,11 +140,11 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     rig.wait_for_peer(&stop, || Ok(()))?;
     let (report, rack) = rig.offer(&load, &ends, &stop)?;
     match arguments.format {
-        Format::Text => println!("{report}\n{rack}"),
+        Format::Text => say(format_args!("{report}\n{rack}"))?,
         Format::Json => {
             let mut json = serde_json::to_value(&report)?;
             json["rack"] = serde_json::to_value(&rack)?;
-            println!("{}", serde_json::to_string_pretty(&json)?);
+            say(serde_json::to_string_pretty(&json)?)?;
         }
     }
     Ok(report.valid)

@@ -1,6 +1,7 @@
 //! `wedjat-testbed rack`: a rack of workers on a port of its own.
 
 use clap::Args;
+use wedjat_pktgen::report::say;
 #[cfg(feature = "dpdk")]
 use wedjat_testbed::rack::Options;
 use wedjat_testbed::rack::{Layout, Outage, Servers};
@@ -155,8 +156,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     });
     let report = rack.report();
     match arguments.format {
-        Format::Text => println!("{report}"),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+        Format::Text => say(&report)?,
+        Format::Json => say(serde_json::to_string_pretty(&report)?)?,
     }
     Ok(report.valid)
 }

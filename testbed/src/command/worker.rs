@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use wedjat_pktgen::report::say;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -106,8 +107,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         workers,
     };
     match arguments.format {
-        Format::Text => account.workers.iter().for_each(|served| println!("{served}")),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&account)?),
+        Format::Text => account.workers.iter().try_for_each(say)?,
+        Format::Json => say(serde_json::to_string_pretty(&account)?)?,
     }
     Ok(account.workers.iter().all(Served::is_well))
 }
