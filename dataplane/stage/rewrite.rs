@@ -1,6 +1,6 @@
 //! Addresses, header fields and checksums of packets that go on; decides nothing but the way.
 //!
-//! Each turn has two forms: for any packet, and for the plain ones of [`super::lane`], of which more is known.
+//! Each turn has two forms: for any packet, and for the plain ones of the fast lane, of which more is known.
 
 use super::network::{Network, Target, Way};
 use super::parse::{Kind, Packet};
