@@ -6,7 +6,6 @@ use clap::Args;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
-use wedjat_pktgen::report::say;
 use wedjat_pktgen::service::Service;
 
 use super::rack::RackArguments;
@@ -140,11 +139,11 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     rig.wait_for_peer(&stop, || Ok(()))?;
     let (report, rack) = rig.offer(&load, &ends, &stop)?;
     match arguments.format {
-        Format::Text => say(format_args!("{report}\n{rack}"))?,
+        Format::Text => wedjat_pktgen::report::say(format_args!("{report}\n{rack}"))?,
         Format::Json => {
             let mut json = serde_json::to_value(&report)?;
             json["rack"] = serde_json::to_value(&rack)?;
-            say(serde_json::to_string_pretty(&json)?)?;
+            wedjat_pktgen::report::say(serde_json::to_string_pretty(&json)?)?;
         }
     }
     Ok(report.valid)

@@ -1,7 +1,6 @@
 //! `wedjat-testbed rack`: a rack of workers on a port of its own.
 
 use clap::Args;
-use wedjat_pktgen::report::say;
 #[cfg(feature = "dpdk")]
 use wedjat_testbed::rack::Options;
 use wedjat_testbed::rack::{Layout, Outage, Servers};
@@ -156,8 +155,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     });
     let report = rack.report();
     match arguments.format {
-        Format::Text => say(&report)?,
-        Format::Json => say(serde_json::to_string_pretty(&report)?)?,
+        Format::Text => wedjat_pktgen::report::say(&report)?,
+        Format::Json => wedjat_pktgen::report::say(serde_json::to_string_pretty(&report)?)?,
     }
     Ok(report.valid)
 }
