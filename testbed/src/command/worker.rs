@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use wedjat_pktgen::report::say;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use wedjat::worker::{Options, Worker};
+use wedjat_pktgen::report::say;
 use wedjat_testbed::app::{AnyApp, Echo, Spin, Tpcc};
 use wedjat_testbed::worker::{Served, serve};
 
