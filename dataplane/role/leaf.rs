@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
 use super::neighbourhood::Neighbourhood;
+use super::outbox::Outbox;
 use crate::io::{Buf, Burst, Pool, Port};
-use crate::limits::{BURST, PORTS_MAX};
+use crate::limits::BURST;
 use crate::policy::{Dispatcher, PolicySpec};
 use crate::reason::DropReason;
 use crate::stage::{CentralQueue, Stages, Verdict};
@@ -76,10 +76,7 @@ struct Waiting<B> {
 #[derive(Debug)]
 pub struct Leaf<P: Port, A> {
     stages: Stages,
-    ports: ArrayVec<P, PORTS_MAX>,
-    tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
-    /// Packets that the leaf makes itself, apart from those that pass: the ledger counts them apart.
-    own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    out: Outbox<P>,
     /// One for each pool, in the network's order.
     central: Vec<CentralQueue<Waiting<P::Buf>>>,
     pool: A,
@@ -114,10 +111,8 @@ where
         assert_eq!(ports.len(), stages.network().ports().len());
         let holds = stages.holds_tasks();
         Self {
-            tx: ports.iter().map(|_| Burst::new()).collect(),
-            own: ports.iter().map(|_| Burst::new()).collect(),
+            out: Outbox::new(ports, stages.counters().clone()),
             central: (0..stages.network().pools()).map(|pool| queue_for(&stages, pool)).collect(),
-            ports: ports.into_iter().collect(),
             stages,
             pool,
             neighbourhood: Neighbourhood::new(timing.ask()),
@@ -136,9 +131,9 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.account_time(now);
         let mut received = 0;
-        for port in 0..self.ports.len() {
+        for port in 0..self.out.ports.len() {
             let mut burst = Burst::new();
-            received += self.ports[port].rx_burst(&mut burst);
+            received += self.out.ports[port].rx_burst(&mut burst);
             self.dispatch(port, now, burst);
         }
         if now >= self.next_tick {
@@ -178,14 +173,17 @@ where
         self.stages.process(port, now, &mut burst, &mut verdicts);
         self.stages.counters().add(Counter::RxPackets, count as u64);
         // Most bursts go out as they are, by one port.
-        if let Verdict::Forward { port } = verdicts[0]
-            && self.tx[usize::from(port)].is_empty()
-            && verdicts[..count].iter().all(|verdict| *verdict == verdicts[0])
-        {
-            self.tx[usize::from(port)] = burst;
-            return;
+        let whole = match verdicts[0] {
+            first @ Verdict::Forward { port }
+                if verdicts[..count].iter().all(|verdict| *verdict == first) =>
+            {
+                self.out.forward_whole(burst, usize::from(port))
+            }
+            _ => Err(burst),
+        };
+        if let Err(burst) = whole {
+            self.distribute(port, now, burst, &verdicts);
         }
-        self.distribute(port, now, burst, &verdicts);
     }
 
     /// Puts each packet where its verdict says.
@@ -207,7 +205,7 @@ where
     /// Does with a packet what was decided.
     fn act(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
         match verdict {
-            Verdict::Forward { port } => self.forward(packet, usize::from(port)),
+            Verdict::Forward { port } => self.out.forward(packet, usize::from(port)),
             Verdict::Hold { port, slot } => {
                 let next_hop = self.stages.neighbours().address(slot);
                 if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
@@ -218,7 +216,7 @@ where
             Verdict::Queue { pool } => self.enqueue(packet, usize::from(pool), from),
             Verdict::Answer => {
                 self.stages.counters().add(Counter::Consumed, 1);
-                self.originate(packet, from);
+                self.out.originate(packet, from);
             }
             Verdict::Consumed => self.stages.counters().add(Counter::Consumed, 1),
             Verdict::Drop(_) => {}
@@ -265,50 +263,9 @@ where
     }
 
     #[inline]
-    fn forward(&mut self, packet: P::Buf, port: usize) {
-        if self.tx[port].is_full() {
-            self.flush_port(port);
-        }
-        self.tx[port].push(packet);
-    }
-
-    fn originate(&mut self, packet: P::Buf, port: usize) {
-        if self.own[port].is_full() {
-            self.flush_own(port);
-        }
-        self.own[port].push(packet);
-    }
-
-    #[inline]
     fn flush(&mut self) {
-        for port in 0..self.ports.len() {
-            if !self.tx[port].is_empty() {
-                self.flush_port(port);
-            }
-            if !self.own[port].is_empty() {
-                self.flush_own(port);
-            }
-        }
+        self.out.flush();
         self.stages.collect_picks();
-    }
-
-    /// Sends; what the device does not take at the second try is dropped.
-    #[inline]
-    fn flush_port(&mut self, port: usize) {
-        let sent = send(&mut self.ports[port], &mut self.tx[port]);
-        let counters = self.stages.counters();
-        counters.add(Counter::TxPackets, sent.0);
-        if sent.1 > 0 {
-            counters.drop(DropReason::TxFull, sent.1);
-        }
-    }
-
-    #[cold]
-    fn flush_own(&mut self, port: usize) {
-        let sent = send(&mut self.ports[port], &mut self.own[port]);
-        let counters = self.stages.counters();
-        counters.add(Counter::Originated, sent.0);
-        counters.add(Counter::OriginatedUnsent, sent.1);
     }
 
     /// What need not happen at every poll.
@@ -371,7 +328,7 @@ where
                 let own = self.stages.network().port(port).mac;
                 ether::emit_addresses(packet.bytes_mut(), mac, own);
             }
-            self.forward(packet, port);
+            self.out.forward(packet, port);
         }
         while self.neighbourhood.given_up(now).is_some() {
             self.stages.counters().drop(DropReason::NeighbourUnresolved, 1);
@@ -381,21 +338,15 @@ where
     fn ask(&mut self, port: u8, address: u32) {
         let port = usize::from(port);
         let own = *self.stages.network().port(port);
-        let Some(mut packet) = self.pool.take() else {
-            return self.stages.counters().add(Counter::OriginatedUnsent, 1);
-        };
-        // Every buffer is larger than an ARP packet (limits::OWN_PACKET_MAX).
-        if !packet.resize(arp::FRAME_LEN) {
-            return self.stages.counters().add(Counter::OriginatedUnsent, 1);
-        }
-        arp::Packet::request(own.mac, own.ip, address).emit(packet.bytes_mut(), Mac::BROADCAST);
-        self.originate(packet, port);
+        self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+            arp::Packet::request(own.mac, own.ip, address).emit(frame, Mac::BROADCAST);
+        });
     }
 
     /// The leaf stops: what it still holds is dropped and counted. Gives the ports back.
     pub fn close(mut self) -> Vec<P> {
         self.abandon_held();
-        self.ports.into_iter().collect()
+        self.out.ports.into_iter().collect()
     }
 
     fn abandon_held(&mut self) {
@@ -428,18 +379,6 @@ where
 fn queue_for<B>(stages: &Stages, pool: usize) -> CentralQueue<Waiting<B>> {
     let holds = stages.dispatcher(pool).is_some_and(Dispatcher::holds);
     CentralQueue::new(if holds { stages.backlog(pool).bound() } else { 0 })
-}
-
-/// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
-#[inline]
-pub(super) fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
-    let mut sent = port.tx_burst(burst);
-    if !burst.is_empty() {
-        sent += port.tx_burst(burst);
-    }
-    let unsent = burst.len();
-    burst.clear();
-    (sent as u64, unsent as u64)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
-use super::leaf::send;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
@@ -44,6 +43,20 @@ impl<P: Port> Outbox<P> {
             self.flush_port(port);
         }
         self.tx[port].push(packet);
+    }
+
+    /// Has a burst go out of a port as it is; gives it back when others wait there already.
+    #[inline]
+    pub fn forward_whole(
+        &mut self,
+        burst: Burst<P::Buf>,
+        port: usize,
+    ) -> Result<(), Burst<P::Buf>> {
+        if !self.tx[port].is_empty() {
+            return Err(burst);
+        }
+        self.tx[port] = burst;
+        Ok(())
     }
 
     /// Has a packet that was made here go out of a port.
@@ -99,4 +112,16 @@ impl<P: Port> Outbox<P> {
         self.counters.add(Counter::Originated, sent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
     }
+}
+
+/// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
+#[inline]
+fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
+    let mut sent = port.tx_burst(burst);
+    if !burst.is_empty() {
+        sent += port.tx_burst(burst);
+    }
+    let unsent = burst.len();
+    burst.clear();
+    (sent as u64, unsent as u64)
 }
