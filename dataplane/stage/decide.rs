@@ -2,9 +2,9 @@
 
 use super::network::{Network, Way};
 use super::parse::{Kind, Packet};
+use super::rewrite::Exit;
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
-use crate::reason::DropReason;
 use crate::state::Neighbours;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
@@ -86,21 +86,18 @@ fn towards_client(
     rewrite: &mut Rewrite,
 ) -> Verdict {
     let client = ipv4::dst(&frame[ether::LEN..]);
-    let Some((port, next_hop)) = network.client_route(client) else {
-        return Verdict::Drop(DropReason::NoRoute);
+    let exit = match Exit::to(network, neighbours, client) {
+        Ok(exit) => exit,
+        Err(reason) => return Verdict::Drop(reason),
     };
-    let Some(slot) = neighbours.insert(port, next_hop) else {
-        return Verdict::Drop(DropReason::NeighbourUnresolved);
-    };
-    let own = network.port(port);
     *rewrite = Rewrite {
-        src: own.ip,
+        src: u32::from_be_bytes(exit.ip),
         dst: client,
         udp_at: parsed.at,
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
-    out(neighbours, &Way { mac: own.mac.to_bits(), port: port as u8, slot }, rewrite)
+    out(neighbours, &exit.way, rewrite)
 }
 
 fn out(neighbours: &Neighbours, way: &Way, rewrite: &mut Rewrite) -> Verdict {

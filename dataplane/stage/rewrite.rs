@@ -125,12 +125,12 @@ fn towards_client(
 
 /// The way out of the node for replies.
 #[derive(Clone, Copy, Debug)]
-struct Exit {
+pub(super) struct Exit {
     /// The next hop: the next reply often goes to the same router.
     next_hop: (usize, u32),
-    way: Way,
+    pub(super) way: Way,
     /// The node's address there, as it stands in packets: the client asked the node, so the node answers.
-    ip: [u8; 4],
+    pub(super) ip: [u8; 4],
     /// What that adds to a datagram's checksum.
     udp_mend: Mend,
     /// And, with the hop, to that of an IPv4 header.
@@ -138,7 +138,11 @@ struct Exit {
 }
 
 impl Exit {
-    fn to(network: &Network, neighbours: &Neighbours, client: u32) -> Result<Self, DropReason> {
+    pub(super) fn to(
+        network: &Network,
+        neighbours: &Neighbours,
+        client: u32,
+    ) -> Result<Self, DropReason> {
         let next_hop = network.client_route(client).ok_or(DropReason::NoRoute)?;
         Self::by(network, neighbours, next_hop)
     }

@@ -112,8 +112,7 @@ fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
 /// Folds a sum to 16 bits. Adding the swapped halves carries around into the upper half.
 #[inline]
 const fn fold64(total: u64) -> u16 {
-    let total = (total.wrapping_add(total.rotate_left(32)) >> 32) as u32;
-    (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
+    fold32((total.wrapping_add(total.rotate_left(32)) >> 32) as u32)
 }
 
 /// What replacing words of a packet does to its checksum; collected first, applied once.
