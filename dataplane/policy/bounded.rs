@@ -10,7 +10,9 @@
 //! idle, k = 1 spares every task the wait behind a running one. Otherwise k = ceil(R/S) + 1 hides the
 //! round trip. R, S and u are measured: R on tasks that were alone at their member.
 
-use super::ranks::{Found, Rank, Ranks};
+use rand::Rng as _;
+
+use super::ranks::{Found, Front, Rank, Ranks, Side};
 use super::shortest::note_outstanding;
 use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View};
@@ -91,15 +93,10 @@ impl Bounded {
         self.bound
     }
 
-    /// All members are full, as far as known.
-    #[inline]
-    fn is_full(&mut self, parts: &Parts<'_>) -> bool {
-        self.ranks.least() >= self.bound && {
-            if self.cores > 1 {
-                self.look_around(parts);
-            }
-            self.ranks.least() >= self.bound
-        }
+    /// All members of a front are full.
+    #[inline(always)]
+    fn is_full(&self, front: Side) -> bool {
+        front.least as usize >= self.bound
     }
 
     /// Looks at some members whose tasks other cores may have heard of.
@@ -113,21 +110,44 @@ impl Bounded {
         }
     }
 
-    /// A member with room, its queue as the view has it.
+    /// All members seem full; other cores may have heard that one is not.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&mut self, front: Side, parts: &Parts<'_>) -> Side {
+        if self.cores == 1 {
+            return front;
+        }
+        self.ranks.close(front);
+        self.look_around(parts);
+        self.ranks.open()
+    }
+
+    /// A member with room, its queue as the view has it, and the front that it is of.
     #[inline(always)]
-    fn first(&mut self, parts: &Parts<'_>, rng: &mut Rng) -> Option<Found> {
+    fn first(
+        &mut self,
+        mut front: Side,
+        parts: &Parts<'_>,
+        rng: &mut Rng,
+    ) -> (Side, Option<Found>) {
         for _ in 0..CORRECTIONS {
-            if self.is_full(parts) {
-                return None;
+            if front.is_empty() {
+                front = self.ranks.reopen(front);
             }
-            let found = self.ranks.first(rng)?;
+            if self.is_full(front) {
+                front = self.look_again(front, parts);
+                if self.is_full(front) {
+                    break;
+                }
+            }
+            let Some(found) = self.ranks.find(front, rng.next_u64() as u32) else { break };
             let queue = parts.words.of(found.member).outstanding();
             if queue == found.queue {
-                return Some(found);
+                return (front, Some(found));
             }
-            self.ranks.set(found.member, queue);
+            front = self.ranks.set_open(front, found.member, queue);
         }
-        None
+        (front, None)
     }
 
     /// A task was sent to a member that has so many now.
@@ -196,7 +216,7 @@ fn follow(mean: &mut f64, value: f64, weight: f64) {
 impl Policy for Bounded {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let found = self.first(&view.parts(), rng)?;
+        let found = self.first(self.ranks.open(), &view.parts(), rng).1?;
         Some(Pick { member: found.member, idle: found.queue == 0 })
     }
 
@@ -209,14 +229,18 @@ impl Policy for Bounded {
     ) {
         let parts = view.parts();
         let mut local = rng.clone(); // stays in registers over the run
+        let mut front = self.ranks.open();
         for (pick, _) in picks.iter_mut().zip(tasks) {
-            *pick = self.first(&parts, &mut local).map(|found| {
-                self.ranks.take(&found);
+            let found;
+            (front, found) = self.first(front, &parts, &mut local);
+            *pick = found.map(|found| {
+                front = self.ranks.take(front, found);
                 parts.words.of(found.member).sent();
                 self.touch(found.member, found.queue + 1);
                 Pick { member: found.member, idle: found.queue == 0 }
             });
         }
+        self.ranks.close(front);
         *rng = local;
     }
 

@@ -9,7 +9,7 @@
 
 use rand::Rng as _;
 
-use super::ranks::{Rank, Ranking};
+use super::ranks::{Found, Front, Rank, Ranking};
 use super::shortest::sample_distinct;
 use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View, Words};
@@ -25,18 +25,30 @@ struct Samples {
 impl Samples {
     /// Brings some members' queues up to date.
     #[inline(always)]
-    fn take(self, queues: &mut impl Rank, parts: &mut Parts<'_>, rng: &mut Rng) {
+    fn take<R: Rank>(
+        self,
+        queues: &mut R,
+        mut front: R::Front,
+        parts: &mut Parts<'_>,
+        rng: &mut Rng,
+    ) -> R::Front {
         if self.count == 0 || self.below < u32::MAX && rng.next_u64() as u32 >= self.below {
-            return;
+            return front;
         }
         let probed = sample_distinct(
             self.count,
             parts.active,
             rng,
             #[inline(always)]
-            |member| queues.confirm(member, parts.probe(member)),
+            |member| {
+                let queue = parts.probe(member);
+                if queue != queues.queue(member) {
+                    front = queues.set_open(front, member, queue);
+                }
+            },
         );
         parts.picks.messages += probed as u64;
+        front
     }
 }
 
@@ -56,9 +68,26 @@ impl Lsq {
     }
 }
 
+/// Who comes first, once samples are taken, and the front that it is of.
+#[inline(always)]
+fn first<R: Rank>(
+    queues: &mut R,
+    front: R::Front,
+    samples: Samples,
+    parts: &mut Parts<'_>,
+    rng: &mut Rng,
+) -> (R::Front, Option<Found>) {
+    let mut front = samples.take(queues, front, parts, rng);
+    if front.is_empty() {
+        front = queues.reopen(front);
+    }
+    (front, queues.find(front, rng.next_u64() as u32))
+}
+
+/// Nothing is taken: what samples told, `queues` know.
 fn pick(queues: &mut impl Rank, samples: Samples, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    samples.take(queues, &mut view.parts(), rng);
-    let found = queues.first(rng)?;
+    let front = queues.open();
+    let found = first(queues, front, samples, &mut view.parts(), rng).1?;
     Some(Pick { member: found.member, idle: found.queue == 0 })
 }
 
@@ -72,28 +101,31 @@ fn pick_run(
     rng: &mut Rng,
 ) {
     let mut parts = view.parts();
+    let mut front = queues.open();
     for pick in picks {
-        samples.take(queues, &mut parts, rng);
-        let Some(found) = queues.first(rng) else {
+        let found;
+        (front, found) = first(queues, front, samples, &mut parts, rng);
+        let Some(found) = found else {
             *pick = None;
             continue;
         };
-        queues.take(&found);
+        front = queues.take(front, found);
         parts.words.of(found.member).sent();
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
+    queues.close(front);
 }
 
 /// As one by one.
 #[inline(always)]
 fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> usize {
     let mut surplus = 0;
-    for report in reports {
+    queues.set_all(reports.iter().map(|report| {
         let words = words.of(report.member);
         surplus += usize::from(!words.answered());
         words.set_load(report.load);
-        queues.set(report.member, report.load.0 >> 16);
-    }
+        (report.member, report.load.0 >> 16)
+    }));
     surplus
 }
 
@@ -121,6 +153,9 @@ impl Policy for Lsq {
                 pick_run(ranks, Samples { count: 0, ..samples }, picks, view, &mut local);
             }
             Ranking::Queue(ranks) => pick_run(ranks, samples, picks, view, &mut local),
+            Ranking::Delay(ranks) if samples.count == 0 => {
+                pick_run(ranks, Samples { count: 0, ..samples }, picks, view, &mut local);
+            }
             Ranking::Delay(ranks) => pick_run(ranks, samples, picks, view, &mut local),
         }
         *rng = local;

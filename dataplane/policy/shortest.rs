@@ -6,7 +6,7 @@
 
 use rand::Rng as _;
 
-use super::ranks::{Found, Rank, Ranking};
+use super::ranks::{Found, Front, Rank, Ranking};
 use super::{Core, Pick, Policy, Rng, Task, below, sample_one, sample_two};
 use crate::state::{Member, Report, View, Words};
 
@@ -38,43 +38,54 @@ impl Shortest {
     }
 }
 
-/// The first member, its queue as the view has it.
+/// The first member, its queue as the view has it, and the front that it is of.
 #[inline(always)]
-fn first(ranks: &mut impl Rank, words: Words<'_>, rng: &mut Rng) -> Option<Found> {
+fn first<R: Rank>(
+    ranks: &mut R,
+    mut front: R::Front,
+    words: Words<'_>,
+    rng: &mut Rng,
+) -> (R::Front, Option<Found>) {
     let mut corrections = CORRECTIONS;
     loop {
-        let found = ranks.first(rng)?;
-        let queue = words.of(found.member).outstanding();
-        if queue == found.queue || !correct(ranks, found.member, queue, &mut corrections) {
-            return Some(found);
+        if front.is_empty() {
+            front = ranks.reopen(front);
         }
+        let Some(found) = ranks.find(front, rng.next_u64() as u32) else { return (front, None) };
+        let queue = words.of(found.member).outstanding();
+        if queue == found.queue || corrections == 0 {
+            return (front, Some(found));
+        }
+        // Another core sent or heard something.
+        corrections -= 1;
+        front = ranks.set_open(front, found.member, queue);
     }
 }
 
-/// Another core sent or heard something. False, and nothing changed, when that was the case too often.
-#[cold]
-#[inline(never)]
-fn correct(ranks: &mut impl Rank, member: Member, queue: u32, corrections: &mut usize) -> bool {
-    let more = *corrections > 0;
-    if more {
-        *corrections -= 1;
-        ranks.set(member, queue);
-    }
-    more
+/// Nothing is taken: what was put right on the way, `ranks` know.
+#[inline(always)]
+fn pick(ranks: &mut impl Rank, words: Words<'_>, rng: &mut Rng) -> Option<Pick> {
+    let front = ranks.open();
+    let found = first(ranks, front, words, rng).1?;
+    Some(Pick { member: found.member, idle: found.queue == 0 })
 }
 
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
 fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+    let mut front = ranks.open();
     for pick in picks {
-        let Some(found) = first(ranks, words, rng) else {
+        let found;
+        (front, found) = first(ranks, front, words, rng);
+        let Some(found) = found else {
             *pick = None;
             continue;
         };
-        ranks.take(&found);
+        front = ranks.take(front, found);
         words.of(found.member).sent();
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
+    ranks.close(front);
 }
 
 /// As one by one.
@@ -82,11 +93,11 @@ fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
 fn reply_run(ranks: &mut impl Rank, reports: &[Report], view: &mut View) -> usize {
     let mut parts = view.parts();
     let mut surplus = 0;
-    for report in reports {
+    ranks.set_all(reports.iter().map(|report| {
         let (left, expected) = parts.answered_and_settled(report);
         surplus += usize::from(!expected);
-        ranks.set(report.member, left);
-    }
+        (report.member, left)
+    }));
     surplus
 }
 
@@ -134,11 +145,10 @@ impl Policy for Shortest {
         if view.sees_queues() {
             return self.scan(view, rng);
         }
-        let found = match &mut self.ranks {
-            Ranking::Queue(ranks) => first(ranks, view.words(), rng)?,
-            Ranking::Delay(ranks) => first(ranks, view.words(), rng)?,
-        };
-        Some(Pick { member: found.member, idle: found.queue == 0 })
+        match &mut self.ranks {
+            Ranking::Queue(ranks) => pick(ranks, view.words(), rng),
+            Ranking::Delay(ranks) => pick(ranks, view.words(), rng),
+        }
     }
 
     fn pick_run(
@@ -199,8 +209,14 @@ pub(super) fn sample_distinct(
     count: usize,
     active: &[Member],
     rng: &mut Rng,
-    each: impl FnMut(Member),
+    mut each: impl FnMut(Member),
 ) -> usize {
+    if count == 1
+        && let Some(&member) = active.get(below(active.len(), rng.next_u64() as u32))
+    {
+        each(member);
+        return 1;
+    }
     if count == 2
         && active.len() > 1
         && let Some((first, second)) = sample_two(active, rng)

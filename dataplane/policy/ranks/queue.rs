@@ -1,0 +1,183 @@
+//! Members ranked by queue.
+
+use super::stretches::{self, Cell, LONGEST, Side, Stretches};
+use super::{Found, Front, Member, Rank, Whence};
+use crate::policy::below;
+
+/// Members ranked by queue. See the module's text.
+#[derive(Clone, Debug, Default)]
+pub struct Ranks {
+    cells: Vec<Cell>,
+    order: Box<Stretches>,
+    ranked: usize,
+}
+
+impl Ranks {
+    /// Ranks `ranked`, who are some of `members`; queues known before stay.
+    pub fn rank(&mut self, members: usize, ranked: impl Iterator<Item = Member> + Clone) {
+        stretches::resize(&mut self.cells, members);
+        self.ranked = self.order.rank(&mut self.cells, 0, ranked).into();
+    }
+
+    /// Members that are ranked.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ranked
+    }
+
+    /// Nobody is ranked.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranked == 0
+    }
+}
+
+impl Front for Side {
+    #[inline(always)]
+    fn is_empty(self) -> bool {
+        self.ties == 0
+    }
+}
+
+impl Rank for Ranks {
+    type Front = Side;
+
+    #[inline(always)]
+    fn open(&self) -> Side {
+        self.order.side()
+    }
+
+    #[inline(always)]
+    fn find(&self, front: Side, bits: u32) -> Option<Found> {
+        if front.least as usize >= LONGEST {
+            let place = front.start as usize + below(front.ties as usize, bits);
+            return (front.ties > 0).then(|| stretches::at(&self.cells, place));
+        }
+        let place = below(front.ties as usize, bits); // the order starts at 0
+        let member = Member(self.cells[place].holder);
+        let whence = Whence::Side(false);
+        Some(Found { member, queue: front.least, place: place as u16, whence })
+    }
+
+    #[inline(always)]
+    fn take(&mut self, front: Side, found: Found) -> Side {
+        if found.whence == Whence::Elsewhere {
+            self.add(found.member);
+            return front;
+        }
+        let front = Side { ties: front.ties - 1, ..front };
+        self.cells[found.member.index()].queue = found.queue + 1;
+        stretches::exchange(&mut self.cells, found.member, found.place, front.ties as u16);
+        front
+    }
+
+    #[inline(always)]
+    fn close(&mut self, front: Side) {
+        self.order.close(front);
+    }
+
+    #[inline(always)]
+    fn queue(&self, member: Member) -> u32 {
+        self.cells[member.index()].queue
+    }
+
+    #[inline(always)]
+    fn add(&mut self, member: Member) {
+        self.order.add(&mut self.cells, member);
+    }
+
+    #[inline(always)]
+    fn set(&mut self, member: Member, queue: u32) {
+        self.order.set(&mut self.cells, member, queue);
+    }
+
+    #[inline(always)]
+    fn set_all(&mut self, known: impl Iterator<Item = (Member, u32)>) {
+        let (cells, order) = (&mut self.cells[..], &mut *self.order);
+        for (member, queue) in known {
+            order.set(cells, member, queue);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{first, take_some};
+    use super::*;
+    use crate::policy::Rng;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    const MEMBERS: u16 = 20;
+
+    proptest! {
+        /// The ranks say what a scan of plain queues says, whatever happened.
+        #[test]
+        fn behaves_as_a_scan(
+            steps in proptest::collection::vec((0..4_u8, 0..MEMBERS, 0..1200_u32), 0..200),
+        ) {
+            let mut rng = Rng::seed_from_u64(1);
+            let mut queues = [0_u32; MEMBERS as usize];
+            let mut ranked = [true; MEMBERS as usize];
+            let mut ranks = Ranks::default();
+            let rank = |ranks: &mut Ranks, ranked: &[bool]| {
+                let members = (0..MEMBERS).map(Member).filter(|m| ranked[m.index()]);
+                ranks.rank(MEMBERS.into(), members);
+            };
+            rank(&mut ranks, &ranked);
+            for (step, member, queue) in steps {
+                let member = Member(member);
+                match step {
+                    0 => {
+                        queues[member.index()] = queue;
+                        ranks.set(member, queue);
+                    }
+                    1 => {
+                        ranked[member.index()] ^= true;
+                        rank(&mut ranks, &ranked);
+                    }
+                    2 => {
+                        queues[member.index()] += 1;
+                        ranks.add(member);
+                    }
+                    _ => {
+                        for taken in take_some(&mut ranks, queue % 8, &mut rng) {
+                            prop_assert!(ranked[taken.member.index()]);
+                            prop_assert_eq!(taken.queue, queues[taken.member.index()]);
+                            queues[taken.member.index()] += 1;
+                        }
+                    }
+                }
+                let scan = (0..MEMBERS.into()).filter(|&m| ranked[m]);
+                let least = scan.clone().map(|m| queues[m].min(LONGEST as u32)).min();
+                match first(&ranks, &mut rng).map(|found| found.member) {
+                    None => prop_assert_eq!(least, None),
+                    Some(shortest) => {
+                        prop_assert!(ranked[shortest.index()]);
+                        prop_assert_eq!(Some(queues[shortest.index()].min(1023)), least);
+                        let ties = scan.filter(|&m| Some(queues[m].min(1023)) == least).count();
+                        prop_assert_eq!(ranks.order.ties(), ties);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ties_are_broken_uniformly() {
+        let mut rng = Rng::seed_from_u64(1);
+        let mut ranks = Ranks::default();
+        ranks.rank(8, (0..8).map(Member));
+        (0..4).for_each(|member| ranks.add(Member(2 * member)));
+        let mut counts = [0_u32; 8];
+        for _ in 0..4000 {
+            counts[first(&ranks, &mut rng).unwrap().member.index()] += 1;
+        }
+        // 1000 each with a deviation of 27; six of them allowed.
+        for (member, count) in counts.into_iter().enumerate() {
+            assert!(if member % 2 == 0 { count == 0 } else { count.abs_diff(1000) < 165 });
+        }
+    }
+}

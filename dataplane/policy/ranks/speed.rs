@@ -1,0 +1,357 @@
+//! Members ranked by the time a task would take at them.
+
+use super::stretches::{self, Cell, Side, Stretches};
+use super::{Found, Front, Member, Rank, Whence};
+use crate::policy::{below, select};
+
+/// Speeds told apart; members of more are put into steps between the slowest and the fastest.
+const CLASSES_MAX: usize = 32;
+const NO_CLASS: u8 = u8::MAX;
+
+/// The members of one speed.
+#[derive(Clone, Debug)]
+struct Class {
+    speed: f64,
+    order: Stretches,
+    /// When one more task would be done by the best member; infinite when there is none.
+    soonest: f64,
+}
+
+impl Class {
+    #[inline]
+    fn note_soonest(&mut self) {
+        self.soonest = match self.order.ties() {
+            0 => f64::INFINITY,
+            _ => f64::from(self.order.least + 1) / self.speed,
+        };
+    }
+}
+
+/// Classes whose best members tie, while a run of choices is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Sides {
+    /// The shortest queues of two of them.
+    sides: [Side; 2],
+    /// Which these are; [`NO_CLASS`] where there is none.
+    class: [u8; 2],
+    /// Members that tie in further ones, or whose queues are not told apart.
+    others: u32,
+}
+
+impl Sides {
+    /// How many members tie.
+    #[inline(always)]
+    fn ties(&self) -> u32 {
+        self.sides[0].ties + self.sides[1].ties + self.others
+    }
+}
+
+impl Front for Sides {
+    #[inline(always)]
+    fn is_empty(self) -> bool {
+        self.ties() == 0
+    }
+}
+
+/// Members ranked by (queue + 1) / speed: an order for each speed, and which of them start with the best.
+#[derive(Clone, Debug, Default)]
+pub struct SpeedRanks {
+    cells: Vec<Cell>,
+    classes: Vec<Class>,
+    /// Class of each member.
+    class: Vec<u8>,
+    soonest: f64,
+    /// A bit for each class that has a member that is done then.
+    first: u32,
+}
+
+impl SpeedRanks {
+    /// Ranks `active` by the speeds `rate` gives; queues known before stay.
+    pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
+        stretches::resize(&mut self.cells, members);
+        let all = (0..members as u16).map(Member);
+        let steps = steps(all.clone().map(&rate).collect());
+        self.class = all.map(|member| nearest(&steps, rate(member))).collect();
+        self.classes.clear();
+        let mut start = 0;
+        for (number, &speed) in steps.iter().enumerate() {
+            let mut order = Stretches::default();
+            let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
+            let ranked = active.iter().copied().filter(of_class);
+            start = order.rank(&mut self.cells, start, ranked);
+            let mut class = Class { speed, order, soonest: f64::INFINITY };
+            class.note_soonest();
+            self.classes.push(class);
+        }
+        self.compare_all();
+    }
+
+    #[inline(always)]
+    fn class(&self, member: Member) -> usize {
+        self.class[member.index()].into()
+    }
+
+    /// Classes with members that tie.
+    fn tied(&self) -> impl Iterator<Item = (usize, &Stretches)> {
+        let tied = self.classes.iter().enumerate();
+        let tied = tied.filter(|(number, _)| self.first >> number & 1 == 1);
+        tied.map(|(number, class)| (number, &class.order))
+    }
+
+    /// The member at such a place of those who tie and are on no side.
+    #[cold]
+    #[inline(never)]
+    fn find_elsewhere(&self, front: Sides, mut place: usize) -> Option<Found> {
+        let elsewhere = |class: &usize| front.class.iter().all(|own| usize::from(*own) != *class);
+        for (_, order) in self.tied().filter(|(class, _)| elsewhere(class)) {
+            if place < order.ties() {
+                return Some(stretches::at(&self.cells, usize::from(order.start) + place));
+            }
+            place -= order.ties();
+        }
+        None
+    }
+
+    /// A member that was found on no side gets a task.
+    #[cold]
+    #[inline(never)]
+    fn take_elsewhere(&mut self, front: Sides, member: Member) -> Sides {
+        self.close(front);
+        self.add(member);
+        self.open()
+    }
+
+    /// The shortest queue of a class is another.
+    fn compare(&mut self, number: usize) {
+        let class = &mut self.classes[number];
+        class.note_soonest();
+        if class.soonest < self.soonest {
+            self.soonest = class.soonest;
+            self.first = 1 << number;
+        } else if class.soonest == self.soonest {
+            self.first |= 1 << number;
+        } else {
+            self.first &= !(1 << number);
+            if self.first == 0 {
+                self.compare_all();
+            }
+        }
+    }
+
+    fn compare_all(&mut self) {
+        let soonest = self.classes.iter().map(|class| class.soonest);
+        self.soonest = soonest.clone().fold(f64::INFINITY, f64::min);
+        let tied = soonest.enumerate().filter(|(_, own)| own.is_finite() && *own == self.soonest);
+        self.first = tied.fold(0, |bits, (number, _)| bits | 1 << number);
+    }
+}
+
+impl Rank for SpeedRanks {
+    type Front = Sides;
+
+    fn open(&self) -> Sides {
+        let (mut sides, mut class, mut others) = ([Side::default(); 2], [NO_CLASS; 2], 0);
+        let mut free = 0;
+        for (number, order) in self.tied() {
+            if order.is_full() || free == sides.len() {
+                others += order.ties() as u32;
+                continue;
+            }
+            (sides[free], class[free]) = (order.side(), number as u8);
+            free += 1;
+        }
+        Sides { sides, class, others }
+    }
+
+    #[inline(always)]
+    fn find(&self, front: Sides, bits: u32) -> Option<Found> {
+        let [a, b] = front.sides;
+        let place = below(front.ties() as usize, bits) as u32;
+        if place >= a.ties + b.ties {
+            return self.find_elsewhere(front, (place - a.ties - b.ties) as usize);
+        }
+        // Which side it is cannot be predicted.
+        let second = place >= a.ties;
+        let place = place.wrapping_add(select(second, a.start, b.start.wrapping_sub(a.ties)));
+        let member = Member(self.cells[place as usize].holder);
+        let (queue, whence) = (select(second, a.least, b.least), Whence::Side(second));
+        Some(Found { member, queue, place: place as u16, whence })
+    }
+
+    #[inline(always)]
+    fn take(&mut self, front: Sides, found: Found) -> Sides {
+        let Whence::Side(second) = found.whence else {
+            return self.take_elsewhere(front, found.member);
+        };
+        let [mut a, mut b] = front.sides;
+        a.ties -= u32::from(!second);
+        b.ties -= u32::from(second);
+        let end = select(second, a.start + a.ties, b.start + b.ties);
+        self.cells[found.member.index()].queue = found.queue + 1;
+        stretches::exchange(&mut self.cells, found.member, found.place, end as u16);
+        Sides { sides: [a, b], ..front }
+    }
+
+    fn close(&mut self, front: Sides) {
+        for (side, class) in front.sides.into_iter().zip(front.class) {
+            if let Some(own) = self.classes.get_mut(usize::from(class))
+                && own.order.close(side)
+            {
+                self.compare(class.into());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn queue(&self, member: Member) -> u32 {
+        self.cells[member.index()].queue
+    }
+
+    #[inline(always)]
+    fn add(&mut self, member: Member) {
+        let number = self.class(member);
+        if self.classes[number].order.add(&mut self.cells, member) {
+            self.compare(number);
+        }
+    }
+
+    #[inline(always)]
+    fn set(&mut self, member: Member, queue: u32) {
+        let number = self.class(member);
+        if self.classes[number].order.set(&mut self.cells, member, queue) {
+            self.compare(number);
+        }
+    }
+
+    #[inline(always)]
+    fn set_all(&mut self, known: impl Iterator<Item = (Member, u32)>) {
+        let (cells, classes) = (&mut self.cells[..], &mut self.classes[..]);
+        let class = &self.class[..cells.len()];
+        let mut changed = 0_u32;
+        for (member, queue) in known {
+            let number = class[member.index()];
+            let lower = classes[usize::from(number)].order.set(cells, member, queue);
+            changed |= u32::from(lower) << number;
+        }
+        while changed != 0 {
+            self.compare(changed.trailing_zeros() as usize);
+            changed &= changed - 1;
+        }
+    }
+}
+
+/// The different speeds in rising order; equal ratios between slowest and fastest when they are too many.
+fn steps(mut rates: Vec<f64>) -> Vec<f64> {
+    rates.retain(|rate| *rate > 0.0);
+    rates.sort_unstable_by(f64::total_cmp);
+    rates.dedup();
+    match (rates.first(), rates.last()) {
+        (Some(&least), Some(&most)) if rates.len() > CLASSES_MAX => {
+            let step = (most / least).powf(1.0 / (CLASSES_MAX - 1) as f64);
+            (0..CLASSES_MAX).map(|i| least * step.powi(i as i32)).collect()
+        }
+        (None, _) => vec![1.0],
+        _ => rates,
+    }
+}
+
+/// The step nearest to a rate by ratio.
+fn nearest(steps: &[f64], rate: f64) -> u8 {
+    let after = steps.partition_point(|step| *step < rate).min(steps.len() - 1);
+    let before = after.saturating_sub(1);
+    let nearer = rate * rate < steps[before] * steps[after];
+    (if nearer { before } else { after }) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{first, take_some};
+    use super::*;
+    use crate::policy::Rng;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    const MEMBERS: u16 = 20;
+
+    proptest! {
+        /// The ranks say what a scan of plain queues says, whatever happened, with few and with many speeds.
+        #[test]
+        fn behaves_as_a_scan_by_speed(
+            speeds in 1..=MEMBERS,
+            steps in proptest::collection::vec((0..4_u8, 0..MEMBERS, 0..60_u32), 0..200),
+        ) {
+            let mut rng = Rng::seed_from_u64(1);
+            let mut queues = [0_u32; MEMBERS as usize];
+            let mut active: Vec<Member> = (0..MEMBERS).map(Member).collect();
+            let rate = |member: Member| 1.0 + f64::from(member.0 % speeds);
+            let mut ranks = SpeedRanks::default();
+            ranks.rank(MEMBERS.into(), &active, rate);
+            for (step, member, queue) in steps {
+                let member = Member(member);
+                match step {
+                    0 => {
+                        queues[member.index()] = queue;
+                        ranks.set(member, queue);
+                    }
+                    1 => {
+                        match active.iter().position(|&other| other == member) {
+                            Some(place) => { active.remove(place); },
+                            None => active.push(member),
+                        }
+                        ranks.rank(MEMBERS.into(), &active, rate);
+                    }
+                    2 => {
+                        queues[member.index()] += 1;
+                        ranks.add(member);
+                    }
+                    _ => {
+                        for taken in take_some(&mut ranks, queue % 8, &mut rng) {
+                            prop_assert_eq!(taken.queue, queues[taken.member.index()]);
+                            queues[taken.member.index()] += 1;
+                        }
+                    }
+                }
+                let time = |member: Member| f64::from(queues[member.index()] + 1) / rate(member);
+                let soonest = active.iter().map(|&m| time(m)).fold(f64::INFINITY, f64::min);
+                match first(&ranks, &mut rng) {
+                    None => prop_assert!(active.is_empty()),
+                    Some(found) => {
+                        prop_assert!(active.contains(&found.member));
+                        prop_assert_eq!(time(found.member), soonest);
+                        let ties = active.iter().filter(|&&m| time(m) == soonest).count();
+                        prop_assert_eq!(ranks.open().ties() as usize, ties);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn speeds_weigh() {
+        let mut rng = Rng::seed_from_u64(1);
+        let mut ranks = SpeedRanks::default();
+        let active = [Member(0), Member(1), Member(2)];
+        let rates = [1.0, 10.0, 1.0];
+        ranks.rank(3, &active, |member| rates[member.index()]);
+        for _ in 0..9 {
+            assert_eq!(first(&ranks, &mut rng).unwrap().member, Member(1));
+            ranks.add(Member(1));
+        }
+        let mut counts = [0_u32; 3]; // all three tie now
+        for _ in 0..3000 {
+            counts[first(&ranks, &mut rng).unwrap().member.index()] += 1;
+        }
+        assert!(counts.iter().all(|count| count.abs_diff(1000) < 160), "{counts:?}");
+    }
+
+    #[test]
+    fn many_speeds_become_steps() {
+        let rates: Vec<f64> = (0..100).map(|i| 1.0 + f64::from(i) / 10.0).collect();
+        let steps = steps(rates.clone());
+        assert_eq!(steps.len(), CLASSES_MAX);
+        for rate in rates {
+            let step = steps[usize::from(nearest(&steps, rate))];
+            assert!((rate / step - 1.0).abs() < 0.05, "{rate} {step}");
+        }
+    }
+}
