@@ -12,7 +12,7 @@
 
 use rand::Rng as _;
 
-use super::ranks::{Found, Front, Rank, Ranks, Side};
+use super::ranks::{Found, Front, Rank, Ranks};
 use super::shortest::note_outstanding;
 use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View};
@@ -29,6 +29,9 @@ const WINDOW_REPLIES: u64 = 64;
 const START: usize = 2;
 /// Most that it may become: beyond this, members hold as much as with any other policy.
 const MOST: usize = 64;
+
+/// A run of choices.
+type Run = <Ranks as Rank>::Front;
 
 /// A bound on each member's tasks.
 #[derive(Clone, Debug)]
@@ -93,10 +96,10 @@ impl Bounded {
         self.bound
     }
 
-    /// All members of a front are full.
+    /// All members are full, as far as known.
     #[inline(always)]
-    fn is_full(&self, front: Side) -> bool {
-        front.least as usize >= self.bound
+    fn is_full(&self) -> bool {
+        self.ranks.least() >= self.bound
     }
 
     /// Looks at some members whose tasks other cores may have heard of.
@@ -113,7 +116,7 @@ impl Bounded {
     /// All members seem full; other cores may have heard that one is not.
     #[cold]
     #[inline(never)]
-    fn look_again(&mut self, front: Side, parts: &Parts<'_>) -> Side {
+    fn look_again(&mut self, front: Run, parts: &Parts<'_>) -> Run {
         if self.cores == 1 {
             return front;
         }
@@ -124,19 +127,14 @@ impl Bounded {
 
     /// A member with room, its queue as the view has it, and the front that it is of.
     #[inline(always)]
-    fn first(
-        &mut self,
-        mut front: Side,
-        parts: &Parts<'_>,
-        rng: &mut Rng,
-    ) -> (Side, Option<Found>) {
+    fn first(&mut self, mut front: Run, parts: &Parts<'_>, rng: &mut Rng) -> (Run, Option<Found>) {
         for _ in 0..CORRECTIONS {
             if front.is_empty() {
                 front = self.ranks.reopen(front);
             }
-            if self.is_full(front) {
+            if self.is_full() {
                 front = self.look_again(front, parts);
-                if self.is_full(front) {
+                if self.is_full() {
                     break;
                 }
             }
@@ -216,7 +214,8 @@ fn follow(mean: &mut f64, value: f64, weight: f64) {
 impl Policy for Bounded {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let found = self.first(self.ranks.open(), &view.parts(), rng).1?;
+        let front = self.ranks.open();
+        let found = self.first(front, &view.parts(), rng).1?;
         Some(Pick { member: found.member, idle: found.queue == 0 })
     }
 

@@ -17,7 +17,6 @@ mod stretches;
 
 pub use queue::Ranks;
 pub use speed::SpeedRanks;
-pub use stretches::Side;
 
 use crate::state::{Member, View};
 
@@ -50,14 +49,14 @@ pub trait Front: Copy {
 /// An order of members by which tasks go to the first.
 ///
 /// A run of choices begins with [`Rank::open`] and ends with [`Rank::close`]; in between, what its front has given is
-/// not known to the order, and only [`Rank::queue`] may be asked of it. Fronts go by value, so that they stay in
-/// registers.
+/// not known to the order, and only [`Rank::queue`] may be asked of it. A front goes by value and is a number or a
+/// few in one, so that it stays in a register.
 pub trait Rank {
     /// Who comes first.
     type Front: Front;
 
     /// Begins a run.
-    fn open(&self) -> Self::Front;
+    fn open(&mut self) -> Self::Front;
 
     /// One of those who come first, each as likely; none of an empty front.
     fn find(&self, front: Self::Front, bits: u32) -> Option<Found>;
@@ -152,8 +151,9 @@ mod tests {
     use crate::policy::Rng;
 
     /// Who comes first.
-    pub fn first(ranks: &impl Rank, rng: &mut Rng) -> Option<Found> {
-        ranks.find(ranks.open(), rng.next_u64() as u32)
+    pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<Found> {
+        let front = ranks.open();
+        ranks.find(front, rng.next_u64() as u32)
     }
 
     /// A run of choices.

@@ -1,6 +1,6 @@
 //! Members ranked by queue.
 
-use super::stretches::{self, Cell, LONGEST, Side, Stretches};
+use super::stretches::{self, Cell, Stretches};
 use super::{Found, Front, Member, Rank, Whence};
 use crate::policy::below;
 
@@ -26,6 +26,13 @@ impl Ranks {
         self.ranked
     }
 
+    /// Length of the shortest ranked queue.
+    #[inline]
+    #[must_use]
+    pub fn least(&self) -> usize {
+        self.order.least.into()
+    }
+
     /// Nobody is ranked.
     #[inline]
     #[must_use]
@@ -34,48 +41,50 @@ impl Ranks {
     }
 }
 
-impl Front for Side {
+/// How many members have the shortest queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Ties(u32);
+
+impl Front for Ties {
     #[inline(always)]
     fn is_empty(self) -> bool {
-        self.ties == 0
+        self.0 == 0
     }
 }
 
 impl Rank for Ranks {
-    type Front = Side;
+    type Front = Ties;
 
     #[inline(always)]
-    fn open(&self) -> Side {
-        self.order.side()
+    fn open(&mut self) -> Ties {
+        Ties(self.order.ties() as u32)
     }
 
     #[inline(always)]
-    fn find(&self, front: Side, bits: u32) -> Option<Found> {
-        if front.least as usize >= LONGEST {
-            let place = front.start as usize + below(front.ties as usize, bits);
-            return (front.ties > 0).then(|| stretches::at(&self.cells, place));
+    fn find(&self, Ties(ties): Ties, bits: u32) -> Option<Found> {
+        let place = below(ties as usize, bits); // the order starts at 0
+        if self.order.is_full() {
+            return (ties > 0).then(|| stretches::at(&self.cells, place));
         }
-        let place = below(front.ties as usize, bits); // the order starts at 0
         let member = Member(self.cells[place].holder);
-        let whence = Whence::Side(false);
-        Some(Found { member, queue: front.least, place: place as u16, whence })
+        let (queue, whence) = (self.order.least.into(), Whence::Side(false));
+        Some(Found { member, queue, place: place as u16, whence })
     }
 
     #[inline(always)]
-    fn take(&mut self, front: Side, found: Found) -> Side {
+    fn take(&mut self, Ties(ties): Ties, found: Found) -> Ties {
         if found.whence == Whence::Elsewhere {
             self.add(found.member);
-            return front;
+            return Ties(ties);
         }
-        let front = Side { ties: front.ties - 1, ..front };
         self.cells[found.member.index()].queue = found.queue + 1;
-        stretches::exchange(&mut self.cells, found.member, found.place, front.ties as u16);
-        front
+        stretches::exchange(&mut self.cells, found.member, found.place, (ties - 1) as u16);
+        Ties(ties - 1)
     }
 
     #[inline(always)]
-    fn close(&mut self, front: Side) {
-        self.order.close(front);
+    fn close(&mut self, Ties(ties): Ties) {
+        self.order.close(ties);
     }
 
     #[inline(always)]
@@ -104,6 +113,7 @@ impl Rank for Ranks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stretches::LONGEST;
     use super::super::tests::{first, take_some};
     use super::*;
     use crate::policy::Rng;
@@ -152,7 +162,7 @@ mod tests {
                 }
                 let scan = (0..MEMBERS.into()).filter(|&m| ranked[m]);
                 let least = scan.clone().map(|m| queues[m].min(LONGEST as u32)).min();
-                match first(&ranks, &mut rng).map(|found| found.member) {
+                match first(&mut ranks, &mut rng).map(|found| found.member) {
                     None => prop_assert_eq!(least, None),
                     Some(shortest) => {
                         prop_assert!(ranked[shortest.index()]);
@@ -173,7 +183,7 @@ mod tests {
         (0..4).for_each(|member| ranks.add(Member(2 * member)));
         let mut counts = [0_u32; 8];
         for _ in 0..4000 {
-            counts[first(&ranks, &mut rng).unwrap().member.index()] += 1;
+            counts[first(&mut ranks, &mut rng).unwrap().member.index()] += 1;
         }
         // 1000 each with a deviation of 27; six of them allowed.
         for (member, count) in counts.into_iter().enumerate() {

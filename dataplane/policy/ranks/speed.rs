@@ -1,6 +1,6 @@
 //! Members ranked by the time a task would take at them.
 
-use super::stretches::{self, Cell, Side, Stretches};
+use super::stretches::{self, Cell, Stretches};
 use super::{Found, Front, Member, Rank, Whence};
 use crate::policy::{below, select};
 
@@ -27,34 +27,41 @@ impl Class {
     }
 }
 
-/// Classes whose best members tie, while a run of choices is made.
+/// How many members tie: those of one class, of a second, and all others, 16 bits each.
 #[derive(Clone, Copy, Debug)]
-pub struct Sides {
-    /// The shortest queues of two of them.
-    sides: [Side; 2],
-    /// Which these are; [`NO_CLASS`] where there is none.
-    class: [u8; 2],
-    /// Members that tie in further ones, or whose queues are not told apart.
-    others: u32,
-}
+pub struct Ties(u64);
 
-impl Sides {
-    /// How many members tie.
+impl Ties {
     #[inline(always)]
-    fn ties(&self) -> u32 {
-        self.sides[0].ties + self.sides[1].ties + self.others
+    fn split(self) -> [u32; 3] {
+        [0, 16, 32].map(|shift| (self.0 >> shift) as u32 & 0xFFFF)
     }
 }
 
-impl Front for Sides {
+impl Front for Ties {
     #[inline(always)]
     fn is_empty(self) -> bool {
-        self.ties() == 0
+        self.0 == 0
     }
+}
+
+/// One of the two classes that a front tells apart.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    /// Where its order starts.
+    start: u32,
+    /// Its shortest queue.
+    least: u32,
+    /// [`NO_CLASS`]: there is none.
+    class: u8,
+}
+
+impl Side {
+    const NONE: Self = Self { start: 0, least: 0, class: NO_CLASS };
 }
 
 /// Members ranked by (queue + 1) / speed: an order for each speed, and which of them start with the best.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SpeedRanks {
     cells: Vec<Cell>,
     classes: Vec<Class>,
@@ -63,6 +70,21 @@ pub struct SpeedRanks {
     soonest: f64,
     /// A bit for each class that has a member that is done then.
     first: u32,
+    /// The sides of the front.
+    sides: [Side; 2],
+}
+
+impl Default for SpeedRanks {
+    fn default() -> Self {
+        Self {
+            cells: Vec::new(),
+            classes: Vec::new(),
+            class: Vec::new(),
+            soonest: f64::INFINITY,
+            first: 0,
+            sides: [Side::NONE; 2],
+        }
+    }
 }
 
 impl SpeedRanks {
@@ -101,9 +123,10 @@ impl SpeedRanks {
     /// The member at such a place of those who tie and are on no side.
     #[cold]
     #[inline(never)]
-    fn find_elsewhere(&self, front: Sides, mut place: usize) -> Option<Found> {
-        let elsewhere = |class: &usize| front.class.iter().all(|own| usize::from(*own) != *class);
-        for (_, order) in self.tied().filter(|(class, _)| elsewhere(class)) {
+    fn find_elsewhere(&self, mut place: usize) -> Option<Found> {
+        let elsewhere =
+            |class: usize| self.sides.iter().all(|side| usize::from(side.class) != class);
+        for (_, order) in self.tied().filter(|(class, _)| elsewhere(*class)) {
             if place < order.ties() {
                 return Some(stretches::at(&self.cells, usize::from(order.start) + place));
             }
@@ -115,7 +138,7 @@ impl SpeedRanks {
     /// A member that was found on no side gets a task.
     #[cold]
     #[inline(never)]
-    fn take_elsewhere(&mut self, front: Sides, member: Member) -> Sides {
+    fn take_elsewhere(&mut self, front: Ties, member: Member) -> Ties {
         self.close(front);
         self.add(member);
         self.open()
@@ -147,57 +170,61 @@ impl SpeedRanks {
 }
 
 impl Rank for SpeedRanks {
-    type Front = Sides;
+    type Front = Ties;
 
-    fn open(&self) -> Sides {
-        let (mut sides, mut class, mut others) = ([Side::default(); 2], [NO_CLASS; 2], 0);
-        let mut free = 0;
+    fn open(&mut self) -> Ties {
+        let (mut sides, mut ties, mut free) = ([Side::NONE; 2], 0, 0);
         for (number, order) in self.tied() {
+            let own = order.ties() as u64;
             if order.is_full() || free == sides.len() {
-                others += order.ties() as u32;
+                ties += own << 32;
                 continue;
             }
-            (sides[free], class[free]) = (order.side(), number as u8);
+            let (start, least) = (order.start.into(), order.least.into());
+            sides[free] = Side { start, least, class: number as u8 };
+            ties += own << (16 * free);
             free += 1;
         }
-        Sides { sides, class, others }
+        self.sides = sides;
+        Ties(ties)
     }
 
     #[inline(always)]
-    fn find(&self, front: Sides, bits: u32) -> Option<Found> {
-        let [a, b] = front.sides;
-        let place = below(front.ties() as usize, bits) as u32;
-        if place >= a.ties + b.ties {
-            return self.find_elsewhere(front, (place - a.ties - b.ties) as usize);
+    fn find(&self, front: Ties, bits: u32) -> Option<Found> {
+        let ([ties, more, others], [a, b]) = (front.split(), &self.sides);
+        let place = below((ties + more + others) as usize, bits) as u32;
+        if place >= ties + more {
+            return self.find_elsewhere((place - ties - more) as usize);
         }
         // Which side it is cannot be predicted.
-        let second = place >= a.ties;
-        let place = place.wrapping_add(select(second, a.start, b.start.wrapping_sub(a.ties)));
+        let second = place >= ties;
+        let place = place.wrapping_add(select(second, a.start, b.start.wrapping_sub(ties)));
         let member = Member(self.cells[place as usize].holder);
         let (queue, whence) = (select(second, a.least, b.least), Whence::Side(second));
         Some(Found { member, queue, place: place as u16, whence })
     }
 
     #[inline(always)]
-    fn take(&mut self, front: Sides, found: Found) -> Sides {
+    fn take(&mut self, front: Ties, found: Found) -> Ties {
         let Whence::Side(second) = found.whence else {
             return self.take_elsewhere(front, found.member);
         };
-        let [mut a, mut b] = front.sides;
-        a.ties -= u32::from(!second);
-        b.ties -= u32::from(second);
-        let end = select(second, a.start + a.ties, b.start + b.ties);
+        let front = Ties(front.0 - select(second, 1, 1 << 16));
+        let ([ties, more, _], [a, b]) = (front.split(), &self.sides);
+        let end = select(second, a.start + ties, b.start + more);
         self.cells[found.member.index()].queue = found.queue + 1;
         stretches::exchange(&mut self.cells, found.member, found.place, end as u16);
-        Sides { sides: [a, b], ..front }
+        front
     }
 
-    fn close(&mut self, front: Sides) {
-        for (side, class) in front.sides.into_iter().zip(front.class) {
-            if let Some(own) = self.classes.get_mut(usize::from(class))
-                && own.order.close(side)
+    #[inline(never)]
+    fn close(&mut self, front: Ties) {
+        for (side, ties) in self.sides.into_iter().zip(front.split()) {
+            let class = usize::from(side.class);
+            if let Some(own) = self.classes.get_mut(class)
+                && own.order.close(ties)
             {
-                self.compare(class.into());
+                self.compare(class);
             }
         }
     }
@@ -313,13 +340,14 @@ mod tests {
                 }
                 let time = |member: Member| f64::from(queues[member.index()] + 1) / rate(member);
                 let soonest = active.iter().map(|&m| time(m)).fold(f64::INFINITY, f64::min);
-                match first(&ranks, &mut rng) {
+                match first(&mut ranks, &mut rng) {
                     None => prop_assert!(active.is_empty()),
                     Some(found) => {
                         prop_assert!(active.contains(&found.member));
                         prop_assert_eq!(time(found.member), soonest);
                         let ties = active.iter().filter(|&&m| time(m) == soonest).count();
-                        prop_assert_eq!(ranks.open().ties() as usize, ties);
+                        let known: u32 = ranks.open().split().iter().sum();
+                        prop_assert_eq!(known as usize, ties);
                     }
                 }
             }
@@ -334,12 +362,12 @@ mod tests {
         let rates = [1.0, 10.0, 1.0];
         ranks.rank(3, &active, |member| rates[member.index()]);
         for _ in 0..9 {
-            assert_eq!(first(&ranks, &mut rng).unwrap().member, Member(1));
+            assert_eq!(first(&mut ranks, &mut rng).unwrap().member, Member(1));
             ranks.add(Member(1));
         }
         let mut counts = [0_u32; 3]; // all three tie now
         for _ in 0..3000 {
-            counts[first(&ranks, &mut rng).unwrap().member.index()] += 1;
+            counts[first(&mut ranks, &mut rng).unwrap().member.index()] += 1;
         }
         assert!(counts.iter().all(|count| count.abs_diff(1000) < 160), "{counts:?}");
     }

@@ -48,18 +48,6 @@ pub fn exchange(cells: &mut [Cell], member: Member, from: u16, to: u16) {
     cells[member.index()].place = to;
 }
 
-/// The shortest queues of an order, while a run of choices is made. Its members leave by its end, as their
-/// queues grow.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Side {
-    /// Length of these queues.
-    pub least: u32,
-    /// Where the order starts.
-    pub start: u32,
-    /// How many they are.
-    pub ties: u32,
-}
-
 /// The stretches of one order.
 #[derive(Clone, Debug)]
 pub struct Stretches {
@@ -119,17 +107,12 @@ impl Stretches {
         usize::from(self.least) >= LONGEST
     }
 
-    /// The shortest queues.
+    /// Of the members with the shortest queue `ties` are left; the others' are longer by one and lie behind.
+    /// True when the shortest queue is another length now.
     #[inline]
-    pub fn side(&self) -> Side {
-        Side { least: self.least.into(), start: self.start.into(), ties: self.ties() as u32 }
-    }
-
-    /// Takes a side back. True when the shortest queue is another length now.
-    #[inline]
-    pub fn close(&mut self, side: Side) -> bool {
-        self.ends[side.least as usize % LENGTHS] = (side.start + side.ties) as u16;
-        side.ties == 0 && self.raise_least()
+    pub fn close(&mut self, ties: u32) -> bool {
+        self.ends[usize::from(self.least) % LENGTHS] = self.start + ties as u16;
+        ties == 0 && self.raise_least()
     }
 
     /// A member's queue grows by one task. True when the shortest queue is another length now.
