@@ -130,7 +130,8 @@ impl Bounded {
     fn first(&mut self, mut front: Run, parts: &Parts<'_>, rng: &mut Rng) -> (Run, Option<Found>) {
         for _ in 0..CORRECTIONS {
             if front.is_empty() {
-                front = self.ranks.reopen(front);
+                let Some(next) = self.ranks.reopen(front) else { break };
+                front = next;
             }
             if self.is_full() {
                 front = self.look_again(front, parts);

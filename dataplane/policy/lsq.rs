@@ -79,7 +79,8 @@ fn first<R: Rank>(
 ) -> (R::Front, Option<Found>) {
     let mut front = samples.take(queues, front, parts, rng);
     if front.is_empty() {
-        front = queues.reopen(front);
+        let Some(next) = queues.reopen(front) else { return (front, None) };
+        front = next;
     }
     (front, queues.find(front, rng.next_u64() as u32))
 }

@@ -49,7 +49,8 @@ fn first<R: Rank>(
     let mut corrections = CORRECTIONS;
     loop {
         if front.is_empty() {
-            front = ranks.reopen(front);
+            let Some(next) = ranks.reopen(front) else { return (front, None) };
+            front = next;
         }
         let Some(found) = ranks.find(front, rng.next_u64() as u32) else { return (front, None) };
         let queue = words.of(found.member).outstanding();

@@ -58,7 +58,7 @@ pub trait Rank {
     /// Begins a run.
     fn open(&mut self) -> Self::Front;
 
-    /// One of those who come first, each as likely; none of an empty front.
+    /// One of those of a front that is not empty, each as likely.
     fn find(&self, front: Self::Front, bits: u32) -> Option<Found>;
 
     /// Who was found just now gets a task.
@@ -79,12 +79,12 @@ pub trait Rank {
     /// As [`Rank::set`], one after the other.
     fn set_all(&mut self, known: impl Iterator<Item = (Member, u32)>);
 
-    /// A run goes on with those who come first after those of `front`.
+    /// A run goes on with those who come first after those of `front`; none when nobody does.
     #[cold]
     #[inline(never)]
-    fn reopen(&mut self, front: Self::Front) -> Self::Front {
+    fn reopen(&mut self, front: Self::Front) -> Option<Self::Front> {
         self.close(front);
-        self.open()
+        Some(self.open()).filter(|front| !front.is_empty())
     }
 
     /// As [`Rank::set`], within a run.
@@ -152,7 +152,7 @@ mod tests {
 
     /// Who comes first.
     pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<Found> {
-        let front = ranks.open();
+        let front = Some(ranks.open()).filter(|front| !front.is_empty())?;
         ranks.find(front, rng.next_u64() as u32)
     }
 
@@ -161,9 +161,10 @@ mod tests {
         let (mut front, mut all) = (ranks.open(), Vec::new());
         for _ in 0..tasks {
             if front.is_empty() {
-                front = ranks.reopen(front);
+                let Some(next) = ranks.reopen(front) else { break };
+                front = next;
             }
-            let Some(found) = ranks.find(front, rng.next_u64() as u32) else { break };
+            let found = ranks.find(front, rng.next_u64() as u32).unwrap();
             front = ranks.take(front, found);
             all.push(found);
         }

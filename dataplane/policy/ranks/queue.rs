@@ -63,11 +63,11 @@ impl Rank for Ranks {
     #[inline(always)]
     fn find(&self, Ties(ties): Ties, bits: u32) -> Option<Found> {
         let place = below(ties as usize, bits); // the order starts at 0
-        if self.order.is_full() {
-            return (ties > 0).then(|| stretches::at(&self.cells, place));
-        }
         let member = Member(self.cells[place].holder);
-        let (queue, whence) = (self.order.least.into(), Whence::Side(false));
+        let (queue, whence) = match self.order.is_full() {
+            true => (self.queue(member), Whence::Elsewhere),
+            false => (self.order.least.into(), Whence::Side(false)),
+        };
         Some(Found { member, queue, place: place as u16, whence })
     }
 

@@ -120,15 +120,15 @@ impl SpeedRanks {
         tied.map(|(number, class)| (number, &class.order))
     }
 
-    /// The member at such a place of those who tie and are on no side.
+    /// Where the member stands that comes so many after the first of those who tie and are on no side.
     #[cold]
     #[inline(never)]
-    fn find_elsewhere(&self, mut place: usize) -> Option<Found> {
-        let elsewhere =
+    fn find_elsewhere(&self, mut place: usize) -> Option<usize> {
+        let on_no_side =
             |class: usize| self.sides.iter().all(|side| usize::from(side.class) != class);
-        for (_, order) in self.tied().filter(|(class, _)| elsewhere(*class)) {
+        for (_, order) in self.tied().filter(|(class, _)| on_no_side(*class)) {
             if place < order.ties() {
-                return Some(stretches::at(&self.cells, usize::from(order.start) + place));
+                return Some(usize::from(order.start) + place);
             }
             place -= order.ties();
         }
@@ -194,7 +194,10 @@ impl Rank for SpeedRanks {
         let ([ties, more, others], [a, b]) = (front.split(), &self.sides);
         let place = below((ties + more + others) as usize, bits) as u32;
         if place >= ties + more {
-            return self.find_elsewhere((place - ties - more) as usize);
+            let place = self.find_elsewhere((place - ties - more) as usize)?;
+            let member = Member(self.cells[place].holder);
+            let (queue, whence) = (self.queue(member), Whence::Elsewhere);
+            return Some(Found { member, queue, place: place as u16, whence });
         }
         // Which side it is cannot be predicted.
         let second = place >= ties;

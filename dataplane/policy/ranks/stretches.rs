@@ -1,6 +1,6 @@
 //! The order of members by queue: stretches of one array.
 
-use super::{Found, Member, Whence};
+use super::Member;
 
 /// Lengths told apart: from the last on all count as the same, nobody ranks members by what lies beyond.
 const LENGTHS: usize = 1024;
@@ -30,13 +30,6 @@ impl Cell {
 pub fn resize(cells: &mut Vec<Cell>, members: usize) {
     cells.resize(members, Cell { queue: 0, place: NOWHERE, holder: 0 });
     cells.iter_mut().for_each(|cell| cell.place = NOWHERE);
-}
-
-/// Who stands at a place.
-pub fn at(cells: &[Cell], place: usize) -> Found {
-    let member = Member(cells[place].holder);
-    let queue = cells[member.index()].queue;
-    Found { member, queue, place: place as u16, whence: Whence::Elsewhere }
 }
 
 /// Puts `member`, whose place is known, at another, and who stands there at its own.
