@@ -27,7 +27,7 @@ use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
 use crate::wire::ether::Mac;
 
 /// Between two looks at workers' locks, signals and time.
-pub(crate) const WATCH: Duration = Duration::from_millis(5);
+pub const WATCH: Duration = Duration::from_millis(5);
 /// A stopping agent ends when no packet came for so long and no task is held.
 const QUIET: Duration = Duration::from_millis(20);
 /// A stopping agent ends at the latest after so long.
@@ -260,7 +260,7 @@ impl Watch<'_> {
 
 /// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
 /// successor is not taken for it.
-pub(crate) fn look_for_deaths(
+pub fn look_for_deaths(
     host: &HostConfig,
     region: &WorkerRegion,
     deaths: &ArrayQueue<Death>,

@@ -5,6 +5,8 @@
 //! the rounds' ratios. The time that a cache line takes from one core to the other and back is measured
 //! beside them, since everything here is made of it.
 
+mod host;
+mod killed;
 mod loaded;
 
 use std::io::{self, Write};
@@ -43,6 +45,9 @@ pub struct Arguments {
     /// Seconds of load on an agent with 32 emulated workers; 0 leaves it out
     #[arg(long, default_value_t = 8)]
     pub load_seconds: u64,
+    /// Worker processes killed with SIGKILL under load, one after another; 0 leaves it out
+    #[arg(long, default_value_t = 11)]
+    pub kills: u64,
 }
 
 /// One number.
@@ -311,7 +316,32 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     if arguments.load_seconds > 0 {
         figures.extend(under_load(arguments, &eal, [here, there])?);
     }
+    if arguments.kills > 0 {
+        figures.extend(kills(arguments, [here, there])?);
+    }
     Ok(figures)
+}
+
+/// Workers killed under load: how long until replies go on, at worst, and what each of them had.
+fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure> {
+    let program = std::env::current_exe()?;
+    let (mut resumed, mut lost) = (Samples::default(), Samples::default());
+    // The workers have the second CPU, and so has this thread, which looks for deaths.
+    pin(cpus[1]);
+    for seed in 1..=arguments.kills {
+        let killed = killed::once(&program, cpus, seed)?;
+        resumed.0.push(killed.resumed_ms);
+        lost.0.push(killed.lost as f64);
+    }
+    pin(cpus[0]);
+    let worst = resumed.0.iter().copied().fold(0.0, f64::max);
+    let resumed = resumed.figure("killed_worker_replies_resume", "ms");
+    let name = "killed_worker_replies_resume_worst";
+    Ok(vec![
+        Figure { name, value: worst, ..resumed.clone() },
+        resumed,
+        lost.figure("killed_worker_tasks_lost", "of its own"),
+    ])
 }
 
 /// An agent under load, and what it is held against. Its ratio leaves the floor out.

@@ -16,13 +16,8 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
 use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Burst, Port};
-use wedjat::policy::{Core, Dispatcher};
-use wedjat::ring::{Place, WorkerRegion};
+use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
-use wedjat::role::agent::{Crew, Parts, PoolCrew};
-use wedjat::role::leaf::Timing;
-use wedjat::stage::{Overflow, PortAddress, Side};
-use wedjat::state::{Counters, View};
 use wedjat::wire::ether::Mac;
 use wedjat::worker::{Options, Worker};
 use wedjat_pktgen::engine::Generator;
@@ -31,7 +26,7 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
-use super::{Failure, pin};
+use super::{Failure, host, pin};
 use crate::drive;
 use crate::figures::arguments;
 use crate::sim;
@@ -48,9 +43,6 @@ pub const WINDOW_S: f64 = 0.01;
 const WINDOWS: usize = 100;
 /// What a stall leaves takes LOAD / (1 - LOAD) = 9 times as long to be worked off, in the mean; twice that is allowed.
 pub const RECOVERY: u64 = 18;
-const AGENT_IP: u32 = 0x0A00_020B;
-const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-const CLIENT_IP: u32 = 0x0A00_0201;
 /// Stalls that one loop may have in a run; the windows after the last that has room do not count.
 const STALLS: usize = 1 << 16;
 
@@ -216,9 +208,9 @@ impl Loaded {
     ) -> Result<(), Failure> {
         let gone = "an earlier run has not given its ports back";
         let (near, far) = (wire.near.take().ok_or(gone)?, wire.far.take().ok_or(gone)?);
-        let places: Vec<_> = (0..WORKERS).map(|id| Place { id, pool: 1 }).collect();
-        let region = Arc::new(WorkerRegion::heap(&places, 64, 64)?);
-        let agent = agent(near, wire.pool.handle(), &region, &places, eal.ticks_hz())?;
+        let region = Arc::new(WorkerRegion::heap(&host::places(WORKERS), 64, host::PAYLOAD)?);
+        let (pool, nobody_dies) = (wire.pool.handle(), Arc::new(ArrayQueue::new(1)));
+        let agent = host::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
         let (served, driven) = std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(agent, here, eal, &stop));
@@ -256,34 +248,6 @@ impl Loaded {
 }
 
 type Served = Agent<QueuePort, PoolHandle>;
-
-fn agent(
-    port: QueuePort,
-    pool: PoolHandle,
-    region: &Arc<WorkerRegion>,
-    places: &[Place],
-    ticks_hz: u64,
-) -> Result<Served, Failure> {
-    let view = View::heap(places.len(), 1).remove(0);
-    let dispatcher = Dispatcher::new(&"cfcfs".parse()?, view, Core::ONLY, 1);
-    let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
-    let crew = Crew::new(dispatcher, seats.collect(), 16_384, u64::MAX);
-    let mac = AGENT_MAC;
-    let address = PortAddress { mac, ip: AGENT_IP, prefix: 24, side: Side::Both, gateway: None };
-    Ok(Agent::new(Parts {
-        ports: vec![(port, address)],
-        crews: vec![PoolCrew { pool: 1, overflow: Overflow::Drop, crew }],
-        places: places.to_vec(),
-        pool,
-        udp_port: wedjat::wire::task::UDP_PORT,
-        payload_max: 64,
-        registrar: None,
-        deaths: Arc::new(ArrayQueue::new(1)),
-        counters: Counters::heap(),
-        timing: Timing { ticks_hz },
-    }))
-}
-
 type Ended = Result<(Option<QueuePort>, Stalls), String>;
 
 fn serve(mut agent: Served, cpu: usize, eal: &Eal, stop: &AtomicBool) -> Ended {
@@ -308,7 +272,7 @@ fn drive(
     let join = |_| Worker::join("bench-host", region, &options);
     let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
-    let target = Target::new(wire.far_mac, CLIENT_IP, AGENT_IP);
+    let target = Target::new(wire.far_mac, host::CLIENT_IP, host::IP);
     let mut generator = Generator::new(&load, &target, 0, hz, port, wire.pool.handle())?;
     let stalls = RefCell::new(Stalls::new(hz));
     let now = || stalls.borrow_mut().look(eal.now());
