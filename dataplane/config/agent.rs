@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::check::{Faults, network, quoted, reaches};
+use super::check::{Faults, MBUFS, quoted};
+use super::port::{self, reaches};
 use super::{ConfigError, ids, raw};
-use crate::limits::{PORTS_MAX, QUEUE_MAX, WORKER_ID_MAX};
-use crate::policy::{PolicySpec, Runs};
+use crate::limits::{QUEUE_MAX, WORKER_ID_MAX};
+use crate::policy::PolicySpec;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, Shape};
 use crate::stage::Overflow;
@@ -18,10 +19,6 @@ use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 
 /// Bytes that a task may have at most: its reply, with an extended header, fits one Ethernet frame.
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
-/// Packet buffers unless configured.
-const MBUFS: u32 = 16_383;
-/// Slots of a port's queues unless configured.
-const QUEUE_SLOTS: u16 = 1024;
 /// Slots of each worker's ring unless configured.
 const SLOTS: usize = 64;
 /// Tasks that may wait in a central queue unless configured.
@@ -307,70 +304,27 @@ fn leaf(faults: &mut Faults<'_>, raw: &RawAgent, ports: &[AgentPort]) -> Option<
 }
 
 fn ports(faults: &mut Faults<'_>, raw: &[RawPort]) -> Vec<AgentPort> {
-    if raw.is_empty() || raw.len() > PORTS_MAX {
-        let allowed = format!("1 to {PORTS_MAX} of them");
-        faults.whole("port", &format!("{} [[port]]", raw.len()), &allowed);
+    if raw.is_empty() {
+        faults.whole("port", "no [[port]]", "at least one");
     }
-    let mut ports: Vec<AgentPort> = Vec::new();
-    for entry in raw {
-        let port = port(faults, entry);
-        if ports.iter().any(|other| other.device == port.device) {
-            faults.note(&entry.device, "port.device", quoted(&entry.device), "each device once");
-        }
-        if ports.iter().any(|other| other.ip == port.ip) && !port.ip.is_unspecified() {
-            let allowed = "an address of its own on each port";
-            faults.note(&entry.ip, "port.ip", quoted(&entry.ip), allowed);
-        }
-        ports.push(port);
-    }
-    ports
+    port::together(faults, &raw.iter().map(keys).collect::<Vec<_>>());
+    raw.iter().map(|raw| port(faults, raw)).collect()
+}
+
+fn keys(raw: &RawPort) -> port::Keys<'_> {
+    let (device, ip) = (&raw.device, &raw.ip);
+    port::Keys { device, ip, mac: raw.mac.as_ref(), queue_slots: raw.queue_slots.as_ref() }
 }
 
 fn port(faults: &mut Faults<'_>, raw: &RawPort) -> AgentPort {
-    if raw.device.get_ref().is_empty() {
-        let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
-        faults.note(&raw.device, "port.device", "nothing", allowed);
-    }
-    let (ip, prefix) = network(raw.ip.get_ref()).unwrap_or_else(|| {
-        let allowed = "an address with its prefix such as 10.0.2.11/24";
-        faults.note(&raw.ip, "port.ip", quoted(&raw.ip), allowed);
-        (Ipv4Addr::UNSPECIFIED, 0)
-    });
-    let slots = (64, 32_768);
-    AgentPort {
-        device: raw.device.get_ref().clone(),
-        ip,
-        prefix,
-        mac: faults.mac(raw.mac.as_ref(), "port.mac"),
-        queue_slots: faults.within(
-            raw.queue_slots.as_ref(),
-            "port.queue_slots",
-            QUEUE_SLOTS,
-            slots,
-        ),
-    }
+    let port::End { device, ip, prefix, mac, queue_slots } = keys(raw).check(faults);
+    AgentPort { device, ip, prefix, mac, queue_slots }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> {
     let key = |last| format!("{key}.{last}");
-    let workers = ids::parse(raw.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
-        let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-3,8\"");
-        faults.note(&raw.workers, &key("workers"), found, &allowed);
-        Vec::new()
-    });
-    let policy = match raw.policy.get_ref().parse::<PolicySpec>() {
-        Ok(policy) => policy,
-        Err(error) => {
-            let allowed = "a policy as `wedjat policies` lists them";
-            faults.note(&raw.policy, &key("policy"), error, allowed);
-            return None;
-        }
-    };
-    if policy.entry().runs == Runs::Spine {
-        let found = format!("{}, which runs on a spine", quoted(&raw.policy));
-        faults.note(&raw.policy, &key("policy"), found, "a policy whose members are workers");
-        return None;
-    }
+    let workers = faults.workers(&raw.workers, &key("workers"));
+    let policy = faults.policy(&raw.policy, &key("policy"))?;
     Some(AgentPool {
         id: *raw.id.get_ref(),
         policy,
@@ -386,11 +340,8 @@ fn pools_together(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, shape: 
         faults.whole(key, &format!("no [[{key}]]"), "at least one");
     }
     let mut seen = std::collections::BTreeSet::new();
-    for (at, pool) in pools.iter().enumerate() {
-        let id = *pool.id.get_ref();
-        if pools[..at].iter().any(|other| *other.id.get_ref() == id) {
-            faults.note(&pool.id, &id_key, format!("{id} again"), "each id once");
-        }
+    faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
+    for pool in pools {
         let ids = ids::parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
         if let Some(twice) = ids.into_iter().find(|&id| !seen.insert(id)) {
             let found = format!("worker {twice} again");

@@ -6,22 +6,20 @@ use std::path::Path;
 
 use toml::Spanned;
 
+use super::port::{self, reaches};
 use super::raw::{self, line_of};
 use super::{
     Config, Fault, HostConfig, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids, local,
 };
 use crate::limits::{
-    CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, WORKER_ID_MAX,
+    CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, QUEUE, QUEUE_MAX, WORKER_ID_MAX,
 };
 use crate::policy::{PolicySpec, Runs};
-use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
 use crate::wire::task::UDP_PORT;
 
 /// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
-const MBUFS: u32 = 16_383;
-/// Slots of a queue unless configured.
-const QUEUE_SLOTS: u16 = 1024;
+pub(super) const MBUFS: u32 = 16_383;
 /// Time after which a multi-packet task is forgotten unless configured.
 const CONNECTION_TIMEOUT_MS: u64 = 100;
 
@@ -73,6 +71,39 @@ impl<'a> Faults<'a> {
             self.note(at, key, quoted(at), allowed);
         }
         mac
+    }
+
+    pub fn workers(&mut self, at: &Spanned<String>, key: &str) -> Vec<u16> {
+        ids::parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
+            let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
+            self.note(at, key, found, &allowed);
+            Vec::new()
+        })
+    }
+
+    /// A policy whose members are workers.
+    pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
+        let policy = at.get_ref().parse::<PolicySpec>();
+        let allowed = "a policy as `wedjat policies` lists them";
+        let policy = policy.map_err(|error| self.note(at, key, error, allowed)).ok()?;
+        let runs = policy.entry().runs;
+        if runs == Runs::Spine {
+            let found = format!("{}, which runs on a {runs}", quoted(at));
+            let allowed = "a policy that `wedjat policies` lists for a leaf or an agent";
+            self.note(at, key, found, allowed);
+            return None;
+        }
+        Some(policy)
+    }
+
+    /// Ids of pools, each of which may be there once.
+    pub fn pool_ids<'b>(&mut self, ids: impl Iterator<Item = &'b Spanned<u16>>, key: &str) {
+        let mut seen = std::collections::BTreeSet::new();
+        for id in ids {
+            if !seen.insert(*id.get_ref()) {
+                self.note(id, key, format!("{} again", id.get_ref()), "each id once");
+            }
+        }
     }
 
     pub fn within<T: PartialOrd + Copy + ToString>(
@@ -164,16 +195,13 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
     }
 }
 
+fn keys(raw: &raw::Port) -> port::Keys<'_> {
+    let (device, ip) = (&raw.device, &raw.ip);
+    port::Keys { device, ip, mac: raw.mac.as_ref(), queue_slots: raw.queue_slots.as_ref() }
+}
+
 fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
-    if raw.device.get_ref().is_empty() {
-        let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
-        faults.note(&raw.device, "port.device", "nothing", allowed);
-    }
-    let (ip, prefix) = network(raw.ip.get_ref()).unwrap_or_else(|| {
-        let allowed = "an address with its prefix such as 10.0.1.1/24";
-        faults.note(&raw.ip, "port.ip", quoted(&raw.ip), allowed);
-        (Ipv4Addr::UNSPECIFIED, 0)
-    });
+    let port::End { device, ip, prefix, mac, queue_slots } = keys(raw).check(faults);
     let gateway = raw.gateway.as_ref().map(|gateway| {
         let address = faults.address(gateway, "port.gateway");
         if !reaches(ip, prefix, address) || address == ip {
@@ -182,53 +210,11 @@ fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
         }
         address
     });
-    let slots =
-        faults.within(raw.queue_slots.as_ref(), "port.queue_slots", QUEUE_SLOTS, (64, 32_768));
-    PortConfig {
-        device: raw.device.get_ref().clone(),
-        side: *raw.side.get_ref(),
-        ip,
-        prefix,
-        mac: faults.mac(raw.mac.as_ref(), "port.mac"),
-        gateway,
-        queue_slots: slots,
-    }
-}
-
-pub(super) fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
-    let (ip, prefix) = text.split_once('/')?;
-    let ip: Ipv4Addr = ip.parse().ok()?;
-    let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
-    (!ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()).then_some((ip, prefix))
-}
-
-pub(super) fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
-    let port = PortAddress {
-        mac: Mac::default(),
-        ip: ip.to_bits(),
-        prefix,
-        side: Side::Both,
-        gateway: None,
-    };
-    port.reaches(address.to_bits())
+    PortConfig { device, side: *raw.side.get_ref(), ip, prefix, mac, gateway, queue_slots }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
-    let policy = match raw.policy.get_ref().parse::<PolicySpec>() {
-        Ok(policy) => policy,
-        Err(error) => {
-            let allowed = "a policy as `wedjat policies` lists them";
-            faults.note(&raw.policy, "pool.policy", error, allowed);
-            return None;
-        }
-    };
-    let runs = policy.entry().runs;
-    if runs == Runs::Spine {
-        let found = format!("{}, which runs on a {runs}", quoted(&raw.policy));
-        let allowed = "a policy that `wedjat policies` lists for a leaf";
-        faults.note(&raw.policy, "pool.policy", found, allowed);
-        return None;
-    }
+    let policy = faults.policy(&raw.policy, "pool.policy")?;
     Some(PoolConfig {
         id: *raw.id.get_ref(),
         policy,
@@ -238,15 +224,10 @@ fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
 }
 
 fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
-    let workers = ids::parse(raw.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
-        let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
-        faults.note(&raw.workers, "server.workers", found, &allowed);
-        Vec::new()
-    });
     ServerConfig {
+        workers: faults.workers(&raw.workers, "server.workers"),
         ip: faults.address(&raw.ip, "server.ip"),
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
-        workers,
         pool: *raw.pool.get_ref(),
     }
 }
@@ -280,15 +261,7 @@ fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
 }
 
 fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfig]) {
-    if ports.len() > PORTS_MAX {
-        let allowed = format!("at most {PORTS_MAX}");
-        faults.note(
-            &raw.port[PORTS_MAX].device,
-            "port",
-            format!("{} ports", ports.len()),
-            &allowed,
-        );
-    }
+    port::together(faults, &raw.port.iter().map(keys).collect::<Vec<_>>());
     if !ports.iter().any(|port| port.side.has_clients()) {
         let allowed = "at least one [[port]] with side = \"clients\" or \"both\"";
         faults.whole("port.side", "no port on the clients' side", allowed);
@@ -298,20 +271,6 @@ fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfi
     if !needless && !ports.iter().any(|port| port.side.has_workers()) {
         let allowed = "at least one [[port]] with side = \"workers\" or \"both\"";
         faults.whole("port.side", "no port on the workers' side", allowed);
-    }
-    for (at, port) in raw.port.iter().enumerate() {
-        let earlier = &raw.port[..at];
-        if earlier.iter().any(|other| other.device.get_ref() == port.device.get_ref()) {
-            faults.note(&port.device, "port.device", quoted(&port.device), "each device once");
-        }
-        if !ports[at].ip.is_unspecified() && ports[..at].iter().any(|o| o.ip == ports[at].ip) {
-            faults.note(
-                &port.ip,
-                "port.ip",
-                quoted(&port.ip),
-                "an address of its own on each port",
-            );
-        }
     }
 }
 
@@ -323,11 +282,9 @@ fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
         let found = format!("{} pools", raw.pool.len());
         faults.note(&raw.pool[POOLS_MAX].id, "pool", found, &format!("at most {POOLS_MAX}"));
     }
-    for (at, pool) in raw.pool.iter().enumerate() {
+    faults.pool_ids(raw.pool.iter().map(|pool| &pool.id), "pool.id");
+    for pool in &raw.pool {
         let id = *pool.id.get_ref();
-        if raw.pool[..at].iter().any(|other| *other.id.get_ref() == id) {
-            faults.note(&pool.id, "pool.id", format!("{id} again"), "each id once");
-        }
         let here = raw.agent.iter().flat_map(|agent| &agent.pool);
         if !raw.server.iter().any(|server| *server.pool.get_ref() == id)
             && !{ here }.any(|pool| *pool.id.get_ref() == id)

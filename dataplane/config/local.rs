@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 
 use super::agent::{self, RawLocal};
-use super::check::{Faults, quoted, reaches};
+use super::check::{Faults, quoted};
+use super::port::reaches;
 use super::{HostConfig, PortConfig, ServerConfig, ids, raw};
 use crate::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
 use crate::policy::Runs;

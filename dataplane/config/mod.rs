@@ -7,6 +7,7 @@ mod agent;
 mod check;
 mod ids;
 mod local;
+mod port;
 mod raw;
 
 pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress};

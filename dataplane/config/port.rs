@@ -1,0 +1,93 @@
+//! What a port of a leaf's file and one of an agent's have in common.
+
+use std::net::Ipv4Addr;
+
+use toml::Spanned;
+
+use super::check::{Faults, quoted};
+use crate::limits::PORTS_MAX;
+use crate::stage::{PortAddress, Side};
+use crate::wire::ether::Mac;
+
+/// Slots of a queue unless configured.
+const QUEUE_SLOTS: u16 = 1024;
+
+/// The keys as the file has them.
+pub struct Keys<'a> {
+    pub device: &'a Spanned<String>,
+    pub ip: &'a Spanned<String>,
+    pub mac: Option<&'a Spanned<String>>,
+    pub queue_slots: Option<&'a Spanned<u16>>,
+}
+
+/// What they say.
+pub struct End {
+    pub device: String,
+    pub ip: Ipv4Addr,
+    pub prefix: u8,
+    pub mac: Option<Mac>,
+    pub queue_slots: u16,
+}
+
+impl Keys<'_> {
+    pub fn check(&self, faults: &mut Faults<'_>) -> End {
+        if self.device.get_ref().is_empty() {
+            let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
+            faults.note(self.device, "port.device", "nothing", allowed);
+        }
+        let (ip, prefix) = network(self.ip.get_ref()).unwrap_or_else(|| {
+            let allowed = "an address with its prefix such as 10.0.1.1/24";
+            faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
+            (Ipv4Addr::UNSPECIFIED, 0)
+        });
+        let slots = (64, 32_768);
+        End {
+            device: self.device.get_ref().clone(),
+            ip,
+            prefix,
+            mac: faults.mac(self.mac, "port.mac"),
+            queue_slots: faults.within(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
+        }
+    }
+}
+
+/// Whether all of them can be.
+pub fn together(faults: &mut Faults<'_>, ports: &[Keys<'_>]) {
+    if let Some(beyond) = ports.get(PORTS_MAX) {
+        let allowed = format!("at most {PORTS_MAX}");
+        faults.note(beyond.device, "port", format!("{} ports", ports.len()), &allowed);
+    }
+    for (at, port) in ports.iter().enumerate() {
+        let earlier = &ports[..at];
+        // Arguments create a device, its name tells which it is.
+        let name = |port: &Keys<'_>| port.device.get_ref().split(',').next().map(str::to_owned);
+        if earlier.iter().any(|other| name(other) == name(port)) {
+            faults.note(port.device, "port.device", quoted(port.device), "each device once");
+        }
+        let ip = |port: &Keys<'_>| network(port.ip.get_ref()).map(|(ip, _)| ip);
+        if ip(port).is_some() && earlier.iter().any(|other| ip(other) == ip(port)) {
+            let allowed = "an address of its own on each port";
+            faults.note(port.ip, "port.ip", quoted(port.ip), allowed);
+        }
+    }
+}
+
+/// An address and its network's prefix.
+fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
+    let (ip, prefix) = text.split_once('/')?;
+    let ip: Ipv4Addr = ip.parse().ok()?;
+    let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
+    (!ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()).then_some((ip, prefix))
+}
+
+/// `address` is in the network of a port with this address.
+pub fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
+    let port = PortAddress {
+        mac: Mac::default(),
+        ip: ip.to_bits(),
+        prefix,
+        side: Side::Both,
+        gateway: None,
+    };
+    port.reaches(address.to_bits())
+}
