@@ -12,6 +12,7 @@ fn main() {
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("peer") => peer::run(&std::env::args().nth(2).unwrap()),
+        Some("pairs") => peer::open_and_close_pairs(),
         Some("--list") => println!("dpdk_peers: test"),
         _ => peers::run(),
     }
@@ -96,6 +97,12 @@ mod peers {
         say_goodbye(&mut wire, last);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
+
+        println!("memif: both ends in one process, closed one right after the other");
+        let own = std::env::current_exe().unwrap();
+        let output = Command::new(own).arg("pairs").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("Invalid memory"), "{said}");
         println!("dpdk_peers: ok");
     }
 
@@ -217,6 +224,25 @@ mod peer {
 
     use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
     use wedjat::io::{Buf, Burst, Port};
+
+    /// Two ends, and more of them, in this process: the driver frees what one end had while the other closes.
+    pub fn open_and_close_pairs() {
+        let end = |at: usize| {
+            let role = ["server", "client"][at % 2];
+            let socket = format!("@wedjat-test-{}-pair{}", std::process::id(), at / 2);
+            format!("net_memif{at},role={role},socket={socket}")
+        };
+        let devices: Vec<_> = (0..16).map(end).collect();
+        let names: Vec<_> = devices.iter().map(String::as_str).collect();
+        let eal = Eal::init(&[], &names).unwrap();
+        let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
+        let open =
+            |name: &&str| Device::open(&eal, name, &pool, &DeviceOptions::default()).unwrap().0;
+        let opened: Vec<_> = names.iter().map(open).collect();
+        assert!(opened.iter().skip(1).step_by(2).all(|client| client.link().up));
+        drop(opened);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+    }
 
     /// Inverts and returns what arrives until standard input is closed.
     pub fn run(device: &str) {

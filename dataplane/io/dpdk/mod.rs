@@ -60,6 +60,7 @@ mod mbuf;
 mod pages;
 mod pool;
 mod port;
+mod turns;
 mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};

@@ -5,6 +5,8 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use wedjat_sys as sys;
@@ -12,6 +14,7 @@ use wedjat_sys as sys;
 use super::eal::{Eal, LogCapture, error_text, indented_end, is_pci_address};
 use super::mbuf::Mbuf;
 use super::pool::MbufPool;
+use super::turns::take_turn;
 use crate::io::{Burst, Port};
 
 /// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
@@ -22,10 +25,6 @@ const PEER_RETRY: Duration = Duration::from_millis(20);
 
 /// How long a memif server may take to answer a client; one that was not ready refuses and stays silent.
 const PEER_ANSWER: Duration = Duration::from_millis(300);
-
-/// How long the memif driver's own thread may take to clean up after a peer has gone. Stopping the device meanwhile
-/// would run the same clean-up twice at once, for which the driver (DPDK 22.11) has no lock.
-const PEER_SETTLE: Duration = Duration::from_millis(100);
 
 /// How to set a device up.
 #[derive(Clone, Debug)]
@@ -215,7 +214,6 @@ impl Device {
             });
         }
         let log = LogCapture::start();
-        std::thread::sleep(PEER_SETTLE);
         // Every port is borrowed here, so no thread polls.
         let started = self.0.stop().and_then(|()| self.0.start(wait_for_peer));
         let said = log.map(LogCapture::finish).unwrap_or_default();
@@ -318,8 +316,20 @@ impl Opened {
 
     /// The caller sees to it that no thread polls the device.
     fn stop(&self) -> Result<(), DeviceError> {
-        // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined.
-        accept(&self.name, "stop it", unsafe { sys::rte_eth_dev_stop(self.id) })
+        let (id, outcome) = (self.id, AtomicI32::new(0));
+        self.alone(&|| {
+            // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined.
+            outcome.store(unsafe { sys::rte_eth_dev_stop(id) }, Relaxed);
+        });
+        accept(&self.name, "stop it", outcome.load(Relaxed))
+    }
+
+    /// Does `work` while the driver does not deal with a peer.
+    fn alone(&self, work: &(dyn Fn() + Sync)) {
+        match self.driver.as_str() {
+            "net_memif" => take_turn(work),
+            _ => work(),
+        }
     }
 
     fn link(&self) -> Link {
@@ -339,11 +349,12 @@ fn is_memif_client(eal: &Eal, name: &str, driver: &str) -> bool {
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        let id = self.id;
         // SAFETY: the last owner is going, so no queue is polled any more. Closing frees the mbufs of the queues.
-        unsafe {
-            sys::rte_eth_dev_stop(self.id);
-            sys::rte_eth_dev_close(self.id);
-        }
+        self.alone(&|| unsafe {
+            sys::rte_eth_dev_stop(id);
+            sys::rte_eth_dev_close(id);
+        });
     }
 }
 
