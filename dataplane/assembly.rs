@@ -8,7 +8,7 @@ use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::host;
 use crate::stage::network::{NetworkError, ServerSpec};
 use crate::stage::{Backlog, Connections, Network, PortAddress, Side, Stages};
-use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::state::table::{PoolSpec, Role, Spec, WorkerSpec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
 
@@ -66,6 +66,7 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
             .collect()
     };
     Spec {
+        role: Role::Leaf,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
         servers: servers.iter().map(|server| server.ip).collect(),

@@ -114,7 +114,9 @@ pub fn run(
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let seed = assembly::seed(config);
     let table = assembly::table(config, eal.ticks_hz(), seed)?;
-    let agent = region.and_then(|region| LocalAgent::new(config, region, &eal, seed));
+    let agent = config.agent.as_ref().zip(region);
+    let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, &eal, seed));
+    let agent = agent.transpose()?;
     let (devices, mut queues) = open_devices(config, &eal, &mbufs)?;
     let macs = config.ports.iter().zip(&devices);
     let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));

@@ -22,7 +22,7 @@ use crate::role::agent::{Comings, Crew, Death, Parts, PoolCrew, Registrar};
 use crate::role::leaf::Timing;
 use crate::stage::{PortAddress, Side};
 use crate::state::Counters;
-use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+use crate::state::table::{PoolSpec, Role, Spec, Table, WorkerSpec};
 use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
 use crate::wire::ether::Mac;
 
@@ -118,7 +118,7 @@ pub(crate) fn spec(
         workers: pool.workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect(),
     });
     let (servers, pools) = (address.collect(), pools.collect());
-    Spec { node, cores: 1, servers, pools, ticks_hz: eal.ticks_hz(), seed }
+    Spec { role: Role::Agent, node, cores: 1, servers, pools, ticks_hz: eal.ticks_hz(), seed }
 }
 
 fn open_devices(
@@ -260,11 +260,7 @@ impl Watch<'_> {
 
 /// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
 /// successor is not taken for it.
-pub fn look_for_deaths(
-    host: &HostConfig,
-    region: &WorkerRegion,
-    deaths: &ArrayQueue<Death>,
-) {
+pub fn look_for_deaths(host: &HostConfig, region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     let mut channel = 0;
     for (crew, pool) in host.pools.iter().enumerate() {
         for worker in 0..pool.workers.len() {

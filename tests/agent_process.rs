@@ -134,15 +134,20 @@ mod processes {
             Running(Some(command.spawn().unwrap()))
         }
 
+        /// What `wedjat state` prints.
+        fn state(&self, arguments: &[&str]) -> String {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+            let output = command.arg("state").arg(self.path("state")).args(arguments).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        }
+
+        fn state_json(&self) -> Value {
+            serde_json::from_str(&self.state(&["--json"])).unwrap_or_default()
+        }
+
         /// A counter of the running agent; drops are counters, too.
         fn counter(&self, name: &str) -> u64 {
-            let output = Command::new(env!("CARGO_BIN_EXE_wedjat"))
-                .arg("state")
-                .arg(self.path("state"))
-                .arg("--json")
-                .output()
-                .unwrap();
-            let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let state = self.state_json();
             let core = &state["cores"][0];
             let found = core["counters"][name].as_u64().or_else(|| core["drops"][name].as_u64());
             found.unwrap_or(0)
@@ -206,6 +211,13 @@ mod processes {
         let mut workers: Vec<_> = (0..3).map(|_| home.worker()).collect();
         home.wait_for("replies", || home.counter("replies") > 1000);
 
+        // More come than three workers do, so there are some that wait.
+        home.wait_for("a queue", || home.state_json()["pools"][0]["queued"][0] != 0);
+        let text = home.state(&[]);
+        assert!(
+            text.contains("agent 0  pid") && text.contains("tasks that wait, by core: "),
+            "{text}"
+        );
         workers.remove(0).signal("-KILL");
         let killed = Instant::now();
         let before = home.counter("replies");
@@ -290,6 +302,10 @@ mod processes {
         let mut workers: Vec<_> = (0..2).map(|_| home.worker()).collect();
         home.wait_for("replies", || home.counter("replies") > 1000);
         home.wait_for("registrations", || home.counter("registrations") >= 2);
+        let beside = |pointer: &str| home.state_json().pointer(pointer).and_then(Value::as_u64);
+        home.wait_for("the agent's side", || beside("/agent/cores/0/counters/replies") > Some(0));
+        let text = home.state(&[]);
+        assert!(text.contains("leaf 1  pid") && text.contains("\nagent 1  pid"), "{text}");
         workers.remove(0).signal("-KILL");
         let before = home.counter("replies");
         home.wait_for("replies to go on", || home.counter("replies") > before + 1000);

@@ -283,10 +283,7 @@ fn state_files_that_are_not_ours_are_refused() {
     let mut other = whole.clone();
     other[8..16].copy_from_slice(&99_u64.to_ne_bytes());
     fs::write(&state, &other).unwrap();
-    refused(
-        &show(),
-        &["state file", "layout version 99", "use the `wedjat` of the leaf that wrote it"],
-    );
+    refused(&show(), &["state file", "layout version 99", "use the `wedjat` that wrote it"]);
 
     let precious = "somebody's letters\n".repeat(1_000);
     fs::write(&state, &precious).unwrap();

@@ -79,6 +79,7 @@ fn rig(policy: &str) -> Rig {
         pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
         ticks_hz: 1_000_000_000,
         seed: 7,
+        ..Spec::default()
     });
     let port = |at: usize, ip, side| PortAddress {
         mac: LEAF_MACS[at],

@@ -44,7 +44,7 @@ Exit status: 0 when it is right, 1 otherwise, with every fault's file, line and 
   wedjat doctor --config leaf.toml -- --no-huge --no-pci
 Exit status: 1 when a start would fail.")]
     Doctor(DoctorArguments),
-    /// Print a leaf's shared state, while it runs or after.
+    /// Print a leaf's or agent's shared state, while it runs or after.
     #[command(after_help = "Example:
   wedjat state /dev/shm/wedjat-leaf1 --json")]
     State(StateArguments),
@@ -116,7 +116,7 @@ struct DoctorArguments {
 
 #[derive(Debug, Args)]
 struct StateArguments {
-    /// The state file, `leaf.state` of the configuration.
+    /// The state file, `leaf.state` or `agent.state` of the configuration.
     file: PathBuf,
     /// As JSON.
     #[arg(long)]

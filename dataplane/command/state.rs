@@ -1,8 +1,9 @@
-//! `wedjat state`: a leaf's shared state as text or JSON.
+//! `wedjat state`: a leaf's or agent's shared state as text or JSON.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::state::Snapshot;
 use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
 
@@ -14,7 +15,8 @@ pub fn show(path: &Path, json: bool) -> Outcome {
     if json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
     }
-    super::print(&text(&snapshot))
+    let agent = snapshot.agent.as_deref();
+    super::print(&[Some(&snapshot), agent].into_iter().flatten().map(text).collect::<String>())
 }
 
 fn text(snapshot: &Snapshot) -> String {
@@ -22,7 +24,8 @@ fn text(snapshot: &Snapshot) -> String {
     let ended = if snapshot.running { "" } else { ", ended" };
     let _ = writeln!(
         out,
-        "leaf {}  pid {}{ended}  seed {}  {} cores",
+        "{} {}  pid {}{ended}  seed {}  {} cores",
+        snapshot.role.name(),
         snapshot.node,
         snapshot.pid,
         snapshot.seed,
@@ -44,6 +47,10 @@ fn text(snapshot: &Snapshot) -> String {
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {
     let _ =
         writeln!(out, "pool {}  policy {}  {} workers", pool.id, pool.policy, pool.members.len());
+    if holds(&pool.policy) || pool.queued.iter().any(|&tasks| tasks > 0) {
+        let queued: Vec<_> = pool.queued.iter().map(u64::to_string).collect();
+        let _ = writeln!(out, "  tasks that wait, by core: {}", queued.join(" "));
+    }
     for (core, idle) in pool.idle.iter().enumerate() {
         let idle: Vec<_> = idle.iter().map(u16::to_string).collect();
         let _ = writeln!(out, "  idle list of core {core}: [{}]", idle.join(" "));
@@ -66,6 +73,12 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
             member.presence.name()
         );
     }
+}
+
+/// Tasks may wait under the policy of this name, with or without parameters.
+fn holds(policy: &str) -> bool {
+    let name = policy.split('(').next().unwrap_or_default();
+    CATALOGUE.iter().any(|entry| entry.name == name && entry.runs == Runs::LeafHolding)
 }
 
 fn core_text(out: &mut String, index: usize, core: &CoreSnapshot) {

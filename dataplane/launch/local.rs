@@ -17,7 +17,8 @@ use crate::role::leaf::Timing;
 use crate::role::{Agent, host};
 use crate::serve;
 use crate::stage::{PortAddress, Side};
-use crate::state::Table;
+use crate::state::table::agents_file;
+use crate::state::{StateError, Table};
 use crate::stats::{AgentStats, LeafStats, Totals};
 
 /// Who came and went, and how many workers were registered at the end.
@@ -38,16 +39,25 @@ pub struct LocalAgent<'a> {
 }
 
 impl<'a> LocalAgent<'a> {
-    /// Around the region of the configured workers; `seed` is the leaf's.
-    pub fn new(config: &'a Config, region: WorkerRegion, eal: &Eal, seed: u64) -> Option<Self> {
-        let host = config.agent.as_ref()?;
+    /// Around the region of the configured workers; `seed` is the leaf's, beside whose state file it has one.
+    pub fn new(
+        config: &'a Config,
+        host: &'a HostConfig,
+        region: WorkerRegion,
+        eal: &Eal,
+        seed: u64,
+    ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
         let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), eal, seed);
-        Some(Self {
+        let table = match &config.leaf.state {
+            Some(path) => Table::create(&agents_file(path), &spec)?,
+            None => Table::heap(&spec),
+        };
+        Ok(Self {
             host,
             core: config.leaf.cores[0],
             region,
-            table: Table::heap(&spec),
+            table,
             deaths: Arc::new(ArrayQueue::new(serve::DEATHS)),
             seed,
         })

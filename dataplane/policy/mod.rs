@@ -245,9 +245,10 @@ impl Dispatcher {
         }
     }
 
-    /// Replaces the policy between bursts; what is known of the members stays.
+    /// Replaces the policy between bursts; what is known of the members stays. Readers of the state see its name.
     pub fn change(&mut self, spec: &PolicySpec) {
         self.policy = spec.build();
+        self.view.name_policy(&spec.to_string());
         self.holds = spec.entry().runs == Runs::LeafHolding;
         self.policy.on_members(self.core, &mut self.view);
     }

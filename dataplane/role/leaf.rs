@@ -259,6 +259,11 @@ where
     fn note_held(&self) {
         let (counters, queued) = (self.stages.counters(), self.stages.waiting());
         counters.set(Counter::Queued, queued as u64);
+        for (pool, queue) in self.central.iter().enumerate() {
+            if let Some(dispatcher) = self.stages.dispatcher(pool) {
+                dispatcher.view().note_queued(queue.len());
+            }
+        }
         counters.set(Counter::Held, (queued + self.neighbourhood.held()) as u64);
     }
 

@@ -4,7 +4,7 @@
 //! | section | words | written by |
 //! |---|---|---|
 //! | header | u64 x [`HEADER_WORDS`] | creator |
-//! | pools | per pool: id, members, policy name in four words | creator |
+//! | pools | per pool: id, members, policy name in four words | creator; the name, who changes the policy |
 //! | servers | u64 per server: address | creator |
 //! | workers | u64 per member: worker id, server | creator |
 //! | neighbours | two u64 per slot | any core |
@@ -12,7 +12,11 @@
 //! | presence | per pool, u32 per member: configured, registered or silent | any core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
+//! | per core: queued | u64 per pool: tasks that wait | that core |
 //! | per core: counters | u64 each | that core |
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::counters;
 use super::region::ALIGN;
@@ -67,6 +71,8 @@ pub struct CoreLayout {
     pub own: usize,
     /// Its idle list for each pool.
     pub idle: Vec<IdleLayout>,
+    /// Offset of its tasks that wait, a word for each pool.
+    pub queued: usize,
     /// Offset of its counters.
     pub counters: usize,
 }
@@ -126,6 +132,24 @@ impl Layout {
         let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members)).collect();
         Self { len: cursor.0, pool_entries, servers, workers, members, neighbours, pools, cores }
     }
+
+    /// Offset of a pool's entry.
+    #[must_use]
+    pub fn pool_entry(&self, pool: usize) -> usize {
+        self.pool_entries + 8 * POOL_WORDS * pool
+    }
+}
+
+/// Writes the name of a pool's policy into its entry; 32 bytes of it are kept.
+pub fn name_policy(entry: &[AtomicU64], name: &str) {
+    let mut bytes = [0; 32];
+    let len = name.len().min(32);
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    for (word, chunk) in entry[2..].iter().zip(bytes.chunks_exact(8)) {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(chunk);
+        word.store(u64::from_le_bytes(eight), Relaxed);
+    }
 }
 
 fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
@@ -139,6 +163,7 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
                 places: cursor.take(2 * members),
             })
             .collect(),
+        queued: cursor.take(8 * pools.len()),
         counters: cursor.take(8 * counters::COUNT),
     }
 }
@@ -164,6 +189,7 @@ mod tests {
         }
         for core in &layout.cores {
             sections.push((core.own, 16 * 703));
+            sections.push((core.queued, 8 * 3));
             sections.push((core.counters, 8 * counters::COUNT));
             for (idle, pool) in core.idle.iter().zip(&layout.pools) {
                 sections.push((idle.count, 2));

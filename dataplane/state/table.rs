@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use serde::Serialize;
 
 use super::counters::{self, Counter, Counters};
-use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape};
+use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
 use super::neighbour::Neighbours;
 use super::region::{Region, Slice};
 use super::view::{Load, Presence, View};
@@ -22,7 +22,7 @@ use crate::reason::DropReason;
 /// "WEDJAT" and the sign that the writer was little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the layout; any change of [`super::layout`] or of the counters raises it.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// Numbers of the header's words.
 mod word {
@@ -40,6 +40,7 @@ mod word {
     pub const TICKS_HZ: usize = 11;
     pub const SEED: usize = 12;
     pub const RUNNING: usize = 13;
+    pub const ROLE: usize = 14;
 }
 
 /// Why a state file can't be used.
@@ -53,9 +54,9 @@ pub enum StateError {
         /// What the system said.
         error: io::Error,
     },
-    /// Another leaf runs on it.
+    /// Another node runs on it.
     #[error(
-        "state file {path}: in use by another running leaf{}; stop that one or set another `state` in [leaf]",
+        "state file {path}: in use by another running leaf or agent{}; stop that one or set another `state`",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     InUse {
@@ -72,7 +73,7 @@ pub enum StateError {
     },
     /// Written by another version.
     #[error(
-        "state file {path}: layout version {found}, this program reads version {VERSION}; use the `wedjat` of the leaf that wrote it"
+        "state file {path}: layout version {found}, this program reads version {VERSION}; use the `wedjat` that wrote it"
     )]
     Version {
         /// The file.
@@ -81,7 +82,7 @@ pub enum StateError {
         found: u64,
     },
     /// Too short, or its header contradicts itself.
-    #[error("state file {path}: damaged ({reason}); restart the leaf that owns it")]
+    #[error("state file {path}: damaged ({reason}); restart the leaf or agent that owns it")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -110,10 +111,34 @@ pub struct PoolSpec {
     pub workers: Vec<WorkerSpec>,
 }
 
+/// What a node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A leaf.
+    #[default]
+    Leaf,
+    /// A host's agent.
+    Agent,
+}
+
+impl Role {
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Leaf => "leaf",
+            Self::Agent => "agent",
+        }
+    }
+}
+
 /// Everything a new state says of its node.
 #[derive(Clone, Debug, Default)]
 pub struct Spec {
-    /// Leaf id.
+    /// What the node is.
+    pub role: Role,
+    /// Its id.
     pub node: u16,
     /// Dispatcher cores.
     pub cores: usize,
@@ -202,6 +227,7 @@ impl Table {
             (word::TICKS_HZ, spec.ticks_hz),
             (word::SEED, spec.seed),
             (word::RUNNING, 1),
+            (word::ROLE, spec.role as u64),
         ];
         for (at, value) in words {
             header[at].store(value, Relaxed);
@@ -220,7 +246,7 @@ impl Table {
             let entry = table.pool_entry(index);
             entry[0].store(u64::from(pool.id), Relaxed);
             entry[1].store(pool.workers.len() as u64, Relaxed);
-            table.name_policy(index, &pool.policy);
+            name_policy(&entry, &pool.policy);
         }
         let pools = table.pool_words();
         table.header[word::CHECK].store(check(&table.header, &pools), Relaxed);
@@ -233,19 +259,7 @@ impl Table {
     }
 
     fn pool_entry(&self, pool: usize) -> Slice<AtomicU64> {
-        self.region.slice(self.layout.pool_entries + 8 * POOL_WORDS * pool, POOL_WORDS)
-    }
-
-    /// Notes the name of a pool's policy, for readers; 32 bytes of it are kept.
-    pub fn name_policy(&self, pool: usize, name: &str) {
-        let mut bytes = [0; 32];
-        let len = name.len().min(32);
-        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
-        for (word, chunk) in self.pool_entry(pool)[2..].iter().zip(bytes.chunks_exact(8)) {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(eight), Relaxed);
-        }
+        self.region.slice(self.layout.pool_entry(pool), POOL_WORDS)
     }
 
     /// `core`'s view of `pool` (an index, not an id).
@@ -334,11 +348,13 @@ fn check(header: &[AtomicU64], pools: &[AtomicU64]) -> u64 {
 /// numbers may be a few packets apart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// Leaf id.
+    /// What the node is.
+    pub role: Role,
+    /// Its id.
     pub node: u16,
-    /// The leaf's process.
+    /// Its process.
     pub pid: u64,
-    /// The leaf has not ended in an orderly way.
+    /// It has not ended in an orderly way.
     pub running: bool,
     /// When it started, seconds since 1970.
     pub started: u64,
@@ -352,6 +368,9 @@ pub struct Snapshot {
     pub cores: Vec<CoreSnapshot>,
     /// Hosts on its networks.
     pub neighbours: Vec<NeighbourSnapshot>,
+    /// The agent on a leaf's core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<Snapshot>>,
 }
 
 /// A pool in a [`Snapshot`].
@@ -365,6 +384,8 @@ pub struct PoolSnapshot {
     pub members: Vec<MemberSnapshot>,
     /// For each core, the worker ids on its idle list in order.
     pub idle: Vec<Vec<u16>>,
+    /// For each core, tasks that wait for a member.
+    pub queued: Vec<u64>,
 }
 
 /// A member in a [`Snapshot`].
@@ -413,7 +434,12 @@ impl Snapshot {
     /// When it is no state file, of another version, damaged, or can't be read.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let (region, layout) = open(path)?;
-        Ok(Self::read(&region, &layout))
+        let mut snapshot = Self::read(&region, &layout);
+        // One that an earlier process left is not this leaf's.
+        let beside = open(&agents_file(path)).map(|(region, layout)| Self::read(&region, &layout));
+        let own = beside.ok().filter(|agent| agent.pid == snapshot.pid);
+        snapshot.agent = own.map(Box::new);
+        Ok(snapshot)
     }
 
     fn read(region: &Arc<Region>, layout: &Layout) -> Self {
@@ -422,6 +448,7 @@ impl Snapshot {
         let neighbours =
             Neighbours::new(region.slice(layout.neighbours, 2 * value(word::NEIGHBOURS) as usize));
         Self {
+            role: if value(word::ROLE) == Role::Agent as u64 { Role::Agent } else { Role::Leaf },
             node: value(word::NODE) as u16,
             pid: value(word::PID),
             running: value(word::RUNNING) != 0,
@@ -438,8 +465,17 @@ impl Snapshot {
                     mac: mac.map(|mac| mac.to_string()),
                 })
                 .collect(),
+            agent: None,
         }
     }
+}
+
+/// The state file of the agent on a leaf's core, beside the leaf's own.
+#[must_use]
+pub fn agents_file(leafs: &Path) -> PathBuf {
+    let mut name = leafs.as_os_str().to_owned();
+    name.push(".agent");
+    PathBuf::from(name)
 }
 
 fn open(path: &Path) -> Result<(Arc<Region>, Layout), StateError> {
@@ -494,7 +530,7 @@ fn open(path: &Path) -> Result<(Arc<Region>, Layout), StateError> {
 }
 
 fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> PoolSnapshot {
-    let entry = region.slice::<AtomicU64>(layout.pool_entries + 8 * POOL_WORDS * pool, POOL_WORDS);
+    let entry = region.slice::<AtomicU64>(layout.pool_entry(pool), POOL_WORDS);
     let name: Vec<u8> =
         entry[2..].iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -514,11 +550,16 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> PoolSnapshot
             .map(worker)
             .collect()
     };
+    let queued = |core: usize| {
+        let word = layout.cores[core].queued + 8 * pool;
+        region.slice::<AtomicU64>(word, 1)[0].load(Relaxed)
+    };
     PoolSnapshot {
         id: entry[0].load(Relaxed) as u16,
         policy: String::from_utf8_lossy(name).into_owned(),
         members: (0..members).map(|member| read_member(region, layout, pool, member)).collect(),
         idle: (0..layout.cores.len()).map(idle).collect(),
+        queued: (0..layout.cores.len()).map(queued).collect(),
     }
 }
 
@@ -581,6 +622,7 @@ mod tests {
             pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
             ticks_hz: 1_000_000_000,
             seed: 42,
+            ..Spec::default()
         }
     }
 
@@ -600,13 +642,14 @@ mod tests {
         view.sent(Member(2));
         view.idle_mut().insert(Member(3));
         view.set_presence(Member(2), Presence::Registered);
+        view.note_queued(6);
         table.counters(1).add(Counter::Scheduled, 2);
         table.counters(0).drop(DropReason::Runt, 1);
         let snapshot = Snapshot::open(&path).unwrap();
         assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, 42, true));
         let pool = &snapshot.pools[0];
         assert_eq!((pool.id, pool.policy.as_str()), (7, "horus"));
-        assert_eq!(pool.idle, [vec![], vec![13]]);
+        assert_eq!((&pool.idle[..], &pool.queued[..]), (&[vec![], vec![13]][..], &[0, 6][..]));
         let member = &pool.members[2];
         assert_eq!((member.worker, member.server), (12, Ipv4Addr::new(10, 0, 2, 12)));
         assert_eq!(member.presence, Presence::Registered);
@@ -616,6 +659,22 @@ mod tests {
         assert_eq!(snapshot.cores[0].drops["runt"], 1);
         drop(table);
         assert!(!Snapshot::open(&path).unwrap().running);
+    }
+
+    #[test]
+    fn the_agent_on_a_leafs_core_is_read_with_the_leaf() {
+        let (_folder, path, _table) = created();
+        assert!(Snapshot::open(&path).unwrap().agent.is_none());
+        let beside = agents_file(&path);
+        let agent = Table::create(&beside, &Spec { role: Role::Agent, ..spec() }).unwrap();
+        agent.counters(0).add(Counter::Replies, 5);
+        let both = Snapshot::open(&path).unwrap();
+        let read = both.agent.expect("its process is the leaf's");
+        assert_eq!((both.role, read.role), (Role::Leaf, Role::Agent));
+        assert_eq!(read.cores[0].counters["replies"], 5);
+        // One that an earlier process left is not this leaf's.
+        agent.header[word::PID].fetch_add(1, Relaxed);
+        assert!(Snapshot::open(&path).unwrap().agent.is_none());
     }
 
     #[test]
@@ -672,7 +731,7 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             Snapshot::open(&path)
         };
-        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 2, .. })));
+        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 5, .. })));
         for at in
             [word::LEN, word::CHECK, word::CORES, word::POOLS, word::SERVERS, word::NEIGHBOURS]
         {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::idle::{IdleList, IdleWords};
-use super::layout::{Layout, Shape};
+use super::layout::{Layout, POOL_WORDS, Shape, name_policy};
 use super::region::{Region, Slice};
 use super::words::{MemberWords, Own, Words};
 
@@ -153,6 +153,10 @@ pub struct Picks {
 pub struct View {
     reported: Slice<AtomicU64>,
     presence: Slice<AtomicU32>,
+    /// The pool's entry, for readers.
+    entry: Slice<AtomicU64>,
+    /// Tasks that wait on this core, for readers.
+    queued: Slice<AtomicU64>,
     own: Slice<Own>,
     /// What the other cores keep: a reply may pass another core than its task did.
     elsewhere: Vec<Slice<Own>>,
@@ -226,6 +230,8 @@ impl View {
         Self {
             reported: region.slice(layout.pools[pool].reported, members),
             presence: region.slice(layout.pools[pool].presence, members),
+            entry: region.slice(layout.pool_entry(pool), POOL_WORDS),
+            queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
             own: own(core),
             elsewhere: (0..layout.cores.len()).filter(|&other| other != core).map(own).collect(),
             active: (0..members as u16).map(Member).collect(),
@@ -241,6 +247,23 @@ impl View {
             benchmarks: None,
             picks: Picks::default(),
         }
+    }
+
+    /// Notes the name of the pool's policy, for readers; 32 bytes of it are kept.
+    pub fn name_policy(&self, name: &str) {
+        name_policy(&self.entry, name);
+    }
+
+    /// Notes how many of the pool's tasks wait on this core, for readers.
+    #[inline]
+    pub fn note_queued(&self, tasks: usize) {
+        self.queued[0].store(tasks as u64, Relaxed);
+    }
+
+    /// The pool's tasks that wait on this core, as last noted.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.queued[0].load(Relaxed)
     }
 
     /// Members of the pool, active or not.

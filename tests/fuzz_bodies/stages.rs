@@ -285,6 +285,7 @@ fn rig(policy: &str) -> Rig {
         pools: vec![pool(0), pool(1)],
         ticks_hz: 1_000_000_000,
         seed: 7,
+        ..Spec::default()
     });
     let neighbours = table.neighbours();
     let network = network(&neighbours);

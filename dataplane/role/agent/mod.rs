@@ -361,7 +361,7 @@ where
             crew.tick(now, now_ns, &mut |done| self.ending.finish(done));
         }
         self.register(now);
-        self.ending.out.counters.set(Counter::Held, self.held() as u64);
+        self.note_held();
     }
 
     fn register(&mut self, now: u64) {
@@ -397,6 +397,16 @@ where
         self.ending.out.make(&mut self.pool, port, register::FRAME_LEN, |frame| {
             register::emit(&header, &flow, frame);
         });
+    }
+
+    fn note_held(&self) {
+        let (mut held, mut queued) = (0, 0);
+        for PoolCrew { crew, .. } in &self.crews {
+            (held, queued) = (held + crew.held(), queued + crew.waiting());
+            crew.dispatcher().view().note_queued(crew.waiting());
+        }
+        self.ending.out.counters.set(Counter::Held, held as u64);
+        self.ending.out.counters.set(Counter::Queued, queued as u64);
     }
 
     /// Tasks that wait or are with workers.
@@ -436,8 +446,10 @@ where
             while crew.abandon().is_some() {
                 self.ending.out.counters.drop(DropReason::Shutdown, 1);
             }
+            crew.dispatcher().view().note_queued(0);
         }
         self.ending.out.counters.set(Counter::Held, 0);
+        self.ending.out.counters.set(Counter::Queued, 0);
         self.ending.out.flush();
         self.ending.out.ports.into_iter().collect()
     }

@@ -58,6 +58,7 @@ fn leaf(
         pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
         ticks_hz: HZ,
         seed: 7,
+        ..Spec::default()
     });
     let address = |mac, ip, prefix, side| PortAddress { mac, ip, prefix, side, gateway: None };
     let ports = vec![

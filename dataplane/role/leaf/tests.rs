@@ -76,6 +76,7 @@ fn rigs_with(
         pools: vec![PoolSpec { id: 7, policy: policy.to_owned(), workers }],
         ticks_hz: 1_000_000_000,
         seed: 7,
+        ..Spec::default()
     });
     let neighbours = table.neighbours();
     let port = |mac, ip, side| PortAddress { mac, ip, prefix: 24, side, gateway: None };

@@ -40,6 +40,7 @@ fn send_reply(rig: &mut Rig, worker: u16) {
 
 fn assert_held(rig: &Rig, tasks: u64) {
     assert_eq!((rig.count(Counter::Queued), rig.count(Counter::Held)), (tasks, tasks));
+    assert_eq!(rig.leaf.stages().dispatcher(0).unwrap().view().queued(), tasks, "by pool");
     assert!(rig.leaf.stages().counters().balances(), "{:?}", rig.drops());
 }
 
