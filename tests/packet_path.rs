@@ -326,42 +326,110 @@ fn polls_of_an_agent_allocate_nothing() {
 mod system_calls {
     use std::fs;
     use std::io::{self, Write};
-    use std::path::Path;
+    use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
+    use tempfile::TempDir;
     use wedjat::io::pcap::write_frames;
     use wedjat::state::Snapshot;
     use wedjat::wire::task::Header;
+    use wedjat::worker::{Options, Worker};
 
     use super::frames::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Killed when dropped.
-    struct Leaf(Child);
+    /// A leaf or an agent and its files; killed when dropped.
+    struct Node {
+        process: Child,
+        folder: TempDir,
+    }
 
-    impl Drop for Leaf {
+    impl Drop for Node {
         fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+            let _ = self.process.kill();
+            let _ = self.process.wait();
         }
     }
 
-    impl Leaf {
+    impl Node {
+        /// Starts `wedjat` as this role; the configuration's port brings these packets over and over, and FOLDER in its
+        /// text is a folder for its files.
+        fn start(role: &str, packets: &[Vec<u8>], configuration: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            write_frames(&folder.path().join("in.pcap"), packets).unwrap();
+            let text = configuration.replace("FOLDER", folder.path().to_str().unwrap());
+            let config = folder.path().join("node.toml");
+            fs::write(&config, text).unwrap();
+            let mut node = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+            node.args([role, "--duration", "120s", "--config"]).arg(config);
+            Self { process: node.stdout(Stdio::null()).spawn().unwrap(), folder }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
         /// The thread of this name, once it is there.
         fn thread(&self, name: &str) -> Option<String> {
-            let threads = fs::read_dir(format!("/proc/{}/task", self.0.id())).ok()?.flatten();
+            let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).ok()?.flatten();
             let named = |entry: &fs::DirEntry| {
                 fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
             };
             let found = threads.into_iter().find(named)?;
             Some(found.file_name().to_string_lossy().into_owned())
         }
-    }
 
-    fn received(state: &Path) -> u64 {
-        Snapshot::open(state).map_or(0, |snapshot| snapshot.cores[0].counters["rx_packets"])
+        fn counter(&self, name: &str) -> u64 {
+            let snapshot = Snapshot::open(&self.path("state"));
+            snapshot.map_or(0, |snapshot| snapshot.cores[0].counters[name])
+        }
+
+        /// Lines that strace writes about a thread while a million packets are received and a thousand replies
+        /// given; none where it may not look.
+        fn traced(&self, thread: &str) -> Option<Vec<String>> {
+            let file = self.path("strace");
+            let mut strace = Command::new("strace")
+                .args(["-p", thread, "-o"])
+                .arg(&file)
+                .stderr(Stdio::piped())
+                .spawn()
+                .ok()?;
+            let counted = || ["rx_packets", "replies"].map(|name| self.counter(name));
+            let begun = counted();
+            wait_until("packets passed, or strace gave up", || {
+                let [received, replies] = counted();
+                let enough = received > begun[0] + 1_000_000 && replies > begun[1] + 1_000;
+                strace.try_wait().unwrap().is_some() || enough
+            });
+            if strace.try_wait().unwrap().is_some() {
+                return None;
+            }
+            // It lets go of the thread when interrupted.
+            let interrupt = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
+            assert!(interrupt.unwrap().success());
+            strace.wait().unwrap();
+            let text = fs::read_to_string(file).unwrap();
+            // What strace says of itself, as "strace: Process 7 detached", is no call.
+            Some(text.lines().filter(|line| line.contains('(')).map(str::to_owned).collect())
+        }
+
+        /// The thread that polls, of this name, calls nothing under traffic; that which watches, in the same process, does.
+        fn assert_polls_without_calls(&self, polls: &str) {
+            wait_until("replies pass", || self.counter("replies") > 0);
+            let Some(control) = self.traced(&self.process.id().to_string()) else {
+                // Straight to standard error: what a passing test prints is not shown.
+                let why = "strace is missing or may not look";
+                let _ = writeln!(io::stderr(), "system calls of {polls}: SKIPPED, {why}");
+                return;
+            };
+            let thread = self.thread(polls).expect("the thread that polls");
+            let calls = self.traced(&thread).unwrap();
+            assert!(calls.is_empty(), "{} calls, such as {}", calls.len(), calls[0]);
+            assert!(!control.is_empty(), "strace sees the calls of the thread that watches");
+        }
     }
 
     fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
@@ -372,69 +440,70 @@ mod system_calls {
         }
     }
 
-    /// Lines that strace writes about a thread while the leaf receives a million packets; none where it may not.
-    fn traced(thread: &str, state: &Path, file: &Path) -> Option<Vec<String>> {
-        let mut strace = Command::new("strace")
-            .args(["-p", thread, "-o"])
-            .arg(file)
-            .stderr(Stdio::piped())
-            .spawn()
-            .ok()?;
-        let begun = received(state);
-        wait_until("a million packets passed, or strace gave up", || {
-            strace.try_wait().unwrap().is_some() || received(state) > begun + 1_000_000
-        });
-        if strace.try_wait().unwrap().is_some() {
-            return None;
-        }
-        // It lets go of the leaf when interrupted.
-        let interrupt = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
-        assert!(interrupt.unwrap().success());
-        strace.wait().unwrap();
-        let text = fs::read_to_string(file).unwrap();
-        // What strace says of itself, as "strace: Process 7 detached", is no call.
-        Some(text.lines().filter(|line| line.contains('(')).map(str::to_owned).collect())
+    fn port() -> String {
+        let mac = LEAF_MACS[0];
+        format!(
+            "[[port]]\ndevice = 'net_pcap0,rx_pcap=FOLDER/in.pcap,infinite_rx=1'\nip = '10.0.1.1/16'\nmac = '{mac}'\n"
+        )
     }
 
     #[test]
     fn the_poll_loop_makes_no_system_call() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
         let mut packets = Vec::new();
         for seq in 0..256 {
             packets.push(task(Header::new_task(POOL, seq)));
             packets.push(reply(FIRST_WORKER + seq % 8, 0, LEAF_MACS[0]));
         }
-        write_frames(&path("in.pcap"), &packets).unwrap();
-        fs::write(
-            path("leaf.toml"),
-            format!(
-                "[leaf]\nid = 1\ncores = [0]\nstate = '{}'\n\
-                 [[port]]\ndevice = 'net_pcap0,rx_pcap={},infinite_rx=1'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
-                 [[pool]]\nid = 7\npolicy = 'horus'\n\
-                 [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n\
-                 [[server]]\nip = '10.0.2.12'\nmac = '02:00:00:00:02:0c'\nworkers = '14-17'\npool = 7\n",
-                path("state").display(),
-                path("in.pcap").display(),
-                LEAF_MACS[0],
-            ),
-        )
-        .unwrap();
-        let mut leaf = Command::new(env!("CARGO_BIN_EXE_wedjat"));
-        leaf.args(["leaf", "--duration", "120s", "--config"]).arg(path("leaf.toml"));
-        let leaf = Leaf(leaf.stdout(Stdio::null()).spawn().unwrap());
-        wait_until("packets pass", || received(&path("state")) > 0);
+        let configuration = format!(
+            "[leaf]\nid = 1\ncores = [0]\nstate = 'FOLDER/state'\n{}side = 'both'\n\
+             [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
+             [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n\
+             [[server]]\nip = '10.0.2.12'\nmac = '02:00:00:00:02:0c'\nworkers = '14-17'\npool = {POOL}\n",
+            port()
+        );
+        let leaf = Node::start("leaf", &packets, &configuration);
+        leaf.assert_polls_without_calls("dispatch-0");
+    }
 
-        let main = leaf.0.id().to_string();
-        let Some(control) = traced(&main, &path("state"), &path("main")) else {
-            // Straight to standard error: what a passing test prints is not shown.
-            let why = "strace is missing or may not look";
-            let _ = writeln!(io::stderr(), "the_poll_loop_makes_no_system_call: SKIPPED, {why}");
-            return;
-        };
-        let dispatcher = leaf.thread("dispatch-0").expect("the dispatcher's thread");
-        let calls = traced(&dispatcher, &path("state"), &path("dispatcher")).unwrap();
-        assert!(calls.is_empty(), "{} calls, such as {}", calls.len(), calls[0]);
-        assert!(!control.is_empty(), "strace sees the calls of the thread that watches");
+    #[test]
+    fn an_agents_poll_loop_makes_no_system_call() {
+        let packets: Vec<_> = (0..256).map(|seq| task(Header::new_task(POOL, seq))).collect();
+        let configuration = format!(
+            "[agent]\nname = 'FOLDER/workers'\ncore = 0\nstate = 'FOLDER/state'\n{}\
+             [[pool]]\nid = {POOL}\npolicy = 'jbsq(k=2)'\nworkers = '10-11'\n",
+            port()
+        );
+        let agent = Node::start("agent", &packets, &configuration);
+        wait_until("the agent is there", || agent.path("workers").exists());
+        let name = agent.path("workers").display().to_string();
+        let mut workers = [10, 11].map(|id| {
+            let options = Options { worker: Some(id), patience: PATIENCE, ..Options::default() };
+            Worker::attach(&name, &options).unwrap()
+        });
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // They never sleep: to wake a worker takes a call.
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    for worker in &mut workers {
+                        if let Some(task) = worker.poll() {
+                            task.reply_with(|_, _| 0);
+                        }
+                    }
+                }
+            });
+            let ends = Ends(&over);
+            agent.assert_polls_without_calls("agent-0");
+            drop(ends);
+        });
+    }
+
+    /// Set when dropped, also by a panic, so that nobody waits for a thread that would go on.
+    struct Ends<'a>(&'a AtomicBool);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 }
