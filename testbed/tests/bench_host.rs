@@ -11,7 +11,10 @@ use serde_json::Value;
 fn killed_workers_cost_their_own_tasks_only() {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         // Straight to standard error: what a passing test prints is not shown.
-        let _ = writeln!(io::stderr(), "killed_workers_cost_their_own_tasks_only: SKIPPED, it needs two CPUs");
+        let _ = writeln!(
+            io::stderr(),
+            "killed_workers_cost_their_own_tasks_only: SKIPPED, it needs two CPUs"
+        );
         return;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
