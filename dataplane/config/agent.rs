@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::check::{Faults, MBUFS, quoted};
 use super::port::{self, reaches};
-use super::{ConfigError, ids, raw};
+use super::{ConfigError, Fault, ids, raw};
 use crate::limits::{QUEUE_MAX, WORKER_ID_MAX};
 use crate::policy::PolicySpec;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
@@ -190,9 +190,7 @@ impl AgentConfig {
     /// The file at `path` is an agent's, not a leaf's: it has a table `agent` and none `leaf`.
     #[must_use]
     pub fn is_agents(path: &Path) -> bool {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.parse::<toml::Table>()
-            .is_ok_and(|table| table.contains_key("agent") && !table.contains_key("leaf"))
+        is_agents(&std::fs::read_to_string(path).unwrap_or_default())
     }
 
     /// Checks `text`, naming `path` in errors.
@@ -201,12 +199,22 @@ impl AgentConfig {
     /// All the faults it has.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        if text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("leaf")) {
+            let fault = Fault::of_file("a leaf's file", "an agent's; `wedjat leaf` runs this one");
+            return Err(refuse(vec![fault]));
+        }
         let raw = toml::from_str::<Raw>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         let mut faults = Faults::new(text);
         let config = agent(&mut faults, &raw, text);
         faults.none_or_all().map(|()| config).map_err(refuse)
     }
+}
+
+/// The text is an agent's, not a leaf's.
+pub(super) fn is_agents(text: &str) -> bool {
+    let table = text.parse::<toml::Table>();
+    table.is_ok_and(|table| table.contains_key("agent") && !table.contains_key("leaf"))
 }
 
 fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
@@ -276,6 +284,7 @@ impl About<'_> {
         let payload = faults.within(self.payload, "agent.payload", PAYLOAD_MAX, payload);
         let shape = Shape { channels: workers(&pools), slots, payload };
         pools_together(faults, self.pools, self.key, &shape);
+        bounds(faults, self.pools, self.key, slots);
         let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
         let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
         let worker_timeout_ms = faults.within(at, key, timeout.0, timeout.1);
@@ -332,6 +341,17 @@ fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> 
         queue: faults.within(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
     })
+}
+
+/// A policy that gives a worker so many tasks needs a ring of as many slots.
+fn bounds(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, slots: usize) {
+    for pool in pools {
+        let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
+        if policy.and_then(|policy| policy.parameter("k")).is_some_and(|k| k > slots as f64) {
+            let allowed = format!("k of at most {slots}, the `slots` of each worker's ring");
+            faults.note(&pool.policy, &format!("{key}.policy"), quoted(&pool.policy), &allowed);
+        }
+    }
 }
 
 fn pools_together(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, shape: &Shape) {
@@ -412,7 +432,11 @@ overflow = "refuse"
 
     #[test]
     fn every_fault_names_its_place_and_what_is_allowed() {
-        let cases: [(&str, &str, &[&str]); 17] = [
+        let cases: [(&str, &str, &[&str]); 21] = [
+            ("core = 1", "core = \"1\"", &["agent.toml:4", "agent.core", "a whole number"]),
+            ("workers = \"8\"", "workers = \"\"", &["pool.workers", "found no ids"]),
+            ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
+            ("[agent]", "[leaf]\n[agent]", &["a leaf's file", "`wedjat leaf` runs"]),
             ("name = \"host1\"", "name = \"\"", &["agent.toml:3", "agent.name", "host1"]),
             ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown field"]),
             ("slots = 32", "slots = 33", &["agent.slots", "found 33", "power of two"]),

@@ -7,6 +7,9 @@ use std::ops::RangeInclusive;
 /// # Errors
 /// What is wrong with the text.
 pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, String> {
+    if text.trim().is_empty() {
+        return Err("no ids".to_owned());
+    }
     let mut ids = Vec::new();
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

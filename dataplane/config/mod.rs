@@ -120,6 +120,14 @@ pub struct Fault {
     pub allowed: String,
 }
 
+impl Fault {
+    /// Of the file as a whole.
+    fn of_file(found: &str, allowed: &str) -> Self {
+        let (found, allowed) = (found.to_owned(), allowed.to_owned());
+        Self { line: 0, key: String::new(), found, allowed }
+    }
+}
+
 /// Why a configuration is refused: all its faults.
 #[derive(Clone, Debug)]
 pub struct ConfigError {
@@ -165,6 +173,10 @@ impl Config {
     /// All the faults it has.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        if agent::is_agents(text) {
+            let fault = Fault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
+            return Err(refuse(vec![fault]));
+        }
         let raw = toml::from_str::<raw::Config>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         check::config(path, text, raw).map_err(refuse)
@@ -174,12 +186,10 @@ impl Config {
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|error| ConfigError {
         path: path.to_owned(),
-        faults: vec![Fault {
-            line: 0,
-            key: String::new(),
-            found: format!("a file that can't be read ({error})"),
-            allowed: "a readable TOML file".to_owned(),
-        }],
+        faults: vec![Fault::of_file(
+            &format!("a file that can't be read ({error})"),
+            "a readable TOML file",
+        )],
     })
 }
 

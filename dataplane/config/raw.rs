@@ -79,7 +79,18 @@ pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
         line,
         key: key_at(text, line),
         found: found.trim_end().replace('\n', ", "),
-        allowed: allowed.trim_end().replace('\n', ", "),
+        allowed: plainly(allowed.trim_end()).replace('\n', ", "),
+    }
+}
+
+/// A type as people call it.
+fn plainly(name: &str) -> &str {
+    match name {
+        "usize" | "u64" => "a whole number",
+        "u32" => "a whole number below 2^32",
+        "u16" => "a whole number up to 65535",
+        "a string" => "text in quotes",
+        _ => name,
     }
 }
 

@@ -61,7 +61,11 @@ fn faulty(old: &str, new: &str, expected: &[&str]) {
 #[test]
 fn every_fault_names_its_place_and_what_is_allowed() {
     faulty("id = 1\nudp", "id = 40000\nudp", &["leaf.toml:3", "leaf.id", "40000", "0 to 32766"]);
-    faulty("id = 1\nudp", "id = -1\nudp", &["leaf.toml:3", "leaf.id", "-1", "u16"]);
+    faulty(
+        "id = 1\nudp",
+        "id = -1\nudp",
+        &["leaf.toml:3", "leaf.id", "-1", "whole number up to 65535"],
+    );
     faulty("udp_port = 1234", "udp_port = 0", &["leaf.toml:4", "leaf.udp_port", "1 to 65535"]);
     faulty("udp_port = 1234", "udpport = 1234", &["leaf.toml:4", "udpport", "udp_port"]);
     faulty(
