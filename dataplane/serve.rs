@@ -1,6 +1,9 @@
 //! Brings a configured agent up on DPDK ports, runs it, and ends it in order: one thread dispatches, the calling
 //! thread watches over workers' locks and reports.
 
+mod roll;
+
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,6 +28,8 @@ use crate::state::Counters;
 use crate::state::table::{PoolSpec, Role, Spec, Table, WorkerSpec};
 use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
 use crate::wire::ether::Mac;
+
+pub(crate) use roll::Roll;
 
 /// Between two looks at workers' locks, signals and time.
 pub const WATCH: Duration = Duration::from_millis(5);
@@ -84,7 +89,8 @@ pub fn run(
     let started = Instant::now();
     let core = spawn(config.core, eal.clone(), parts, Arc::clone(stop))?;
     let counters = [table.counters(0)];
-    let watch = Watch { host, region: &region, deaths: &deaths, started };
+    let roll = RefCell::new(Roll::new(&region));
+    let watch = Watch { host, region: &region, deaths: &deaths, roll, started };
     watch.until_ended(options.duration, stop, &counters, &core, &mut report);
     let (comings, registered) = join(core, config.core)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -226,6 +232,7 @@ struct Watch<'a> {
     host: &'a HostConfig,
     region: &'a WorkerRegion,
     deaths: &'a ArrayQueue<Death>,
+    roll: RefCell<Roll>,
     started: Instant,
 }
 
@@ -245,6 +252,7 @@ impl Watch<'_> {
                 stop.store(true, Release);
             }
             look_for_deaths(self.host, self.region, self.deaths);
+            self.roll.borrow_mut().call(self.region);
             std::thread::sleep(WATCH);
             let interval = reported.elapsed().as_secs_f64();
             if interval >= 1.0 && !stop.load(Acquire) {

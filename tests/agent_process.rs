@@ -229,11 +229,15 @@ mod processes {
         home.wait_for("more replies", || home.counter("replies") > before + 5000);
         std::thread::sleep(Duration::from_millis(100));
         agent.signal("-TERM");
-        let account = account(&agent.output());
+        let output = agent.output();
+        let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(Running::ended);
 
         let comings = &account["comings"];
         assert_eq!((comings["died"].as_u64(), comings["at_fault"].as_u64()), (Some(1), Some(0)));
+        for told in ["worker 20 of pool 1 is there", " of pool 1 has gone"] {
+            assert!(said.contains(told), "{said}");
+        }
         assert_eq!(comings["silent"], 0);
         let lost = count(&account, "/drops/worker_lost");
         assert!(lost <= 2, "no more than it could have: {account}");

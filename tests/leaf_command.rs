@@ -291,7 +291,7 @@ fn state_files_that_are_not_ours_are_refused() {
     refused(&run(), &["state file", "not a wedjat state file", "remove it or name another file"]);
     assert_eq!(fs::read_to_string(&state).unwrap(), precious, "it is left alone");
 
-    refused(&wedjat(&["state", "/nowhere/state"]), &["/nowhere/state", "No such file"]);
+    refused(&wedjat(&["state", "/nowhere/state"]), &["/nowhere/state", "there is none", "start the leaf"]);
 }
 
 #[test]

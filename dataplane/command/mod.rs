@@ -177,7 +177,13 @@ fn check_agent(path: &std::path::Path) -> Outcome {
 fn doctor(arguments: &DoctorArguments) -> Outcome {
     use wedjat::doctor;
     let mut request = doctor::Request { eal: arguments.eal.clone(), ..doctor::Request::default() };
-    if let Some(path) = &arguments.config {
+    let agents = arguments.config.as_deref().filter(|path| AgentConfig::is_agents(path));
+    if let Some(path) = agents {
+        let config = AgentConfig::load(path)?;
+        request.cores = vec![config.core];
+        request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
+        request.state = config.state;
+    } else if let Some(path) = &arguments.config {
         let config = Config::load(path)?;
         request.cores = config.leaf.cores.clone();
         request.devices = config.ports.iter().map(|port| port.device.clone()).collect();

@@ -21,7 +21,11 @@ pub fn show(path: &Path, json: bool) -> Outcome {
 
 fn text(snapshot: &Snapshot) -> String {
     let mut out = String::new();
-    let ended = if snapshot.running { "" } else { ", ended" };
+    let ended = match snapshot.running {
+        true if is_gone(snapshot.pid) => ", which is gone without an orderly end",
+        true => "",
+        false => ", ended",
+    };
     let _ = writeln!(
         out,
         "{} {}  pid {}{ended}  seed {}  {} cores",
@@ -42,6 +46,11 @@ fn text(snapshot: &Snapshot) -> String {
         let _ = writeln!(out, "neighbour {} on port {}: {mac}", host.address, host.port);
     }
     out
+}
+
+/// No process has this id; nobody can tell where there is no /proc.
+fn is_gone(pid: u64) -> bool {
+    Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
 }
 
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {

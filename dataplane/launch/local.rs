@@ -1,5 +1,6 @@
 //! The agent on a leaf's core: what its workers attach to, what the core needs of it, and its account.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -15,7 +16,7 @@ use crate::ring::WorkerRegion;
 use crate::role::agent::{Comings, Death, Parts, Registrar};
 use crate::role::leaf::Timing;
 use crate::role::{Agent, host};
-use crate::serve;
+use crate::serve::{self, Roll};
 use crate::stage::{PortAddress, Side};
 use crate::state::table::agents_file;
 use crate::state::{StateError, Table};
@@ -35,6 +36,7 @@ pub struct LocalAgent<'a> {
     region: WorkerRegion,
     table: Table,
     deaths: Arc<ArrayQueue<Death>>,
+    roll: RefCell<Roll>,
     seed: u64,
 }
 
@@ -56,6 +58,7 @@ impl<'a> LocalAgent<'a> {
         Ok(Self {
             host,
             core: config.leaf.cores[0],
+            roll: RefCell::new(Roll::new(&region)),
             region,
             table,
             deaths: Arc::new(ArrayQueue::new(serve::DEATHS)),
@@ -83,6 +86,7 @@ impl<'a> LocalAgent<'a> {
     /// Looks for workers whose process has ended.
     pub fn look(&self) {
         serve::look_for_deaths(self.host, &self.region, &self.deaths);
+        self.roll.borrow_mut().call(&self.region);
     }
 
     /// What it did.

@@ -20,7 +20,7 @@ use super::channel::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit
 use super::guest::Guest;
 use super::host::Channel;
 use super::layout::{HEADER_WORDS, Layout, Shape};
-use crate::state::region::{Region, Slice};
+use crate::state::region::{Region, Slice, advice};
 
 /// "WEDJATwk": a region of workers, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
@@ -44,7 +44,7 @@ mod word {
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The system refused.
-    #[error("worker region {path}: {error}")]
+    #[error("worker region {path}: {error}{}", advice(error))]
     Io {
         /// The file.
         path: PathBuf,

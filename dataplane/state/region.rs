@@ -25,6 +25,17 @@ enum Backing {
     ReadOnly(Mmap),
 }
 
+/// What to do when the system refuses a file of shared memory; to be put behind what it said.
+#[must_use]
+pub fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; make its folder first, or name another file",
+        io::ErrorKind::PermissionDenied => "; run as the file's owner, or name another file",
+        io::ErrorKind::StorageFull => "; make room there, or name another file",
+        _ => "",
+    }
+}
+
 /// Memory shared by everything that holds a [`Slice`] of it.
 pub struct Region {
     base: NonNull<u8>,

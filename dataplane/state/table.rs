@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::counters::{self, Counter, Counters};
 use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
 use super::neighbour::Neighbours;
-use super::region::{Region, Slice};
+use super::region::{Region, Slice, advice};
 use super::view::{Load, Presence, View};
 use super::words::Own;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, NEIGHBOURS, POOLS_MAX};
@@ -47,12 +47,20 @@ mod word {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The system refused.
-    #[error("state file {path}: {error}")]
+    #[error("state file {path}: {error}{}", advice(error))]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
+    },
+    /// There is no such file.
+    #[error(
+        "state file {path}: there is none; start the leaf or agent first, or name the `state` of its configuration"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
     },
     /// Another node runs on it.
     #[error(
@@ -482,7 +490,10 @@ fn open(path: &Path) -> Result<(Arc<Region>, Layout), StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
     let damaged =
         |reason: &str| StateError::Damaged { path: path.to_owned(), reason: reason.to_owned() };
-    let file = File::open(path).map_err(io)?;
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => StateError::Missing { path: path.to_owned() },
+        _ => io(error),
+    })?;
     let len = usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(usize::MAX);
     if len < Layout::POOL_ENTRIES {
         return Err(if len < 8 {
@@ -691,6 +702,16 @@ mod tests {
         assert!(Snapshot::open(&path).unwrap().started >= old.started);
         assert_eq!(std::fs::read_dir(_folder.path()).unwrap().count(), 1, "no scratch file stays");
         drop(table);
+    }
+
+    #[test]
+    fn what_is_not_there_or_has_no_folder_is_told_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Snapshot::open(&folder.path().join("none")).unwrap_err().to_string();
+        assert!(missing.contains("there is none; start"), "{missing}");
+        let path = folder.path().join("none").join("state");
+        let error = Table::create(&path, &spec()).unwrap_err().to_string();
+        assert!(error.contains("No such file") && error.contains("make its folder"), "{error}");
     }
 
     #[test]

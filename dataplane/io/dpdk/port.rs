@@ -64,10 +64,7 @@ impl Default for DeviceOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// No such device.
-    #[error(
-        "no device {name:?}: EAL has {present}; create a virtual one with --vdev {name},... after --, or bind the NIC \
-         to a DPDK driver (dpdk-devbind.py) and allow it with -a ADDRESS"
-    )]
+    #[error("no device {name:?}: EAL has {present}; {}", way_to(name))]
     Absent {
         /// The device asked for.
         name: String,
@@ -531,6 +528,17 @@ impl DeviceError {
             *said = indented_end(log);
         }
         self
+    }
+}
+
+/// What to do for a device that is not there.
+fn way_to(name: &str) -> String {
+    match name.contains(',') {
+        true => "the driver did not make it of these arguments, and says why above".to_owned(),
+        false => format!(
+            "create a virtual one with --vdev {name},... after --, or bind the NIC to a DPDK driver (dpdk-devbind.py) \
+             and allow it with -a ADDRESS"
+        ),
     }
 }
 
