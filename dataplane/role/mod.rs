@@ -1,6 +1,8 @@
 //! Roles: compositions of stages and ports.
 
 pub mod agent;
+#[cfg(test)]
+mod fixtures;
 pub mod host;
 pub mod leaf;
 pub(crate) mod neighbourhood;

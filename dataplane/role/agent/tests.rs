@@ -8,6 +8,7 @@ use super::*;
 use crate::io::ring::{FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
 use crate::ring::{Guest, WorkerRegion};
+use crate::role::fixtures::{self, Doors, HZ, TIMEOUT, work};
 use crate::stage::Side;
 use crate::state::View;
 use crate::wire::task::{self, Extension};
@@ -19,16 +20,12 @@ const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const CLIENT: u32 = 0x0A00_0102;
 const POOL: u16 = 3;
 const PAYLOAD: usize = 100;
-/// Ticks, one a microsecond.
-const HZ: u64 = 1_000_000;
-const TIMEOUT: u64 = 50_000;
 
 struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    region: Arc<WorkerRegion>,
-    deaths: Arc<ArrayQueue<Death>>,
+    doors: Doors,
     now: u64,
 }
 
@@ -36,30 +33,14 @@ impl Rig {
     /// Workers 10, 11 and so on, none of them there yet.
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         let places: Vec<_> = (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect();
-        let region = Arc::new(WorkerRegion::heap(&places, 8, PAYLOAD).unwrap());
-        let policy = policy.parse().unwrap();
-        let view = View::heap(places.len(), 1).remove(0);
-        let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 7);
-        let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
-        let crew = Crew::new(dispatcher, seats.collect(), queue, TIMEOUT);
+        let registrar = Registrar::new(LEAF, 0, None, &places, HZ);
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let address =
             PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
-        let deaths = Arc::new(ArrayQueue::new(8));
-        let agent = Agent::new(Parts {
-            ports: vec![(port, address)],
-            crews: vec![PoolCrew { pool: POOL, overflow, crew }],
-            registrar: Some(Registrar::new(LEAF, 0, None, &places, HZ)),
-            places,
-            pool: frames.clone(),
-            udp_port: 1234,
-            payload_max: PAYLOAD,
-            deaths: Arc::clone(&deaths),
-            counters: Counters::heap(),
-            timing: Timing { ticks_hz: HZ },
-        });
-        Self { agent, wire, frames, region, deaths, now: 0 }
+        let pool = fixtures::Pool { policy, places, queue, overflow, payload: PAYLOAD };
+        let (agent, doors) = fixtures::agent((port, address), &frames, pool, registrar);
+        Self { agent, wire, frames, doors, now: 0 }
     }
 
     /// So much later, polled.
@@ -69,7 +50,7 @@ impl Rig {
     }
 
     fn come(&mut self, at: usize) -> Guest {
-        let mut guest = self.region.claim(at).unwrap().expect("the place is free");
+        let mut guest = self.doors.claim(at);
         self.after(100);
         assert!(guest.receiver().is_granted());
         guest.start();
@@ -127,18 +108,6 @@ impl Rig {
 }
 
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; udp::PAYLOAD + header.len()];
-    header.emit(&mut bytes[udp::PAYLOAD..]);
-    if header.extended {
-        let extension = Extension {
-            app: 5,
-            seq32: 0xABCD_0000 | u32::from(header.seq),
-            service_ns: 9,
-            class: 4,
-        };
-        extension.emit(&mut bytes[udp::PAYLOAD..]);
-    }
-    bytes.extend_from_slice(payload);
     let flow = Flow {
         src_mac: LEAF_MAC,
         dst_mac: AGENT_MAC,
@@ -147,20 +116,7 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
         src_port: 40_000,
         dst_port: 1234,
     };
-    let len = bytes.len() - udp::PAYLOAD;
-    flow.emit(&mut bytes, len);
-    bytes
-}
-
-/// Does the guest's next task and answers with its bytes.
-fn work(guest: &mut Guest) -> bool {
-    let there = guest.take().unwrap();
-    let echo = |request: &[u8], reply: &mut [u8]| {
-        reply[..request.len()].copy_from_slice(request);
-        request.len()
-    };
-    guest.answer(echo, || 1500);
-    there
+    fixtures::datagram(&flow, header, payload)
 }
 
 #[test]
@@ -401,11 +357,11 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
         // It completes one task that nobody has looked at yet.
         assert!(work(&mut first));
         if dies {
-            let claim = rig.region.granted(0);
-            rig.deaths.push(Death { crew: 0, worker: 0, claim: claim + 2 }).unwrap();
+            let claim = rig.doors.region.granted(0);
+            rig.doors.tell_of_death(0, claim + 2);
             rig.after(100);
             assert_eq!(rig.comings().died, 0, "that was another one");
-            rig.deaths.push(Death { crew: 0, worker: 0, claim }).unwrap();
+            rig.doors.tell_of_death(0, claim);
         } else {
             drop(first);
         }

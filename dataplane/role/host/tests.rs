@@ -9,14 +9,15 @@ use crate::io::Buf;
 use crate::io::link;
 use crate::io::ring::{FramePool, RingPort};
 use crate::policy::{Core, Dispatcher};
-use crate::ring::{Guest, WorkerRegion};
-use crate::role::agent::{Crew, Death, Parts, PoolCrew, Registrar};
+use crate::ring::Guest;
+use crate::role::agent::Registrar;
+use crate::role::fixtures::{self, Doors, HZ, work};
 use crate::role::leaf::Timing;
 use crate::stage::network::ServerSpec;
 use crate::stage::{Connections, Network, Overflow, PortAddress, Side, Stages};
+use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::view::Presence;
-use crate::state::{Counters, Table, View};
 use crate::wire::arp;
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::{self, Flow};
@@ -31,15 +32,12 @@ const POOL: u16 = 7;
 /// Workers of the server elsewhere, and of this host.
 const REMOTE: [u16; 2] = [10, 11];
 const LOCAL: [u16; 2] = [20, 21];
-/// Ticks, one a microsecond.
-const HZ: u64 = 1_000_000;
 
 struct Rig {
     host: Host<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    region: Arc<WorkerRegion>,
-    deaths: Arc<ArrayQueue<Death>>,
+    doors: Doors,
     now: u64,
 }
 
@@ -96,15 +94,9 @@ fn leaf(
 impl Rig {
     fn new(policy: &str) -> Self {
         let places = LOCAL.map(|id| Place { id, pool: POOL });
-        let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
-        let dispatcher =
-            Dispatcher::new(&"cfcfs".parse().unwrap(), View::heap(2, 1).remove(0), Core::ONLY, 7);
-        let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
-        let crew = Crew::new(dispatcher, seats.collect(), 64, 50_000);
         let frames = FramePool::new(512, 512);
         let (port, wire) = crate::io::ring::pair(256, &frames);
         let (near, far) = link::pair(512);
-        let deaths = Arc::new(ArrayQueue::new(8));
         let address = PortAddress {
             mac: AGENT_MAC,
             ip: AGENT_IP,
@@ -112,21 +104,18 @@ impl Rig {
             side: Side::Both,
             gateway: None,
         };
-        let agent = Agent::new(Parts {
-            ports: vec![(far, address)],
-            crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Drop, crew }],
-            registrar: Some(Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ)),
+        let pool = fixtures::Pool {
+            policy: "cfcfs",
             places: places.to_vec(),
-            pool: frames.clone(),
-            udp_port: 1234,
-            payload_max: 64,
-            deaths: Arc::clone(&deaths),
-            counters: Counters::heap(),
-            timing: Timing { ticks_hz: HZ },
-        });
+            queue: 64,
+            overflow: Overflow::Drop,
+            payload: 64,
+        };
+        let registrar = Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ);
+        let (agent, doors) = fixtures::agent((far, address), &frames, pool, registrar);
         let leaf = leaf(policy, Either::Device(port), near, &frames);
         let host = Host::new(leaf, agent, &places);
-        let mut rig = Self { host, wire, frames, region, deaths, now: 0 };
+        let mut rig = Self { host, wire, frames, doors, now: 0 };
         rig.meet_client();
         rig
     }
@@ -145,7 +134,7 @@ impl Rig {
     }
 
     fn come(&mut self, at: usize) -> Guest {
-        let mut guest = self.region.claim(at).unwrap().expect("the place is free");
+        let mut guest = self.doors.claim(at);
         (0..4).for_each(|_| self.after(100));
         assert!(guest.receiver().is_granted());
         guest.start();
@@ -165,11 +154,7 @@ impl Rig {
     }
 
     fn send(&mut self, flow: &Flow, header: &Header, payload: &[u8]) {
-        let mut bytes = vec![0; udp::PAYLOAD + header.len()];
-        header.emit(&mut bytes[udp::PAYLOAD..]);
-        bytes.extend_from_slice(payload);
-        flow.emit(&mut bytes, header.len() + payload.len());
-        assert!(self.wire.send(&bytes));
+        assert!(self.wire.send(&fixtures::datagram(flow, header, payload)));
         self.after(1);
     }
 
@@ -206,16 +191,6 @@ impl Rig {
         assert!(self.host.agent().counters().balances());
         assert_eq!(self.frames.in_use(), self.host.held());
     }
-}
-
-fn work(guest: &mut Guest) -> bool {
-    let there = guest.take().unwrap();
-    let echo = |request: &[u8], reply: &mut [u8]| {
-        reply[..request.len()].copy_from_slice(request);
-        request.len()
-    };
-    guest.answer(echo, || 1500);
-    there
 }
 
 #[test]
@@ -263,7 +238,7 @@ fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
     assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
     (0..4).for_each(|seq| rig.task(seq));
     assert_eq!(rig.host.held(), 2);
-    rig.deaths.push(Death { crew: 0, worker: 1, claim: rig.region.granted(1) }).unwrap();
+    rig.doors.tell_of_death(1, rig.doors.region.granted(1));
     rig.after(100);
     let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
     drop(second);
