@@ -291,7 +291,10 @@ fn state_files_that_are_not_ours_are_refused() {
     refused(&run(), &["state file", "not a wedjat state file", "remove it or name another file"]);
     assert_eq!(fs::read_to_string(&state).unwrap(), precious, "it is left alone");
 
-    refused(&wedjat(&["state", "/nowhere/state"]), &["/nowhere/state", "there is none", "start the leaf"]);
+    refused(
+        &wedjat(&["state", "/nowhere/state"]),
+        &["/nowhere/state", "there is none", "start the leaf"],
+    );
 }
 
 #[test]
@@ -336,6 +339,13 @@ fn check_doctor_and_policies_answer() {
     assert!(text(&well.stdout).contains("DPDK"), "{}", text(&well.stdout));
     fs::write(home.path("leaf.toml"), "[leaf]\nid = 'one'\n").unwrap();
     refused(&doctor(&home.path("leaf.toml")), &["leaf.toml:2", "leaf.id"]);
+    let agent = home.path("agent.toml");
+    let device = "[[port]]\ndevice = 'net_null0'\nip = '10.0.2.11/24'\n";
+    let pool = "[[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '0-1'\n";
+    fs::write(&agent, format!("[agent]\nname = 'host1'\ncore = 0\n{device}{pool}")).unwrap();
+    let well = doctor(&agent);
+    assert!(text(&well.stdout).contains("net_null0"), "{}", text(&well.stdout));
+    refused(&wedjat(&["leaf", "--config", agent.to_str().unwrap()]), &["an agent's file"]);
 }
 
 /// A leaf in front sends its tasks to the leaf under test, as to a server of workers, and is killed in mid-traffic.
