@@ -57,6 +57,11 @@ def run(command, **more):
 
 
 def instructions(command, last, folder):
+    """Instructions of one packet's call. Copying the tasks in, once alone and once before each call, is taken off."""
+    return executed(command, last, folder) - 2 * executed(command, ["copies"], folder)
+
+
+def executed(command, last, folder):
     """Instructions of one packet, counted by callgrind: the difference of two runs of different length."""
     counts = []
     for rounds in (200, 1200):
@@ -85,7 +90,7 @@ def main():
         run(["cc", "-O2", "-o", folder / "cost", source, "-I", built / "include", *linking])
         inputs = [folder / "config.toml", folder / "task"]
         rust = built / "examples/cost"
-        commands = {"C": ([folder / "cost", *inputs], []), "Rust": ([rust, *inputs], ["packets"]),
+        commands = {"C": ([folder / "cost", *inputs], ["packets"]), "Rust": ([rust, *inputs], ["packets"]),
                     "Rust, slices": ([rust, *inputs], ["slices"])}
         times = {language: [] for language in commands}
         for _ in range(options.runs):
@@ -96,19 +101,20 @@ def main():
         if shutil.which("valgrind"):
             counted = {language: instructions(*command, folder) for language, command in commands.items()}
     # Runs that stand side by side: what slows the machine down slows both.
-    ratio = statistics.median(own / other for own, other in zip(times["C"], times["Rust"]))
-    figure = {
-        "name": "library call from C", "value": median["C"], "unit": "ns a packet", "ratio": ratio,
-        "against": {"name": "the same packets from Rust", "value": median["Rust"]}, "samples": times, "instructions": counted,
-    }
-    print(f"library call, burst of {BURST}: C {median['C']:.2f} ns a packet, Rust on the same packets {median['Rust']:.2f}, "
-          f"ratio {ratio:.3f} (bar {BAR}); Rust on slices of bytes, without flags and prefetch {median['Rust, slices']:.2f}")
-    if counted:
-        print("instructions a packet, copying the task in included twice: "
-              + ", ".join(f"{language} {count:.1f}" for language, count in counted.items()))
+    figures = []
+    for other in ("Rust", "Rust, slices"):
+        ratio = statistics.median(own / theirs for own, theirs in zip(times["C"], times[other]))
+        figures.append({
+            "name": "library call from C", "value": median["C"], "unit": "ns a packet", "ratio": ratio,
+            "against": {"name": other, "value": median[other]}, "samples": times, "instructions": counted,
+        })
+        print(f"a burst of {BURST}: C {median['C']:.2f} ns a packet, {other} {median[other]:.2f}, ratio {ratio:.3f} (bar {BAR})")
+        if counted:
+            print(f"  instructions: C {counted['C']:.1f} a packet, {other} {counted[other]:.1f}, "
+                  f"ratio {counted['C'] / counted[other]:.3f}")
     if options.json:
-        Path(options.json).write_text(json.dumps([figure], indent=2) + "\n")
-    return 0 if ratio <= BAR else 1
+        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
+    return 0 if all(figure["ratio"] <= BAR for figure in figures) else 1
 
 
 if __name__ == "__main__":

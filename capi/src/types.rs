@@ -158,16 +158,6 @@ impl Buf for Packet {
     fn checksums_verified(&self) -> bool {
         self.flags & WEDJAT_PACKET_VERIFIED != 0
     }
-
-    #[inline(always)]
-    fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.data.cast());
-        }
-    }
 }
 
 impl Verdict {

@@ -1,11 +1,13 @@
 //! One core's part of an embedded scheduler: decides on bursts and says which neighbours to ask for.
 
+use arrayvec::ArrayVec;
+
 use crate::io::Buf;
 use crate::limits::{BURST, UNRESOLVED_HELD_MAX};
 use crate::reason::DropReason;
 use crate::role::leaf::Timing;
 use crate::role::neighbourhood::Neighbourhood;
-use crate::stage::{self, Rewrite, Stages};
+use crate::stage::{self, Rewrite, Stages, Verdicts};
 use crate::state::{Counter, Counters};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, NO_MEMBER};
@@ -79,24 +81,30 @@ pub struct Context {
     next_servers: u64,
 }
 
-/// Verdicts of a burst by what the counters tell apart.
+/// A burst's verdicts other than to forward, by what the counters tell apart.
 #[derive(Default)]
 struct Tally {
-    forwarded: u64,
+    others: u64,
     consumed: u64,
     answers: u64,
 }
 
-/// Apart from what stands around it, which would share the registers of its loops.
-#[inline(never)]
-fn process<B: Buf>(
-    stages: &mut Stages,
-    port: usize,
-    now: u64,
-    packets: &mut [B],
-    verdicts: &mut [stage::Verdict; BURST],
-) {
-    stages.process(port, now, packets, verdicts);
+/// Hands on at once what is to be forwarded, which most packets are, and keeps the rest.
+struct Told<F> {
+    take: F,
+    others: ArrayVec<(usize, stage::Verdict), BURST>,
+}
+
+impl<F: FnMut(usize, Verdict)> Verdicts for Told<F> {
+    #[inline(always)]
+    fn forward(&mut self, at: usize, port: u8, worker: u16) {
+        (self.take)(at, Verdict::Forward { port, worker });
+    }
+
+    #[cold]
+    fn other(&mut self, at: usize, verdict: stage::Verdict) {
+        let _ = self.others.try_push((at, verdict)); // there are no more than packets
+    }
 }
 
 impl Context {
@@ -135,7 +143,7 @@ impl Context {
         })
     }
 
-    /// As [`Context::process`], handing each verdict with the packet's place to `take`.
+    /// As [`Context::process`], handing each verdict with the packet's place to `take`, in no order.
     ///
     /// # Errors
     /// When there is no such port, or too large a burst; nothing is done then.
@@ -145,23 +153,16 @@ impl Context {
         port: usize,
         now: u64,
         packets: &mut [B],
-        mut take: impl FnMut(usize, Verdict),
+        take: impl FnMut(usize, Verdict),
     ) -> Result<(), Misuse> {
         self.check(port, packets.len())?;
-        let mut verdicts = [stage::Verdict::Consumed; BURST];
-        process(&mut self.stages, port, now, packets, &mut verdicts);
-        let (mut tally, mut forwarded) = (Tally::default(), 0);
-        for (at, (packet, verdict)) in packets.iter().zip(&verdicts).enumerate() {
-            let worker = || worker_of(packet.bytes());
-            // Most go on; apart from the others they are told without a branch on what they became.
-            if let stage::Verdict::Forward { port } = *verdict {
-                forwarded += 1;
-                take(at, Verdict::Forward { port, worker: worker() });
-            } else {
-                take(at, self.verdict(*verdict, now, worker, &mut tally));
-            }
+        let mut told = Told { take, others: ArrayVec::new() };
+        self.stages.process(port, now, packets, &mut told);
+        let mut tally = Tally::default();
+        let Told { take, others } = &mut told;
+        for &(at, verdict) in &*others {
+            take(at, self.tell(verdict, now, &mut tally));
         }
-        tally.forwarded += forwarded;
         self.account(packets.len(), &tally);
         Ok(())
     }
@@ -186,10 +187,8 @@ impl Context {
         let mut decided = [stage::Verdict::Consumed; BURST];
         self.stages.decide(port, now, packets, &mut decided, rewrites);
         let mut tally = Tally::default();
-        for ((verdict, decided), rewrite) in
-            verdicts.iter_mut().zip(&decided).zip(&*rewrites).take(packets.len())
-        {
-            *verdict = self.verdict(*decided, now, || rewrite.worker, &mut tally);
+        for (verdict, decided) in verdicts.iter_mut().zip(&decided).take(packets.len()) {
+            *verdict = self.tell(*decided, now, &mut tally);
         }
         self.account(packets.len(), &tally);
         Ok(())
@@ -206,27 +205,18 @@ impl Context {
         Ok(())
     }
 
-    #[inline]
-    fn verdict(
-        &mut self,
-        verdict: stage::Verdict,
-        now: u64,
-        worker: impl Fn() -> u16,
-        tally: &mut Tally,
-    ) -> Verdict {
+    fn tell(&mut self, verdict: stage::Verdict, now: u64, tally: &mut Tally) -> Verdict {
+        tally.others += u64::from(!matches!(verdict, stage::Verdict::Forward { .. }));
         match verdict {
-            stage::Verdict::Forward { port } => {
-                tally.forwarded += 1;
-                Verdict::Forward { port, worker: worker() }
-            }
-            stage::Verdict::Hold { port, slot } => {
+            stage::Verdict::Forward { port, worker } => Verdict::Forward { port, worker },
+            stage::Verdict::Hold { port, worker, slot } => {
                 let next_hop = self.stages.neighbours().address(slot);
                 let room = self.held < UNRESOLVED_HELD_MAX;
                 if !room || !self.neighbourhood.ask(port, slot, next_hop, now) {
                     return self.drop(DropReason::NeighbourQueueFull);
                 }
                 self.held += 1;
-                Verdict::Hold { port, worker: worker(), next_hop }
+                Verdict::Hold { port, worker, next_hop }
             }
             // No context has a central queue; were there one, its task would not be lost uncounted.
             stage::Verdict::Queue { pool } => {
@@ -253,8 +243,9 @@ impl Context {
     #[inline]
     fn account(&self, received: usize, tally: &Tally) {
         let counters = self.stages.counters();
-        counters.add(Counter::RxPackets, received as u64);
-        counters.add(Counter::TxPackets, tally.forwarded);
+        let received = received as u64;
+        counters.add(Counter::RxPackets, received);
+        counters.add(Counter::TxPackets, received - tally.others);
         counters.add(Counter::Consumed, tally.consumed + tally.answers);
         counters.add(Counter::Originated, tally.answers);
         counters.set(Counter::Held, self.held as u64);

@@ -38,11 +38,13 @@ fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut
             Pick { member, idle: true }
         });
     }
-    others.chunks_mut(BURST).for_each(|picks| of_two_run(picks, &mut parts, rng));
+    for picks in others.chunks_mut(BURST) {
+        of_two_run(picks, &mut parts, rng);
+    }
 }
 
 /// Draws all pairs before it looks at the first: either loop alone has registers enough.
-#[inline(always)]
+#[inline(never)]
 fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) {
     let words = parts.words;
     if parts.active.len() < 2 {
@@ -56,14 +58,13 @@ fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) 
         return;
     }
     let mut pairs = [(Member(0), Member(0)); BURST];
-    let pairs = &mut pairs[..picks.len().min(BURST)];
     let mut local = rng.clone(); // stays in registers
-    for pair in &mut *pairs {
+    for (pair, _) in pairs.iter_mut().zip(&*picks) {
         *pair = sample_two(parts.active, &mut local).unwrap_or(*pair);
     }
     *rng = local;
     let mut resubmits = 0;
-    for (pick, &mut (a, b)) in picks.iter_mut().zip(&mut *pairs) {
+    for (pick, &(a, b)) in picks.iter_mut().zip(&pairs) {
         let (one, other) = (words.of(a), words.of(b));
         let (believed_one, believed_other) = (one.belief(), other.belief());
         let (second, resubmit) = compare(believed_one, believed_other);
@@ -71,7 +72,7 @@ fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) 
         resubmits += u64::from(resubmit);
         *pick = Some(Pick { member: select(second, a, b), idle: false });
     }
-    parts.picks.po2 += pairs.len() as u64;
+    parts.picks.po2 += picks.len() as u64;
     parts.picks.resubmits += resubmits;
 }
 

@@ -170,12 +170,12 @@ where
         if self.holds {
             self.stages.tick_holding(self.timing.to_ns(now));
         }
-        self.stages.process(port, now, &mut burst, &mut verdicts);
+        self.stages.process(port, now, &mut burst, &mut verdicts[..]);
         self.stages.counters().add(Counter::RxPackets, count as u64);
         // Most bursts go out as they are, by one port.
         let whole = match verdicts[0] {
-            first @ Verdict::Forward { port }
-                if verdicts[..count].iter().all(|verdict| *verdict == first) =>
+            Verdict::Forward { port, .. }
+                if verdicts[..count].iter().all(|one| one.leaves_by(port)) =>
             {
                 self.out.forward_whole(burst, usize::from(port))
             }
@@ -205,8 +205,8 @@ where
     /// Does with a packet what was decided.
     fn act(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
         match verdict {
-            Verdict::Forward { port } => self.out.forward(packet, usize::from(port)),
-            Verdict::Hold { port, slot } => {
+            Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
+            Verdict::Hold { port, slot, .. } => {
                 let next_hop = self.stages.neighbours().address(slot);
                 if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
                     self.stages.counters().drop(DropReason::NeighbourQueueFull, 1);

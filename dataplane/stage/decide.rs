@@ -70,7 +70,7 @@ fn towards_worker(
         src: ipv4::src(&frame[ether::LEN..]),
         dst: u32::from_be_bytes(target.ip),
         udp_at: parsed.at,
-        worker: u16::from_be_bytes([target.choice[0], target.choice[1]]),
+        worker: target.worker,
         idle: parsed.idle,
         task: true,
         ..Rewrite::default()
@@ -106,8 +106,8 @@ fn out(neighbours: &Neighbours, way: &Way, rewrite: &mut Rewrite) -> Verdict {
     match neighbours.mac(slot) {
         Some(mac) => {
             rewrite.dst_mac = mac;
-            Verdict::Forward { port }
+            Verdict::Forward { port, worker: rewrite.worker }
         }
-        None => Verdict::Hold { port, slot },
+        None => Verdict::Hold { port, worker: rewrite.worker, slot },
     }
 }

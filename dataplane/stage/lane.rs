@@ -12,7 +12,7 @@ use super::plain::{HEAD, IP, Kind, Plain, TASK};
 use super::rewrite::Homewards;
 #[cfg(target_arch = "x86_64")]
 use super::vector;
-use super::{Stages, Verdict, rewrite};
+use super::{Stages, Verdict, Verdicts, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
@@ -92,7 +92,7 @@ pub fn burst<B: Buf>(
     stages: &mut Stages,
     port: usize,
     packets: &mut [B],
-    verdicts: &mut [Verdict],
+    verdicts: &mut (impl Verdicts + ?Sized),
 ) -> usize {
     let first = packets.first().and_then(|first| first.bytes().get(TASK + 1..TASK + 3));
     let Some(&[high, low]) = first else {
@@ -155,13 +155,13 @@ fn replies<B: Buf>(
     pool: usize,
     places: Places,
     packets: &mut [B],
-    verdicts: &mut [Verdict],
+    verdicts: &mut (impl Verdicts + ?Sized),
 ) {
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
     let mut believed = Places(0);
     for at in places {
-        let (Some(packet), Some(verdict)) = (packets.get(at), verdicts.get_mut(at)) else {
+        let Some(packet) = packets.get(at) else {
             return;
         };
         let frame = packet.bytes();
@@ -171,7 +171,7 @@ fn replies<B: Buf>(
         } else {
             let reason = refusal(network, port, frame);
             stages.counters.drop(reason, 1);
-            *verdict = Verdict::Drop(reason);
+            verdicts.other(at, Verdict::Drop(reason));
         }
     }
     let surplus = stages.dispatchers[pool].reply_run(&reports);
@@ -181,14 +181,13 @@ fn replies<B: Buf>(
     stages.counters.add(Counter::Replies, reports.len() as u64);
     let mut way = Homewards::new(network, &stages.neighbours);
     for at in believed {
-        let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) else {
+        let plain = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
+        let Some(plain) = plain else {
             return;
         };
-        if let Some(plain) = packet.bytes_mut().first_chunk_mut() {
-            way.send(plain, verdict);
-        }
-        if let Verdict::Drop(reason) = *verdict {
+        if let Err(reason) = way.send(plain, verdicts, at) {
             stages.counters.drop(reason, 1);
+            verdicts.other(at, Verdict::Drop(reason));
         }
     }
 }
@@ -230,7 +229,7 @@ fn tasks<B: Buf>(
     pool: usize,
     run: &Run,
     packets: &mut [B],
-    verdicts: &mut [Verdict],
+    verdicts: &mut (impl Verdicts + ?Sized),
 ) {
     let places = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
@@ -243,13 +242,13 @@ fn tasks<B: Buf>(
     };
     let mut sent = 0;
     if run.replies == 0 {
-        for ((packet, verdict), pick) in packets.iter_mut().zip(verdicts).zip(picks) {
-            sent += way.send(packet, *pick, verdict);
+        for (at, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
+            sent += way.send(packet, *pick, verdicts, at);
         }
     } else {
         for (at, pick) in places.zip(picks) {
-            if let (Some(packet), Some(verdict)) = (packets.get_mut(at), verdicts.get_mut(at)) {
-                sent += way.send(packet, *pick, verdict);
+            if let Some(packet) = packets.get_mut(at) {
+                sent += way.send(packet, *pick, verdicts, at);
             }
         }
     }
@@ -271,13 +270,20 @@ struct Outwards<'a> {
 impl Outwards<'_> {
     /// Turns a task towards its member, if there is one; returns how many tasks were sent.
     #[inline(always)]
-    fn send<B: Buf>(&self, packet: &mut B, pick: Option<Pick>, verdict: &mut Verdict) -> u64 {
+    fn send<B: Buf>(
+        &self,
+        packet: &mut B,
+        pick: Option<Pick>,
+        verdicts: &mut (impl Verdicts + ?Sized),
+        at: usize,
+    ) -> u64 {
         let (Some(pick), Some(plain)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
-            *verdict = Verdict::Drop(DropReason::NoMember);
+            verdicts.other(at, Verdict::Drop(DropReason::NoMember));
             return 0;
         };
         let target = &self.targets[pick.member.index()];
-        rewrite::plain_task(self.neighbours, plain, self.gone, target, pick.idle, verdict);
+        let place = (verdicts, at);
+        rewrite::plain_task(self.neighbours, plain, self.gone, target, pick.idle, place);
         1
     }
 }
@@ -383,7 +389,7 @@ mod tests {
                 let mut one = [pool.frame(&frame).unwrap()];
                 let mut other = [pool.frame(&frame).unwrap()];
                 let (mut first, mut second) = ([Verdict::Consumed], [Verdict::Consumed]);
-                with.process(0, 1, &mut one, &mut first);
+                with.process(0, 1, &mut one, &mut first[..]);
                 without.process_in_stages(0, 1, &mut other, &mut second);
                 prop_assert_eq!(first, second);
                 prop_assert_eq!(one[0].bytes(), other[0].bytes());
@@ -454,10 +460,10 @@ mod tests {
         let packets = headers.map(|header| pool.frame(&frame(header, &[1; 8])).unwrap());
         let mut stages = stages();
         let mut verdicts = [Verdict::Consumed; 5];
-        assert_eq!(super::burst(&mut stages, 0, &mut { packets }, &mut verdicts), 5);
+        assert_eq!(super::burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
         // The replies' client has still to be asked for its MAC address.
         assert!(verdicts.iter().all(|verdict| match verdict {
-            Verdict::Forward { port } | Verdict::Hold { port, .. } => *port == 0,
+            Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
             _ => false,
         }));
         let count = |counter| stages.counters.read(counter);
@@ -497,7 +503,7 @@ mod tests {
         let frames = [task(1, false), several, reply(1, 1)].map(|header| frame(header, &[]));
         let mut burst = frames.map(|frame| pool.frame(&frame).unwrap());
         let mut verdicts = [Verdict::Consumed; 3];
-        assert_eq!(super::burst(&mut stages(), 0, &mut burst, &mut verdicts), 1);
+        assert_eq!(super::burst(&mut stages(), 0, &mut burst, &mut verdicts[..]), 1);
         assert_eq!(verdicts[1..], [Verdict::Consumed; 2]);
     }
 }

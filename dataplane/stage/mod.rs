@@ -41,12 +41,16 @@ pub enum Verdict {
     Forward {
         /// Index of the port.
         port: u8,
+        /// The worker that a task goes to, or that a reply comes from.
+        worker: u16,
     },
     /// Rewritten but for its destination MAC address, which is not known yet: hold it until the
     /// neighbour's slot is resolved, or drop it.
     Hold {
         /// Index of the port.
         port: u8,
+        /// The worker that a task goes to, or that a reply comes from.
+        worker: u16,
         /// The neighbour.
         slot: Slot,
     },
@@ -62,6 +66,40 @@ pub enum Verdict {
     Consumed,
     /// To be dropped; already counted.
     Drop(DropReason),
+}
+
+impl Verdict {
+    /// It is forwarded, out of this port.
+    #[inline(always)]
+    pub fn leaves_by(self, port: u8) -> bool {
+        matches!(self, Self::Forward { port: own, .. } if own == port)
+    }
+}
+
+/// Takes the verdicts about a burst, one for each packet, by the packet's place; in no order.
+pub trait Verdicts {
+    /// The packet is rewritten, to be sent out of this port; it is this worker's task or reply.
+    fn forward(&mut self, at: usize, port: u8, worker: u16);
+
+    /// Anything but [`Verdict::Forward`].
+    fn other(&mut self, at: usize, verdict: Verdict);
+}
+
+/// Those about packets that have no place are left out.
+impl Verdicts for [Verdict] {
+    #[inline(always)]
+    fn forward(&mut self, at: usize, port: u8, worker: u16) {
+        if let Some(place) = self.get_mut(at) {
+            *place = Verdict::Forward { port, worker };
+        }
+    }
+
+    #[inline]
+    fn other(&mut self, at: usize, verdict: Verdict) {
+        if let Some(place) = self.get_mut(at) {
+            *place = verdict;
+        }
+    }
 }
 
 /// What one core's stages work with.
@@ -118,18 +156,25 @@ impl Stages {
     /// (received, sent, held, consumed).
     ///
     /// # Panics
-    /// When there are more packets than verdicts or than [`BURST`].
+    /// When there are more packets than [`BURST`].
     pub fn process<B: Buf>(
         &mut self,
         port: usize,
         now: u64,
         packets: &mut [B],
-        verdicts: &mut [Verdict],
+        verdicts: &mut (impl Verdicts + ?Sized),
     ) {
-        let verdicts = &mut verdicts[..packets.len()];
         let done = lane::burst(self, port, packets, verdicts);
         if done < packets.len() {
-            self.process_in_stages(port, now, &mut packets[done..], &mut verdicts[done..]);
+            let mut others = [Verdict::Consumed; BURST];
+            let others = &mut others[..packets.len() - done];
+            self.process_in_stages(port, now, &mut packets[done..], others);
+            for (at, verdict) in others.iter().enumerate() {
+                match *verdict {
+                    Verdict::Forward { port, worker } => verdicts.forward(done + at, port, worker),
+                    other => verdicts.other(done + at, other),
+                }
+            }
         }
     }
 

@@ -134,6 +134,8 @@ impl Routes {
 /// Where a task for a pool's member goes: all that rewriting needs, in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// The worker.
+    pub worker: u16,
     /// The choice of this worker, as it stands in packets.
     pub choice: [u8; 4],
     /// Its server's address, as it stands in packets.
@@ -152,6 +154,7 @@ impl Target {
         let address = Delta::default().double_word(0, ip);
         let chosen = address.straddling_double_word(0, u32::from_be_bytes(choice));
         Self {
+            worker,
             choice,
             ip: ip.to_be_bytes(),
             way,

@@ -2,10 +2,12 @@
 //!
 //! Each turn has two forms: for any packet, and for the plain ones of the fast lane, of which more is known.
 
+use std::slice;
+
 use super::network::{Network, Target, Way};
 use super::parse::{Kind, Packet};
 use super::plain::{HEAD, IP, TASK, UDP};
-use super::{Stages, Verdict};
+use super::{Stages, Verdict, Verdicts};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
@@ -55,10 +57,10 @@ pub fn towards_worker(
     verdict: &mut Verdict,
 ) {
     readdress_task(frame, at, target, idle);
-    out(neighbours, &target.way, frame, verdict);
+    out(neighbours, &target.way, target.worker, frame, slice::from_mut(verdict), 0);
 }
 
-/// As [`towards_worker`], for a plain task; `gone` is what its old destination was to a checksum.
+/// As [`towards_worker`], for the plain task at a place of a burst; `gone` is what its old destination was to a checksum.
 #[inline(always)]
 pub fn plain_task(
     neighbours: &Neighbours,
@@ -66,14 +68,14 @@ pub fn plain_task(
     gone: Mend,
     target: &Target,
     idle: bool,
-    verdict: &mut Verdict,
+    (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::rechoose(&mut plain[TASK..], target.choice, idle);
     let mend = gone.and(target.udp_mend).and(Mend::even_byte(u8::from(idle)));
     udp::mend_by(&mut plain[UDP..], mend.and(Mend::straddling_double_word_gone(old)));
     ipv4::replace_dst(&mut plain[IP..], target.ip);
     ipv4::pass_on(&mut plain[IP..], gone.and(target.ip_mend));
-    out(neighbours, &target.way, plain, verdict);
+    out(neighbours, &target.way, target.worker, plain, verdicts, at);
 }
 
 #[inline(always)]
@@ -118,8 +120,9 @@ fn towards_client(
         Err(reason) => return Verdict::Drop(reason),
     };
     readdress_reply(frame, at, u32::from_be_bytes(exit.ip));
+    let worker = task::src(&frame[at + udp::LEN..]);
     let mut verdict = Verdict::Consumed;
-    out(neighbours, &exit.way, frame, &mut verdict);
+    out(neighbours, &exit.way, worker, frame, slice::from_mut(&mut verdict), 0);
     verdict
 }
 
@@ -180,28 +183,27 @@ impl<'a> Homewards<'a> {
         Self { network, neighbours, last: None }
     }
 
-    /// Turns one of them.
+    /// Turns the one at a place of a burst.
     #[inline(always)]
-    pub(super) fn send(&mut self, plain: &mut [u8; HEAD], verdict: &mut Verdict) {
-        let Some(next_hop) = self.network.client_route(ipv4::dst(&plain[IP..])) else {
-            *verdict = Verdict::Drop(DropReason::NoRoute);
-            return;
-        };
+    pub(super) fn send(
+        &mut self,
+        plain: &mut [u8; HEAD],
+        verdicts: &mut (impl Verdicts + ?Sized),
+        at: usize,
+    ) -> Result<(), DropReason> {
+        let client = ipv4::dst(&plain[IP..]);
+        let next_hop = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
         let exit = match self.last {
             Some(last) if last.next_hop == next_hop => last,
-            _ => match Exit::by(self.network, self.neighbours, next_hop) {
-                Ok(exit) => *self.last.insert(exit),
-                Err(reason) => {
-                    *verdict = Verdict::Drop(reason);
-                    return;
-                }
-            },
+            _ => *self.last.insert(Exit::by(self.network, self.neighbours, next_hop)?),
         };
         let gone = ipv4::replace_src(&mut plain[IP..], exit.ip);
         let gone = Mend::double_word_gone(gone);
         udp::mend_by(&mut plain[UDP..], gone.and(exit.udp_mend));
         ipv4::pass_on(&mut plain[IP..], gone.and(exit.ip_mend));
-        out(self.neighbours, &exit.way, plain, verdict);
+        let worker = task::src(&plain[TASK..]);
+        out(self.neighbours, &exit.way, worker, plain, verdicts, at);
+        Ok(())
     }
 }
 
@@ -212,19 +214,27 @@ fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
     ipv4::forward_from(&mut frame[ether::LEN..], own);
 }
 
+/// Writes the addresses of the next hop, and the verdict about a packet that is some `worker`'s task or reply.
 #[inline(always)]
-fn out(neighbours: &Neighbours, way: &Way, frame: &mut [u8], verdict: &mut Verdict) {
+fn out(
+    neighbours: &Neighbours,
+    way: &Way,
+    worker: u16,
+    frame: &mut [u8],
+    verdicts: &mut (impl Verdicts + ?Sized),
+    at: usize,
+) {
     match neighbours.mac(way.slot) {
         Some(mac) => {
             ether::emit_bits(frame, mac.to_bits(), way.mac);
-            *verdict = Verdict::Forward { port: way.port };
+            verdicts.forward(at, way.port, worker);
         }
-        None => hold(way, frame, verdict),
+        None => verdicts.other(at, hold(way, worker, frame)),
     }
 }
 
 #[cold]
-fn hold(way: &Way, frame: &mut [u8], verdict: &mut Verdict) {
+fn hold(way: &Way, worker: u16, frame: &mut [u8]) -> Verdict {
     ether::emit_bits(frame, Mac::default().to_bits(), way.mac);
-    *verdict = Verdict::Hold { port: way.port, slot: way.slot };
+    Verdict::Hold { port: way.port, worker, slot: way.slot }
 }

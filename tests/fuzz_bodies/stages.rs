@@ -344,13 +344,13 @@ impl Rig {
         let replies = self.count(Counter::Replies);
         let words = self.count(Counter::Registrations) + self.count(Counter::KeepAlives);
         let mut verdicts = [Verdict::Consumed; BURST];
-        self.stages.process(port, self.now, frames, &mut verdicts);
+        self.stages.process(port, self.now, frames, &mut verdicts[..]);
         let verdicts = &verdicts[..frames.len()];
 
         let (mut to_workers, mut to_clients, mut lost_replies) = (0, 0, 0);
         for ((frame, before), verdict) in frames.iter().zip(&before).zip(verdicts) {
             match *verdict {
-                Verdict::Forward { port } | Verdict::Hold { port, .. } => {
+                Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => {
                     forwarded(before, &frame.0, usize::from(port));
                     to_workers += u64::from(port == 1);
                     to_clients += u64::from(port == 0);
@@ -402,7 +402,7 @@ impl Rig {
                 let before = frame.0.clone();
                 match self.stages.offer(pool, *port, self.now, &mut frame.0) {
                     None => break,
-                    Some(Verdict::Forward { port } | Verdict::Hold { port, .. }) => {
+                    Some(Verdict::Forward { port, .. } | Verdict::Hold { port, .. }) => {
                         forwarded(&before, &frame.0, usize::from(port));
                         self.forwarded.0 += 1;
                     }
