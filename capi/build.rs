@@ -1,4 +1,6 @@
-//! Makes `wedjat.h` from the sources, and gives the shared library its soname.
+//! Makes `wedjat.h` and its manual pages from the sources, and gives the shared library its soname.
+mod manual;
+
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -15,16 +17,15 @@ const SOURCES: [&str; 6] = [
 const REASONS: &str = "../dataplane/reason.rs";
 
 fn main() {
-    for source in SOURCES.iter().chain(&[REASONS, "cbindgen.toml"]) {
+    for source in SOURCES.iter().chain(&[REASONS, "cbindgen.toml", "build.rs", "manual.rs"]) {
         println!("cargo::rerun-if-changed={source}");
     }
     // The number changes when callers must be compiled anew; `WEDJAT_ABI` in src/code.rs is the same.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libwedjat.so.0");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // target/PROFILE/build/PACKAGE/out: what installs and what tests look for the header beside the libraries.
-    let folder =
-        out.ancestors().nth(3).map_or_else(|| out.clone(), |profile| profile.join("include"));
-    if let Err(message) = header(&folder, &out.join("reason.rs")) {
+    // target/PROFILE/build/PACKAGE/out: what installs and what tests look for both beside the libraries.
+    let folder = out.ancestors().nth(3).unwrap_or(&out);
+    if let Err(message) = header(folder, &out.join("reason.rs")) {
         println!("cargo::error={message}");
     }
 }
@@ -39,7 +40,9 @@ fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     let bindings = builder.generate().map_err(|error| format!("wedjat.h: {error}"))?;
     let mut header = Vec::new();
     bindings.write(&mut header);
-    write(&folder.join("wedjat.h"), &header)
+    write(&folder.join("include/wedjat.h"), &header)?;
+    let text = String::from_utf8(header).map_err(|error| format!("wedjat.h: {error}"))?;
+    manual::write(&text, env!("CARGO_PKG_VERSION"), &folder.join("man3"))
 }
 
 fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {

@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <rte_cycles.h>
 #include <rte_eal.h>
@@ -18,19 +17,14 @@
 #include <wedjat_dpdk.h>
 
 #define PORTS_MAX 8
-
-struct queue {
-    struct rte_mbuf *mbufs[4 * WEDJAT_BURST + WEDJAT_HELD_MAX];
-    uint16_t count;
-};
+#define QUEUE (4 * WEDJAT_BURST)
 
 static struct {
-    struct rte_mbuf *mbuf;
-    struct wedjat_verdict verdict;
-} held[WEDJAT_HELD_MAX];
+    struct rte_mbuf *mbufs[QUEUE];
+    uint16_t count;
+} queues[PORTS_MAX];
 
-static uint32_t held_count;
-static struct queue passing[PORTS_MAX], own[PORTS_MAX]; /* packets that pass, and those made here: ARP */
+static struct rte_mbuf **held; /* by the places of their verdicts */
 static struct rte_mempool *pool;
 static struct wedjat_scheduler *scheduler;
 static struct wedjat_context *context;
@@ -41,79 +35,68 @@ static void stop(int signal)
     stopped = signal;
 }
 
-static void push(struct queue *queue, struct rte_mbuf *mbuf)
+static void flush(uint16_t port)
 {
-    queue->mbufs[queue->count++] = mbuf;
+    wedjat_send_mbufs(scheduler, context, port, 0, queues[port].mbufs, queues[port].count);
+    queues[port].count = 0;
 }
 
-/* What the device does not take at the second try is freed. */
-static uint32_t flush(uint16_t port, struct queue *queue)
+static void push(uint16_t port, struct rte_mbuf *mbuf)
 {
-    uint16_t sent = rte_eth_tx_burst(port, 0, queue->mbufs, queue->count);
-    sent += rte_eth_tx_burst(port, 0, queue->mbufs + sent, queue->count - sent);
-    uint32_t unsent = queue->count - sent;
-    rte_pktmbuf_free_bulk(queue->mbufs + sent, unsent);
-    queue->count = 0;
-    return unsent;
+    if (queues[port].count == QUEUE)
+        flush(port);
+    queues[port].mbufs[queues[port].count++] = mbuf;
 }
 
-static uint16_t receive(uint16_t port, uint64_t now)
+/* Packets that are made here, which is ARP: few, and not the library's to count. */
+static void send_own(uint16_t port, struct rte_mbuf *mbuf)
 {
-    struct rte_mbuf *mbufs[WEDJAT_BURST];
-    struct wedjat_verdict verdicts[WEDJAT_BURST];
-    uint16_t count = rte_eth_rx_burst(port, 0, mbufs, WEDJAT_BURST);
-    if (count == 0)
-        return 0;
-    int code = wedjat_process_mbufs(scheduler, context, port, now, mbufs, count, verdicts);
-    if (code < 0)
-        rte_exit(EXIT_FAILURE, "%s\n", wedjat_error_message(code));
-    for (uint16_t at = 0; at < count; at++) {
+    if (rte_eth_tx_burst(port, 0, &mbuf, 1) == 0)
+        rte_pktmbuf_free(mbuf);
+}
+
+static void act(struct rte_mbuf **mbufs, const struct wedjat_verdict *verdicts, int count)
+{
+    for (int at = 0; at < count; at++) {
         switch (verdicts[at].action) {
         case WEDJAT_FORWARD:
-            push(&passing[verdicts[at].port], mbufs[at]);
+            push(verdicts[at].port, mbufs[at]);
             break;
-        case WEDJAT_HOLD: /* at most WEDJAT_HELD_MAX of them; the library drops what is beyond */
-            held[held_count].mbuf = mbufs[at];
-            held[held_count++].verdict = verdicts[at];
+        case WEDJAT_HOLD: /* for its next hop's MAC address, or for a worker */
+            held[verdicts[at].place] = mbufs[at];
             break;
         case WEDJAT_ANSWER:
-            push(&own[port], mbufs[at]);
+            send_own(verdicts[at].port, mbufs[at]);
             break;
-        default:
+        default: /* WEDJAT_CONSUMED, WEDJAT_DROP */
             rte_pktmbuf_free(mbufs[at]);
         }
     }
+}
+
+static int receive(uint16_t port, uint64_t now)
+{
+    struct rte_mbuf *mbufs[WEDJAT_BURST];
+    struct wedjat_verdict verdicts[WEDJAT_BURST];
+    int count = rte_eth_rx_burst(port, 0, mbufs, WEDJAT_BURST);
+    int code = wedjat_process_mbufs(scheduler, context, port, now, mbufs, count, verdicts);
+    if (code < 0)
+        rte_exit(EXIT_FAILURE, "%s\n", wedjat_error_message(code));
+    act(mbufs, verdicts, count);
     return count;
 }
 
-/* Packets whose next hop has answered, or will not. */
-static void resume(void)
+/* What was held and need not be any more; what has to be asked. */
+static void catch_up(uint64_t now)
 {
-    uint32_t kept = 0;
-    for (uint32_t at = 0; at < held_count; at++) {
-        wedjat_resume_mbuf(scheduler, context, held[at].mbuf, &held[at].verdict);
-        if (held[at].verdict.action == WEDJAT_FORWARD)
-            push(&passing[held[at].verdict.port], held[at].mbuf);
-        else if (held[at].verdict.action == WEDJAT_HOLD)
-            held[kept++] = held[at];
-        else
-            rte_pktmbuf_free(held[at].mbuf);
-    }
-    held_count = kept;
-}
-
-/* Next hops that have to be asked for. */
-static void ask(uint64_t now)
-{
-    uint8_t frame[WEDJAT_QUESTION_SIZE], port;
-    wedjat_tick(scheduler, context, now);
-    while (wedjat_question(scheduler, context, now, frame, sizeof frame, &port) > 0) {
-        struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pool);
-        if (mbuf == NULL)
-            return;
-        memcpy(rte_pktmbuf_append(mbuf, sizeof frame), frame, sizeof frame);
-        push(&own[port], mbuf);
-    }
+    struct rte_mbuf *mbufs[WEDJAT_BURST], *question;
+    struct wedjat_verdict verdicts[WEDJAT_BURST];
+    uint8_t port;
+    int count;
+    while ((count = wedjat_release_mbufs(scheduler, context, now, held, mbufs, verdicts)) > 0)
+        act(mbufs, verdicts, count);
+    while ((question = wedjat_question_mbuf(scheduler, context, now, pool, &port)) != NULL)
+        send_own(port, question);
 }
 
 static void open_port(uint16_t port, uint8_t *mac)
@@ -130,17 +113,16 @@ static void open_port(uint16_t port, uint8_t *mac)
 
 static void create(const char *path, const struct wedjat_options *options)
 {
-    static char text[1 << 20], detail[4096];
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        rte_exit(EXIT_FAILURE, "%s can't be read\n", path);
-    size_t length = fread(text, 1, sizeof text, file);
-    fclose(file);
-    int code = wedjat_create(text, length, options, &scheduler, detail, sizeof detail);
+    static char detail[4096];
+    int code = wedjat_load(path, options, &scheduler, detail, sizeof detail);
     if (code == 0)
         code = wedjat_context(scheduler, 0, &context);
     if (code != 0)
         rte_exit(EXIT_FAILURE, "%s: %s\n%s\n", path, wedjat_error_message(code), detail);
+    if (wedjat_ports(scheduler) != (int)options->macs_count)
+        rte_exit(EXIT_FAILURE, "EAL has %zu ports, %s %d\n", options->macs_count, path, wedjat_ports(scheduler));
+    if ((held = calloc(wedjat_places(scheduler), sizeof *held)) == NULL)
+        rte_exit(EXIT_FAILURE, "no memory\n");
 }
 
 int main(int argc, char **argv)
@@ -158,28 +140,21 @@ int main(int argc, char **argv)
         open_port(port, macs[port]);
     struct wedjat_options options = {sizeof options, rte_get_tsc_hz(), macs[0], ports};
     create(argv[used + 1], &options);
-    if (wedjat_ports(scheduler) != ports)
-        rte_exit(EXIT_FAILURE, "EAL has %u ports, the configuration %d\n", ports, wedjat_ports(scheduler));
     signal(SIGINT, stop);
     signal(SIGTERM, stop);
     for (uint64_t now = rte_rdtsc(), last = now; !stopped && now - last < patience; now = rte_rdtsc()) {
         for (uint16_t port = 0; port < ports; port++)
             if (receive(port, now) > 0)
                 last = now;
-        resume();
-        ask(now);
-        for (uint16_t port = 0; port < ports; port++) {
-            wedjat_unsent(scheduler, context, flush(port, &passing[port]));
-            flush(port, &own[port]);
-        }
+        catch_up(now);
+        for (uint16_t port = 0; port < ports; port++)
+            flush(port);
     }
-    while (held_count > 0) {
-        wedjat_abandon(scheduler, context, &held[--held_count].verdict);
-        rte_pktmbuf_free(held[held_count].mbuf);
-    }
-    uint64_t counted[64];
-    int counters = RTE_MIN(wedjat_counters(scheduler, counted, RTE_DIM(counted)), (int)RTE_DIM(counted));
-    for (int at = 0; at < counters; at++)
+    wedjat_abandon(scheduler, context);
+    catch_up(rte_rdtsc());
+    uint64_t counted[128] = {0};
+    wedjat_counters(scheduler, counted, RTE_DIM(counted));
+    for (unsigned at = 0; at < RTE_DIM(counted); at++)
         if (counted[at] > 0)
             printf("%s %" PRIu64 "\n", wedjat_counter_name(at), counted[at]);
     for (uint16_t port = 0; port < ports; port++) {

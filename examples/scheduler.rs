@@ -7,9 +7,8 @@ use std::path::Path;
 use wedjat::config::Config;
 use wedjat::embed::{Options, Scheduler, Verdict};
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
-use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::io::{Burst, Port};
 use wedjat::limits::BURST;
-use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -32,9 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut scheduler = Scheduler::new(&config, &options)?;
     let mut context = scheduler.context(0).ok_or("the configuration has no core")?;
 
-    let (mut pool, mut held, mut last) = (packets.handle(), Vec::new(), eal.now());
+    let (mut pool, mut last) = (packets.handle(), eal.now());
+    let mut held: Vec<_> = (0..context.places()).map(|_| None).collect();
     let mut passing: Vec<Vec<_>> = ports.iter().map(|_| vec![]).collect();
-    let mut own: Vec<Vec<_>> = ports.iter().map(|_| vec![]).collect();
     while seconds.is_none_or(|seconds| eal.now() - last < seconds * eal.ticks_hz()) {
         let now = eal.now();
         for at in 0..ports.len() {
@@ -46,33 +45,22 @@ fn main() -> Result<(), Box<dyn Error>> {
             for (packet, verdict) in burst.into_iter().zip(verdicts) {
                 match verdict {
                     Verdict::Forward { port, .. } => passing[usize::from(port)].push(packet),
-                    Verdict::Hold { port, next_hop, .. } => held.push((packet, port, next_hop)),
-                    Verdict::Answer => own[at].push(packet),
+                    Verdict::Hold { place, .. } => held[place as usize] = Some(packet),
+                    Verdict::Answer { port } => _ = send(&mut ports[usize::from(port)], [packet]),
                     Verdict::Consumed | Verdict::Drop(_) => {} // freed
                 }
             }
         }
-        for (mut packet, port, next_hop) in std::mem::take(&mut held) {
-            match context.resume(port, next_hop, &mut packet) {
-                Verdict::Forward { port, .. } => passing[usize::from(port)].push(packet),
-                Verdict::Hold { .. } => held.push((packet, port, next_hop)),
-                _ => {}
+        while let Some(released) = context.release(now, &mut held) {
+            if let Verdict::Forward { port, .. } = released.verdict {
+                passing[usize::from(port)].push(released.packet);
             }
         }
-        context.tick(now);
-        let mut frame = [0; arp::FRAME_LEN];
-        while let Some(question) = context.question(now, &mut frame) {
-            if let Some(mut packet) = pool.take()
-                && packet.resize(question.len)
-            {
-                packet.bytes_mut().copy_from_slice(&frame);
-                own[usize::from(question.port)].push(packet);
-            }
+        while let Some((question, port)) = context.ask(now, &mut pool) {
+            send(&mut ports[port], [question]);
         }
-        for (at, port) in ports.iter_mut().enumerate() {
-            let unsent = send(port, &mut passing[at]);
-            context.unsent(unsent);
-            send(port, &mut own[at]);
+        for (port, packets) in ports.iter_mut().zip(&mut passing) {
+            context.unsent(send(port, packets.drain(..)));
         }
     }
     println!("{:?}", scheduler.totals());
@@ -80,10 +68,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Sends what the device takes, frees the rest and says how many that were.
-fn send<P: Port>(port: &mut P, packets: &mut Vec<P::Buf>) -> u64 {
-    let mut unsent = 0;
-    while !packets.is_empty() {
-        let mut burst: Burst<P::Buf> = packets.drain(..packets.len().min(BURST)).collect();
+fn send<P: Port>(port: &mut P, packets: impl IntoIterator<Item = P::Buf>) -> u64 {
+    let (mut packets, mut unsent) = (packets.into_iter().peekable(), 0);
+    while packets.peek().is_some() {
+        let mut burst: Burst<_> = packets.by_ref().take(BURST).collect();
         port.tx_burst(&mut burst);
         unsent += burst.len() as u64;
     }

@@ -21,7 +21,7 @@ commands="wedjat wedjat-pktgen wedjat-testbed"
 
 install_all() {
     built=$1
-    mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/man1"
+    mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3"
     for command in $commands; do
         install -m 755 "$built/$command" "$root/bin/$command"
         "$built/$command" man "$root/share/man/man1"
@@ -31,6 +31,7 @@ install_all() {
     ln -sf "$soname" "$root/lib/libwedjat.so"
     install -m 644 "$built/libwedjat_capi.a" "$root/lib/libwedjat.a"
     install -m 644 "$built/include/wedjat.h" capi/include/wedjat_dpdk.h "$root/include"
+    install -m 644 "$built"/man3/wedjat_*.3 "$root/share/man/man3"
     sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in >"$root/lib/pkgconfig/wedjat.pc"
 }
 
@@ -39,6 +40,7 @@ uninstall_all() {
         rm -f "$root/bin/$command" "$root/share/man/man1/$command.1" "$root/share/man/man1/$command"-*.1
     done
     rm -f "$root/lib/libwedjat.a" "$root/lib/libwedjat.so" "$root/lib/$soname" "$root/lib/libwedjat.so.$version"
+    rm -f "$root/share/man/man3"/wedjat_*.3
     rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/lib/pkgconfig/wedjat.pc"
 }
 

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use wedjat::assembly;
 use wedjat::config::Config;
-use wedjat::embed::{Context, DropReason, HELD_MAX, Misuse, Options, Rewrite, Scheduler, Verdict};
+use wedjat::embed::{
+    Context, DropReason, Misuse, NO_WORKER, Options, Released, Rewrite, Scheduler, Verdict,
+};
 use wedjat::io::Buf;
-use wedjat::io::ring::{FramePool, RingPort, pair};
-use wedjat::limits::BURST;
+use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
+use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
 use wedjat::role::{Leaf, leaf::Timing};
 use wedjat::state::Counter;
 use wedjat::wire::arp::{self, Operation};
@@ -131,16 +133,62 @@ fn process(context: &mut Context, port: usize, now: u64, burst: &mut [Vec<u8>]) 
     verdicts[..burst.len()].to_vec()
 }
 
-/// What goes out of each port: what passes in order, then answers.
-fn sent(port: usize, burst: &[Vec<u8>], verdicts: &[Verdict]) -> [Vec<Vec<u8>>; 2] {
+/// An application: a context, and the packets that it lets wait.
+struct Application {
+    context: Context,
+    pool: FramePool,
+    held: Vec<Option<Frame>>,
+}
+
+impl Application {
+    fn new(context: Context) -> Self {
+        let held = (0..context.places()).map(|_| None).collect();
+        Self { context, pool: FramePool::new(16_384, 256), held }
+    }
+
+    /// As [`process`]; what is to be held is kept.
+    fn process(&mut self, port: usize, now: u64, burst: &mut [Vec<u8>]) -> Vec<Verdict> {
+        let verdicts = process(&mut self.context, port, now, burst);
+        for (packet, verdict) in burst.iter().zip(&verdicts) {
+            if let Verdict::Hold { place, .. } = *verdict {
+                let kept = self.held[place as usize].replace(self.pool.frame(packet).unwrap());
+                assert!(kept.is_none(), "the place {place} is free");
+            }
+        }
+        assert_eq!(self.held().len() as u64, self.context.counters().read(Counter::Held));
+        verdicts
+    }
+
+    fn release(&mut self, now: u64) -> Option<Released<Frame>> {
+        let released = self.context.release(now, &mut self.held);
+        assert!(self.context.counters().balances());
+        released
+    }
+
+    fn held(&self) -> Vec<&Frame> {
+        self.held.iter().flatten().collect()
+    }
+}
+
+/// What goes out of each port: what passes in order, then what need not wait any more, then answers.
+fn sent(
+    burst: &[Vec<u8>],
+    verdicts: &[Verdict],
+    released: &[Released<Frame>],
+) -> [Vec<Vec<u8>>; 2] {
     let mut out = [vec![], vec![]];
-    for (packet, verdict) in burst.iter().zip(verdicts) {
+    let passing = burst.iter().map(Vec::as_slice).zip(verdicts.iter().copied());
+    let released = released.iter().map(|one| (one.packet.bytes(), one.verdict));
+    for (packet, verdict) in passing.clone().chain(released) {
         if let Verdict::Forward { port, .. } = verdict {
-            out[usize::from(*port)].push(packet.clone());
+            out[usize::from(port)].push(packet.to_vec());
         }
     }
-    let answers = burst.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Answer);
-    out[port].extend(answers.map(|(packet, _)| packet.clone()));
+    for (packet, verdict) in passing {
+        if let Verdict::Answer { port } = verdict {
+            out[usize::from(port)].push(packet.to_vec());
+        }
+    }
     out
 }
 
@@ -167,18 +215,25 @@ fn next(port: &mut RingPort) -> Option<Vec<u8>> {
 
 #[test]
 fn it_sends_the_bytes_that_the_leaf_sends() {
-    for policy in ["horus", "racksched", "random", "round-robin", "jsq"] {
+    let policies =
+        ["horus", "racksched", "random", "round-robin", "jsq", "jbsq(k=2)", "jbsq(k=1)", "cfcfs"];
+    for policy in policies {
         let (mut leaf, mut far) = leaf(policy);
-        let mut context = context(policy);
+        let mut application = Application::new(context(policy));
         leaf.poll(1); // asks for the second server
         far.iter_mut().for_each(|port| while port.receive().is_some() {});
-        let mut forwarded = 0;
+        assert!(application.release(1).is_none());
+        let (mut forwarded, mut waited) = (0, 0);
         for (at, (port, mut burst)) in bursts(3, 400).into_iter().enumerate() {
-            let now = 2 + at as u64;
+            let now = 2 + 30_000 * at as u64;
             assert!(burst.iter().all(|packet| far[port].send(packet)));
             leaf.poll(now);
-            let verdicts = process(&mut context, port, now, &mut burst);
-            let expected = sent(port, &burst, &verdicts);
+            let verdicts = application.process(port, now, &mut burst);
+            // No more at once than the leaf.
+            let released: Vec<_> =
+                std::iter::from_fn(|| application.release(now)).take(BURST).collect();
+            waited += released.len();
+            let expected = sent(&burst, &verdicts, &released);
             for (far, expected) in far.iter_mut().zip(&expected) {
                 for packet in expected {
                     assert_eq!(next(far).as_ref(), Some(packet), "{policy}, burst {at}");
@@ -186,10 +241,16 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
                 }
                 assert_eq!(next(far), None, "{policy}, burst {at}");
             }
+            let ours = application.context.counters();
+            for counter in [Counter::Scheduled, Counter::Queued, Counter::Held] {
+                assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
+            }
         }
         assert!(forwarded > 3_000, "{policy}: {forwarded}");
-        let ours = context.counters();
-        for counter in [Counter::Scheduled, Counter::Replies, Counter::Consumed] {
+        let holds = policy.contains("cfs") || policy.contains("jbsq");
+        assert!((waited > 500) == holds, "{policy}: {waited}");
+        let ours = application.context.counters();
+        for counter in [Counter::Replies, Counter::Consumed] {
             assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
         }
         assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
@@ -245,7 +306,7 @@ fn deciding_and_rewriting_agree() {
                         apply(&rewrites[place], &mut decided[place]);
                         went += 1;
                     }
-                    Verdict::Answer => {}
+                    Verdict::Answer { .. } => {}
                     Verdict::Consumed | Verdict::Drop(_) => assert!(untouched),
                 }
                 assert_eq!(decided[place], processed[place], "{policy}, burst {at}: {verdict:?}");
@@ -258,41 +319,57 @@ fn deciding_and_rewriting_agree() {
 
 #[test]
 fn a_packet_is_held_until_its_next_hop_answers() {
-    let mut context = context("round-robin");
+    let mut application = Application::new(context("round-robin"));
+    assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX);
     let mut burst: Vec<_> = (0..8).map(|seq| task(Header::new_task(POOL, seq))).collect();
-    let verdicts = process(&mut context, 0, 1, &mut burst);
-    let held = |verdict: &Verdict| matches!(verdict, Verdict::Hold { port: 1, next_hop, .. } if *next_hop == SERVERS[1]);
-    assert_eq!(verdicts.iter().filter(|verdict| held(verdict)).count(), 4, "{verdicts:?}");
+    let verdicts = application.process(0, 1, &mut burst);
+    let held = |verdict: &&Verdict| matches!(verdict, Verdict::Hold { worker: 14..18, .. });
+    assert_eq!(verdicts.iter().filter(held).count(), 4, "{verdicts:?}");
+    assert!(application.release(2).is_none());
     let mut frame = [0; arp::FRAME_LEN];
-    let question = context.question(2, &mut frame).unwrap();
+    let question = application.context.question(2, &mut frame).unwrap();
     assert_eq!((question.port, question.len), (1, arp::FRAME_LEN));
     let asked = arp::Packet::parse(&frame).unwrap();
     assert_eq!((asked.operation, asked.target), (Operation::Request, SERVERS[1]));
-    assert_eq!(context.question(2, &mut frame), None, "asked once");
-    let at = verdicts.iter().position(held).unwrap();
-    assert!(held(&context.resume(1, SERVERS[1], &mut &mut burst[at][..])));
-    assert_eq!(context.counters().read(Counter::Held), 4);
+    assert_eq!(application.context.question(2, &mut frame), None, "asked once");
+    assert_eq!(application.context.counters().read(Counter::Held), 4);
 
-    assert_eq!(process(&mut context, 1, 3, &mut [here_is_server(1)]), [Verdict::Consumed]);
-    for (packet, verdict) in burst.iter_mut().zip(&verdicts).filter(|(_, verdict)| held(verdict)) {
-        let Verdict::Hold { port, worker, next_hop } = *verdict else { unreachable!() };
-        let resumed = context.resume(port, next_hop, &mut &mut packet[..]);
-        assert_eq!(resumed, Verdict::Forward { port, worker });
-        assert_eq!(ether::dst(packet), Mac([2, 0, 0, 0, 2, 12]));
+    assert_eq!(application.process(1, 3, &mut [here_is_server(1)]), [Verdict::Consumed]);
+    for verdict in verdicts.iter().filter(held) {
+        let released = application.release(3).unwrap();
+        let Verdict::Hold { place, worker } = *verdict else { unreachable!() };
+        assert_eq!(released.place, place, "in order");
+        assert_eq!(released.verdict, Verdict::Forward { port: 1, worker });
+        assert_eq!(ether::dst(released.packet.bytes()), Mac([2, 0, 0, 0, 2, 12]));
     }
-    let counters = context.counters();
+    assert!(application.release(3).is_none());
+    let counters = application.context.counters();
     assert_eq!((counters.read(Counter::Held), counters.read(Counter::TxPackets)), (0, 8));
-    assert!(counters.balances());
-    assert_eq!(context.question(4, &mut frame), None);
+    assert_eq!(application.context.question(4, &mut frame), None);
+}
+
+#[test]
+fn questions_are_asked_in_buffers_of_a_pool() {
+    let mut application = Application::new(context("round-robin"));
+    assert!(application.release(1).is_none());
+    let mut pool = FramePool::new(1, 64);
+    let (question, port) = application.context.ask(1, &mut pool).unwrap();
+    assert_eq!(arp::Packet::parse(question.bytes()).unwrap().target, SERVERS[1]);
+    assert_eq!((port, question.bytes().len()), (1, arp::FRAME_LEN));
+    assert!(application.context.ask(1, &mut pool).is_none(), "asked once");
+    // While the pool is empty nothing is asked; later it is asked again.
+    assert!(application.context.ask(200_000_001, &mut pool).is_none());
+    drop(question);
+    assert!(application.context.ask(400_000_001, &mut pool).is_some());
 }
 
 #[test]
 fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
-    let mut context = context("round-robin");
+    let mut application = Application::new(context("round-robin"));
     let (mut held, mut refused) = (0, 0);
     for now in 0..20 {
         let mut burst: Vec<_> = (0..32).map(|seq| task(Header::new_task(POOL, seq))).collect();
-        for verdict in process(&mut context, 0, now, &mut burst) {
+        for verdict in application.process(0, now, &mut burst) {
             match verdict {
                 Verdict::Hold { .. } => held += 1,
                 Verdict::Drop(reason) => {
@@ -303,20 +380,69 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
             }
         }
     }
-    assert_eq!((held, refused), (HELD_MAX, 320 - HELD_MAX));
+    assert_eq!((held, refused), (UNRESOLVED_HELD_MAX, 320 - UNRESOLVED_HELD_MAX));
+    application.held[7] = None; // lost by its owner
     let mut frame = [0; arp::FRAME_LEN];
-    let mut questions = 0;
+    let (mut questions, mut gone) = (0, 0);
     for now in (20..900_000_000).step_by(1_000_000) {
-        context.tick(now);
-        questions += usize::from(context.question(now, &mut frame).is_some());
+        while let Some(released) = application.release(now) {
+            assert_eq!(released.verdict, Verdict::Drop(DropReason::NeighbourUnresolved));
+            assert_eq!(questions, 3, "asked for in vain");
+            gone += 1;
+        }
+        questions += usize::from(application.context.question(now, &mut frame).is_some());
     }
-    assert_eq!(questions, 3);
-    let mut packet = task(Header::new_task(POOL, 0));
-    let gone = context.resume(1, SERVERS[1], &mut &mut packet[..]);
-    assert_eq!(gone, Verdict::Drop(DropReason::NeighbourUnresolved));
-    assert_eq!(context.abandon(), Verdict::Drop(DropReason::Shutdown));
-    assert_eq!(context.counters().read(Counter::Held), HELD_MAX as u64 - 2);
-    assert!(context.counters().balances());
+    assert_eq!((questions, gone), (3, UNRESOLVED_HELD_MAX - 1));
+    assert!(application.held().is_empty());
+    let counters = application.context.counters();
+    assert_eq!(counters.read(Counter::Held), 0);
+    assert!(counters.balances());
+}
+
+/// Tasks and replies without order, and at last the end: every packet is somewhere, and counted.
+#[test]
+fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() {
+    for (policy, seed) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 2), ("cfcfs", 3), ("jbsq(k=2)", 4)] {
+        let text = text(policy).replace("policy =", "queue = 20\npolicy =");
+        let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+        let mut scheduler = Scheduler::from_toml(&text, &options).unwrap();
+        let mut application = Application::new(scheduler.context(0).unwrap());
+        assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + 20);
+        let mut dice = Dice(seed);
+        let (mut now, mut waited, mut full) = (0, 0, 0);
+        for (port, mut burst) in bursts(seed, 3_000) {
+            now += dice.below(300_000) as u64;
+            for verdict in application.process(port, now, &mut burst) {
+                waited += usize::from(matches!(verdict, Verdict::Hold { worker: NO_WORKER, .. }));
+                full += usize::from(verdict == Verdict::Drop(DropReason::QueueFull));
+            }
+            assert!(application.context.counters().read(Counter::Queued) <= 20);
+            for _ in 0..dice.below(40) {
+                let Some(released) = application.release(now) else { break };
+                // Packets behind the first of a task may find that it was dropped.
+                let gone = Verdict::Drop(DropReason::UnknownConnection);
+                let went = matches!(released.verdict, Verdict::Forward { worker: 10..18, .. });
+                assert!(went || released.verdict == gone, "{:?}", released.verdict);
+            }
+        }
+        assert!(waited > 500 && full > 0, "{policy}: {waited} waited, {full} found no room");
+        for seq in 0..4 {
+            let mut burst = vec![task(Header::new_task(POOL, seq)); BURST];
+            application.process(0, now, &mut burst);
+        }
+        let left = application.held().len();
+        assert!(left > 0, "{policy}: some wait at the end");
+        application.context.abandon();
+        for _ in 0..left {
+            let released = application.release(now).unwrap();
+            assert_eq!(released.verdict, Verdict::Drop(DropReason::Shutdown));
+        }
+        assert!(application.release(now).is_none() && application.held().is_empty());
+        let counters = application.context.counters();
+        assert_eq!((counters.read(Counter::Held), counters.read(Counter::Queued)), (0, 0));
+        assert_eq!(counters.dropped(DropReason::Shutdown), left as u64);
+        assert!(counters.balances());
+    }
 }
 
 #[test]
@@ -339,8 +465,8 @@ fn calls_that_cannot_be_do_nothing() {
     assert_eq!(context.process(0, 1, none, &mut []), Ok(()));
     assert_eq!(context.counters().read(Counter::RxPackets), 0);
     assert!(packets.iter().all(|packet| *packet == task(Header::new_task(POOL, 1))));
-    let nobody = context.resume(200, 1, &mut &mut packets[0][..]);
-    assert_eq!(nobody, Verdict::Drop(DropReason::NeighbourUnresolved));
+    let none: &mut [Option<&mut [u8]>] = &mut [];
+    assert!(context.release(1, none).is_none());
 }
 
 #[test]
@@ -389,8 +515,6 @@ fn what_is_missing_is_told() {
     assert!(stands.contains("ticks_hz"), "{stands}");
     let fault = create(&text("fastest"), options);
     assert!(fault.contains("configuration:17: `pool.policy`: found"), "{fault}");
-    let waits = create(&text("cfcfs"), options);
-    assert!(waits.contains("pool 7: found policy `cfcfs"), "{waits}");
     let mut scheduler = scheduler("horus");
     assert_eq!((scheduler.cores(), scheduler.ports(), scheduler.seed()), (1, 2, 7));
     assert!(scheduler.context(1).is_none());

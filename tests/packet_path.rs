@@ -185,8 +185,11 @@ impl Rig {
 #[test]
 fn calls_of_the_library_allocate_nothing() {
     let packets = packets();
-    for policy in ["horus", "racksched", "random", "jsq"] {
+    for policy in ["horus", "racksched", "random", "jsq", "jbsq(k=1)", "cfcfs"] {
         let (mut rewriting, mut deciding) = (context(policy), context(policy));
+        let frames = FramePool::new(rewriting.places(), 256);
+        let mut held: Vec<_> = (0..rewriting.places()).map(|_| None).collect();
+        let mut waited = 0;
         let mut verdicts = [Verdict::Consumed; 1];
         let mut rewrites = [Rewrite::default(); 1];
         let (mut question, mut seen) = ([0; arp::FRAME_LEN], 0);
@@ -195,11 +198,12 @@ fn calls_of_the_library_allocate_nothing() {
             let (mut first, mut second) = (packet.clone(), packet.clone());
             let now = now * 100_000;
             let before = CALLS.get();
-            rewriting.tick(now);
+            while rewriting.release(now, &mut held).is_some() {}
             seen += usize::from(rewriting.question(now, &mut question).is_some());
             rewriting.process(*port, now, &mut [&mut first[..]], &mut verdicts).unwrap();
-            if let Verdict::Hold { port, next_hop, .. } = verdicts[0] {
-                rewriting.resume(port, next_hop, &mut &mut first[..]);
+            if let Verdict::Hold { place, .. } = verdicts[0] {
+                held[place as usize] = frames.frame(&first);
+                waited += 1;
                 rewriting.unsent(1);
                 rewriting.set_active(12, now % 2 == 0).unwrap();
             }
@@ -208,6 +212,7 @@ fn calls_of_the_library_allocate_nothing() {
             assert_eq!(CALLS.get() - before, 0, "{policy}, {verdicts:?}");
         }
         assert!(seen > 3, "{policy}: neighbours are asked for: {seen}");
+        assert!(waited > 3, "{policy}: packets are held: {waited}");
     }
 }
 

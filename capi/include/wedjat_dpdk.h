@@ -2,7 +2,9 @@
 #ifndef WEDJAT_DPDK_H
 #define WEDJAT_DPDK_H
 
+#include <rte_ethdev.h>
 #include <rte_mbuf.h>
+#include <rte_memcpy.h>
 #include <rte_prefetch.h>
 
 #include <wedjat.h>
@@ -42,13 +44,47 @@ static inline int32_t wedjat_process_mbufs(const struct wedjat_scheduler *schedu
     return wedjat_process(scheduler, context, port, now, packets, count, verdicts);
 }
 
-/* wedjat_resume() for a packet that is held. */
-static inline int32_t wedjat_resume_mbuf(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
-                                         struct rte_mbuf *mbuf, struct wedjat_verdict *verdict)
+/* wedjat_release() for mbufs that `held` keeps by the places of their verdicts; `mbufs` and `verdicts` have room for
+ * WEDJAT_BURST. What is returned is to be treated like a burst. */
+static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
+                                           uint64_t now, struct rte_mbuf **held, struct rte_mbuf **mbufs,
+                                           struct wedjat_verdict *verdicts)
 {
-    struct wedjat_packet packet = wedjat_packet_of(mbuf);
+    int32_t at, count = wedjat_release(scheduler, context, now, verdicts, WEDJAT_BURST);
 
-    return wedjat_resume(scheduler, context, &packet, verdict);
+    for (at = 0; at < count; at++)
+        mbufs[at] = held[verdicts[at].place];
+    return count;
+}
+
+/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL when none is due. When the pool is empty, the
+ * question is asked at its next time. */
+static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_scheduler *scheduler,
+                                                    struct wedjat_context *context, uint64_t now,
+                                                    struct rte_mempool *pool, uint8_t *port)
+{
+    uint8_t frame[WEDJAT_QUESTION_SIZE];
+    struct rte_mbuf *mbuf;
+
+    if (wedjat_question(scheduler, context, now, frame, sizeof(frame), port) <= 0)
+        return NULL;
+    mbuf = rte_pktmbuf_alloc(pool);
+    if (mbuf != NULL)
+        rte_memcpy(rte_pktmbuf_append(mbuf, sizeof(frame)), frame, sizeof(frame));
+    return mbuf;
+}
+
+/* Sends packets whose verdicts were WEDJAT_FORWARD. What the device does not take at the second try is freed and counted. */
+static inline void wedjat_send_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
+                                     uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+    uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, count);
+
+    if (sent == count)
+        return;
+    sent += rte_eth_tx_burst(port, queue, mbufs + sent, count - sent);
+    rte_pktmbuf_free_bulk(mbufs + sent, count - sent);
+    wedjat_unsent(scheduler, context, count - sent);
 }
 
 #ifdef __cplusplus

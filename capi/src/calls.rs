@@ -7,7 +7,7 @@ use wedjat::state::Counter;
 use wedjat::wire::arp;
 
 use crate::code::*;
-use crate::handle::{Context, Scheduler, with_context, with_scheduler};
+use crate::handle::{Context, Core, Scheduler, with_context, with_scheduler};
 use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD};
 
 /// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks; rewrites those that go on and
@@ -17,7 +17,8 @@ use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD};
 /// The thread that uses the context.
 ///
 /// # Safety
-/// `packets` and `verdicts` are null or arrays of `count`; each packet's bytes are this call's alone.
+/// `packets` and `verdicts` are null or arrays of `count`; each packet's bytes are this call's alone, and those of a packet
+/// to be held stay where they are until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_process(
     scheduler: *const Scheduler,
@@ -28,18 +29,22 @@ pub unsafe extern "C" fn wedjat_process(
     count: u32,
     verdicts: *mut Verdict,
 ) -> i32 {
-    with_context(scheduler, context, |context| {
+    with_context(scheduler, context, |core| {
         // SAFETY: the caller vouches for arrays of `count`.
         let packets = unsafe { burst(packets, count)? };
         check(verdicts)?;
         // SAFETY: the caller vouches for the array, and it is aligned.
-        let decided = unsafe { process(context, port as usize, now, packets, verdicts) };
-        decided.map_err(of_misuse)?;
+        let held = unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
+        if held.map_err(of_misuse)? {
+            // SAFETY: as many verdicts have been written as there are packets.
+            let verdicts = unsafe { std::slice::from_raw_parts(verdicts, packets.len()) };
+            keep(core, packets, verdicts);
+        }
         Ok(count as i32)
     })
 }
 
-/// Apart from the checks around it, which would share its registers.
+/// Apart from the checks around it, which would share its registers. Says whether a packet is to be held.
 ///
 /// # Safety
 /// `verdicts` is aligned and has a place for each packet.
@@ -50,15 +55,30 @@ unsafe fn process(
     now: u64,
     packets: &mut [Packet],
     verdicts: *mut Verdict,
-) -> Result<(), embed::Misuse> {
+) -> Result<bool, embed::Misuse> {
+    let mut holds = false;
     context.process_each(port, now, packets, |at, verdict| {
+        holds |= matches!(verdict, embed::Verdict::Hold { .. });
         // SAFETY: there is a place for each packet; a verdict has the layout of these words.
         unsafe { verdicts.add(at).cast::<[u32; 3]>().write(Verdict::from(verdict).words()) };
-    })
+    })?;
+    Ok(holds)
+}
+
+/// Remembers where the packets lie that the caller now keeps.
+#[cold]
+fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
+    let to_hold = packets.iter().zip(verdicts).filter(|(_, verdict)| verdict.action == WEDJAT_HOLD);
+    for (packet, verdict) in to_hold {
+        if let Some(place) = core.held.get_mut(verdict.place as usize) {
+            *place = Some(*packet);
+        }
+    }
 }
 
 /// As wedjat_process(), but leaves the bytes of tasks and replies alone: `rewrites` gets what to write into those that go
-/// on. ARP questions become answers all the same.
+/// on, or are held with a worker. ARP questions become answers all the same, and a task that waits for a worker is
+/// rewritten by wedjat_release().
 ///
 /// The thread that uses the context.
 ///
@@ -75,14 +95,14 @@ pub unsafe extern "C" fn wedjat_decide(
     verdicts: *mut Verdict,
     rewrites: *mut Rewrite,
 ) -> i32 {
-    with_context(scheduler, context, |context| {
+    with_context(scheduler, context, |core| {
         // SAFETY: the caller vouches for arrays of `count`.
         let packets = unsafe { burst(packets, count)? };
         check(verdicts)?;
         check(rewrites)?;
         let mut decided = [embed::Verdict::Consumed; BURST];
         let mut values = [embed::Rewrite::default(); BURST];
-        context
+        core.context
             .decide(port as usize, now, packets, &mut decided, &mut values)
             .map_err(of_misuse)?;
         for (at, (verdict, values)) in decided.iter().zip(&values).take(packets.len()).enumerate() {
@@ -92,6 +112,8 @@ pub unsafe extern "C" fn wedjat_decide(
                 rewrites.add(at).write((*values).into());
             }
         }
+        // SAFETY: they have just been written.
+        keep(core, packets, unsafe { std::slice::from_raw_parts(verdicts, packets.len()) });
         Ok(count as i32)
     })
 }
@@ -123,57 +145,54 @@ pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
     Ok(())
 }
 
-/// Looks after a packet whose verdict was WEDJAT_HOLD: the verdict becomes WEDJAT_FORWARD, and the packet's Ethernet
-/// addresses are written, once the next hop is known; WEDJAT_DROP once it has been asked for in vain. Returns 0 or a code.
+/// Tells which packets need not be held any longer, at most `room` of them: a verdict for each goes into `verdicts`, with
+/// the packet's `place`, where another may now be kept. WEDJAT_FORWARD: it is rewritten, send it. WEDJAT_DROP: it is
+/// given up, free it. Returns how many they are, 0 when there is none now, or a code.
+///
+/// To be called at every turn of the loop until it returns 0, also while nothing is held: it looks after what time changes,
+/// too. Tasks that wait for a worker leave in the order in which they came to this context, each pool's by itself.
 ///
 /// The thread that uses the context.
 ///
 /// # Safety
-/// `packet` and `verdict` are null or lead to one; the packet's bytes are this call's alone.
+/// `verdicts` is null or an array of `room`; the bytes of packets that are held still lie where they lay when they got their
+/// verdicts, and are this call's alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wedjat_resume(
+pub unsafe extern "C" fn wedjat_release(
     scheduler: *const Scheduler,
     context: *mut Context,
-    packet: *mut Packet,
-    verdict: *mut Verdict,
+    now: u64,
+    verdicts: *mut Verdict,
+    room: u32,
 ) -> i32 {
-    with_context(scheduler, context, |context| {
-        // SAFETY: the caller vouches for one packet.
-        let packet = unsafe { &mut burst(packet, 1)?[0] };
-        // SAFETY: the caller vouches for one verdict.
-        let verdict = unsafe { held(verdict)? };
-        let next_hop = u32::from_be(verdict.next_hop);
-        *verdict = context.resume(verdict.port, next_hop, packet).into();
-        Ok(0)
+    with_context(scheduler, context, |core| {
+        check(verdicts)?;
+        let mut count = 0;
+        while count < room
+            && let Some(released) = core.context.release(now, &mut core.held)
+        {
+            let verdict = Verdict { place: released.place, ..released.verdict.into() };
+            // SAFETY: aligned, and `count` is below `room`.
+            unsafe { verdicts.add(count as usize).write(verdict) };
+            count += 1;
+        }
+        Ok(count as i32)
     })
 }
 
-/// Gives up a packet whose verdict was WEDJAT_HOLD, because its owner stops: the verdict becomes WEDJAT_DROP. Returns 0 or
-/// a code.
+/// Gives up all packets that are held, because the program stops: wedjat_release() tells them as WEDJAT_DROP. Returns 0
+/// or a code.
 ///
 /// The thread that uses the context.
 ///
 /// # Safety
-/// `verdict` is null or leads to one.
+/// As wedjat_unsent().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wedjat_abandon(
-    scheduler: *const Scheduler,
-    context: *mut Context,
-    verdict: *mut Verdict,
-) -> i32 {
-    with_context(scheduler, context, |context| {
-        // SAFETY: the caller vouches for one verdict.
-        let verdict = unsafe { held(verdict)? };
-        *verdict = context.abandon().into();
+pub unsafe extern "C" fn wedjat_abandon(scheduler: *const Scheduler, context: *mut Context) -> i32 {
+    with_context(scheduler, context, |core| {
+        core.context.abandon();
         Ok(0)
     })
-}
-
-unsafe fn held<'a>(verdict: *mut Verdict) -> Result<&'a mut Verdict, i32> {
-    check(verdict)?;
-    // SAFETY: not null and aligned; the caller vouches for the rest.
-    let verdict = unsafe { &mut *verdict };
-    if verdict.action == WEDJAT_HOLD { Ok(verdict) } else { Err(WEDJAT_ERROR_VERDICT) }
 }
 
 /// Tells of `count` packets whose verdict was WEDJAT_FORWARD and which the port did not take: they count as dropped.
@@ -189,34 +208,15 @@ pub unsafe extern "C" fn wedjat_unsent(
     context: *mut Context,
     count: u32,
 ) -> i32 {
-    with_context(scheduler, context, |context| {
-        context.unsent(u64::from(count));
-        Ok(0)
-    })
-}
-
-/// Does what need not be done at every burst; to be called at every turn of the loop, it knows itself when something is
-/// due. Returns 0 or a code.
-///
-/// The thread that uses the context.
-///
-/// # Safety
-/// As wedjat_unsent().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn wedjat_tick(
-    scheduler: *const Scheduler,
-    context: *mut Context,
-    now: u64,
-) -> i32 {
-    with_context(scheduler, context, |context| {
-        context.tick(now);
+    with_context(scheduler, context, |core| {
+        core.context.unsent(u64::from(count));
         Ok(0)
     })
 }
 
 /// Writes the next ARP question that is due into `frame`, of `size` bytes, at least WEDJAT_QUESTION_SIZE, and the port to
-/// send it out of into `*port`. Returns its length; 0 when none is due; or a code. To be called after wedjat_tick() until
-/// it returns 0.
+/// send it out of into `*port`. Returns its length; 0 when none is due; or a code. To be called at every turn
+/// of the loop, after wedjat_release(), until it returns 0.
 ///
 /// The thread that uses the context.
 ///
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn wedjat_question(
     size: usize,
     port: *mut u8,
 ) -> i32 {
-    with_context(scheduler, context, |context| {
+    with_context(scheduler, context, |core| {
         check(frame)?;
         check(port)?;
         if size < arp::FRAME_LEN {
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn wedjat_question(
         }
         // SAFETY: there are at least so many bytes.
         let frame = unsafe { &mut *frame.cast::<[u8; arp::FRAME_LEN]>() };
-        let Some(question) = context.question(now, frame) else {
+        let Some(question) = core.context.question(now, frame) else {
             return Ok(0);
         };
         // SAFETY: not null; the caller vouches for the rest.
@@ -262,8 +262,8 @@ pub unsafe extern "C" fn wedjat_set_active(
     worker: u16,
     active: i32,
 ) -> i32 {
-    with_context(scheduler, context, |context| {
-        context.set_active(worker, active != 0).map_err(of_misuse)?;
+    with_context(scheduler, context, |core| {
+        core.context.set_active(worker, active != 0).map_err(of_misuse)?;
         Ok(0)
     })
 }

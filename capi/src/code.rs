@@ -10,8 +10,6 @@ use wedjat::state::Counter;
 pub const WEDJAT_ABI: u32 = 0;
 /// Packets in one call at most.
 pub const WEDJAT_BURST: u32 = 32;
-/// Packets that a context lets its owner hold at once.
-pub const WEDJAT_HELD_MAX: u32 = 256;
 /// Bytes of an ARP question.
 pub const WEDJAT_QUESTION_SIZE: u32 = 42;
 /// The worker of a verdict that concerns none.
@@ -41,25 +39,23 @@ pub const WEDJAT_ERROR_OPTIONS: i32 = -10;
 pub const WEDJAT_ERROR_CORE: i32 = -11;
 /// The caller's buffer is too small.
 pub const WEDJAT_ERROR_ROOM: i32 = -12;
-/// The verdict is not WEDJAT_HOLD: its packet is not held, or no longer.
-pub const WEDJAT_ERROR_VERDICT: i32 = -13;
 /// A defect of the library; the context takes no more calls.
-pub const WEDJAT_ERROR_DEFECT: i32 = -14;
+pub const WEDJAT_ERROR_DEFECT: i32 = -13;
 
 /// No agent has let the worker in; the detail says why.
-pub const WEDJAT_ERROR_ATTACH: i32 = -15;
+pub const WEDJAT_ERROR_ATTACH: i32 = -14;
 /// The agent has ended in order: no more tasks.
-pub const WEDJAT_ERROR_STOPPED: i32 = -16;
+pub const WEDJAT_ERROR_STOPPED: i32 = -15;
 /// The agent has given this worker up: no more tasks.
-pub const WEDJAT_ERROR_SHUT_OUT: i32 = -17;
+pub const WEDJAT_ERROR_SHUT_OUT: i32 = -16;
 /// The agent's process has died: no more tasks.
-pub const WEDJAT_ERROR_AGENT_DIED: i32 = -18;
+pub const WEDJAT_ERROR_AGENT_DIED: i32 = -17;
 /// The worker has no task in hand.
-pub const WEDJAT_ERROR_NO_TASK: i32 = -19;
+pub const WEDJAT_ERROR_NO_TASK: i32 = -18;
 /// The answer is longer than the task's reply_max.
-pub const WEDJAT_ERROR_TOO_LONG: i32 = -20;
+pub const WEDJAT_ERROR_TOO_LONG: i32 = -19;
 /// What the agent gave makes no sense: no more tasks.
-pub const WEDJAT_ERROR_REGION: i32 = -21;
+pub const WEDJAT_ERROR_REGION: i32 = -20;
 
 /// Go on.
 pub const WEDJAT_WISH_NOTHING: i32 = 0;
@@ -69,7 +65,6 @@ pub const WEDJAT_WISH_TASK_WAITS: i32 = 1;
 pub const WEDJAT_WISH_STOP: i32 = 2;
 
 const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);
-const _: () = assert!(WEDJAT_HELD_MAX as usize == wedjat::embed::HELD_MAX);
 const _: () = assert!(WEDJAT_QUESTION_SIZE as usize == wedjat::wire::arp::FRAME_LEN);
 const _: () = assert!(WEDJAT_NO_WORKER == wedjat::wire::task::NO_MEMBER);
 
@@ -102,9 +97,6 @@ fn message(code: i32) -> &'static CStr {
             c"no such core in leaf.cores, or its context has been given out already"
         }
         WEDJAT_ERROR_ROOM => c"the buffer is too small",
-        WEDJAT_ERROR_VERDICT => {
-            c"the verdict is not WEDJAT_HOLD: its packet is not held, or no longer"
-        }
         WEDJAT_ERROR_DEFECT => {
             c"a defect of the library: please report it; the context takes no more calls"
         }
@@ -202,7 +194,7 @@ mod tests {
         let mut messages: Vec<_> = (WEDJAT_ERROR_REGION - 1..=0).map(message).collect();
         messages.sort_unstable();
         messages.dedup();
-        assert_eq!(messages.len(), 23);
+        assert_eq!(messages.len(), 22);
         assert_eq!(message(5), message(0));
     }
 }

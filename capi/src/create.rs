@@ -1,8 +1,10 @@
 //! Begin and end of a scheduler: the only functions that use the allocator, and may read the system's clock and files.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
+use wedjat::config::Config;
 use wedjat::embed;
 use wedjat::wire::ether::Mac;
 
@@ -29,6 +31,66 @@ pub unsafe extern "C" fn wedjat_create(
     detail: *mut c_char,
     detail_size: usize,
 ) -> i32 {
+    let make = || {
+        if config.is_null() {
+            return Err(plain(WEDJAT_ERROR_NULL));
+        }
+        // SAFETY: the caller vouches for the length.
+        let text = unsafe { std::slice::from_raw_parts(config.cast::<u8>(), length) };
+        let text =
+            str::from_utf8(text).map_err(|error| refuse(format!("configuration: {error}")))?;
+        Config::parse(Path::new("configuration"), text).map_err(|error| refuse(error.to_string()))
+    };
+    // SAFETY: the caller vouches for the memory.
+    unsafe { begin(make, options, scheduler, detail, detail_size) }
+}
+
+/// As wedjat_create(), from the file at `path`, a text ended by a zero.
+///
+/// Any thread; several at a time make schedulers of their own.
+///
+/// # Safety
+/// Pointers that are not null must lead to memory of the sizes given, or of their type; `path` to a zero at last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_load(
+    path: *const c_char,
+    options: *const Options,
+    scheduler: *mut *mut Scheduler,
+    detail: *mut c_char,
+    detail_size: usize,
+) -> i32 {
+    let load = || {
+        if path.is_null() {
+            return Err(plain(WEDJAT_ERROR_NULL));
+        }
+        // SAFETY: the caller vouches for the zero.
+        let path = unsafe { CStr::from_ptr(path) };
+        let path = path.to_str().map_err(|error| refuse(format!("path: {error}")))?;
+        Config::load(Path::new(path)).map_err(|error| refuse(error.to_string()))
+    };
+    // SAFETY: the caller vouches for the memory.
+    unsafe { begin(load, options, scheduler, detail, detail_size) }
+}
+
+/// A code, and a text that says what to mend.
+type Refusal = (i32, String);
+
+fn plain(code: i32) -> Refusal {
+    (code, String::new())
+}
+
+fn refuse(text: String) -> Refusal {
+    (WEDJAT_ERROR_CONFIG, text)
+}
+
+/// Makes a scheduler from what `config` reads.
+unsafe fn begin(
+    config: impl FnOnce() -> Result<Config, Refusal>,
+    options: *const Options,
+    scheduler: *mut *mut Scheduler,
+    detail: *mut c_char,
+    detail_size: usize,
+) -> i32 {
     if scheduler.is_null() {
         return WEDJAT_ERROR_NULL;
     }
@@ -38,7 +100,7 @@ pub unsafe extern "C" fn wedjat_create(
     let make = || {
         hush();
         // SAFETY: the caller vouches for the memory.
-        unsafe { create(config, length, options) }
+        unsafe { create(config, options) }
     };
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         std::mem::forget(panic); // its destructor may panic, too
@@ -63,17 +125,19 @@ pub(crate) fn hush() {
 }
 
 unsafe fn create(
-    config: *const c_char,
-    length: usize,
+    config: impl FnOnce() -> Result<Config, Refusal>,
     options: *const Options,
-) -> Result<*mut Scheduler, (i32, String)> {
-    let plain = |code| (code, String::new());
-    if config.is_null() || options.is_null() {
+) -> Result<*mut Scheduler, Refusal> {
+    if options.is_null() {
         return Err(plain(WEDJAT_ERROR_NULL));
     }
     // SAFETY: `size` comes first in every version of the options.
-    if unsafe { (&raw const (*options).size).read() } != size_of::<Options>() {
-        return Err(plain(WEDJAT_ERROR_OPTIONS));
+    let (found, own) = (unsafe { (&raw const (*options).size).read() }, size_of::<Options>());
+    if found != own {
+        let text = format!(
+            "options.size: found {found}; allowed: {own}, sizeof(struct wedjat_options) in this library's header"
+        );
+        return Err((WEDJAT_ERROR_OPTIONS, text));
     }
     // SAFETY: of the size of the type, as the caller says.
     let options = unsafe { &*options };
@@ -87,12 +151,9 @@ unsafe fn create(
         unsafe { std::slice::from_raw_parts(options.macs.cast::<[u8; 6]>(), options.macs_count) }
     };
     let macs: Vec<_> = macs.iter().copied().map(Mac).collect();
-    // SAFETY: the caller vouches for the length.
-    let text = unsafe { std::slice::from_raw_parts(config.cast::<u8>(), length) };
-    let refuse = |text: String| (WEDJAT_ERROR_CONFIG, text);
-    let text = str::from_utf8(text).map_err(|error| refuse(format!("configuration: {error}")))?;
+    let config = config()?;
     let options = embed::Options { ticks_hz: options.ticks_hz, macs: &macs };
-    let scheduler = embed::Scheduler::from_toml(text, &options);
+    let scheduler = embed::Scheduler::new(&config, &options);
     scheduler.map(Scheduler::leak).map_err(|error| refuse(error.to_string()))
 }
 
@@ -144,6 +205,17 @@ pub unsafe extern "C" fn wedjat_cores(scheduler: *const Scheduler) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.scheduler.ports() as i32))
+}
+
+/// How many packets the user of a context may have to keep at once: WEDJAT_HOLD's places are below. Or a code.
+///
+/// Any thread.
+///
+/// # Safety
+/// `scheduler` is null or comes from wedjat_create().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_places(scheduler: *const Scheduler) -> i32 {
+    with_scheduler(scheduler, |_, body| Ok(body.places as i32))
 }
 
 /// Gives out a core's context, once. It lives as long as the scheduler. Returns 0 or a code.

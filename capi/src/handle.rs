@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64};
 use wedjat::embed;
 
 use crate::code::*;
+use crate::types::Packet;
 
 const LIVE: u64 = u64::from_le_bytes(*b"wedjat-S");
 const FREED: u64 = u64::from_le_bytes(*b"wedjat-F");
@@ -37,6 +38,8 @@ pub struct Scheduler {
 pub struct Body {
     pub scheduler: embed::Scheduler,
     contexts: Box<[Context]>,
+    /// Packets that a context's owner may have to keep.
+    pub places: usize,
 }
 
 /// One core's part of a scheduler; wedjat_context() gives it out. Used by one thread at a time.
@@ -44,7 +47,15 @@ pub struct Body {
 #[repr(align(128))] // two lines: no core's flag on a line that another core's prefetcher takes
 pub struct Context {
     state: AtomicU8,
-    context: UnsafeCell<embed::Context>,
+    core: UnsafeCell<Core>,
+}
+
+/// What a context works with.
+#[derive(Debug)]
+pub struct Core {
+    pub context: embed::Context,
+    /// Where the packets lie that its owner keeps for it, by their places.
+    pub held: Box<[Option<Packet>]>,
 }
 
 // SAFETY: the cell is touched by the call alone that has changed `state` from IDLE to BUSY.
@@ -104,7 +115,7 @@ pub fn with_scheduler(
 pub fn with_context(
     scheduler: *const Scheduler,
     context: *const Context,
-    call: impl FnOnce(&mut embed::Context) -> Result<i32, i32>,
+    call: impl FnOnce(&mut Core) -> Result<i32, i32>,
 ) -> i32 {
     let scheduler = match live(scheduler) {
         Ok(scheduler) => scheduler,
@@ -116,7 +127,7 @@ pub fn with_context(
         Err(code) => return scheduler.refuse(code),
     };
     // SAFETY: `enter` has made this call the only one that uses the context.
-    let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *context.context.get() })));
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *context.core.get() })));
     match outcome {
         Ok(result) => {
             context.state.store(IDLE, Release);
@@ -131,6 +142,12 @@ pub fn with_context(
 }
 
 impl Context {
+    fn new(context: embed::Context) -> Self {
+        let held = vec![None; context.places()].into_boxed_slice();
+        let core = UnsafeCell::new(Core { context, held });
+        Self { state: AtomicU8::new(KEPT), core }
+    }
+
     #[inline(always)]
     fn enter(&self) -> Result<(), i32> {
         match self.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
@@ -153,13 +170,9 @@ impl Scheduler {
     /// A head on the heap that stays there.
     pub fn leak(mut scheduler: embed::Scheduler) -> *mut Self {
         let contexts = (0..scheduler.cores()).filter_map(|core| scheduler.context(core));
-        let contexts = contexts
-            .map(|context| Context {
-                state: AtomicU8::new(KEPT),
-                context: UnsafeCell::new(context),
-            })
-            .collect();
-        let body = Box::into_raw(Box::new(Body { scheduler, contexts }));
+        let contexts: Box<[_]> = contexts.map(Context::new).collect();
+        let places = scheduler.places();
+        let body = Box::into_raw(Box::new(Body { scheduler, contexts, places }));
         Box::into_raw(Box::new(Self {
             magic: AtomicU64::new(LIVE),
             bad_calls: AtomicU64::new(0),

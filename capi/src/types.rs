@@ -12,9 +12,9 @@ pub const WEDJAT_PACKET_SEGMENTED: u32 = 2;
 
 /// Send the packet out of the verdict's port: it is rewritten.
 pub const WEDJAT_FORWARD: u8 = 0;
-/// Keep the packet and its verdict; wedjat_resume() says when to go on.
+/// Keep the packet at the verdict's place; wedjat_release() says when to go on.
 pub const WEDJAT_HOLD: u8 = 1;
-/// The packet has become an answer: send it out of the port that it came from.
+/// The packet has become an answer: send it out of the verdict's port, which is the one that it came from.
 pub const WEDJAT_ANSWER: u8 = 2;
 /// The packet is used up: free it.
 pub const WEDJAT_CONSUMED: u8 = 3;
@@ -52,16 +52,17 @@ pub struct Packet {
 pub struct Verdict {
     /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_ANSWER, WEDJAT_CONSUMED or WEDJAT_DROP.
     pub action: u8,
-    /// Forward, hold: the port to send out of.
+    /// Forward, answer: the port to send out of.
     pub port: u8,
-    /// Forward, hold: the worker that a task goes to, or that a reply comes from; else WEDJAT_NO_WORKER.
+    /// Forward, hold: the worker that a task goes to, or that a reply comes from; else, and for a task that waits for a
+    /// worker, WEDJAT_NO_WORKER.
     pub worker: u16,
     /// Drop: an enum wedjat_reason.
     pub reason: u16,
     /// Zero.
     pub reserved: u16,
-    /// Hold: the next hop's IPv4 address, in network byte order.
-    pub next_hop: u32,
+    /// Hold: where to keep the packet, below wedjat_places(). From wedjat_release(): where it was kept.
+    pub place: u32,
 }
 
 /// What to write into a packet that goes on, for those who let wedjat_decide() decide. The time to live becomes one
@@ -69,7 +70,7 @@ pub struct Verdict {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The Ethernet header's destination; zero for a packet to be held.
+    /// The Ethernet header's destination; zero for a packet to be held, whose wedjat_release() writes it.
     pub dst_mac: [u8; 6],
     /// The Ethernet header's source.
     pub src_mac: [u8; 6],
@@ -162,7 +163,7 @@ impl Buf for Packet {
 
 impl Verdict {
     const NONE: Self =
-        Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, next_hop: 0 };
+        Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, place: 0 };
 
     /// Its bytes as words, which stay in registers: put together field by field in memory, a verdict could be copied to
     /// its place only when all these narrow stores are done, 3 to 5 ns a packet.
@@ -173,7 +174,7 @@ impl Verdict {
         [
             u32::from_ne_bytes([self.action, self.port, worker[0], worker[1]]),
             u32::from_ne_bytes([reason[0], reason[1], reserved[0], reserved[1]]),
-            self.next_hop,
+            self.place,
         ]
     }
 }
@@ -185,10 +186,10 @@ impl From<embed::Verdict> for Verdict {
             embed::Verdict::Forward { port, worker } => {
                 Self { action: WEDJAT_FORWARD, port, worker, ..Self::NONE }
             }
-            embed::Verdict::Hold { port, worker, next_hop } => {
-                Self { action: WEDJAT_HOLD, port, worker, next_hop: next_hop.to_be(), ..Self::NONE }
+            embed::Verdict::Hold { place, worker } => {
+                Self { action: WEDJAT_HOLD, worker, place, ..Self::NONE }
             }
-            embed::Verdict::Answer => Self { action: WEDJAT_ANSWER, ..Self::NONE },
+            embed::Verdict::Answer { port } => Self { action: WEDJAT_ANSWER, port, ..Self::NONE },
             embed::Verdict::Consumed => Self { action: WEDJAT_CONSUMED, ..Self::NONE },
             embed::Verdict::Drop(reason) => {
                 Self { action: WEDJAT_DROP, reason: reason as u16, ..Self::NONE }
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!((offset_of!(Packet, length), offset_of!(Packet, flags)), (8, 12));
         let verdict =
             (offset_of!(Verdict, port), offset_of!(Verdict, worker), offset_of!(Verdict, reason));
-        assert_eq!((verdict, offset_of!(Verdict, next_hop)), ((1, 2, 4), 8));
+        assert_eq!((verdict, offset_of!(Verdict, place)), ((1, 2, 4), 8));
         assert_eq!(size_of::<[u32; 3]>(), size_of::<Verdict>());
         let rewrite =
             (offset_of!(Rewrite, src), offset_of!(Rewrite, dst), offset_of!(Rewrite, udp_offset));

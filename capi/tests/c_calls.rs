@@ -43,6 +43,11 @@ fn packets_are_held_asked_for_resumed_and_given_up() {
 }
 
 #[test]
+fn tasks_wait_for_workers_and_a_reply_lets_the_first_go() {
+    case("waits");
+}
+
+#[test]
 fn workers_are_taken_out() {
     case("members");
 }

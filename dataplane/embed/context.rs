@@ -1,17 +1,21 @@
-//! One core's part of an embedded scheduler: decides on bursts and says which neighbours to ask for.
+//! One core's part of an embedded scheduler: decides on bursts and says which neighbours to ask for; see also `release`.
 
 use arrayvec::ArrayVec;
 
-use crate::io::Buf;
-use crate::limits::{BURST, UNRESOLVED_HELD_MAX};
+use super::held::Held;
+use super::release::Due;
+use crate::io::{Buf, Pool};
+use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::role::leaf::Timing;
-use crate::role::neighbourhood::Neighbourhood;
 use crate::stage::{self, Rewrite, Stages, Verdicts};
 use crate::state::{Counter, Counters};
-use crate::wire::ether::{self, Mac};
-use crate::wire::task::{Code, NO_MEMBER};
-use crate::wire::{arp, udp};
+use crate::wire::arp;
+use crate::wire::ether::Mac;
+use crate::wire::task::NO_MEMBER;
+
+/// The worker of a packet that has none yet.
+pub const NO_WORKER: u16 = NO_MEMBER;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,17 +27,19 @@ pub enum Verdict {
         /// The worker that a task goes to, or that a reply comes from.
         worker: u16,
     },
-    /// Keep it: the MAC address of its next hop is not known yet. [`Context::resume`] says when to go on.
+    /// Keep it at this place, below [`Context::places`], until [`Context::release`] gives it back: the MAC address of
+    /// its next hop is not known yet, or no worker may have one more task.
     Hold {
-        /// Index of the port.
-        port: u8,
-        /// The worker that a task goes to, or that a reply comes from.
+        /// Where to keep it: nothing is kept there now.
+        place: u32,
+        /// The worker that a task goes to, or that a reply comes from; [`NO_WORKER`] for a task that waits for one.
         worker: u16,
-        /// The next hop's IPv4 address.
-        next_hop: u32,
     },
-    /// Used up, and turned into an answer to be sent out of the port it came from (ARP).
-    Answer,
+    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, and tasks that are refused).
+    Answer {
+        /// Index of that port.
+        port: u8,
+    },
     /// Used up; free it.
     Consumed,
     /// Free it; already counted.
@@ -72,13 +78,15 @@ pub struct Question {
 /// forwarded when its verdict says so; what could not be sent is told by [`Context::unsent`].
 #[derive(Debug)]
 pub struct Context {
-    stages: Stages,
-    /// Of the packets themselves, which wait at the caller's, only the questions are known here.
-    neighbourhood: Neighbourhood<()>,
-    held: usize,
-    timing: Timing,
-    next_tick: u64,
+    pub(super) stages: Stages,
+    pub(super) held: Held,
+    pub(super) timing: Timing,
+    pub(super) next_tick: u64,
     next_servers: u64,
+    /// Which of the packets that are held may go on now.
+    pub(super) due: Due,
+    /// Some pool's policy lets tasks wait.
+    holds: bool,
 }
 
 /// A burst's verdicts other than to forward, by what the counters tell apart.
@@ -111,17 +119,24 @@ impl Context {
     pub(super) fn new(stages: Stages, ticks_hz: u64) -> Self {
         let timing = Timing { ticks_hz };
         Self {
+            held: Held::new(&stages, timing.ask()),
+            holds: stages.holds_tasks(),
             stages,
-            neighbourhood: Neighbourhood::new(timing.ask()),
-            held: 0,
             timing,
             next_tick: 0,
             next_servers: 0,
+            due: Due::default(),
         }
     }
 
+    /// How many packets its owner may have to keep at once: their places are numbered from 0.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.held.places()
+    }
+
     /// Decides on up to [`BURST`] packets that `port` received at `now` ticks and rewrites those that go on:
-    /// they are ready to be sent, but for the destination MAC address of those to be held.
+    /// they are ready to be sent, but for those to be held.
     ///
     /// # Errors
     /// When there is no such port, too large a burst, or too little room for verdicts; nothing is done then.
@@ -156,19 +171,21 @@ impl Context {
         take: impl FnMut(usize, Verdict),
     ) -> Result<(), Misuse> {
         self.check(port, packets.len())?;
+        self.note_time(packets.len(), now);
         let mut told = Told { take, others: ArrayVec::new() };
         self.stages.process(port, now, packets, &mut told);
         let mut tally = Tally::default();
         let Told { take, others } = &mut told;
         for &(at, verdict) in &*others {
-            take(at, self.tell(verdict, now, &mut tally));
+            take(at, self.tell(port, verdict, now, &mut tally));
         }
         self.account(packets.len(), &tally);
         Ok(())
     }
 
     /// Decides as [`Context::process`] does, but leaves the bytes of tasks and replies alone: `rewrites` says what to
-    /// write into those that go on. ARP questions become answers all the same.
+    /// write into those that go on or wait for their next hop only. What becomes an answer is rewritten all the same,
+    /// and so is, by [`Context::release`], a task that waits for a worker.
     ///
     /// # Errors
     /// When there is no such port, too large a burst, or too little room; nothing is done then.
@@ -184,11 +201,12 @@ impl Context {
         if verdicts.len() < packets.len() || rewrites.len() < packets.len() {
             return Err(Misuse::Verdicts);
         }
+        self.note_time(packets.len(), now);
         let mut decided = [stage::Verdict::Consumed; BURST];
         self.stages.decide(port, now, packets, &mut decided, rewrites);
         let mut tally = Tally::default();
         for (verdict, decided) in verdicts.iter_mut().zip(&decided).take(packets.len()) {
-            *verdict = self.tell(*decided, now, &mut tally);
+            *verdict = self.tell(port, *decided, now, &mut tally);
         }
         self.account(packets.len(), &tally);
         Ok(())
@@ -205,37 +223,60 @@ impl Context {
         Ok(())
     }
 
-    fn tell(&mut self, verdict: stage::Verdict, now: u64, tally: &mut Tally) -> Verdict {
+    /// Policies that hold tasks measure by the time.
+    #[inline]
+    fn note_time(&mut self, packets: usize, now: u64) {
+        if self.holds && packets > 0 {
+            self.stages.tick_holding(self.timing.to_ns(now));
+        }
+    }
+
+    fn tell(
+        &mut self,
+        from: usize,
+        verdict: stage::Verdict,
+        now: u64,
+        tally: &mut Tally,
+    ) -> Verdict {
         tally.others += u64::from(!matches!(verdict, stage::Verdict::Forward { .. }));
         match verdict {
             stage::Verdict::Forward { port, worker } => Verdict::Forward { port, worker },
             stage::Verdict::Hold { port, worker, slot } => {
                 let next_hop = self.stages.neighbours().address(slot);
-                let room = self.held < UNRESOLVED_HELD_MAX;
-                if !room || !self.neighbourhood.ask(port, slot, next_hop, now) {
-                    return self.drop(DropReason::NeighbourQueueFull);
+                match self.held.hold(port, worker, slot, next_hop, now) {
+                    Some(place) => {
+                        self.next_tick = now; // its question is due at once
+                        Verdict::Hold { place, worker }
+                    }
+                    None => self.drop(DropReason::NeighbourQueueFull),
                 }
-                self.held += 1;
-                Verdict::Hold { port, worker, next_hop }
             }
-            // No context has a central queue; were there one, its task would not be lost uncounted.
             stage::Verdict::Queue { pool } => {
-                self.stages.leave(usize::from(pool));
-                self.drop(DropReason::QueueFull)
+                let pool = usize::from(pool);
+                match self.held.enqueue(pool, from) {
+                    Some(place) => Verdict::Hold { place, worker: NO_WORKER },
+                    None => {
+                        // There is room: the stages count as the queue does.
+                        self.stages.leave(pool);
+                        self.drop(DropReason::QueueFull)
+                    }
+                }
             }
             stage::Verdict::Answer => {
                 tally.answers += 1;
-                Verdict::Answer
+                Verdict::Answer { port: from as u8 }
             }
             stage::Verdict::Consumed => {
                 tally.consumed += 1;
+                // A neighbour may have answered.
+                self.due.neighbours = true;
                 Verdict::Consumed
             }
             stage::Verdict::Drop(reason) => Verdict::Drop(reason),
         }
     }
 
-    fn drop(&self, reason: DropReason) -> Verdict {
+    pub(super) fn drop(&self, reason: DropReason) -> Verdict {
         self.stages.counters().drop(reason, 1);
         Verdict::Drop(reason)
     }
@@ -248,7 +289,7 @@ impl Context {
         counters.add(Counter::TxPackets, received - tally.others);
         counters.add(Counter::Consumed, tally.consumed + tally.answers);
         counters.add(Counter::Originated, tally.answers);
-        counters.set(Counter::Held, self.held as u64);
+        self.note_held();
     }
 
     /// Tells of forwarded packets that the port did not take and that were freed; they count as dropped.
@@ -260,52 +301,9 @@ impl Context {
         counters.drop(DropReason::TxFull, packets);
     }
 
-    /// Looks after a packet that is held: writes its Ethernet addresses and says `Forward` once the next hop is known,
-    /// `Drop` once it has been asked for in vain, `Hold` until then. `port` and `next_hop` are those of its verdict.
-    pub fn resume<B: Buf>(&mut self, port: u8, next_hop: u32, packet: &mut B) -> Verdict {
-        let at = usize::from(port);
-        let known = self.stages.neighbours().find(at, next_hop);
-        let own = self.stages.network().ports().get(at).map(|own| own.mac);
-        let worker = worker_of(packet.bytes());
-        if let (Some(slot), Some(own)) = (known, own)
-            && packet.bytes().len() >= ether::LEN
-        {
-            if let Some(mac) = self.stages.neighbours().mac(slot) {
-                ether::emit_addresses(packet.bytes_mut(), mac, own);
-                self.release();
-                self.stages.counters().add(Counter::TxPackets, 1);
-                return Verdict::Forward { port, worker };
-            }
-            if self.neighbourhood.asks(slot) {
-                return Verdict::Hold { port, worker, next_hop };
-            }
-        }
-        self.release();
-        self.drop(DropReason::NeighbourUnresolved)
-    }
-
-    fn release(&mut self) {
-        self.held = self.held.saturating_sub(1);
-        self.stages.counters().set(Counter::Held, self.held as u64);
-    }
-
-    /// Gives up a packet that is held, because its owner stops: it counts as dropped.
-    pub fn abandon(&mut self) -> Verdict {
-        self.release();
-        self.drop(DropReason::Shutdown)
-    }
-
-    /// What need not happen at every burst; to be called at every turn of the caller's loop, it knows itself when
-    /// there is something to do.
-    #[inline]
-    pub fn tick(&mut self, now: u64) {
-        if now >= self.next_tick {
-            self.tick_now(now);
-        }
-    }
-
+    /// What need not happen at every turn.
     #[cold]
-    fn tick_now(&mut self, now: u64) {
+    pub(super) fn tick(&mut self, now: u64) {
         self.next_tick = now.saturating_add(self.timing.tick());
         self.stages.tick(self.timing.to_ns(now));
         self.stages.collect_picks();
@@ -313,29 +311,42 @@ impl Context {
             self.next_servers = now.saturating_add(self.timing.servers());
             self.ask_for_servers(now);
         }
-        // Nothing waits here, so this only ends questions that stayed without answer.
-        let _ = self.neighbourhood.given_up(now);
+        self.due.look_again();
     }
 
     fn ask_for_servers(&mut self, now: u64) {
         for server in self.stages.network().servers() {
             if self.stages.neighbours().mac(server.slot).is_none() {
-                self.neighbourhood.ask(server.port, server.slot, server.next_hop, now);
+                self.held.neighbourhood.ask(server.port, server.slot, server.next_hop, now);
             }
         }
     }
 
-    /// Writes the next ARP question that is due into `frame`; to be called after [`Context::tick`] until there is none.
+    /// Writes the next ARP question that is due into `frame`; to be called at every turn of the owner's loop, after
+    /// [`Context::release`], until there is none.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; arp::FRAME_LEN]) -> Option<Question> {
-        if self.neighbourhood.is_quiet() {
+        if self.held.neighbourhood.is_quiet() {
             return None;
         }
-        let ask = self.neighbourhood.due(now, self.stages.neighbours())?;
+        let ask = self.held.neighbourhood.due(now, self.stages.neighbours())?;
         let own = *self.stages.network().port(usize::from(ask.port));
         arp::Packet::request(own.mac, own.ip, ask.address).emit(frame, Mac::BROADCAST);
         self.stages.counters().add(Counter::Originated, 1);
         Some(Question { port: ask.port, len: frame.len() })
+    }
+
+    /// As [`Context::question`], in a buffer of the pool's, with the index of the port to send it out of. When the pool
+    /// has none left the question is asked at its next time.
+    pub fn ask<A: Pool>(&mut self, now: u64, pool: &mut A) -> Option<(A::Buf, usize)> {
+        let mut frame = [0; arp::FRAME_LEN];
+        let question = self.question(now, &mut frame)?;
+        let mut packet = pool.take()?;
+        if !packet.resize(question.len) {
+            return None;
+        }
+        packet.bytes_mut().copy_from_slice(&frame);
+        Some((packet, usize::from(question.port)))
     }
 
     /// Lets a worker get tasks from this core, or no longer; reports of its own do not change that.
@@ -352,23 +363,5 @@ impl Context {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.stages.counters()
-    }
-}
-
-/// The worker in the header of a task or reply that goes on: these have passed all checks.
-#[inline]
-fn worker_of(frame: &[u8]) -> u16 {
-    let ip_len = frame.get(ether::LEN).map_or(0, |first| usize::from(first & 0xF) * 4);
-    let header = ether::LEN + ip_len + udp::LEN;
-    let Some(&[kind, _, _, src_high, src_low, dst_high, dst_low]) =
-        frame.get(header..).and_then(|payload| payload.first_chunk::<7>())
-    else {
-        return NO_MEMBER;
-    };
-    let is_reply = Code::from_bits(kind & 0x1F).is_some_and(Code::is_reply);
-    if is_reply {
-        u16::from_be_bytes([src_high, src_low])
-    } else {
-        u16::from_be_bytes([dst_high, dst_low])
     }
 }

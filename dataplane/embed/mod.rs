@@ -25,26 +25,24 @@
 //! ```
 
 mod context;
+mod held;
+mod release;
 
 use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::reason::DropReason;
 pub use crate::stage::Rewrite;
-pub use context::{Context, Misuse, Question, Verdict};
+pub use context::{Context, Misuse, NO_WORKER, Question, Verdict};
+pub use release::Released;
 
 use crate::assembly;
 use crate::config::{Config, ConfigError};
-use crate::limits::UNRESOLVED_HELD_MAX;
-use crate::policy::Dispatcher;
+use crate::stage::Network;
 use crate::stage::network::NetworkError;
-use crate::stage::{Network, Stages};
 use crate::state::{Counters, StateError, Table};
 use crate::stats::Totals;
 use crate::wire::ether::Mac;
-
-/// Packets with verdict [`Verdict::Hold`] that one context lets its owner hold at once.
-pub const HELD_MAX: usize = UNRESOLVED_HELD_MAX;
 
 /// What the configuration does not say.
 #[derive(Clone, Copy, Debug)]
@@ -72,17 +70,6 @@ pub enum EmbedError {
         "port {0}: no MAC address; set `mac` in its [[port]], or give its device's with the options"
     )]
     Mac(usize),
-    /// A policy that lets tasks wait.
-    #[error(
-        "pool {pool}: found policy `{policy}`, which lets tasks wait in a central queue, and the library keeps none; \
-         allowed: a policy without one"
-    )]
-    CentralQueue {
-        /// The pool's id.
-        pool: u16,
-        /// Its policy.
-        policy: String,
-    },
     /// Worker cores of this host.
     #[error(
         "agent: found [agent], and the library has no rings to worker cores; allowed: a configuration without one, and \
@@ -100,6 +87,7 @@ pub struct Scheduler {
     network: Arc<Network>,
     contexts: Vec<Option<Context>>,
     counters: Vec<Counters>,
+    places: usize,
     seed: u64,
     /// Keeps the state file's lock, and says in the file that the node runs.
     _table: Table,
@@ -133,11 +121,12 @@ impl Scheduler {
         let cores = 0..config.leaf.cores.len();
         let context = |core| {
             let stages = assembly::stages(config, ticks_hz, &network, &table, seed, core);
-            no_central_queue(config, &stages)?;
-            Ok(Some(Context::new(stages, ticks_hz)))
+            Some(Context::new(stages, ticks_hz))
         };
+        let contexts: Vec<_> = cores.clone().map(context).collect();
         Ok(Self {
-            contexts: cores.clone().map(context).collect::<Result<_, EmbedError>>()?,
+            places: contexts.iter().flatten().map(Context::places).max().unwrap_or(0),
+            contexts,
             counters: cores.map(|core| table.counters(core)).collect(),
             network,
             seed,
@@ -156,6 +145,12 @@ impl Scheduler {
         self.contexts.get_mut(core)?.take()
     }
 
+    /// How many packets the owner of a context may have to keep at once, see [`Verdict::Hold`].
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
     /// How many ports there are.
     #[must_use]
     pub fn ports(&self) -> usize {
@@ -172,18 +167,6 @@ impl Scheduler {
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
-    }
-}
-
-/// A task that waits would have to wait at the caller's, who would have to offer it again in order.
-fn no_central_queue(config: &Config, stages: &Stages) -> Result<(), EmbedError> {
-    let holds = |pool: &usize| stages.dispatcher(*pool).is_some_and(Dispatcher::holds);
-    match (0..config.pools.len()).find(holds).map(|pool| &config.pools[pool]) {
-        Some(pool) => {
-            let policy = pool.policy.to_string();
-            Err(EmbedError::CentralQueue { pool: pool.id, policy })
-        }
-        None => Ok(()),
     }
 }
 

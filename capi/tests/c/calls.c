@@ -149,7 +149,10 @@ static void create_refuses(void)
     refused(WEDJAT_ERROR_CONFIG, CONFIG, strlen(CONFIG), no_clock, "ticks_hz");
     refused(WEDJAT_ERROR_NULL, CONFIG, strlen(CONFIG), null_macs, "");
     refused(WEDJAT_ERROR_NULL, NULL, 9, options, "");
-    refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), other_size, "");
+    refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), other_size, "options.size: found 24; allowed: 32");
+    char detail[512];
+    CHECK(wedjat_load("/nowhere/leaf.toml", &options, made, detail, sizeof detail) == WEDJAT_ERROR_CONFIG);
+    CHECK(strstr(detail, "/nowhere/leaf.toml") != NULL && made[0] == NULL);
     CHECK(wedjat_create(CONFIG, strlen(CONFIG), NULL, made, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_create(CONFIG, strlen(CONFIG), &options, NULL, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_create(CONFIG, strlen(CONFIG), &options, (void *)((char *)made + 1), NULL, 0) == WEDJAT_ERROR_ALIGNMENT);
@@ -177,23 +180,22 @@ static void holds(void)
 {
     uint8_t frame[WEDJAT_QUESTION_SIZE], port = 99;
     struct wedjat_packet answer = {frame, sizeof frame, 0};
-    struct wedjat_verdict held[4];
     tasks();
     CHECK(process(8) == 8);
-    int place[4], count = 0;
+    int kept[256], count = 0;
+    CHECK(wedjat_places(scheduler) == 256);
     for (int at = 0; at < 8; at++)
         if (verdicts[at].action == WEDJAT_HOLD) {
-            CHECK(verdicts[at].next_hop == inet_addr("10.0.2.12") && verdicts[at].port == 1 && count < 4);
-            place[count] = at;
-            held[count++] = verdicts[at];
+            CHECK(verdicts[at].place < 256 && verdicts[at].worker >= 14);
+            kept[verdicts[at].place] = at;
+            count++;
         }
     CHECK(count == 4 && counter("held") == 4);
-    CHECK(wedjat_tick(scheduler, context, 2) == 0);
+    CHECK(wedjat_release(scheduler, context, 2, verdicts, WEDJAT_BURST) == 0);
     CHECK(wedjat_question(scheduler, context, 2, frame, sizeof frame - 1, &port) == WEDJAT_ERROR_ROOM);
     CHECK(wedjat_question(scheduler, context, 2, frame, sizeof frame, &port) == WEDJAT_QUESTION_SIZE && port == 1);
     CHECK(frame[21] == 1 && memcmp(frame + 38, "\12\0\2\14", 4) == 0);
     CHECK(wedjat_question(scheduler, context, 2, answer.data, sizeof frame, &port) == 0);
-    CHECK(wedjat_resume(scheduler, context, &packets[place[0]], &held[0]) == 0 && held[0].action == WEDJAT_HOLD);
 
     /* The server's answer: sender and target change places. */
     frame[21] = 2;
@@ -202,19 +204,67 @@ static void holds(void)
     memcpy(frame + 22, "\2\0\0\0\2\14\12\0\2\14", 10);
     CHECK(wedjat_process(scheduler, context, 1, 3, &answer, 1, verdicts) == 1);
     CHECK(verdicts[0].action == WEDJAT_CONSUMED && verdicts[0].worker == WEDJAT_NO_WORKER);
-    CHECK(wedjat_resume(scheduler, context, &packets[place[0]], &held[0]) == 0);
-    CHECK(held[0].action == WEDJAT_FORWARD && held[0].port == 1 && held[0].worker >= 14);
-    CHECK(memcmp(frames[place[0]], "\2\0\0\0\2\14", 6) == 0);
-    CHECK(wedjat_resume(scheduler, context, &packets[place[0]], &held[0]) == WEDJAT_ERROR_VERDICT);
-    for (int at = 1; at < 4; at++) {
-        CHECK(wedjat_abandon(scheduler, context, &held[at]) == 0);
-        CHECK(held[at].action == WEDJAT_DROP && held[at].reason == WEDJAT_REASON_SHUTDOWN);
-    }
-    CHECK(wedjat_abandon(scheduler, context, &held[1]) == WEDJAT_ERROR_VERDICT);
+    CHECK(wedjat_release(scheduler, context, 3, verdicts, 0) == 0);
+    CHECK(wedjat_release(scheduler, context, 3, verdicts, 1) == 1);
+    CHECK(verdicts[0].action == WEDJAT_FORWARD && verdicts[0].port == 1 && verdicts[0].worker >= 14);
+    CHECK(memcmp(frames[kept[verdicts[0].place]], "\2\0\0\0\2\14", 6) == 0);
+    CHECK(wedjat_abandon(scheduler, context) == 0);
+    CHECK(wedjat_release(scheduler, context, 3, verdicts, WEDJAT_BURST) == 3);
+    for (int at = 0; at < 3; at++)
+        CHECK(verdicts[at].action == WEDJAT_DROP && verdicts[at].reason == WEDJAT_REASON_SHUTDOWN);
+    CHECK(wedjat_release(scheduler, context, 3, verdicts, WEDJAT_BURST) == 0);
     CHECK(wedjat_unsent(scheduler, context, 3) == 0);
     CHECK(counter("held") == 0 && counter("tx_packets") == 2 && counter("tx_full") == 3 && counter("shutdown") == 3);
     CHECK(counter("rx_packets") == counter("tx_packets") + counter("tx_full") + counter("shutdown") + counter("consumed"));
-    CHECK(counter("bad_calls") == 3);
+    CHECK(counter("bad_calls") == 1);
+}
+
+/* A worker has one task at a time; the others wait here until a reply makes room. */
+static void waits(void)
+{
+    static const char ONE[] =
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\n"
+        "[[port]]\ndevice = 'c'\nside = 'both'\nip = '10.0.1.1/16'\n"
+        "[[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 20\n"
+        "[[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n";
+    uint8_t reply[64];
+    struct wedjat_packet done = {reply, 60, 0};
+    CHECK(wedjat_free(scheduler) == 0);
+    CHECK(wedjat_create(ONE, strlen(ONE), &options, &scheduler, NULL, 0) == 0);
+    CHECK(wedjat_context(scheduler, 0, &context) == 0 && wedjat_places(scheduler) == 276);
+    tasks();
+    CHECK(process(WEDJAT_BURST) == WEDJAT_BURST);
+    for (int at = 0; at < WEDJAT_BURST; at++) {
+        int expected = at < 4 ? WEDJAT_FORWARD : at < 24 ? WEDJAT_HOLD : WEDJAT_DROP;
+        CHECK(verdicts[at].action == expected);
+        CHECK(expected != WEDJAT_HOLD || verdicts[at].worker == WEDJAT_NO_WORKER);
+        CHECK(expected != WEDJAT_DROP || verdicts[at].reason == WEDJAT_REASON_QUEUE_FULL);
+    }
+    CHECK(counter("queued") == 20 && counter("held") == 20);
+    uint32_t first = verdicts[4].place;
+    CHECK(wedjat_release(scheduler, context, 2, verdicts, WEDJAT_BURST) == 0);
+
+    /* Worker 12 has done its task. */
+    task(reply);
+    memcpy(reply + 26, "\12\0\2\13\12\0\1\2", 8);
+    memcpy(reply + 34, "\4\322\234\100", 4);
+    memcpy(reply + 42, "\3\0\7\0\14\0\1\0\0\0\1", 11);
+    memset(reply + 24, 0, 2);
+    uint32_t sum = 0;
+    for (int at = 14; at < 34; at += 2)
+        sum += reply[at] << 8 | reply[at + 1];
+    sum = ~((sum & 0xffff) + (sum >> 16));
+    reply[24] = sum >> 8;
+    reply[25] = sum;
+    CHECK(wedjat_process(scheduler, context, 0, 3, &done, 1, verdicts) == 1);
+    CHECK(verdicts[0].action == WEDJAT_HOLD && verdicts[0].worker == 12); /* the client's MAC address is not known */
+    CHECK(wedjat_release(scheduler, context, 4, verdicts, WEDJAT_BURST) == 1);
+    CHECK(verdicts[0].action == WEDJAT_FORWARD && verdicts[0].worker == 12 && verdicts[0].place == first);
+    CHECK(memcmp(frames[4], "\2\0\0\0\2\13", 6) == 0 && memcmp(frames[4] + 30, "\12\0\2\13", 4) == 0);
+    CHECK(counter("queued") == 19 && counter("held") == 20 && counter("tx_packets") == 5);
+    CHECK(wedjat_abandon(scheduler, context) == 0);
+    CHECK(wedjat_release(scheduler, context, 5, verdicts, WEDJAT_BURST) == 20);
+    CHECK(counter("held") == 0 && counter("rx_packets") == 33 && counter("shutdown") == 20);
 }
 
 static void members(void)
@@ -245,9 +295,11 @@ static void null(void)
     CHECK(process(4) == WEDJAT_ERROR_NULL);
     packets[3].data = frames[3];
     CHECK(wedjat_decide(scheduler, context, 0, 1, packets, 1, verdicts, NULL) == WEDJAT_ERROR_NULL);
-    CHECK(wedjat_resume(scheduler, context, NULL, verdicts) == WEDJAT_ERROR_NULL);
-    CHECK(wedjat_resume(scheduler, context, packets, NULL) == WEDJAT_ERROR_NULL);
-    CHECK(wedjat_abandon(scheduler, context, NULL) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_release(scheduler, context, 1, NULL, 1) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_release(scheduler, NULL, 1, verdicts, 1) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_abandon(scheduler, NULL) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_load(NULL, &options, (void *)&other, NULL, 0) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_places(NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_question(scheduler, context, 1, NULL, 64, &port) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_question(scheduler, context, 1, frame, 64, NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_context(scheduler, 1, NULL) == WEDJAT_ERROR_NULL);
@@ -282,15 +334,15 @@ static void foreign_context(void)
     CHECK(wedjat_process(scheduler, foreign, 0, 1, packets, 1, verdicts) == WEDJAT_ERROR_CONTEXT);
     /* Anything at all; it is not followed. */
     CHECK(wedjat_process(scheduler, (void *)(uintptr_t)0xdead0, 0, 1, packets, 1, verdicts) == WEDJAT_ERROR_CONTEXT);
-    CHECK(wedjat_tick(scheduler, (void *)((char *)context + 64), 1) == WEDJAT_ERROR_CONTEXT);
+    CHECK(wedjat_unsent(scheduler, (void *)((char *)context + 64), 1) == WEDJAT_ERROR_CONTEXT);
     CHECK(wedjat_context(scheduler, 0, &again) == WEDJAT_ERROR_CORE);
     CHECK(wedjat_context(scheduler, 2, &again) == WEDJAT_ERROR_CORE);
     /* Core 1's context is right only once it was given out. */
     CHECK(wedjat_context(other, 1, &second) == 0);
     second = (void *)((char *)context + ((char *)second - (char *)foreign));
-    CHECK(wedjat_tick(scheduler, second, 1) == WEDJAT_ERROR_CONTEXT);
+    CHECK(wedjat_unsent(scheduler, second, 0) == WEDJAT_ERROR_CONTEXT);
     CHECK(wedjat_context(scheduler, 1, &again) == 0 && again == second);
-    CHECK(wedjat_tick(scheduler, second, 1) == 0);
+    CHECK(wedjat_unsent(scheduler, second, 0) == 0);
     CHECK(wedjat_free(other) == 0);
     unharmed(6);
 }
@@ -339,12 +391,9 @@ static void nothing_is_allocated(void)
         uint64_t now = round * 1000000ull;
         tasks();
         CHECK(wedjat_process(scheduler, context, 0, now, packets, WEDJAT_BURST, verdicts) == WEDJAT_BURST);
-        for (int at = 0; at < WEDJAT_BURST; at++)
-            if (verdicts[at].action == WEDJAT_HOLD)
-                CHECK(wedjat_resume(scheduler, context, &packets[at], &verdicts[at]) == 0);
+        CHECK(wedjat_release(scheduler, context, now, verdicts, WEDJAT_BURST) >= 0);
         CHECK(wedjat_decide(scheduler, context, 0, now, packets, 9, verdicts, rewrites) == 9);
         CHECK(process(99) == WEDJAT_ERROR_BURST);
-        CHECK(wedjat_tick(scheduler, context, now) == 0);
         CHECK(wedjat_question(scheduler, context, now, frame, 64, &out) >= 0);
         CHECK(wedjat_set_active(scheduler, context, 11, round % 2) == 0);
         CHECK(wedjat_counters(scheduler, values, 128) > 40);
@@ -358,7 +407,7 @@ static const struct {
     void (*run)(void);
 } CASES[] = {
     {"versions", versions}, {"create_refuses", create_refuses}, {"decides", decides}, {"holds", holds},
-    {"members", members}, {"null", null}, {"burst", burst}, {"port", port}, {"foreign_context", foreign_context},
+    {"waits", waits}, {"members", members}, {"null", null}, {"burst", burst}, {"port", port}, {"foreign_context", foreign_context},
     {"freed_twice", freed_twice}, {"misaligned", misaligned}, {"nothing_is_allocated", nothing_is_allocated},
 };
 
