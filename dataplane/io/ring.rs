@@ -9,7 +9,16 @@ use super::{Buf, Burst, Pool, Port};
 /// Frames taken when the pool is made and never afterwards; a handle is cheap to clone and may go to any thread.
 #[derive(Clone)]
 pub struct FramePool {
-    free: Arc<ArrayQueue<Box<[u8]>>>,
+    free: Home,
+}
+
+type Home = Arc<ArrayQueue<Box<Memory>>>;
+
+/// A frame's bytes, and while somebody has it, where they return to.
+pub(crate) struct Memory {
+    bytes: Box<[u8]>,
+    len: usize,
+    home: Option<Home>,
 }
 
 impl FramePool {
@@ -20,7 +29,8 @@ impl FramePool {
     pub fn new(frames: usize, frame_bytes: usize) -> Self {
         let free = ArrayQueue::new(frames);
         for _ in 0..frames {
-            let pushed = free.push(vec![0; frame_bytes].into_boxed_slice());
+            let memory = Memory { bytes: vec![0; frame_bytes].into(), len: 0, home: None };
+            let pushed = free.push(Box::new(memory));
             debug_assert!(pushed.is_ok());
         }
         Self { free: Arc::new(free) }
@@ -52,8 +62,9 @@ impl FramePool {
     }
 
     fn take_frame(&self) -> Option<Frame> {
-        let memory = self.free.pop()?;
-        Some(Frame { memory, len: 0, home: Arc::clone(&self.free) })
+        let mut memory = self.free.pop()?;
+        (memory.len, memory.home) = (0, Some(Arc::clone(&self.free)));
+        Some(Frame(Some(memory)))
     }
 }
 
@@ -67,38 +78,46 @@ impl Pool for FramePool {
 }
 
 /// One packet in memory of a [`FramePool`], to which it returns when dropped.
-pub struct Frame {
-    memory: Box<[u8]>,
-    len: usize,
-    home: Arc<ArrayQueue<Box<[u8]>>>,
+pub struct Frame(Option<Box<Memory>>);
+
+impl Frame {
+    /// What is left when it is neither used nor dropped any more.
+    pub(crate) fn into_memory(mut self) -> Option<Box<Memory>> {
+        self.0.take()
+    }
+
+    /// The frame of this memory again.
+    pub(crate) fn of_memory(memory: Option<Box<Memory>>) -> Self {
+        Self(memory)
+    }
 }
 
 impl Buf for Frame {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        &self.memory[..self.len]
+        self.0.as_ref().map_or(&[], |memory| &memory.bytes[..memory.len])
     }
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[..self.len]
+        self.0.as_mut().map_or(&mut [], |memory| &mut memory.bytes[..memory.len])
     }
 
     #[inline]
     fn resize(&mut self, len: usize) -> bool {
-        let fits = len <= self.memory.len();
-        if fits {
-            self.len = len;
-        }
-        fits
+        let memory = self.0.as_mut().filter(|memory| len <= memory.bytes.len());
+        memory.map(|memory| memory.len = len).is_some()
     }
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // The queue has a slot for every frame of the pool, so there is always room.
-        let pushed = self.home.push(std::mem::take(&mut self.memory));
-        debug_assert!(pushed.is_ok());
+        let Some(mut memory) = self.0.take() else { return };
+        if let Some(home) = memory.home.take() {
+            // The queue has a slot for every frame of the pool, so there is always room.
+            let pushed = home.push(memory);
+            debug_assert!(pushed.is_ok());
+        }
     }
 }
 

@@ -214,13 +214,36 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         count
     }
 
+    /// As [`Sender::send`], for a task that is a word itself and has no place in an area; `note` goes with it.
+    #[inline]
+    pub fn send_word(&mut self, word: u64, note: u32) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        self.write_words(self.next, word, note);
+        self.next += 1;
+        true
+    }
+
+    /// The word and the note that were sent under this number, if its slot has not been used again.
+    #[must_use]
+    pub fn sent_word(&self, number: u64) -> (u64, u32) {
+        let at = SLOT_WORDS * self.slot(number);
+        let note = self.words.slots[at].load(Relaxed) >> 32;
+        (self.words.slots[at + 1].load(Relaxed), note as u32)
+    }
+
     #[inline]
     fn write(&self, number: u64, notice: Notice) {
-        let at = SLOT_WORDS * self.slot(number);
         let place = u64::from(notice.offset) << 32 | u64::from(notice.class);
-        self.words.slots[at + 1].store(place, Relaxed);
-        let word = u64::from(notice.len) << 32 | u64::from(tag(number));
-        self.words.slots[at].store(word, Release);
+        self.write_words(number, place, notice.len);
+    }
+
+    #[inline]
+    fn write_words(&self, number: u64, word: u64, note: u32) {
+        let at = SLOT_WORDS * self.slot(number);
+        self.words.slots[at + 1].store(word, Relaxed);
+        self.words.slots[at].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
     }
 
     /// Takes new credits: the numbers of the tasks completed since the last call, in order.
@@ -308,6 +331,8 @@ pub struct Receiver<S> {
     claimed: u64,
     /// Number of the next task.
     next: u64,
+    /// Number of the first task that was not there when it was last looked for.
+    seen: u64,
     busy_ns: u64,
 }
 
@@ -321,7 +346,7 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         let claimed = (before | claim::THERE).wrapping_add(2);
         words.claim[claim::PID].store(u64::from(pid), Relaxed);
         words.claim[claim::CLAIM].store(claimed, Release);
-        Self { words, mask: slots as u64 - 1, claimed, next: 0, busy_ns: 0 }
+        Self { words, mask: slots as u64 - 1, claimed, next: 0, seen: 0, busy_ns: 0 }
     }
 
     /// The claim is granted. Once it is, call [`Receiver::start`].
@@ -364,17 +389,34 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         self.words.slots[SLOT_WORDS * self.slot(number)].load(Relaxed) as u32 == tag(number)
     }
 
+    /// Tasks that are there and were not taken. Looks at each task once, however often it is asked.
+    #[inline]
+    pub fn waiting(&mut self) -> usize {
+        self.seen = self.seen.max(self.next);
+        while self.is_ready_at(self.seen) {
+            self.seen += 1;
+        }
+        (self.seen - self.next) as usize
+    }
+
     /// Takes the next task.
     #[inline]
     pub fn receive(&mut self) -> Option<Notice> {
+        let (place, len) = self.receive_word()?;
+        Some(Notice { offset: (place >> 32) as u32, len, class: place as u16 })
+    }
+
+    /// Takes the next task as [`Sender::send_word`] sent it: its word and its note.
+    #[inline]
+    pub fn receive_word(&mut self) -> Option<(u64, u32)> {
         let at = SLOT_WORDS * self.slot(self.next);
-        let word = self.words.slots[at].load(Acquire);
-        if word as u32 != tag(self.next) {
+        let first = self.words.slots[at].load(Acquire);
+        if first as u32 != tag(self.next) {
             return None;
         }
-        let place = self.words.slots[at + 1].load(Relaxed);
+        let word = self.words.slots[at + 1].load(Relaxed);
         self.next += 1;
-        Some(Notice { offset: (place >> 32) as u32, len: (word >> 32) as u32, class: place as u16 })
+        Some((word, (first >> 32) as u32))
     }
 
     /// All tasks taken so far are completed, after so much more work.

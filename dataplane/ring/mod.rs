@@ -15,11 +15,13 @@
 //! - [`bytes`]: tasks' and replies' bytes;
 //! - [`region`]: the region and its file, attaching, and who is alive;
 //! - [`park`]: a worker that sleeps, and its awakening;
-//! - [`host`] and [`guest`]: the dispatcher's and the worker's end, the protocol with its bytes.
+//! - [`host`] and [`guest`]: the dispatcher's and the worker's end, the protocol with its bytes;
+//! - [`handover`]: both ends between threads of one process, where tasks change hands whole.
 
 pub mod bytes;
 pub mod channel;
 pub mod guest;
+pub mod handover;
 pub mod host;
 pub mod layout;
 pub mod park;
@@ -27,6 +29,7 @@ pub mod region;
 
 pub use channel::{Fault, Notice, Receiver, Sender};
 pub use guest::Guest;
+pub use handover::{Giver, Taker, Token};
 pub use host::{Channel, Outcome, TaskIds};
 pub use layout::{Layout, Shape};
 pub use region::{Place, RegionError, WorkerRegion};

@@ -1,0 +1,359 @@
+//! The same channel between threads of one process: tasks change hands whole, packet and all, and nothing is copied.
+//!
+//! A slot's word is the task itself (a pointer), so what a worker reads must have been put there by its dispatcher and
+//! be taken once. That is why both ends are made together, around memory that nobody else can reach, and why a task
+//! that was taken is completed before its worker leaves, whatever happens: what the dispatcher then finds
+//! not completed was never taken, and is its own again.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use super::channel::{Fault, Sender};
+use super::guest::Guest;
+use super::host::Channel;
+use super::region::{Place, RegionError, WorkerRegion};
+use crate::io::ring::Frame;
+use crate::state::region::Slice;
+
+/// What fits a slot's word while it is on its way.
+pub trait Token: Send + Sized {
+    /// Becomes a word; whoever has the word owns it.
+    fn into_word(self) -> u64;
+
+    /// Comes back of its word.
+    ///
+    /// # Safety
+    /// The word came of [`Token::into_word`] of the same type, and comes back once.
+    unsafe fn from_word(word: u64) -> Self;
+}
+
+impl<T: Send> Token for Box<T> {
+    #[inline]
+    fn into_word(self) -> u64 {
+        Box::into_raw(self).expose_provenance() as u64
+    }
+
+    #[inline]
+    unsafe fn from_word(word: u64) -> Self {
+        // SAFETY: by this function's contract it is the pointer of a box that nobody else has.
+        unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut(word as usize)) }
+    }
+}
+
+impl Token for Frame {
+    #[inline]
+    fn into_word(self) -> u64 {
+        self.into_memory().map_or(0, Token::into_word)
+    }
+
+    #[inline]
+    unsafe fn from_word(word: u64) -> Self {
+        // SAFETY: passed on; 0 is no box's.
+        Self::of_memory((word != 0).then(|| unsafe { Box::from_word(word) }))
+    }
+}
+
+/// Both ends of a channel of so many slots. The worker has its place, and waits to be let in.
+///
+/// # Errors
+/// When there can't be so many slots.
+pub fn pair<T: Token>(place: Place, slots: usize) -> Result<(Giver<T>, Taker<T>), RegionError> {
+    let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?);
+    let refused = |error| RegionError::Io { path: "memory".into(), error };
+    let guest = region.claim(0).map_err(refused)?.ok_or(RegionError::Shape(region.shape()))?;
+    let panicked = Arc::new(AtomicBool::new(false));
+    let giver = Giver {
+        channel: region.channel(0),
+        panicked: Arc::clone(&panicked),
+        back: 0..0,
+        _tasks: PhantomData,
+    };
+    Ok((giver, Taker { guest, has_task: false, panicked, _tasks: PhantomData }))
+}
+
+/// The dispatcher's end.
+pub struct Giver<T: Token> {
+    channel: Channel,
+    /// The worker's thread panicked.
+    panicked: Arc<AtomicBool>,
+    /// Numbers of the tasks that a worker which has left did not take.
+    back: Range<u64>,
+    _tasks: PhantomData<fn(T)>,
+}
+
+impl<T: Token> fmt::Debug for Giver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Giver").field(&self.channel).finish()
+    }
+}
+
+impl<T: Token> Giver<T> {
+    /// The channel, to be looked at.
+    #[inline]
+    #[must_use]
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    #[inline]
+    fn sender(&self) -> &Sender<Slice<AtomicU64>> {
+        self.channel.sender()
+    }
+
+    /// Lets the worker begin; once.
+    pub fn welcome(&mut self) {
+        let claim = self.sender().claim();
+        if claim != 0 && !self.sender().is_granted() {
+            self.channel.sender_mut().grant(claim);
+        }
+    }
+
+    /// A worker is there, and a slot is free.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.sender().is_granted() && self.sender().room() > 0
+    }
+
+    /// Gives a task away, and a note with it.
+    ///
+    /// # Errors
+    /// The task, when no worker was let in or no slot is free.
+    #[inline]
+    pub fn give(&mut self, task: T, note: u32) -> Result<(), T> {
+        if !self.has_room() {
+            return Err(task);
+        }
+        let sent = self.channel.sender_mut().send_word(task.into_word(), note);
+        debug_assert!(sent, "there was room");
+        Ok(())
+    }
+
+    /// As [`Channel::collect`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
+        self.channel.collect()
+    }
+
+    /// Nanoseconds worked since the last call.
+    #[inline]
+    pub fn worked_ns(&mut self) -> u64 {
+        self.channel.sender_mut().worked_ns()
+    }
+
+    /// The worker is there.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.sender().claim() != 0
+    }
+
+    /// The worker was let in and has left.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.sender().is_granted() && self.sender().claim() == 0
+    }
+
+    /// It left because its thread panicked.
+    #[must_use]
+    pub fn has_panicked(&self) -> bool {
+        self.panicked.load(Relaxed)
+    }
+
+    /// Takes back the next task that a worker which has left did not take; none while it is there.
+    /// Collect its last credits before.
+    pub fn take_back(&mut self) -> Option<(T, u32)> {
+        if self.is_left() && matches!(self.collect(), Ok(done) if done.is_empty()) {
+            self.back = self.channel.sender_mut().revoke();
+        }
+        let number = self.back.next()?;
+        let (word, note) = self.sender().sent_word(number);
+        // SAFETY: `give` made the word of a task of this type. The worker has left, and completed all that it took
+        // before; this task it did not complete, so it did not take it, and its number comes up here once.
+        Some((unsafe { T::from_word(word) }, note))
+    }
+}
+
+impl<T: Token> Drop for Giver<T> {
+    fn drop(&mut self) {
+        // Else the worker is there, and may take them still.
+        if self.is_left() && self.collect().is_ok() {
+            while self.take_back().is_some() {}
+        }
+    }
+}
+
+/// The worker's end.
+pub struct Taker<T: Token> {
+    guest: Guest,
+    /// A task was taken and is not completed.
+    has_task: bool,
+    panicked: Arc<AtomicBool>,
+    _tasks: PhantomData<fn() -> T>,
+}
+
+impl<T: Token> fmt::Debug for Taker<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Taker").field(&self.guest).finish()
+    }
+}
+
+impl<T: Token> Taker<T> {
+    /// Who it is.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.guest.place()
+    }
+
+    /// The next task and its note.
+    #[inline]
+    pub fn take(&mut self) -> Option<(T, u32)> {
+        let (word, note) = self.guest.receiver_mut().receive_word()?;
+        self.has_task = true;
+        // SAFETY: only `Giver::give`, of the same type, writes into the slots; a number is received once.
+        Some((unsafe { T::from_word(word) }, note))
+    }
+
+    /// All tasks taken so far are completed, after so much more work.
+    #[inline]
+    pub fn complete(&mut self, worked_ns: u64) {
+        self.has_task = false;
+        self.guest.receiver_mut().complete(worked_ns);
+    }
+
+    /// Tasks given and not taken.
+    #[inline]
+    pub fn waiting(&mut self) -> usize {
+        self.guest.receiver_mut().waiting()
+    }
+
+    /// A task is there.
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.guest.receiver().is_ready()
+    }
+
+    /// The dispatcher ends.
+    #[inline]
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.guest.receiver().is_stopped()
+    }
+
+    /// As [`Guest::sleep`].
+    pub fn sleep(&self, longest: Duration) {
+        self.guest.sleep(longest);
+    }
+}
+
+impl<T: Token> Drop for Taker<T> {
+    fn drop(&mut self) {
+        self.panicked.store(std::thread::panicking(), Relaxed);
+        if self.has_task {
+            self.guest.receiver_mut().complete(0);
+        }
+        // The guest goes next, and leaves the channel with that.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Ends = (Giver<Box<u32>>, Taker<Box<u32>>);
+
+    fn ends() -> Ends {
+        let (mut giver, taker) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
+        giver.welcome();
+        (giver, taker)
+    }
+
+    #[test]
+    fn tasks_change_hands_in_order_and_a_full_ring_gives_them_back() {
+        let (mut giver, mut taker) = ends();
+        assert!((0..4).all(|task| giver.give(Box::new(task), 10 + task).is_ok()));
+        assert_eq!(giver.give(Box::new(4), 0), Err(Box::new(4)));
+        assert_eq!((taker.waiting(), taker.place().id), (4, 3));
+        for task in 0..4 {
+            assert_eq!(taker.take(), Some((Box::new(task), 10 + task)));
+            assert_eq!(taker.waiting(), 3 - task as usize);
+            taker.complete(5);
+        }
+        assert_eq!((taker.take(), giver.collect(), giver.worked_ns()), (None, Ok(0..4), 20));
+    }
+
+    #[test]
+    fn nothing_is_given_before_the_worker_is_let_in() {
+        let (mut giver, mut taker) = pair::<Box<u32>>(Place { id: 3, pool: 1 }, 4).unwrap();
+        assert_eq!((giver.give(Box::new(1), 0), taker.take()), (Err(Box::new(1)), None));
+    }
+
+    #[test]
+    fn what_a_worker_that_left_did_not_take_comes_back_once() {
+        let (mut giver, mut taker) = ends();
+        assert!((0..4).all(|task| giver.give(Box::new(task), 0).is_ok()));
+        assert!(taker.take().is_some());
+        assert_eq!(giver.take_back(), None, "it is there");
+        drop(taker);
+        assert!(giver.is_left() && !giver.has_panicked());
+        assert_eq!(giver.collect(), Ok(0..1), "what it took is completed");
+        let back: Vec<_> =
+            std::iter::from_fn(|| giver.take_back()).map(|(task, _)| *task).collect();
+        assert_eq!((back, giver.take_back()), (vec![1, 2, 3], None));
+        assert_eq!(giver.give(Box::new(4), 0), Err(Box::new(4)));
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_told_apart() {
+        let (mut giver, mut taker) = ends();
+        assert!((0..2).all(|task| giver.give(Box::new(task), 0).is_ok()));
+        let thread = std::thread::spawn(move || {
+            let _task = taker.take();
+            panic!("a defect of the work");
+        });
+        assert!(thread.join().is_err());
+        assert!(giver.is_left() && giver.has_panicked());
+        assert_eq!(giver.collect(), Ok(0..1));
+        assert_eq!((giver.take_back(), giver.take_back()), (Some((Box::new(1), 0)), None));
+    }
+
+    #[test]
+    fn two_threads_pass_every_task_once() {
+        let tasks = if cfg!(miri) { 200 } else { 20_000 };
+        let (mut giver, mut taker) = ends();
+        let worker = std::thread::spawn(move || {
+            let mut next = 0;
+            while next < tasks {
+                match taker.take() {
+                    Some((task, note)) => {
+                        assert_eq!((*task, note), (next, !next));
+                        next += 1;
+                        taker.complete(1);
+                    }
+                    None => std::thread::yield_now(),
+                }
+            }
+        });
+        for task in 0..tasks {
+            let mut task = Box::new(task);
+            let note = !*task;
+            while let Err(back) = giver.give(task, note) {
+                task = back;
+                giver.collect().unwrap();
+                std::thread::yield_now();
+            }
+        }
+        worker.join().unwrap();
+        giver.collect().unwrap();
+        assert_eq!((giver.worked_ns(), giver.take_back()), (u64::from(tasks), None));
+    }
+}
