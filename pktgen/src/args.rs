@@ -167,6 +167,9 @@ pub struct NetworkArgs {
     /// Cores that send, as CPU numbers; one queue pair each [default: one, wherever the kernel likes]
     #[arg(long, value_delimiter = ',')]
     pub cores: Vec<usize>,
+    /// Receive queues beside those of the cores, which the first core polls: where several threads send at the other end
+    #[arg(long, default_value_t = 0, value_name = "QUEUES")]
+    pub more_rx: u16,
     /// Packet buffers
     #[arg(long, default_value_t = 16_383)]
     pub buffers: u32,

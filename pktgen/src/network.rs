@@ -64,7 +64,8 @@ impl Network {
         }
         let eal = Eal::init_beside(&eal_arguments, &[&name], &args.cores)?;
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
-        let options = DeviceOptions { queues: cores as u16, ..DeviceOptions::default() };
+        let (queues, inlets) = (cores as u16, args.more_rx);
+        let options = DeviceOptions { queues, inlets, ..DeviceOptions::default() };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
         let floor_port = match args.no_floor {
             true => None,

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use wedjat_sys as sys;
 
 use crate::io::Buf;
+use crate::ring::Token;
 
 /// One packet buffer of an [`MbufPool`](super::MbufPool), to which it returns when dropped.
 ///
@@ -115,6 +116,22 @@ impl Buf for Mbuf {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(self.data().cast());
         }
+    }
+}
+
+impl Token for Mbuf {
+    #[inline]
+    fn into_word(self) -> u64 {
+        let mbuf = self.0;
+        forget(self);
+        mbuf.as_ptr().expose_provenance() as u64
+    }
+
+    #[inline]
+    unsafe fn from_word(word: u64) -> Self {
+        let mbuf = std::ptr::with_exposed_provenance_mut(word as usize);
+        // SAFETY: by the trait's contract the word is that of an mbuf, which is not null, and nobody else's.
+        unsafe { Self::from_raw(NonNull::new_unchecked(mbuf)) }
     }
 }
 

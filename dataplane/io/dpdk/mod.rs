@@ -66,5 +66,5 @@ mod yardsticks;
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
 pub use pool::{MbufPool, PoolError, PoolHandle};
-pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, QueuePort};
+pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use yardsticks::{Distributor, RingPair, YardstickError};

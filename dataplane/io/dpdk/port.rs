@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,12 +27,21 @@ const PEER_RETRY: Duration = Duration::from_millis(20);
 /// How long a memif server may take to answer a client; one that was not ready refuses and stays silent.
 const PEER_ANSWER: Duration = Duration::from_millis(300);
 
+/// A memif server that is there and does not take a client with several transmit queues for so many times has too few
+/// receive queues for them.
+const REFUSALS: u32 = 8;
+
 /// How to set a device up.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
     /// RX/TX queue pairs, one a dispatcher core. With several, the device spreads packets by RSS over the UDP 4-tuple
     /// where it can; otherwise by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
     pub queues: u16,
+    /// Transmit queues beside the pairs, for threads that only send, see [`Device::open_with_outlets`]. A device that has
+    /// fewer gives what it has.
+    pub outlets: u16,
+    /// Receive queues beside the pairs, which the first port polls: where the other end sends on several.
+    pub inlets: u16,
     /// Slots of each receive queue, adjusted to what the device allows.
     pub rx_slots: u16,
     /// Slots of each transmit queue, adjusted to what the device allows.
@@ -50,6 +60,8 @@ impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
             queues: 1,
+            outlets: 0,
+            inlets: 0,
             rx_slots: 1024,
             tx_slots: 1024,
             mtu: None,
@@ -178,17 +190,37 @@ impl Device {
         pool: &MbufPool,
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<QueuePort>), DeviceError> {
+        let (device, ports, _) = Self::open_with_outlets(eal, name, pool, options)?;
+        Ok((device, ports))
+    }
+
+    /// As [`Device::open`], with the outlets that the options ask for, as far as the device has them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with_outlets(
+        eal: &Eal,
+        name: &str,
+        pool: &MbufPool,
+        options: &DeviceOptions,
+    ) -> Result<(Self, Vec<QueuePort>, Vec<Outlet>), DeviceError> {
         let id = find(name)?;
-        let setup = Setup { id, name, pool, options };
+        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0 };
         let log = LogCapture::start();
         let opened = setup.open(eal);
         let said = log.map(LogCapture::finish).unwrap_or_default();
         let opened = Arc::new(opened.map_err(|error| error.with_log(&said))?);
         said.lines().for_each(|line| log::warn!("{line}"));
-        let port =
-            |queue| QueuePort { id, queue, device: Arc::clone(&opened), _one_thread: PhantomData };
-        let ports = (0..options.queues).map(port).collect();
-        Ok((Self(opened), ports))
+        let port = |queue| {
+            let (device, inlets) = (Arc::clone(&opened), 0..0);
+            QueuePort { id, queue, inlets, device, _one_thread: PhantomData }
+        };
+        let mut ports: Vec<_> = (0..options.queues).map(port).collect();
+        if let Some(first) = ports.first_mut() {
+            first.inlets = options.queues..setup.rx;
+        }
+        let outlets = (options.queues..setup.tx).map(|queue| Outlet(port(queue))).collect();
+        Ok((Self(opened), ports, outlets))
     }
 
     /// Stops and starts the device, which makes a memif client whose server has gone connect to the next one; a server
@@ -212,7 +244,7 @@ impl Device {
         }
         let log = LogCapture::start();
         // Every port is borrowed here, so no thread polls.
-        let started = self.0.stop().and_then(|()| self.0.start(wait_for_peer));
+        let started = self.0.stop().and_then(|()| self.0.start(wait_for_peer, u32::MAX)).map(drop);
         let said = log.map(LogCapture::finish).unwrap_or_default();
         started.map_err(|error| error.with_log(&said))
     }
@@ -275,17 +307,22 @@ impl Device {
 impl Opened {
     /// Starts the device. A memif client connects once, when it is started, and only to a server that has been started
     /// itself, so it is tried again until its link is up.
-    fn start(&self, wait_for_peer: Duration) -> Result<(), DeviceError> {
+    /// False when the server was there and did not take it for so many times.
+    fn start(&self, wait_for_peer: Duration, refusals: u32) -> Result<bool, DeviceError> {
         if !self.connects {
-            return self.try_start();
+            return self.try_start().map(|()| true);
         }
-        let began = Instant::now();
+        let (began, mut refused) = (Instant::now(), 0);
         loop {
             if self.try_start().is_ok() {
                 if self.becomes_linked() {
-                    return Ok(());
+                    return Ok(true);
                 }
                 self.stop()?;
+                refused += 1;
+                if refused == refusals {
+                    return Ok(false);
+                }
             }
             if began.elapsed() >= wait_for_peer {
                 let (name, waited) = (self.name.clone(), wait_for_peer);
@@ -359,6 +396,8 @@ impl Drop for Opened {
 pub struct QueuePort {
     id: u16,
     queue: u16,
+    /// Receive queues that this port polls besides its own.
+    inlets: Range<u16>,
     device: Arc<Opened>,
     // DPDK's bursts take no lock: two threads must never share a queue.
     _one_thread: PhantomData<Cell<()>>,
@@ -369,6 +408,31 @@ impl QueuePort {
     pub fn queue(&self) -> u16 {
         self.queue
     }
+
+    #[inline]
+    fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
+        let len = burst.len();
+        let room = burst.remaining_capacity() as u16;
+        // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers. The
+        // driver fills the first `received` of them with mbufs that are now ours; only those are counted in.
+        unsafe {
+            let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+            let received = usize::from(sys::rte_eth_rx_burst(self.id, queue, spare, room));
+            burst.set_len(len + received);
+            received
+        }
+    }
+
+    #[cold]
+    fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        let before = burst.len();
+        for queue in self.inlets.clone() {
+            if !burst.is_full() {
+                self.receive(queue, burst);
+            }
+        }
+        burst.len() - before
+    }
 }
 
 impl Port for QueuePort {
@@ -376,15 +440,10 @@ impl Port for QueuePort {
 
     #[inline]
     fn rx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        let len = burst.len();
-        let room = burst.remaining_capacity() as u16;
-        // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers. The
-        // driver fills the first `received` of them with mbufs that are now ours; only those are counted in.
-        unsafe {
-            let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
-            let received = usize::from(sys::rte_eth_rx_burst(self.id, self.queue, spare, room));
-            burst.set_len(len + received);
-            received
+        let received = self.receive(self.queue, burst);
+        match self.inlets.is_empty() {
+            true => received,
+            false => received + self.receive_inlets(burst),
         }
     }
 
@@ -406,27 +465,49 @@ impl Port for QueuePort {
     }
 }
 
+/// One transmit queue of a device, without a receive queue: nothing ever comes.
+pub struct Outlet(QueuePort);
+
+impl Port for Outlet {
+    type Buf = Mbuf;
+
+    #[inline]
+    fn rx_burst(&mut self, _: &mut Burst<Mbuf>) -> usize {
+        0
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        self.0.tx_burst(burst)
+    }
+}
+
 /// The steps of a device's set-up, in the order DPDK wants them (programmer's guide, "Poll Mode Driver").
 struct Setup<'a> {
     id: u16,
     name: &'a str,
     pool: &'a MbufPool,
     options: &'a DeviceOptions,
+    /// Receive queues, once they are known.
+    rx: u16,
+    /// Transmit queues, once they are known.
+    tx: u16,
 }
 
 impl Setup<'_> {
-    fn open(&self, eal: &Eal) -> Result<Opened, DeviceError> {
+    fn open(&mut self, eal: &Eal) -> Result<Opened, DeviceError> {
         let info = self.info()?;
         self.check_queues(&info)?;
+        let driver = driver_name(&info);
+        self.count_queues(&info, eal, &driver);
         self.configure(&info)?;
         // From here on a failure closes the device.
-        let driver = driver_name(&info);
-        let opened = Opened {
+        let mut opened = Opened {
             id: self.id,
             name: self.name.to_owned(),
             connects: is_memif_client(eal, self.name, &driver),
             driver,
-            queues: self.options.queues,
+            queues: self.tx,
             _pool: self.pool.clone(),
             _eal: eal.clone(),
         };
@@ -435,7 +516,14 @@ impl Setup<'_> {
             // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
-        opened.start(self.options.wait_for_peer)?;
+        let patience = if self.tx > self.options.queues { REFUSALS } else { u32::MAX };
+        if !opened.start(self.options.wait_for_peer, patience)? {
+            // The server has fewer receive queues than we would send on.
+            (self.tx, opened.queues) = (self.options.queues, self.options.queues);
+            self.configure(&info)?;
+            self.queues()?;
+            opened.start(self.options.wait_for_peer, u32::MAX)?;
+        }
         Ok(opened)
     }
 
@@ -448,8 +536,8 @@ impl Setup<'_> {
     }
 
     fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
-        let most = info.max_rx_queues.min(info.max_tx_queues);
-        let asked = self.options.queues;
+        let most = info.max_rx_queues.min(info.max_tx_queues.saturating_add(self.options.inlets));
+        let asked = self.options.queues + self.options.inlets;
         if (1..=most).contains(&asked) {
             return Ok(());
         }
@@ -465,6 +553,24 @@ impl Setup<'_> {
         Err(DeviceError::Queues { name: self.name.to_owned(), driver, asked, most, hint })
     }
 
+    /// How many queues it gets. What is sent on any transmit queue must reach the other end:
+    /// - a memif server is not told how many of its rings its client has made, and writing to one that was not made
+    ///   spoils the first; a client's rings are all there, or it is refused;
+    /// - AF_PACKET and AF_XDP spread what they receive over all the queues that there are.
+    fn count_queues(&mut self, info: &sys::rte_eth_dev_info, eal: &Eal, driver: &str) {
+        let DeviceOptions { queues, outlets, inlets, .. } = *self.options;
+        let spare = |most: u16| outlets.min(most.saturating_sub(queues));
+        let (rx, outlets) = match driver {
+            "net_memif" if !is_memif_client(eal, self.name, driver) => (queues, 0),
+            "net_af_packet" | "net_af_xdp" => {
+                let outlets = spare(info.max_tx_queues.min(info.max_rx_queues));
+                (queues + outlets, outlets)
+            }
+            _ => (queues, spare(info.max_tx_queues)),
+        };
+        (self.rx, self.tx) = (rx.max(queues + inlets), queues + outlets);
+    }
+
     fn configure(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
         let mut conf = sys::rte_eth_conf::default();
         if let Some(mtu) = self.options.mtu {
@@ -474,13 +580,12 @@ impl Setup<'_> {
             conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;
         }
         let rss = info.flow_type_rss_offloads & sys::WEDJAT_RSS_UDP;
-        if self.options.queues > 1 && rss != 0 {
+        if self.rx > 1 && rss != 0 {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
             conf.rx_adv_conf.rss_conf.rss_hf = rss;
         }
-        let queues = self.options.queues;
         // SAFETY: the port is valid and not started, and `conf` is copied.
-        let error = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &conf) };
+        let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
     }
 
@@ -492,13 +597,15 @@ impl Setup<'_> {
         self.accept("size its queues", error)?;
         // SAFETY: the port is configured.
         let node = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
-        for queue in 0..self.options.queues {
+        for queue in 0..self.rx {
             // SAFETY: the port is configured for these queues; null takes the driver's defaults; `Opened` keeps the pool.
             let error = unsafe {
                 let (none, pool) = (std::ptr::null(), self.pool.as_ptr());
                 sys::rte_eth_rx_queue_setup(self.id, queue, rx_slots, node, none, pool)
             };
             self.accept("set up a receive queue", error)?;
+        }
+        for queue in 0..self.tx {
             // SAFETY: as above.
             let error = unsafe {
                 sys::rte_eth_tx_queue_setup(self.id, queue, tx_slots, node, std::ptr::null())
