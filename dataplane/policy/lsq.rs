@@ -11,7 +11,7 @@ use rand::Rng as _;
 
 use super::ranks::{Found, Front, Rank, Ranking};
 use super::shortest::sample_distinct;
-use super::{Core, Pick, Policy, Rng, Task, sample_two};
+use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View, Words};
 
 /// Which members an arrival samples.
@@ -33,19 +33,6 @@ impl Samples {
         rng: &mut Rng,
     ) -> R::Front {
         if self.count == 0 || self.below < u32::MAX && rng.next_u64() as u32 >= self.below {
-            return front;
-        }
-        if self.count == 2
-            && parts.active.len() > 1
-            && let Some((a, b)) = sample_two(parts.active, rng)
-        {
-            // The usual two in one go: seldom is one's queue another than it is believed to be.
-            parts.picks.messages += 2;
-            let told = [parts.probe(a), parts.probe(b)];
-            if (told[0] != queues.queue(a)) | (told[1] != queues.queue(b)) {
-                front = queues.set_open(front, a, told[0]);
-                front = queues.set_open(front, b, told[1]);
-            }
             return front;
         }
         let probed = sample_distinct(
