@@ -87,6 +87,35 @@ pub enum LaunchError {
         /// Those there are.
         usable: Vec<usize>,
     },
+    /// A worker thread's CPU that is not there.
+    #[error("worker thread: this machine has no CPU {cpu} for this process; it may use {usable:?}")]
+    WorkerCpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// Those there are.
+        usable: Vec<usize>,
+    },
+    /// A worker thread does not start.
+    #[error("worker {id}: the system starts no thread for it: {error}")]
+    Worker {
+        /// The worker.
+        id: u16,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Too few transmit queues for workers that must send for themselves.
+    #[error(
+        "device {device:?} has {found} transmit queues to spare for {wanted} workers that must send their replies \
+         themselves; give it more, use fewer workers, or set worker_sends = \"try\""
+    )]
+    Outlets {
+        /// The device.
+        device: String,
+        /// Queues there are besides the dispatcher's.
+        found: usize,
+        /// Workers.
+        wanted: usize,
+    },
     /// A dispatcher thread ended early.
     #[error("the dispatcher on CPU {cpu} failed: {reason}")]
     Core {

@@ -2,6 +2,7 @@
 //! thread watches over workers' locks and reports.
 
 mod roll;
+mod threads;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,15 +14,18 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 
 use crate::assembly::seed_of_the_moment;
-use crate::config::{AgentConfig, HostConfig};
+use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::io::dpdk::QueuePort;
-use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool, PoolHandle};
+use crate::io::dpdk::{
+    self, Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
+};
 use crate::launch::{LaunchError, Options, check_cpus, drain, port_stats};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
-use crate::ring::{Place, RegionError, WorkerRegion};
+use crate::ring::{Giver, Place, RegionError, WorkerRegion};
 use crate::role::Agent;
-use crate::role::agent::{Comings, Crew, Death, Parts, PoolCrew, Registrar};
+use crate::role::agent::Packet;
+use crate::role::agent::{Comings, Crew, Death, Names, Parts, PoolCrew, Registrar, Way};
 use crate::role::leaf::Timing;
 use crate::stage::{PortAddress, Side};
 use crate::state::Counters;
@@ -30,6 +34,7 @@ use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
 use crate::wire::ether::Mac;
 
 pub(crate) use roll::Roll;
+pub use threads::{Serve, Threads, run_with};
 
 /// Between two looks at workers' locks, signals and time.
 pub const WATCH: Duration = Duration::from_millis(5);
@@ -41,6 +46,9 @@ pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(2);
 pub(crate) const DEATHS: usize = 1024;
 
 type Ended = (Vec<Comings>, usize);
+
+/// Threads that are told to end have so long for what they are doing.
+const LEAVE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the agent until `stop` is set or the duration is over; `report` gets a line a second.
 ///
@@ -54,8 +62,37 @@ pub fn run(
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
     // First, so that a second agent of that name is refused before it takes devices.
+    let region = region(&config.host)?;
+    start(config, options, &region, None, stop, &mut report)
+}
+
+/// The transmit queues of each port that threads can have.
+type Queues = Vec<Vec<Outlet>>;
+
+/// Workers that are threads of this process.
+#[derive(Default)]
+struct Hired {
+    names: Arc<Names>,
+    /// What those that send have counted.
+    counters: Vec<Counters>,
+    /// For each worker that sends.
+    givers: Vec<Option<Giver<Mbuf>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+type Hire<'a> = &'a mut dyn FnMut(&Eal, Queues) -> Result<Hired, LaunchError>;
+
+/// Brings the agent up around the region of its workers, processes or threads, and runs it to its end.
+fn start(
+    config: &AgentConfig,
+    options: &Options,
+    region: &WorkerRegion,
+    hire: Option<Hire<'_>>,
+    stop: &Arc<AtomicBool>,
+    report: &mut impl FnMut(&str),
+) -> Result<AgentStats, LaunchError> {
+    check_cpus(&[config.core])?;
     let (host, places) = (&config.host, config.host.places());
-    let region = region(host)?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
@@ -71,11 +108,22 @@ pub fn run(
         Some(path) => Table::create(path, &spec)?,
         None => Table::heap(&spec),
     };
-    let (devices, ports) = open_devices(config, &eal, &mbufs)?;
+    let senders = match config.sends {
+        Sends::Never => 0,
+        Sends::Try | Sends::Must if hire.is_some() => places.len(),
+        _ => 0,
+    };
+    let (devices, ports, queues) = open_devices(config, &eal, &mbufs, senders)?;
+    let mut hired = hire.map(|hire| hire(&eal, queues)).transpose()?.unwrap_or_default();
+    let mut givers = std::mem::take(&mut hired.givers).into_iter();
+    let way = |channel: usize| match givers.next().flatten() {
+        Some(giver) => Way::from(giver),
+        None => Way::from(region.channel(channel)),
+    };
     let deaths = Arc::new(ArrayQueue::new(DEATHS));
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
-        crews: crews(host, &eal, &table, &region, seed),
+        crews: crews(host, &eal, &table, way, seed),
         registrar: registrar(config, &places, eal.ticks_hz()),
         places,
         pool: mbufs.handle(),
@@ -87,12 +135,14 @@ pub fn run(
     };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
-    let core = spawn(config.core, eal.clone(), parts, Arc::clone(stop))?;
+    let (senders, shared) = (hired.counters.len(), (hired.names, hired.counters));
+    let core = spawn(config.core, eal.clone(), parts, shared, Arc::clone(stop))?;
     let counters = [table.counters(0)];
-    let roll = RefCell::new(Roll::new(&region));
-    let watch = Watch { host, region: &region, deaths: &deaths, roll, started };
-    watch.until_ended(options.duration, stop, &counters, &core, &mut report);
+    let roll = RefCell::new(Roll::new(region));
+    let watch = Watch { host, region, deaths: &deaths, roll, started };
+    watch.until_ended(options.duration, stop, &counters, &core, report);
     let (comings, registered) = join(core, config.core)?;
+    threads::join(hired.threads);
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
@@ -102,7 +152,7 @@ pub fn run(
     ledger.mbufs_leaked = mbufs.in_use();
     describe(&mut ledger, host, config.core, seed);
     let comings = comings.into_iter().fold(Comings::default(), Comings::and);
-    Ok(AgentStats { ledger, name: host.name.clone(), comings, registered })
+    Ok(AgentStats { ledger, name: host.name.clone(), comings, registered, senders })
 }
 
 /// What the host's workers attach to.
@@ -131,21 +181,25 @@ fn open_devices(
     config: &AgentConfig,
     eal: &Eal,
     mbufs: &MbufPool,
-) -> Result<(Vec<Device>, Vec<QueuePort>), DeviceError> {
-    let (mut devices, mut queues) = (Vec::new(), Vec::new());
+    senders: usize,
+) -> Result<(Vec<Device>, Vec<QueuePort>, Queues), DeviceError> {
+    let (mut devices, mut queues, mut spare) = (Vec::new(), Vec::new(), Vec::new());
     for port in &config.ports {
         let options = DeviceOptions {
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
             promiscuous: port.mac.is_some(),
+            outlets: senders as u16,
             ..DeviceOptions::default()
         };
-        let (device, mut ports) = Device::open(eal, &port.device, mbufs, &options)?;
+        let (device, mut ports, outlets) =
+            Device::open_with_outlets(eal, &port.device, mbufs, &options)?;
+        spare.push(outlets);
         log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
         devices.push(device);
         queues.append(&mut ports);
     }
-    Ok((devices, queues))
+    Ok((devices, queues, spare))
 }
 
 fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
@@ -160,14 +214,14 @@ fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
     both.map(address).collect()
 }
 
-/// The pools' workers, none of them there yet.
+/// The pools' workers, none of them there yet, each with its way to its tasks.
 pub(crate) fn crews(
     host: &HostConfig,
     eal: &Eal,
     table: &Table,
-    region: &WorkerRegion,
+    mut way: impl FnMut(usize) -> Way<Packet<Mbuf>>,
     seed: u64,
-) -> Vec<PoolCrew<dpdk::Mbuf>> {
+) -> Vec<PoolCrew<Mbuf>> {
     let timeout = match host.worker_timeout_ms {
         0 => u64::MAX,
         ms => ms.saturating_mul(eal.ticks_hz()) / 1000,
@@ -180,7 +234,7 @@ pub(crate) fn crews(
             Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
         let seats = pool.workers.iter().map(|&id| {
             channel += 1;
-            (Place { id, pool: pool.id }, region.channel(channel - 1))
+            (Place { id, pool: pool.id }, way(channel - 1))
         });
         let crew = Crew::new(dispatcher, seats.collect(), pool.queue, timeout);
         crews.push(PoolCrew { pool: pool.id, overflow: pool.overflow, crew });
@@ -195,11 +249,14 @@ fn registrar(config: &AgentConfig, places: &[Place], ticks_hz: u64) -> Option<Re
 
 type CoreThread = JoinHandle<Result<Ended, String>>;
 type AgentParts = Parts<QueuePort, PoolHandle>;
+/// What the core and its threads share.
+type Shared = (Arc<Names>, Vec<Counters>);
 
 fn spawn(
     cpu: usize,
     eal: Eal,
     parts: AgentParts,
+    threads: Shared,
     stop: Arc<AtomicBool>,
 ) -> Result<CoreThread, LaunchError> {
     let dispatch = move || {
@@ -207,7 +264,7 @@ fn spawn(
             return Err("the system refused to pin its thread there".to_owned());
         }
         let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
-        Ok(poll(&eal, parts, &stop))
+        Ok(poll(&eal, parts, threads, &stop))
     };
     std::thread::Builder::new()
         .name(format!("agent-{cpu}"))
@@ -216,12 +273,22 @@ fn spawn(
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough.
-fn poll(eal: &Eal, parts: AgentParts, stop: &AtomicBool) -> Ended {
+fn poll(eal: &Eal, parts: AgentParts, (names, counters): Shared, stop: &AtomicBool) -> Ended {
     let mut agent = Agent::new(parts);
+    if !counters.is_empty() {
+        agent = agent.with_threads(names, counters);
+    }
     while !stop.load(Relaxed) {
         agent.poll(eal.now());
     }
     drain(eal, QUIET, DRAIN_MAX, |now| agent.poll(now) > 0 || agent.held() > 0);
+    if agent.has_threads() {
+        agent.stop();
+        drain(eal, QUIET, LEAVE_MAX, |now| {
+            agent.poll(now);
+            agent.has_threads()
+        });
+    }
     let ended = (agent.comings().collect(), agent.registered());
     agent.close();
     ended

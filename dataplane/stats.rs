@@ -182,6 +182,8 @@ pub struct AgentStats {
     pub comings: Comings,
     /// Workers that the leaf had acknowledged at the end.
     pub registered: usize,
+    /// Workers that are threads and sent their replies themselves.
+    pub senders: usize,
 }
 
 impl fmt::Display for AgentStats {

@@ -352,9 +352,13 @@ fn claim(name: &str, region: &Arc<WorkerRegion>, options: &Options) -> Result<Gu
     Err(AttachError::Taken(name()))
 }
 
+/// CPUs that this process may use.
+pub(crate) fn usable_cpus() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+}
+
 fn pin(cpu: usize) -> Result<(), AttachError> {
-    let usable: Vec<usize> =
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let usable = usable_cpus();
     let known = usable.contains(&cpu);
     if known && core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
         return Ok(());

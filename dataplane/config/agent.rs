@@ -52,6 +52,20 @@ struct RawAgent {
     worker_timeout_ms: Option<Spanned<u64>>,
     leaf: Option<Spanned<String>>,
     leaf_mac: Option<Spanned<String>>,
+    worker_sends: Option<Sends>,
+}
+
+/// Whether workers that are threads of the agent's process send their replies themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sends {
+    /// Those for which the devices have a transmit queue.
+    #[default]
+    Try,
+    /// All, or the agent does not start.
+    Must,
+    /// None.
+    Never,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +118,8 @@ pub struct AgentConfig {
     pub seed: Option<u64>,
     /// Packet buffers in all.
     pub mbufs: u32,
+    /// Whether workers that are threads send their replies themselves.
+    pub sends: Sends,
     /// The leaf to register with.
     pub leaf: Option<LeafAddress>,
     /// `[[port]]`.
@@ -238,6 +254,7 @@ fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
         state: entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
         seed: entry.seed,
         mbufs: faults.within(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
+        sends: entry.worker_sends.unwrap_or_default(),
         leaf: leaf(faults, entry, &ports),
         ports,
     }

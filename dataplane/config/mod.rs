@@ -10,7 +10,7 @@ mod local;
 mod port;
 mod raw;
 
-pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress};
+pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress, Sends};
 
 use std::fmt;
 use std::net::Ipv4Addr;

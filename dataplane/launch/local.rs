@@ -12,7 +12,7 @@ use crate::io::link::End;
 use crate::io::{Buf, Pool, Port};
 use crate::limits::CORES_MAX;
 use crate::policy::stream_seed;
-use crate::ring::WorkerRegion;
+use crate::ring::{Token, WorkerRegion};
 use crate::role::agent::{Comings, Death, Parts, Registrar};
 use crate::role::leaf::Timing;
 use crate::role::{Agent, host};
@@ -69,9 +69,10 @@ impl<'a> LocalAgent<'a> {
     /// What the core needs.
     pub fn parts(&self, eal: &Eal, mbufs: &MbufPool, udp_port: u16) -> AgentParts {
         let (places, hz) = (self.host.places(), eal.ticks_hz());
+        let way = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            crews: serve::crews(self.host, eal, &self.table, &self.region, self.seed),
+            crews: serve::crews(self.host, eal, &self.table, way, self.seed),
             registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
             places,
             pool: mbufs.handle(),
@@ -95,7 +96,7 @@ impl<'a> LocalAgent<'a> {
         let mut ledger = LeafStats::of(&totals, seconds, manifest(config, eal));
         serve::describe(&mut ledger, self.host, self.core, self.seed);
         let (comings, registered) = ended;
-        AgentStats { ledger, name: self.host.name.clone(), comings, registered }
+        AgentStats { ledger, name: self.host.name.clone(), comings, registered, senders: 0 }
     }
 }
 
@@ -105,7 +106,7 @@ pub fn region(config: &Config) -> Result<Option<WorkerRegion>, LaunchError> {
 }
 
 /// The agent at the far end of the wire inside the core.
-pub fn agent<B: Buf, A: Pool<Buf = B>>(
+pub fn agent<B: Buf + Token, A: Pool<Buf = B>>(
     parts: Parts<impl Port<Buf = B>, A>,
     end: End<B>,
 ) -> Agent<End<B>, A> {

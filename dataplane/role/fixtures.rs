@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 
 use super::Agent;
-use super::agent::{Crew, Death, Parts, PoolCrew, Registrar};
+use super::agent::{Crew, Death, Packet, Parts, PoolCrew, Registrar, Way};
 use super::leaf::Timing;
 use crate::io::Port;
 use crate::io::ring::{Frame, FramePool};
@@ -56,11 +56,23 @@ pub fn agent<P: Port<Buf = Frame>>(
     pool: Pool<'_>,
     registrar: Registrar,
 ) -> (Agent<P, FramePool>, Doors) {
+    agent_by((port, address), frames, pool, registrar, None)
+}
+
+/// The same with workers that get their tasks in these ways, rather than in the region's.
+pub fn agent_by<P: Port<Buf = Frame>>(
+    (port, address): (P, PortAddress),
+    frames: &FramePool,
+    pool: Pool<'_>,
+    registrar: Registrar,
+    ways: Option<Vec<Way<Packet<Frame>>>>,
+) -> (Agent<P, FramePool>, Doors) {
     let Pool { policy, places, queue, overflow, payload } = pool;
     let region = Arc::new(WorkerRegion::heap(&places, 8, payload).unwrap());
     let view = View::heap(places.len(), 1).remove(0);
     let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
-    let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
+    let copied = || (0..places.len()).map(|at| region.channel(at).into()).collect();
+    let seats = places.iter().copied().zip(ways.unwrap_or_else(copied));
     let crew = Crew::new(dispatcher, seats.collect(), queue, TIMEOUT);
     let deaths = Arc::new(ArrayQueue::new(8));
     let agent = Agent::new(Parts {

@@ -10,7 +10,7 @@ use crate::io::link::{Either, End};
 use crate::io::{Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
-use crate::ring::Place;
+use crate::ring::{Place, Token};
 use crate::state::{Counter, Load, Member, Report};
 use crate::wire::ether::Mac;
 
@@ -37,7 +37,7 @@ struct Local {
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Host<P: Port, A> {
+pub struct Host<P: Port<Buf: Token>, A> {
     leaf: Leaf<Either<P>, A>,
     agent: Agent<End<P::Buf>, A>,
     locals: Vec<Local>,
@@ -47,7 +47,7 @@ pub struct Host<P: Port, A> {
 
 impl<P, A> Host<P, A>
 where
-    P: Port,
+    P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
     /// A leaf and the agent at the other end of the last of its ports; `places` are the agent's workers, none of whom is

@@ -177,6 +177,15 @@ impl Counters {
         DropReason::ALL.iter().map(|&reason| self.dropped(reason)).sum()
     }
 
+    /// Adds what `others` have counted since they were last folded in; `folded` keeps how far that went.
+    pub fn fold(&self, others: &Self, folded: &mut [u64; COUNT]) {
+        for (at, folded) in folded.iter_mut().enumerate() {
+            let now = others.0[at].load(Relaxed);
+            self.bump(at, now - *folded);
+            *folded = now;
+        }
+    }
+
     /// What came in equals what went out, was used up, was dropped, or waits here.
     /// Exact when its core is between bursts.
     #[must_use]

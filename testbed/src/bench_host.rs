@@ -194,12 +194,23 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
 struct Nothing;
 
 impl Work for Nothing {
+    type Parcel = Box<Self>;
+
     fn ids(&self) -> TaskIds {
         TaskIds::default()
     }
 
     fn payload(&self) -> &[u8] {
         &[]
+    }
+
+    // A box of nothing takes no memory.
+    fn pack(self) -> (Box<Self>, u32) {
+        (Box::new(self), 0)
+    }
+
+    fn unpack(parcel: Box<Self>, _: u32) -> Option<Self> {
+        Some(*parcel)
     }
 }
 

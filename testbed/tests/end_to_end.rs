@@ -5,88 +5,17 @@
 #![cfg(all(feature = "dpdk", feature = "rocksdb"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod processes;
 
-use rustix::process::{Pid, Signal, kill_process};
+use std::path::PathBuf;
+
+use rustix::process::Signal;
 use serde_json::Value;
 use wedjat::ring::WorkerRegion;
 
-/// Whatever a busy machine needs; reached only by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+use processes::*;
+
 const WORKERS: usize = 3;
-
-/// A command of the workspace. Those of other packages are there after `cargo test --workspace` or `cargo build`.
-fn command(name: &str) -> Command {
-    let path = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name(name);
-    assert!(path.is_file(), "{} is not built: run `cargo build --bins`", path.display());
-    let mut command = Command::new(path);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn wait(what: &str, mut there: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !there() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A process that ends with the test.
-struct Process(Option<Child>);
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        Self(Some(command.spawn().unwrap()))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
-    }
-
-    /// It has not ended by itself: what it said otherwise.
-    fn runs(&mut self) -> bool {
-        if self.0.as_mut().unwrap().try_wait().unwrap().is_some() {
-            panic!("{}", said(&self.0.take().unwrap().wait_with_output().unwrap()));
-        }
-        true
-    }
-
-    fn output(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
-    }
-
-    /// Ends it in order, and takes its account.
-    fn stop(self) -> Value {
-        self.signal(Signal::TERM);
-        let output = self.output();
-        assert!(output.status.success(), "{}", said(&output));
-        json(&output)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
-}
-
-fn count(account: &Value, pointer: &str) -> u64 {
-    account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
-}
 
 /// Leaf, agent and workers, running.
 struct Stand {

@@ -3,19 +3,12 @@
 //! Knows nothing of packets: what it hands out is anything that has bytes. The agent's loop and the benchmark of
 //! the rings drive the same code.
 
+use super::way::{Way, Work};
 use crate::policy::{Dispatcher, Pick, Task};
 use crate::reason::DropReason;
-use crate::ring::{Channel, Outcome, Place, TaskIds};
+use crate::ring::{Channel, Outcome, Place};
 use crate::stage::CentralQueue;
 use crate::state::{Load, Member, Report};
-
-/// What a worker can be given.
-pub trait Work {
-    /// What goes with the task.
-    fn ids(&self) -> TaskIds;
-    /// Its bytes.
-    fn payload(&self) -> &[u8];
-}
 
 /// What became of a task.
 #[derive(Debug)]
@@ -79,20 +72,20 @@ impl Comings {
 
 /// One worker.
 #[derive(Debug)]
-struct Seat<T> {
+struct Seat<T: Work> {
     place: Place,
-    channel: Channel,
-    /// The tasks that it has, by slot.
-    held: Box<[Option<T>]>,
+    way: Way<T>,
     /// The claim granted last: it is not granted again.
     last: u64,
     /// When it last answered, or got a task while it had none; ticks.
     touched: u64,
+    /// A thread that has been silent for too long: it keeps its tasks, and gets none until it answers.
+    mute: bool,
 }
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Crew<T> {
+pub struct Crew<T: Work> {
     dispatcher: Dispatcher,
     seats: Vec<Seat<T>>,
     queue: CentralQueue<T>,
@@ -101,6 +94,8 @@ pub struct Crew<T> {
     /// Ticks of silence after which a worker with tasks is shut out.
     timeout: u64,
     comings: Comings,
+    /// Tasks that workers ended themselves.
+    ended: u64,
 }
 
 impl<T: Work> Crew<T> {
@@ -109,7 +104,7 @@ impl<T: Work> Crew<T> {
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
-        seats: Vec<(Place, Channel)>,
+        seats: Vec<(Place, impl Into<Way<T>>)>,
         queue: usize,
         timeout: u64,
     ) -> Self {
@@ -117,19 +112,19 @@ impl<T: Work> Crew<T> {
         for member in 0..seats.len() {
             dispatcher.set_active(Member(member as u16), false);
         }
-        let seats = seats.into_iter().map(|(place, channel)| {
-            let held = (0..channel.sender().slots()).map(|_| None).collect();
-            Seat { place, channel, held, last: 0, touched: 0 }
+        let seats = seats.into_iter().map(|(place, way)| {
+            let way = way.into();
+            Seat { place, way, last: 0, touched: 0, mute: false }
         });
         let queue = CentralQueue::new(if holds { queue } else { 0 });
         let comings = Comings::default();
-        Self { dispatcher, seats: seats.collect(), queue, holds, timeout, comings }
+        Self { dispatcher, seats: seats.collect(), queue, holds, timeout, comings, ended: 0 }
     }
 
     /// Tasks that wait or are with workers.
     #[must_use]
     pub fn held(&self) -> usize {
-        let given: usize = self.seats.iter().map(|seat| seat.channel.sender().outstanding()).sum();
+        let given: usize = self.seats.iter().map(|seat| seat.way.sender().outstanding()).sum();
         self.queue.len() + given
     }
 
@@ -154,7 +149,7 @@ impl<T: Work> Crew<T> {
 
     /// The workers that are there, by place.
     pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
-        let there = self.seats.iter().filter(|seat| seat.channel.sender().is_granted());
+        let there = self.seats.iter().filter(|seat| seat.way.sender().is_granted());
         there.map(|seat| seat.place)
     }
 
@@ -187,9 +182,8 @@ impl<T: Work> Crew<T> {
     #[inline]
     fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
         let seat = &mut self.seats[member.index()];
-        let sender = seat.channel.sender();
-        let (slot, idle) = (sender.slot(sender.next()), sender.outstanding() == 0);
-        if !seat.channel.give(task.ids(), task.payload()) {
+        let idle = seat.way.sender().outstanding() == 0;
+        if let Err(task) = seat.way.give(task) {
             // The policy knows no bound, the ring does.
             self.dispatcher.view_mut().write_off(member, 1);
             return Err((task, DropReason::QueueFull));
@@ -197,7 +191,6 @@ impl<T: Work> Crew<T> {
         if idle {
             seat.touched = now;
         }
-        seat.held[slot] = Some(task);
         Ok(())
     }
 
@@ -206,9 +199,9 @@ impl<T: Work> Crew<T> {
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
         for at in 0..self.seats.len() {
             if let Some(next) = self.seats.get(at + 1) {
-                next.channel.sender().prefetch_credits();
+                next.way.sender().prefetch_credits();
             }
-            if self.seats[at].channel.sender().outstanding() > 0 {
+            if self.seats[at].way.sender().outstanding() > 0 {
                 self.collect_from(at, now, done);
             }
         }
@@ -218,7 +211,7 @@ impl<T: Work> Crew<T> {
     #[inline]
     fn collect_from(&mut self, at: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
         let seat = &mut self.seats[at];
-        let numbers = match seat.channel.collect() {
+        let numbers = match seat.way.collect() {
             Ok(numbers) => numbers,
             Err(_) => return self.part(at, Parting::AtFault, done),
         };
@@ -226,21 +219,43 @@ impl<T: Work> Crew<T> {
             return;
         }
         seat.touched = now;
-        let left = seat.channel.sender().outstanding();
+        let left = seat.way.sender().outstanding();
         let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
+        let member = Member(at as u16);
+        let (channel, held) = match &mut seat.way {
+            Way::Copied { channel, held } => (channel, held),
+            Way::Handed(giver) => {
+                let count = numbers.end - numbers.start;
+                // Which of them took how long is not told.
+                let service_ns = (giver.worked_ns() / count).min(u64::from(u32::MAX)) as u32;
+                self.ended += count;
+                for _ in numbers {
+                    self.dispatcher.reply(&Report { member, load, service_ns });
+                }
+                // Seen at once, nothing more is given to it.
+                return match giver.is_left() {
+                    true => self.part(at, Parting::Left, done),
+                    false => self.unmute(at),
+                };
+            }
+        };
         for number in numbers {
-            let outcome = seat.channel.outcome(number);
+            let outcome = channel.outcome(number);
             let service_ns = match outcome {
                 Outcome::Reply { service_ns, .. } => service_ns,
                 _ => 0,
             };
-            let report = Report { member: Member(at as u16), load, service_ns };
-            self.dispatcher.reply(&report);
-            let Some(task) = seat.held[seat.channel.sender().slot(number)].take() else {
+            self.dispatcher.reply(&Report { member, load, service_ns });
+            let Some(task) = held[channel.sender().slot(number)].take() else {
                 continue; // every number given has its task
             };
-            let (place, channel) = (seat.place, &seat.channel);
-            done(Done { task, place, left, outcome: Ok(outcome), channel, number });
+            done(Done { task, place: seat.place, left, outcome: Ok(outcome), channel, number });
+        }
+    }
+
+    fn unmute(&mut self, at: usize) {
+        if std::mem::take(&mut self.seats[at].mute) {
+            self.dispatcher.set_active(Member(at as u16), true);
         }
     }
 
@@ -258,8 +273,8 @@ impl<T: Work> Crew<T> {
         if let Err((task, reason)) = self.give(pick.member, task, now) {
             // A ring smaller than the policy's bound.
             let seat = &self.seats[pick.member.index()];
-            let (place, left) = (seat.place, seat.channel.sender().outstanding());
-            let (channel, outcome) = (&seat.channel, Err(reason));
+            let (place, left) = (seat.place, seat.way.sender().outstanding());
+            let (channel, outcome) = (seat.way.channel(), Err(reason));
             done(Done { task, place, left, outcome, channel, number: 0 });
         }
         true
@@ -268,13 +283,14 @@ impl<T: Work> Crew<T> {
     /// Lets workers in, takes leave of those that go or are silent, and lets the policy see time pass.
     pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Done<'_, T>)) {
         for at in 0..self.seats.len() {
-            let sender = self.seats[at].channel.sender();
+            let seat = &mut self.seats[at];
+            let sender = seat.way.sender();
             let (claim, granted) = (sender.claim(), sender.granted());
-            let silent = now.saturating_sub(self.seats[at].touched) > self.timeout;
+            let silent = now.saturating_sub(seat.touched) > self.timeout;
             if granted != 0 && claim != granted {
                 self.part(at, Parting::Left, done);
             } else if granted != 0 && sender.outstanding() > 0 && silent {
-                self.part(at, Parting::Silent, done);
+                self.silent(at, done);
             }
             if claim != 0 && claim != self.seats[at].last {
                 self.let_in(at, claim, now);
@@ -283,9 +299,21 @@ impl<T: Work> Crew<T> {
         self.dispatcher.tick(now_ns);
     }
 
+    /// A process is shut out. A thread has its tasks in its own hands, so it can only be left in peace.
+    fn silent(&mut self, at: usize, done: &mut impl FnMut(Done<'_, T>)) {
+        let seat = &mut self.seats[at];
+        if matches!(seat.way, Way::Copied { .. }) {
+            return self.part(at, Parting::Silent, done);
+        }
+        if !std::mem::replace(&mut seat.mute, true) {
+            self.comings.silent += 1;
+            self.dispatcher.set_active(Member(at as u16), false);
+        }
+    }
+
     fn let_in(&mut self, at: usize, claim: u64, now: u64) {
         let seat = &mut self.seats[at];
-        seat.channel.sender_mut().grant(claim);
+        seat.way.let_in(claim);
         (seat.last, seat.touched) = (claim, now);
         let member = Member(at as u16);
         self.dispatcher.set_active(member, true);
@@ -297,8 +325,7 @@ impl<T: Work> Crew<T> {
     /// The process of a worker has ended, as its lock tells; `claim` is the one that was looked at.
     pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Done<'_, T>)) {
         let Some(seat) = self.seats.get(at) else { return };
-        let (now_claimed, granted) =
-            (seat.channel.sender().claim(), seat.channel.sender().granted());
+        let (now_claimed, granted) = (seat.way.sender().claim(), seat.way.sender().granted());
         if granted != 0 && granted == claim {
             // One that has left in order lets go of its lock, too, and that may be seen first.
             let parting = if now_claimed == granted { Parting::Died } else { Parting::Left };
@@ -310,41 +337,64 @@ impl<T: Work> Crew<T> {
     fn part(&mut self, at: usize, parting: Parting, done: &mut impl FnMut(Done<'_, T>)) {
         if parting != Parting::AtFault {
             self.collect_from(at, 0, done);
-            if !self.seats[at].channel.sender().is_granted() {
+            if !self.seats[at].way.sender().is_granted() {
                 return; // its last credits were at fault
             }
         }
+        let panicked = matches!(&self.seats[at].way, Way::Handed(giver) if giver.has_panicked());
         match parting {
-            Parting::Left => self.comings.left += 1,
-            Parting::Died => self.comings.died += 1,
+            Parting::Left if !panicked => self.comings.left += 1,
+            Parting::Left | Parting::Died => self.comings.died += 1,
             Parting::Silent => self.comings.silent += 1,
             Parting::AtFault => self.comings.at_fault += 1,
         }
         let member = Member(at as u16);
         self.dispatcher.set_active(member, false);
         let seat = &mut self.seats[at];
-        let lost = seat.channel.sender_mut().revoke();
-        seat.channel.wake();
-        self.dispatcher.view_mut().write_off(member, (lost.end - lost.start) as u32);
-        for number in lost {
-            let slot = seat.channel.sender().slot(number);
-            if let Some(task) = seat.held[slot].take() {
-                let (place, channel) = (seat.place, &seat.channel);
-                let outcome = Err(DropReason::WorkerLost);
-                done(Done { task, place, left: 0, outcome, channel, number });
-            }
-        }
+        let place = seat.place;
+        let lost = seat.way.revoke(|task, channel, number| {
+            let outcome = Err(DropReason::WorkerLost);
+            done(Done { task, place, left: 0, outcome, channel, number });
+        });
+        self.dispatcher.view_mut().write_off(member, lost);
     }
 
-    /// The next of the tasks that nobody will do: the agent ends.
+    /// The next of the tasks that nobody will do: the agent ends. Those that threads have, and are
+    /// there for, stay theirs.
     pub fn abandon(&mut self) -> Option<T> {
-        self.queue.pop().or_else(|| {
-            self.seats.iter_mut().flat_map(|seat| seat.held.iter_mut()).find_map(Option::take)
-        })
+        let held = |seat: &mut Seat<T>| match &mut seat.way {
+            Way::Copied { held, .. } => held.iter_mut().find_map(Option::take),
+            Way::Handed(giver) => {
+                let _ = giver.collect();
+                giver.take_back().and_then(|(parcel, note)| T::unpack(parcel, note))
+            }
+        };
+        self.queue.pop().or_else(|| self.seats.iter_mut().find_map(held))
+    }
+
+    /// Tasks that threads have, or have not come to yet.
+    #[must_use]
+    pub fn handed(&self) -> usize {
+        let handed = self.seats.iter().filter(|seat| matches!(seat.way, Way::Handed(_)));
+        handed.map(|seat| seat.way.sender().outstanding()).sum()
+    }
+
+    /// Tasks that workers have ended themselves, so far.
+    #[inline]
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Threads are there that are handed their tasks.
+    #[must_use]
+    pub fn has_threads(&self) -> bool {
+        let there = |way: &Way<T>| matches!(way, Way::Handed(giver) if giver.is_there());
+        self.seats.iter().any(|seat| there(&seat.way))
     }
 
     /// Tells all workers that no more tasks will come.
     pub fn stop(&self) {
-        self.seats.iter().for_each(|seat| seat.channel.stop());
+        self.seats.iter().for_each(|seat| seat.way.channel().stop());
     }
 }

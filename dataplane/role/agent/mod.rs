@@ -1,28 +1,39 @@
 //! The agent: one dispatcher core that takes tasks from ports and has the worker cores of its host do them.
 //!
 //! A server to a leaf, or to clients themselves: it has an address of its own, answers ARP for it, and answers
-//! tasks to where they came from. The packet of a task waits here and becomes its reply.
+//! tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
+//! this process, it is handed the packet and sends the reply itself.
 
 pub mod crew;
+mod ending;
+mod names;
 mod packet;
 mod register;
+mod thread;
+mod way;
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-pub use crew::{Comings, Crew, Done, Parting, Work};
+pub use crew::{Comings, Crew, Done, Parting};
+pub use names::Names;
 pub use packet::Packet;
 pub use register::Registrar;
+pub use thread::{Request, ThreadWorker};
+pub use way::{Way, Work};
+
+use ending::{Ending, NOBODY, named};
 
 use super::leaf::Timing;
 use super::outbox::Outbox;
 use crate::io::{Buf, Burst, Pool, Port};
-use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
+use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
-use crate::ring::{Outcome, Place};
+use crate::ring::{Place, Token};
 use crate::stage::{Overflow, PortAddress};
+use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};
 use crate::wire::arp::{self, Operation};
 use crate::wire::ether::{self, Mac};
@@ -42,7 +53,7 @@ pub struct Death {
 
 /// What an agent is made of.
 #[derive(Debug)]
-pub struct Parts<P: Port, A> {
+pub struct Parts<P: Port<Buf: Token>, A> {
     /// Its ports and its addresses there.
     pub ports: Vec<(P, PortAddress)>,
     /// A crew for each pool.
@@ -65,7 +76,7 @@ pub struct Parts<P: Port, A> {
     pub timing: Timing,
 }
 
-impl<P: Port, A> Parts<P, A> {
+impl<P: Port<Buf: Token>, A> Parts<P, A> {
     /// The same with other ports.
     #[must_use]
     pub fn with_ports<Q: Port<Buf = P::Buf>>(self, ports: Vec<(Q, PortAddress)>) -> Parts<Q, A> {
@@ -88,7 +99,7 @@ impl<P: Port, A> Parts<P, A> {
 
 /// One pool's workers.
 #[derive(Debug)]
-pub struct PoolCrew<B> {
+pub struct PoolCrew<B: Buf + Token> {
     /// The pool's id.
     pub pool: u16,
     /// What becomes of tasks beyond its queue.
@@ -99,7 +110,7 @@ pub struct PoolCrew<B> {
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Agent<P: Port, A> {
+pub struct Agent<P: Port<Buf: Token>, A> {
     crews: Vec<PoolCrew<P::Buf>>,
     ending: Ending<P>,
     addresses: ArrayVec<PortAddress, PORTS_MAX>,
@@ -112,26 +123,9 @@ pub struct Agent<P: Port, A> {
     next_tick: u64,
     last_poll: u64,
     was_busy: bool,
+    /// Tasks that threads have ended themselves.
+    ended: u64,
 }
-
-/// What ends tasks.
-#[derive(Debug)]
-struct Ending<P: Port> {
-    out: Outbox<P>,
-    /// By worker id.
-    named: Box<[Named]>,
-}
-
-/// What goes by a worker's id.
-#[derive(Clone, Copy, Debug)]
-struct Named {
-    /// Index of the worker's crew, [`NOBODY`] when no worker here has the id.
-    crew: u16,
-    /// Tasks here that were sent to it by name.
-    tasks: u16,
-}
-
-const NOBODY: u16 = u16::MAX;
 
 /// What a packet is to an agent.
 enum Arrival<B> {
@@ -142,7 +136,7 @@ enum Arrival<B> {
 
 impl<P, A> Agent<P, A>
 where
-    P: Port,
+    P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
     /// An agent without workers yet: they come by attaching.
@@ -152,7 +146,7 @@ where
         let named = named(&parts.places, &parts.crews);
         Self {
             crews: parts.crews,
-            ending: Ending { out: Outbox::new(ports, parts.counters), named },
+            ending: Ending::new(Outbox::new(ports, parts.counters), named),
             addresses: addresses.into_iter().collect(),
             pool: parts.pool,
             udp_port: parts.udp_port,
@@ -163,7 +157,17 @@ where
             next_tick: 0,
             last_poll: 0,
             was_busy: false,
+            ended: 0,
         }
+    }
+
+    /// The same, where threads end tasks themselves; `names` has a place for each worker and is shared with them, and
+    /// what is in their `counters` becomes part of the agent's.
+    #[must_use]
+    pub fn with_threads(mut self, names: Arc<Names>, counters: Vec<Counters>) -> Self {
+        self.ending.names = Some(names);
+        self.ending.threads = counters.into_iter().map(|counters| (counters, [0; COUNT])).collect();
+        self
     }
 
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
@@ -180,13 +184,15 @@ where
                 self.take(port, packet, now);
             }
         }
-        let mut replied = 0;
+        let (mut replied, mut ended) = (0, 0);
         for PoolCrew { crew, .. } in &mut self.crews {
             crew.collect(now, &mut |done| {
                 replied += 1;
                 self.ending.finish(done);
             });
+            ended += crew.ended();
         }
+        replied += ended - std::mem::replace(&mut self.ended, ended);
         if now >= self.next_tick {
             self.tick(now);
         }
@@ -289,15 +295,15 @@ where
     }
 
     #[inline]
-    fn submit(&mut self, task: Packet<P::Buf>, now: u64) {
+    fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) {
         let (pool, worker) = task.addressed();
         let counters = &self.ending.out.counters;
         let Some(at) = self.crews.iter().position(|crew| crew.pool == pool) else {
             return counters.drop(DropReason::UnknownPool, 1);
         };
-        let named = self.ending.named.get_mut(usize::from(worker));
+        let named = self.ending.named.get(usize::from(worker)).copied();
         let named = named.filter(|named| named.crew != NOBODY);
-        match &named {
+        match named {
             None if worker != NO_MEMBER => return counters.drop(DropReason::UnknownWorker, 1),
             Some(named) if usize::from(named.crew) != at => {
                 return counters.drop(DropReason::PoolMismatch, 1);
@@ -306,17 +312,24 @@ where
         }
         let PoolCrew { overflow, crew, .. } = &mut self.crews[at];
         let waiting = crew.waiting();
+        if let Some(named) = named {
+            // First: a thread may have answered before this core goes on.
+            task.set_name(named.name);
+            self.ending.count(worker, 1);
+        }
         match crew.submit(task, now) {
-            Ok(()) => {
-                counters.add(Counter::Scheduled, 1);
-                if let Some(named) = named {
-                    named.tasks += 1;
+            Ok(()) => self.ending.out.counters.add(Counter::Scheduled, 1),
+            Err((task, reason)) => {
+                if worker != NO_MEMBER {
+                    self.ending.count(worker, -1);
+                }
+                match reason {
+                    DropReason::QueueFull if *overflow == Overflow::Refuse => {
+                        self.ending.refuse(task, waiting);
+                    }
+                    _ => self.ending.out.counters.drop(reason, 1),
                 }
             }
-            Err((task, DropReason::QueueFull)) if *overflow == Overflow::Refuse => {
-                self.ending.refuse(task, waiting);
-            }
-            Err((_, reason)) => counters.drop(reason, 1),
         }
     }
 
@@ -361,6 +374,7 @@ where
             crew.tick(now, now_ns, &mut |done| self.ending.finish(done));
         }
         self.register(now);
+        self.ending.add_up();
         self.note_held();
     }
 
@@ -376,11 +390,11 @@ where
                 question.emit(frame, Mac::BROADCAST);
             });
         }
-        let (crews, named) = (&self.crews, &self.ending.named);
+        let (crews, ending) = (&self.crews, &self.ending);
         let tasks = |place: Place| {
             let crew = crews.iter().find(|crew| crew.pool == place.pool)?;
             let there = crew.crew.present().any(|present| present == place);
-            there.then(|| named[usize::from(place.id)].tasks)
+            there.then(|| ending.named_tasks(place.id))
         };
         // One a tick: no burst of registrations gets into the tasks' way.
         let Some((header, mac)) = registrar.due(now, tasks) else {
@@ -439,71 +453,33 @@ where
         self.registrar.as_ref().map_or(0, Registrar::registered)
     }
 
+    /// Tells the workers that no more tasks will come.
+    pub fn stop(&self) {
+        self.crews.iter().for_each(|crew| crew.crew.stop());
+    }
+
+    /// Threads are there that are handed their tasks.
+    #[must_use]
+    pub fn has_threads(&self) -> bool {
+        self.crews.iter().any(|crew| crew.crew.has_threads())
+    }
+
     /// The agent stops: workers are told, and what is still held is dropped and counted. Gives the ports back.
     pub fn close(mut self) -> Vec<P> {
+        self.stop();
         for PoolCrew { crew, .. } in &mut self.crews {
-            crew.stop();
             while crew.abandon().is_some() {
                 self.ending.out.counters.drop(DropReason::Shutdown, 1);
             }
             crew.dispatcher().view().note_queued(0);
+            // Nobody waits for a thread any longer that has not ended by now.
+            self.ending.out.counters.drop(DropReason::Shutdown, crew.handed() as u64);
         }
+        (0..self.ending.threads.len()).for_each(|_| self.ending.add_up());
         self.ending.out.counters.set(Counter::Held, 0);
         self.ending.out.counters.set(Counter::Queued, 0);
         self.ending.out.flush();
         self.ending.out.ports.into_iter().collect()
-    }
-}
-
-/// Whose ids these workers' are.
-fn named<B>(places: &[Place], crews: &[PoolCrew<B>]) -> Box<[Named]> {
-    let mut named = vec![Named { crew: NOBODY, tasks: 0 }; usize::from(WORKER_ID_MAX) + 1];
-    for place in places {
-        if let Some(crew) = crews.iter().position(|crew| crew.pool == place.pool) {
-            named[usize::from(place.id)].crew = crew as u16;
-        }
-    }
-    named.into()
-}
-
-impl<P: Port> Ending<P> {
-    /// A task has ended: its reply goes out, or it is counted.
-    #[inline]
-    fn finish(&mut self, done: Done<'_, Packet<P::Buf>>) {
-        let (port, (_, named)) = (done.task.port, done.task.addressed());
-        let (mut worker, mut left) = (done.place.id, done.left);
-        if named != NO_MEMBER {
-            // The sender counts by the name that it used, whichever core did the task.
-            let count = &mut self.named[usize::from(named)].tasks;
-            *count = count.saturating_sub(1);
-            (worker, left) = (named, usize::from(*count));
-        }
-        match done.outcome {
-            Ok(Outcome::Reply { len, service_ns }) => {
-                self.out.counters.add(Counter::Replies, 1);
-                let left = left.min(usize::from(u16::MAX)) as u16;
-                let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
-                let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
-                match done.task.into_reply(code, worker, left, service_ns, len, fill) {
-                    Ok(reply) => self.out.forward(reply, usize::from(port)),
-                    Err(_) => self.out.counters.drop(DropReason::BadReply, 1),
-                }
-            }
-            Ok(Outcome::Unanswered) => self.out.counters.drop(DropReason::Unanswered, 1),
-            Ok(Outcome::Refused) => self.out.counters.drop(DropReason::BadReply, 1),
-            Err(reason) => self.out.counters.drop(reason, 1),
-        }
-    }
-
-    #[cold]
-    fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) {
-        let (port, (_, named)) = (task.port, task.addressed());
-        let known = self.named.get(usize::from(named));
-        let tasks = known.map_or(waiting.min(usize::from(u16::MAX)) as u16, |named| named.tasks);
-        match task.into_refusal(named, tasks) {
-            Ok(refusal) => self.out.forward(refusal, usize::from(port)),
-            Err(_) => self.out.counters.drop(DropReason::QueueFull, 1),
-        }
     }
 }
 

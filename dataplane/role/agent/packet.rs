@@ -1,12 +1,23 @@
 //! A task's packet while its worker has it, and the reply made in its place.
 
-use super::crew::Work;
+use super::way::Work;
 use crate::io::Buf;
 use crate::reason::DropReason;
-use crate::ring::TaskIds;
+use crate::ring::{TaskIds, Token};
 use crate::wire::ether;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};
+
+/// What a worker puts under its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Signature {
+    /// In whose name it is answered.
+    pub worker: u16,
+    /// Tasks of that name that are left.
+    pub left: usize,
+    /// Time worked, in nanoseconds.
+    pub service_ns: u32,
+}
 
 /// A checked task, in the buffer that it came in.
 #[derive(Debug)]
@@ -14,6 +25,8 @@ pub struct Packet<B> {
     buf: B,
     /// Index of the port that it came from.
     pub port: u8,
+    /// Number of the worker that it names, when it goes to a thread.
+    name: u16,
     datagram: Datagram,
     header: Header,
     extension: Extension,
@@ -37,7 +50,7 @@ impl<B: Buf> Packet<B> {
             true => Extension::parse(&buf.bytes()[datagram.payload()..]),
             false => Extension { seq32: u32::from(header.seq), ..Extension::default() },
         };
-        Ok(Self { buf, port, datagram, header, extension })
+        Ok(Self { buf, port, name: 0, datagram, header, extension })
     }
 
     /// Pool and worker that it names.
@@ -45,19 +58,54 @@ impl<B: Buf> Packet<B> {
         (self.header.pool, self.header.dst)
     }
 
+    /// Number of the worker that it names, among all of the agent's.
+    #[inline]
+    pub fn name(&self) -> usize {
+        usize::from(self.name)
+    }
+
+    /// It names this one of the agent's workers.
+    #[inline]
+    pub fn set_name(&mut self, name: u16) {
+        self.name = name;
+    }
+
+    /// The same packet, read anew where it was handed to; none when it is no task.
+    #[inline]
+    pub fn again(buf: B, note: u32) -> Option<Self> {
+        let frame = buf.bytes();
+        let datagram = udp::parse(frame, true).ok()?;
+        let header =
+            Header::parse(frame.get(datagram.payload()..usize::from(datagram.end))?).ok()?;
+        let packet = Self::new(buf, note as u8, datagram, header).ok()?;
+        Some(Self { name: (note >> 16) as u16, ..packet })
+    }
+
     /// Turns the packet into its reply: back to where it came from, `len` bytes of answer, which `fill` writes.
     ///
     /// # Errors
     /// The buffer, when it is too small for the answer.
+    #[inline]
     pub fn into_reply(
-        mut self,
-        code: Code,
-        worker: u16,
-        left: u16,
-        service_ns: u32,
+        self,
+        signature: Signature,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<B, B> {
+        let code = if signature.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+        self.turn_back(code, signature, len, fill)
+    }
+
+    #[inline]
+    fn turn_back(
+        mut self,
+        code: Code,
+        signature: Signature,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<B, B> {
+        let Signature { worker, left, service_ns } = signature;
+        let left = left.min(usize::from(u16::MAX)) as u16;
         let (header, datagram) = (self.header, self.datagram);
         let frame = self.buf.bytes();
         let flow = Flow {
@@ -92,12 +140,21 @@ impl<B: Buf> Packet<B> {
         if self.datagram.payload() != udp::PAYLOAD {
             return Err(self.buf);
         }
-        let (len, service_ns) = (self.payload().len(), self.extension.service_ns);
-        self.into_reply(Code::TaskRefused, worker, tasks, service_ns, len, |_| {})
+        let (len, service_ns) = (self.bytes().len(), self.extension.service_ns);
+        let signature = Signature { worker, left: usize::from(tasks), service_ns };
+        self.turn_back(Code::TaskRefused, signature, len, |_| {})
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        let start = self.datagram.payload() + self.header.len();
+        &self.buf.bytes()[start..usize::from(self.datagram.end)]
     }
 }
 
-impl<B: Buf> Work for Packet<B> {
+impl<B: Buf + Token> Work for Packet<B> {
+    type Parcel = B;
+
     #[inline]
     fn ids(&self) -> TaskIds {
         let Extension { app, seq32, class, .. } = self.extension;
@@ -106,7 +163,16 @@ impl<B: Buf> Work for Packet<B> {
 
     #[inline]
     fn payload(&self) -> &[u8] {
-        let start = self.datagram.payload() + self.header.len();
-        &self.buf.bytes()[start..usize::from(self.datagram.end)]
+        self.bytes()
+    }
+
+    #[inline]
+    fn pack(self) -> (B, u32) {
+        (self.buf, u32::from(self.name) << 16 | u32::from(self.port))
+    }
+
+    #[inline]
+    fn unpack(buf: B, note: u32) -> Option<Self> {
+        Self::again(buf, note)
     }
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+mod threads;
+
 use super::*;
-use crate::io::ring::{FramePool, RingPort, pair};
+use crate::io::ring::{Frame, FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
 use crate::ring::{Guest, WorkerRegion};
 use crate::role::fixtures::{self, Doors, HZ, TIMEOUT, work};
@@ -21,6 +23,11 @@ const CLIENT: u32 = 0x0A00_0102;
 const POOL: u16 = 3;
 const PAYLOAD: usize = 100;
 
+/// Workers 10, 11 and so on.
+fn places(workers: u16) -> Vec<Place> {
+    (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect()
+}
+
 struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
@@ -32,14 +39,25 @@ struct Rig {
 impl Rig {
     /// Workers 10, 11 and so on, none of them there yet.
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
-        let places: Vec<_> = (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect();
+        Self::of(policy, None, workers, queue, overflow)
+    }
+
+    /// With workers that get their tasks in these ways.
+    fn of(
+        policy: &str,
+        ways: Option<Vec<Way<Packet<Frame>>>>,
+        workers: u16,
+        queue: usize,
+        overflow: Overflow,
+    ) -> Self {
+        let places = places(workers);
         let registrar = Registrar::new(LEAF, 0, None, &places, HZ);
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let address =
             PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
         let pool = fixtures::Pool { policy, places, queue, overflow, payload: PAYLOAD };
-        let (agent, doors) = fixtures::agent((port, address), &frames, pool, registrar);
+        let (agent, doors) = fixtures::agent_by((port, address), &frames, pool, registrar, ways);
         Self { agent, wire, frames, doors, now: 0 }
     }
 

@@ -1,5 +1,6 @@
 //! The subcommands of `wedjat-testbed`: one file each, with its arguments and what it does.
 
+mod agent;
 mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
@@ -43,6 +44,9 @@ pub enum Command {
     /// Emulate a rack of workers on a port
     #[command(after_help = rack::EXAMPLE)]
     Rack(rack::Arguments),
+    /// Run an agent with all its workers in this process, which send their replies themselves
+    #[command(after_help = agent::EXAMPLE)]
+    Agent(agent::Arguments),
     /// Run a workload as workers of an agent on this host
     #[command(after_help = worker::EXAMPLE)]
     Worker(worker::Arguments),
@@ -91,6 +95,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Drive(arguments) => drive::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
+        Command::Agent(arguments) => agent::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
         Command::Sim(arguments) => {
             sim::run(*arguments, &mut std::io::stdout().lock())?;

@@ -38,12 +38,22 @@ impl AppName {
     }
 }
 
-/// The command line of `worker`.
+/// What workers run.
 #[derive(Args, Debug)]
-pub struct Arguments {
+pub struct AppArguments {
     /// What to run
     #[arg(long, value_enum)]
     app: AppName,
+    /// rocksdb: folder of the database, filled when new [default: one of its own, removed at the end]
+    #[arg(long, value_name = "FOLDER")]
+    db: Option<PathBuf>,
+}
+
+/// The command line of `worker`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    #[command(flatten)]
+    run: AppArguments,
     /// The agent's name, as its configuration has it, or the path of its region
     #[arg(long, value_name = "NAME")]
     attach: String,
@@ -62,9 +72,6 @@ pub struct Arguments {
     /// An idle worker spins so long before it sleeps
     #[arg(long, default_value = "50us", value_parser = seconds)]
     spin: f64,
-    /// rocksdb: folder of the database, filled when new [default: one of its own, removed at the end]
-    #[arg(long, value_name = "FOLDER")]
-    db: Option<PathBuf>,
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
@@ -98,10 +105,10 @@ struct Account {
 /// Serves until told to stop; false when a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = signals::stop_on_signals()?;
-    let (app, _folder) = app(arguments)?;
+    let (app, _folder) = app(&arguments.run)?;
     let workers = serve_all(arguments, &app, &stop)?;
     let account = Account {
-        app: arguments.app.name(),
+        app: arguments.run.app.name(),
         agent: arguments.attach.clone(),
         tasks: workers.iter().map(|served| served.tasks).sum(),
         workers,
@@ -152,7 +159,7 @@ fn wait(duration: Duration, stop: &AtomicBool) {
 }
 
 /// The app, and the folder that lives as long as it does.
-fn app(arguments: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+pub fn app(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     if arguments.db.is_some() && arguments.app != AppName::Rocksdb {
         return Err(format!("--db is for rocksdb; {} has no database", arguments.app.name()).into());
     }
@@ -182,7 +189,7 @@ fn calibrated() -> Spin {
 }
 
 #[cfg(feature = "rocksdb")]
-fn rocksdb(arguments: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     use wedjat_testbed::app::RocksDb;
 
     let folder = match arguments.db {
@@ -198,6 +205,6 @@ fn rocksdb(arguments: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>),
 }
 
 #[cfg(not(feature = "rocksdb"))]
-fn rocksdb(_: &Arguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+fn rocksdb(_: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     Err("--app rocksdb: built without RocksDB; install librocksdb-dev and build with --features rocksdb".into())
 }

@@ -1,0 +1,133 @@
+//! What ends tasks: their replies, the counts by name that replies tell, and the counters.
+
+use std::sync::Arc;
+
+use super::PoolCrew;
+use super::crew::Done;
+use super::names::Names;
+use super::packet::{Packet, Signature};
+use crate::io::{Buf, Port};
+use crate::limits::WORKER_ID_MAX;
+use crate::reason::DropReason;
+use crate::ring::{Outcome, Place, Token};
+use crate::role::outbox::Outbox;
+use crate::state::counters::COUNT;
+use crate::state::{Counter, Counters};
+use crate::wire::task::NO_MEMBER;
+
+/// What ends tasks.
+#[derive(Debug)]
+pub struct Ending<P: Port> {
+    pub out: Outbox<P>,
+    /// By worker id.
+    pub named: Box<[Named]>,
+    /// What threads and this core share of that.
+    pub names: Option<Arc<Names>>,
+    /// What threads have counted, and how much of it this core has added to its own.
+    pub threads: Box<[(Counters, [u64; COUNT])]>,
+    /// The one to be added next.
+    thread: usize,
+}
+
+/// What goes by a worker's id.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// Index of the worker's crew, [`NOBODY`] when no worker here has the id.
+    pub crew: u16,
+    /// Its number among all workers.
+    pub name: u16,
+    /// Tasks here that were sent to it by name, and of those that threads have, or had.
+    pub tasks: u32,
+}
+
+pub const NOBODY: u16 = u16::MAX;
+
+/// Whose ids these workers' are.
+pub fn named<B: Buf + Token>(places: &[Place], crews: &[PoolCrew<B>]) -> Box<[Named]> {
+    let nobody = Named { crew: NOBODY, name: 0, tasks: 0 };
+    let mut named = vec![nobody; usize::from(WORKER_ID_MAX) + 1];
+    for (name, place) in places.iter().enumerate() {
+        if let Some(crew) = crews.iter().position(|crew| crew.pool == place.pool) {
+            let (crew, name) = (crew as u16, name as u16);
+            named[usize::from(place.id)] = Named { crew, name, tasks: 0 };
+        }
+    }
+    named.into()
+}
+
+impl<P: Port<Buf: Token>> Ending<P> {
+    pub fn new(out: Outbox<P>, named: Box<[Named]>) -> Self {
+        Self { out, named, names: None, threads: Box::default(), thread: 0 }
+    }
+
+    /// Adds what one of the threads has counted, each in turn.
+    pub fn add_up(&mut self) {
+        self.thread += 1;
+        if self.thread >= self.threads.len() {
+            self.thread = 0;
+        }
+        if let Some((counters, added)) = self.threads.get_mut(self.thread) {
+            self.out.counters.fold(counters, added);
+        }
+    }
+
+    /// So many more tasks are here that were sent to this worker by name.
+    #[inline]
+    pub fn count(&mut self, worker: u16, more: i32) {
+        let named = &mut self.named[usize::from(worker)];
+        named.tasks = named.tasks.wrapping_add_signed(more);
+        if let Some(names) = &self.names {
+            names.publish(usize::from(named.name), named.tasks);
+        }
+    }
+
+    /// Tasks here that were sent to this worker by name.
+    #[inline]
+    pub fn named_tasks(&self, worker: u16) -> u16 {
+        let named = self.named[usize::from(worker)];
+        let left = match &self.names {
+            Some(names) => names.left(usize::from(named.name), named.tasks),
+            None => named.tasks,
+        };
+        left.min(u32::from(u16::MAX)) as u16
+    }
+
+    /// A task has ended: its reply goes out, or it is counted.
+    #[inline]
+    pub fn finish(&mut self, done: Done<'_, Packet<P::Buf>>) {
+        let (port, (_, named)) = (done.task.port, done.task.addressed());
+        let (mut worker, mut left) = (done.place.id, done.left);
+        if named != NO_MEMBER {
+            // The sender counts by the name that it used, whichever core did the task.
+            self.count(named, -1);
+            (worker, left) = (named, usize::from(self.named_tasks(named)));
+        }
+        match done.outcome {
+            Ok(Outcome::Reply { len, service_ns }) => {
+                self.out.counters.add(Counter::Replies, 1);
+                let signature = Signature { worker, left, service_ns };
+                let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
+                match done.task.into_reply(signature, len, fill) {
+                    Ok(reply) => self.out.forward(reply, usize::from(port)),
+                    Err(_) => self.out.counters.drop(DropReason::BadReply, 1),
+                }
+            }
+            Ok(Outcome::Unanswered) => self.out.counters.drop(DropReason::Unanswered, 1),
+            Ok(Outcome::Refused) => self.out.counters.drop(DropReason::BadReply, 1),
+            Err(reason) => self.out.counters.drop(reason, 1),
+        }
+    }
+
+    #[cold]
+    pub fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) {
+        let (port, (_, named)) = (task.port, task.addressed());
+        let tasks = match named {
+            NO_MEMBER => waiting.min(usize::from(u16::MAX)) as u16,
+            named => self.named_tasks(named),
+        };
+        match task.into_refusal(named, tasks) {
+            Ok(refusal) => self.out.forward(refusal, usize::from(port)),
+            Err(_) => self.out.counters.drop(DropReason::QueueFull, 1),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Workers that are threads and send their replies themselves, in the test's own thread but where it says otherwise.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::*;
+use crate::ring::handover;
+
+type Worker = ThreadWorker<RingPort>;
+
+/// An agent of such workers, and what comes out of their queues.
+struct Threads {
+    rig: Rig,
+    workers: Vec<Option<Worker>>,
+    wires: Vec<RingPort>,
+}
+
+impl Threads {
+    fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        let (frames, names) = (FramePool::new(1, 1), Arc::new(Names::new(workers.into())));
+        let (mut ways, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
+        for place in places(workers) {
+            let (giver, taker) = handover::pair(place, 8).unwrap();
+            let (port, wire) = pair(128, &frames);
+            let counters = Counters::heap();
+            let worker = Worker::new(taker, vec![port], Arc::clone(&names), PAYLOAD, counters);
+            ways.push(giver.into());
+            threads.push(Some(worker));
+            wires.push(wire);
+        }
+        let mut rig = Rig::of(policy, Some(ways), workers, queue, overflow);
+        let counters = threads.iter().flatten().map(|worker| worker.counters().clone()).collect();
+        rig.agent = rig.agent.with_threads(names, counters);
+        rig.after(100);
+        Self { rig, workers: threads, wires }
+    }
+
+    /// Has the worker do its next task and answer with its bytes.
+    fn work(&mut self, at: usize) -> bool {
+        let worker = self.workers[at].as_mut();
+        worker.is_some_and(|worker| worker.poll(&mut |request, reply| Some(echo(request, reply))))
+    }
+
+    /// Its work panics, and the thread with it.
+    fn panic(&mut self, at: usize) {
+        let mut worker = self.workers[at].take().expect("it is there");
+        let panics =
+            AssertUnwindSafe(move || worker.poll(&mut |_, _| panic!("a defect of the work")));
+        assert!(catch_unwind(panics).is_err());
+    }
+
+    fn sent(&mut self, at: usize) -> Option<Vec<u8>> {
+        self.wires[at].receive().map(|frame| frame.bytes().to_vec())
+    }
+
+    fn headers(&mut self, at: usize) -> Vec<Header> {
+        let sent: Vec<_> = std::iter::from_fn(|| self.sent(at)).collect();
+        sent.iter().map(|bytes| Header::parse(&bytes[udp::PAYLOAD..]).unwrap()).collect()
+    }
+
+    /// What the agent has counted, with what its threads have.
+    fn count(&mut self, counter: Counter) -> u64 {
+        self.add_up();
+        self.rig.agent.counters().read(counter)
+    }
+
+    fn dropped(&mut self, reason: DropReason) -> u64 {
+        self.add_up();
+        self.rig.dropped(reason)
+    }
+
+    /// Each thread's turn has come.
+    fn add_up(&mut self) {
+        (0..self.workers.len().max(self.wires.len())).for_each(|_| self.rig.after(200));
+    }
+
+    /// The ledger balances and every buffer but those held is back.
+    fn balanced(&mut self) {
+        for wire in &mut self.wires {
+            while wire.receive().is_some() {}
+        }
+        self.add_up();
+        self.rig.balanced();
+    }
+}
+
+fn echo(request: &Request<'_>, reply: &mut [u8]) -> usize {
+    reply[..request.payload.len()].copy_from_slice(request.payload);
+    request.payload.len()
+}
+
+#[test]
+fn a_thread_sends_the_bytes_that_the_dispatcher_would_send() {
+    let mut copied = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let mut guests = [copied.come(0), copied.come(1)];
+    while copied.wire.receive().is_some() {}
+    let mut handed = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let mut seq = 0;
+    for round in 0..40_usize {
+        for _ in 0..round % 4 {
+            // By name and by none, with bytes of every length.
+            let dst = [NO_MEMBER, 10, 11][usize::from(seq) % 3];
+            let bytes = vec![seq as u8; usize::from(seq) % (PAYLOAD + 1)];
+            copied.task(dst, seq, &bytes);
+            handed.rig.task(dst, seq, &bytes);
+            seq += 1;
+        }
+        let at = round % 2;
+        assert_eq!(work(&mut guests[at]), handed.work(at));
+        copied.after(1);
+        handed.rig.after(1);
+        let by_dispatcher = copied.wire.receive().map(|frame| frame.bytes().to_vec());
+        assert_eq!(by_dispatcher, handed.sent(at), "round {round}");
+    }
+    assert!(handed.rig.wire.receive().is_some(), "registrations leave by the dispatcher");
+    let by_dispatcher = std::iter::from_fn(|| handed.rig.wire.receive());
+    let replies = by_dispatcher.filter(|frame| frame.bytes().len() >= register::FRAME_LEN);
+    let codes = replies.map(|frame| Header::parse(&frame.bytes()[udp::PAYLOAD..]).unwrap().code);
+    assert!(codes.into_iter().all(|code| !code.is_reply()), "no reply does");
+    assert!(handed.count(Counter::Replies) > 30);
+    assert_eq!(handed.count(Counter::Replies), copied.agent.counters().read(Counter::Replies));
+    copied.balanced();
+    handed.balanced();
+}
+
+#[test]
+fn a_request_has_its_ids_and_its_reply_the_time_worked() {
+    let mut threads = Threads::new("cfcfs", 1, 16, Overflow::Drop);
+    let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
+    threads.rig.send(&frame(&header, b"question"));
+    let worker = threads.workers[0].as_mut().unwrap();
+    assert!(worker.poll(&mut |request, reply| {
+        assert_eq!(request.payload, b"question");
+        assert_eq!(request.ids, crate::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 });
+        std::thread::sleep(Duration::from_millis(2));
+        reply[..6].copy_from_slice(b"answer");
+        Some(6)
+    }));
+    let bytes = threads.sent(0).unwrap();
+    let datagram = udp::parse(&bytes, false).unwrap();
+    let payload = &bytes[datagram.payload()..];
+    let header = Header::parse(payload).unwrap();
+    assert_eq!((header.code, header.src, header.qlen), (Code::TaskDoneIdle, 10, 0));
+    let extension = Extension::parse(payload);
+    assert!(extension.service_ns >= 2_000_000 && extension.class == 4, "{extension:?}");
+    assert_eq!(&payload[header.len()..], b"answer");
+    threads.balanced();
+}
+
+#[test]
+fn queue_lengths_are_exact_at_the_moment_of_the_answer() {
+    let mut threads = Threads::new("random", 1, 16, Overflow::Drop);
+    (0..3).for_each(|seq| threads.rig.task(NO_MEMBER, seq, &[]));
+    assert!(threads.work(0));
+    // One more comes, of which the dispatcher alone could not tell this worker's first answer.
+    threads.rig.task(NO_MEMBER, 3, &[]);
+    while threads.work(0) {}
+    let lengths: Vec<_> = threads.headers(0).iter().map(|header| header.qlen).collect();
+    assert_eq!(lengths, [2, 2, 1, 0]);
+    threads.balanced();
+
+    // By name, with another core's help and tasks in the central queue.
+    let mut threads = Threads::new("jbsq(k=1)", 2, 16, Overflow::Drop);
+    (0..4).for_each(|seq| threads.rig.task(10, seq, &[]));
+    assert!(threads.work(0) && threads.work(1));
+    let lengths = [0, 1].map(|at| threads.headers(at)[0]);
+    assert!(lengths.iter().all(|header| header.src == 10));
+    assert_eq!(lengths.map(|header| header.qlen), [3, 2]);
+    threads.rig.after(1);
+    assert!(threads.work(1) && threads.work(0));
+    let last = [1, 0].map(|at| threads.headers(at)[0]);
+    assert_eq!(
+        last.map(|header| (header.qlen, header.code)),
+        [(1, Code::TaskDone), (0, Code::TaskDoneIdle)]
+    );
+    threads.balanced();
+}
+
+#[test]
+fn a_thread_that_panics_loses_its_own_tasks_only() {
+    let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    for seq in 0..8 {
+        threads.rig.task(10, seq, &[]);
+    }
+    threads.panic(0);
+    threads.rig.after(100);
+    let comings = threads.rig.comings();
+    assert_eq!((comings.joined, comings.died, comings.left), (2, 1, 0));
+    while threads.work(1) {
+        threads.rig.after(1);
+    }
+    assert_eq!(
+        threads.dropped(DropReason::WorkerLost),
+        2,
+        "the one in hand, and the one behind it"
+    );
+    let headers = threads.headers(1);
+    assert_eq!((headers.len(), headers[5].qlen), (6, 0), "those lost are not counted as here");
+    threads.rig.task(10, 8, &[]);
+    threads.rig.task(11, 9, &[]);
+    assert!(threads.work(1) && threads.work(1), "the other goes on");
+    threads.balanced();
+    threads.workers.clear();
+    threads.rig.after(100);
+    assert_eq!(threads.rig.comings().left, 1);
+    threads.rig.task(NO_MEMBER, 10, &[]);
+    assert_eq!(threads.dropped(DropReason::NoMember), 1);
+    threads.balanced();
+}
+
+#[test]
+fn a_silent_thread_keeps_its_tasks_and_gets_no_others_until_it_answers() {
+    let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    for seq in 0..6 {
+        threads.rig.task(NO_MEMBER, seq, &[]);
+    }
+    for _ in 0..8 {
+        threads.rig.after(TIMEOUT / 4);
+        while threads.work(1) {
+            threads.rig.after(1);
+        }
+    }
+    assert_eq!((threads.rig.comings().silent, threads.headers(1).len()), (1, 4));
+    assert_eq!((threads.dropped(DropReason::WorkerLost), threads.rig.agent.held()), (0, 2));
+    threads.balanced();
+    assert!(threads.work(0) && threads.work(0), "its tasks are still its own");
+    threads.rig.after(100);
+    (6..10).for_each(|seq| threads.rig.task(NO_MEMBER, seq, &[]));
+    assert!(threads.work(0), "it is back");
+    threads.balanced();
+}
+
+#[test]
+fn what_threads_have_at_the_end_is_dropped_and_counted_once() {
+    let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    for seq in 0..7 {
+        threads.rig.task(NO_MEMBER, seq, &[]);
+    }
+    threads.workers[0] = None;
+    threads.rig.after(100);
+    assert_eq!(threads.dropped(DropReason::WorkerLost), 2);
+    assert_eq!(threads.rig.agent.held(), 5, "two with a thread, three in the queue");
+    assert!(threads.rig.agent.has_threads());
+    assert!(threads.work(1), "which nobody has looked at");
+    let Threads { rig, workers, .. } = threads;
+    let counters = rig.agent.counters().clone();
+    drop(rig.agent.close());
+    assert_eq!(counters.dropped(DropReason::Shutdown), 4);
+    assert_eq!((counters.read(Counter::TxPackets), counters.balances()), (1, true));
+    drop(workers);
+}
+
+#[test]
+fn answers_that_are_too_long_and_none_at_all_are_counted() {
+    let mut threads = Threads::new("random", 1, 16, Overflow::Drop);
+    (0..3).for_each(|seq| threads.rig.task(10, seq, &[]));
+    let worker = threads.workers[0].as_mut().unwrap();
+    let mut answers = [None, Some(PAYLOAD + 1), Some(PAYLOAD)].into_iter();
+    for _ in 0..3 {
+        assert!(worker.poll(&mut |_, _| answers.next().flatten()));
+    }
+    assert_eq!(threads.dropped(DropReason::Unanswered), 1);
+    assert_eq!(threads.dropped(DropReason::BadReply), 1);
+    assert_eq!(threads.headers(0).len(), 1);
+    threads.balanced();
+}
+
+/// Real threads, asleep now and then: every task is answered once, in its worker's order.
+#[test]
+fn threads_answer_every_task_beside_their_agent() {
+    let tasks: u16 = if cfg!(miri) { 60 } else { 4000 };
+    let mut threads = Threads::new("jbsq(k=2)", 2, 64, Overflow::Drop);
+    let workers: Vec<_> = threads.workers.drain(..).flatten().collect();
+    std::thread::scope(|scope| {
+        for mut worker in workers {
+            scope.spawn(move || {
+                worker.run(Duration::ZERO, |request, reply| Some(echo(request, reply)));
+            });
+        }
+        let mut answered = vec![0_u8; usize::from(tasks)];
+        let mut sent = 0;
+        while answered.contains(&0) {
+            if sent < tasks && threads.rig.agent.held() < 32 {
+                threads.rig.task(
+                    [10, 11, NO_MEMBER][usize::from(sent) % 3],
+                    sent,
+                    &sent.to_be_bytes(),
+                );
+                sent += 1;
+            }
+            threads.rig.after(1);
+            for at in 0..2 {
+                let mut last = None;
+                while let Some(bytes) = threads.sent(at) {
+                    let header = Header::parse(&bytes[udp::PAYLOAD..]).unwrap();
+                    assert_eq!(bytes[udp::PAYLOAD + header.len()..], header.seq.to_be_bytes());
+                    assert!(last < Some(header.seq), "in order");
+                    last = Some(header.seq);
+                    answered[usize::from(header.seq)] += 1;
+                }
+            }
+            std::thread::yield_now();
+        }
+        assert!(answered.iter().all(|&times| times == 1));
+        threads.rig.agent.stop();
+    });
+    threads.rig.after(200);
+    assert_eq!(threads.rig.comings().left, 2);
+    assert_eq!(threads.count(Counter::Replies), u64::from(tasks));
+    threads.balanced();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes in, whatever threads do: the ledgers balance together and no buffer is lost.
+    #[test]
+    fn a_storm_of_threads_is_accounted_for(
+        steps in proptest::collection::vec((
+            0..10_u8, any::<u16>(),
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
+        ), 1..120),
+    ) {
+        let mut threads = Threads::new("jbsq(k=2)", 3, 8, Overflow::Refuse);
+        for (step, value, edits) in steps {
+            let at = usize::from(value) % 3;
+            match step {
+                0..=4 => {
+                    let dst = [NO_MEMBER, 10, 11, 12][usize::from(step) % 4];
+                    let header = Header { extended: step == 0, dst, ..Header::new_task(POOL, value) };
+                    let mut bytes = frame(&header, &vec![1; usize::from(value) % 120]);
+                    for (place, byte) in edits {
+                        let place = place.index(bytes.len());
+                        bytes[place] = byte;
+                    }
+                    threads.rig.send(&bytes);
+                }
+                5..=7 => drop(threads.work(at)),
+                8 if value % 8 == 1 => threads.workers[at] = None,
+                _ => threads.rig.after(u64::from(value)),
+            }
+        }
+        threads.balanced();
+    }
+}

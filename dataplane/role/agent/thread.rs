@@ -1,0 +1,161 @@
+//! A worker that is a thread of the agent's process and has a transmit queue of its own: it takes a task's packet whole,
+//! turns it into its reply where it lies, and sends it. The dispatcher sees the credit only.
+//!
+//! A reply is sent as soon as it is made: what the next task will take is not known, and a reply must not wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::names::Names;
+use super::packet::{Packet, Signature};
+use super::way::Work;
+use crate::io::Port;
+use crate::reason::DropReason;
+use crate::ring::{Place, Taker, TaskIds, Token};
+use crate::role::outbox::Outbox;
+use crate::state::{Counter, Counters};
+use crate::wire::task::NO_MEMBER;
+
+/// How long a sleeping thread may not notice that it is to end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What a worker is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Who asks, and the task's type.
+    pub ids: TaskIds,
+    /// What the client sent behind the task header.
+    pub payload: &'a [u8],
+}
+
+/// See the module's text.
+pub struct ThreadWorker<P: Port<Buf: Token>> {
+    taker: Taker<P::Buf>,
+    out: Outbox<P>,
+    names: Arc<Names>,
+    /// Where answers are written: the task's bytes stay readable meanwhile.
+    answer: Box<[u8]>,
+    /// The task in hand.
+    begun: Option<Packet<P::Buf>>,
+}
+
+impl<P: Port<Buf: Token>> fmt::Debug for ThreadWorker<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadWorker").field("place", &self.taker.place()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Port<Buf: Token>> ThreadWorker<P> {
+    /// A worker that sends through its own `queues`, one for each port of its agent, in their order.
+    #[must_use]
+    pub fn new(
+        taker: Taker<P::Buf>,
+        queues: Vec<P>,
+        names: Arc<Names>,
+        payload: usize,
+        counters: Counters,
+    ) -> Self {
+        let answer = vec![0; payload].into();
+        Self { taker, out: Outbox::new(queues, counters), names, answer, begun: None }
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.taker.place()
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.out.counters
+    }
+
+    /// Serves tasks until the agent ends. An idle thread spins for `spin` and then sleeps.
+    ///
+    /// `serve` writes the answer and says how long it is; the client hears nothing when it says none.
+    pub fn run(
+        &mut self,
+        spin: Duration,
+        mut serve: impl FnMut(&Request<'_>, &mut [u8]) -> Option<usize>,
+    ) {
+        let mut idle_since = None;
+        while !self.taker.is_stopped() {
+            if self.poll(&mut serve) {
+                idle_since = None;
+            } else if idle_since.get_or_insert_with(Instant::now).elapsed() < spin {
+                std::hint::spin_loop();
+            } else {
+                self.taker.sleep(NAP);
+            }
+        }
+    }
+
+    /// Serves the next task; false when there is none. Makes no system call.
+    #[inline]
+    pub fn poll(
+        &mut self,
+        serve: &mut impl FnMut(&Request<'_>, &mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let Some((buf, note)) = self.taker.take() else {
+            return false;
+        };
+        self.begun = Packet::again(buf, note);
+        let Some(task) = &self.begun else {
+            // Nobody has changed its bytes since they were read, so this is for the books only.
+            self.out.counters.drop(DropReason::BadReply, 1);
+            self.taker.complete(0);
+            return true;
+        };
+        let began = Instant::now();
+        let answered =
+            serve(&Request { ids: task.ids(), payload: task.payload() }, &mut self.answer);
+        let worked_ns = began.elapsed().as_nanos() as u64;
+        if let Some(task) = self.begun.take() {
+            self.end(task, answered, worked_ns.min(u64::from(u32::MAX)) as u32);
+        }
+        self.taker.complete(worked_ns);
+        true
+    }
+
+    /// The reply goes out, or is counted.
+    #[inline]
+    fn end(&mut self, task: Packet<P::Buf>, answered: Option<usize>, service_ns: u32) {
+        let (worker, left) = self.account(&task);
+        let counters = &self.out.counters;
+        let Some(len) = answered else {
+            return counters.drop(DropReason::Unanswered, 1);
+        };
+        let port = usize::from(task.port);
+        let reply = self.answer.get(..len).and_then(|answer| {
+            let signature = Signature { worker, left, service_ns };
+            task.into_reply(signature, len, |into| into.copy_from_slice(answer)).ok()
+        });
+        let Some(reply) = reply else {
+            return counters.drop(DropReason::BadReply, 1);
+        };
+        counters.add(Counter::Replies, 1);
+        self.out.forward(reply, port);
+        self.out.flush();
+    }
+
+    /// In whose name the task is answered, and how many of that name's are left.
+    #[inline]
+    fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
+        match task.addressed() {
+            (_, NO_MEMBER) => (self.taker.place().id, self.taker.waiting()),
+            (_, named) => (named, self.names.answer(task.name()) as usize),
+        }
+    }
+}
+
+impl<P: Port<Buf: Token>> Drop for ThreadWorker<P> {
+    fn drop(&mut self) {
+        // Its work panicked: the task in hand is lost.
+        if let Some(task) = self.begun.take() {
+            let _ = self.account(&task);
+            self.out.counters.drop(DropReason::WorkerLost, 1);
+        }
+    }
+}

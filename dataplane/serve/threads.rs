@@ -1,0 +1,257 @@
+//! An agent whose workers are threads of its own process: each sends its replies itself, through a transmit queue of its
+//! own, as far as the devices have so many.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use wedjat::config::AgentConfig;
+//! use wedjat::serve::{Threads, run_with};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = AgentConfig::load(Path::new("agent.toml"))?;
+//! // What each worker does: called once for each, the closure goes to its thread.
+//! let work = |_place| {
+//!     |request: &wedjat::role::agent::Request<'_>, reply: &mut [u8]| {
+//!         reply[..request.payload.len()].copy_from_slice(request.payload);
+//!         Some(request.payload.len())
+//!     }
+//! };
+//! let threads = Threads { cpus: vec![2, 3], ..Threads::new(work) };
+//! let account = run_with(&config, &Default::default(), threads, &Default::default(), |_| {})?;
+//! println!("{account}");
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Hired, Queues, start};
+use crate::config::{AgentConfig, Sends};
+use crate::io::dpdk::{Eal, Mbuf, Outlet};
+use crate::launch::{LaunchError, Options};
+use crate::ring::{Giver, Place, RegionError, WorkerRegion, handover};
+use crate::role::agent::{Names, Request, ThreadWorker};
+use crate::state::Counters;
+use crate::stats::AgentStats;
+use crate::worker::{self, Worker};
+
+/// An idle worker spins so long, unless told otherwise.
+const SPIN: Duration = Duration::from_micros(50);
+/// Threads have so long to end when the agent has.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks whether they have.
+const LOOK: Duration = Duration::from_millis(1);
+/// A worker without a queue of its own looks so often whether it is to end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What one worker does: it writes an answer and tells its length, or gives none. It must not be slower than
+/// `worker_timeout_ms`.
+pub trait Serve: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static {}
+impl<S: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static> Serve for S {}
+
+/// The workers of an agent, as threads.
+#[derive(Clone, Debug)]
+pub struct Threads<W> {
+    /// CPUs to run on, which workers take in turn; wherever the kernel likes when there are none.
+    pub cpus: Vec<usize>,
+    /// An idle worker spins so long before it sleeps.
+    pub spin: Duration,
+    /// Says for each worker what it does.
+    pub work: W,
+}
+
+impl<W> Threads<W> {
+    /// Threads that do this, on any CPU.
+    pub fn new(work: W) -> Self {
+        Self { cpus: Vec::new(), spin: SPIN, work }
+    }
+}
+
+/// Runs the agent with all its workers until `stop` is set or the duration is over; `report` gets a line a second.
+///
+/// # Errors
+/// When it can't start, its core failed, or the devices lack queues that the configuration demands.
+pub fn run_with<S: Serve>(
+    config: &AgentConfig,
+    options: &Options,
+    threads: Threads<impl FnMut(Place) -> S>,
+    stop: &Arc<AtomicBool>,
+    mut report: impl FnMut(&str),
+) -> Result<AgentStats, LaunchError> {
+    let usable = worker::usable_cpus();
+    if let Some(&cpu) = threads.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+        return Err(LaunchError::WorkerCpu { cpu, usable });
+    }
+    let host = &config.host;
+    let region = Arc::new(WorkerRegion::heap(&host.places(), host.slots, host.payload)?);
+    let Threads { cpus, spin, mut work } = threads;
+    let mut hire = |eal: &Eal, queues: Queues| {
+        hire(config, &region, queues, |index, post| {
+            let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+            spawn(post, eal.clone(), cpu, spin, work(host.places()[index]))
+        })
+    };
+    start(config, options, &region, Some(&mut hire), stop, &mut report)
+}
+
+/// Where a worker stands.
+enum Post {
+    /// It sends for itself.
+    Sends(Box<ThreadWorker<Outlet>>),
+    /// The dispatcher sends for it.
+    Rings { region: Arc<WorkerRegion>, place: Place, payload: usize, name: String },
+}
+
+/// Makes all workers, as many of them as there are queues for with one of their own.
+fn hire(
+    config: &AgentConfig,
+    region: &Arc<WorkerRegion>,
+    queues: Queues,
+    mut spawn: impl FnMut(usize, Post) -> std::io::Result<JoinHandle<()>>,
+) -> Result<Hired, LaunchError> {
+    let (host, places) = (&config.host, config.host.places());
+    let names = Arc::new(Names::new(places.len()));
+    let mut hired = Hired { names: Arc::clone(&names), ..Hired::default() };
+    let senders = sets(queues, config)?;
+    announce(config, senders.len());
+    let mut senders = senders.into_iter();
+    for (index, &place) in places.iter().enumerate() {
+        let post = match senders.next() {
+            Some(queues) => {
+                let (giver, worker) = sender(place, queues, &names, config)?;
+                hired.counters.push(worker.counters().clone());
+                hired.givers.push(Some(giver));
+                Post::Sends(Box::new(worker))
+            }
+            None => {
+                hired.givers.push(None);
+                let (region, name) = (Arc::clone(region), host.name.clone());
+                Post::Rings { region, place, payload: host.payload, name }
+            }
+        };
+        let thread =
+            spawn(index, post).map_err(|error| LaunchError::Worker { id: place.id, error })?;
+        hired.threads.push(thread);
+    }
+    Ok(hired)
+}
+
+/// The queues of each worker that can have one at every port.
+fn sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, LaunchError> {
+    let wanted = config.host.places().len();
+    let few = queues.iter().enumerate().min_by_key(|(_, outlets)| outlets.len());
+    let (port, found) = few.map_or((0, 0), |(port, outlets)| (port, outlets.len()));
+    if config.sends == Sends::Must && found < wanted {
+        let device = config.ports[port].device.clone();
+        return Err(LaunchError::Outlets { device, found, wanted });
+    }
+    let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
+    let set = |_| queues.iter_mut().filter_map(Iterator::next).collect();
+    Ok((0..found.min(wanted)).map(set).collect())
+}
+
+fn announce(config: &AgentConfig, senders: usize) {
+    let workers = config.host.places().len();
+    match senders {
+        0 if config.sends == Sends::Never => {
+            log::info!("replies leave by the dispatcher, as `worker_sends` says")
+        }
+        senders if senders == workers => {
+            log::info!("all {workers} workers send their replies themselves")
+        }
+        senders => log::warn!(
+            "{senders} of {workers} workers send their replies themselves: the devices have no more transmit queues \
+             to spare; those of the others leave by the dispatcher"
+        ),
+    }
+}
+
+fn sender(
+    place: Place,
+    queues: Vec<Outlet>,
+    names: &Arc<Names>,
+    config: &AgentConfig,
+) -> Result<(Giver<Mbuf>, ThreadWorker<Outlet>), RegionError> {
+    let (giver, taker) = handover::pair(place, config.host.slots)?;
+    let counters = Counters::heap();
+    let worker = ThreadWorker::new(taker, queues, Arc::clone(names), config.host.payload, counters);
+    Ok((giver, worker))
+}
+
+fn spawn(
+    post: Post,
+    eal: Eal,
+    cpu: Option<usize>,
+    spin: Duration,
+    serve: impl Serve,
+) -> std::io::Result<JoinHandle<()>> {
+    let id = match &post {
+        Post::Sends(worker) => worker.place().id,
+        Post::Rings { place, .. } => place.id,
+    };
+    let work = move || {
+        if let Some(cpu) = cpu {
+            // That it is there was seen at the start.
+            core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
+        }
+        // Without one, buffers go back to the pool one by one.
+        let _lcore = eal.register_thread().inspect_err(|error| log::warn!("worker {id}: {error}"));
+        match post {
+            Post::Sends(mut worker) => worker.run(spin, serve),
+            Post::Rings { region, place, payload, name } => {
+                ring(&name, &region, place, payload, spin, serve);
+            }
+        }
+    };
+    std::thread::Builder::new().name(format!("worker-{id}")).spawn(work)
+}
+
+/// A worker for which the dispatcher sends.
+fn ring(
+    name: &str,
+    region: &Arc<WorkerRegion>,
+    place: Place,
+    payload: usize,
+    spin: Duration,
+    mut serve: impl Serve,
+) {
+    let options = worker::Options { worker: Some(place.id), spin, ..worker::Options::default() };
+    let mut worker = match Worker::join(name, region, &options) {
+        Ok(worker) => worker,
+        Err(error) => return log::error!("worker {}: {error}", place.id),
+    };
+    let mut answer = vec![0; payload];
+    loop {
+        match worker.recv(NAP) {
+            Ok(Some(task)) => {
+                let request = Request { ids: task.ids(), payload: task.payload() };
+                let answered = serve(&request, &mut answer).and_then(|len| answer.get(..len));
+                if let Some(answer) = answered {
+                    // It fits: the buffer has as many bytes as an answer may.
+                    let _ = task.reply(answer);
+                }
+            }
+            Ok(None) => {}
+            Err(worker::Gone::Stopped) => return,
+            Err(gone) => return log::error!("worker {}: {gone}", place.id),
+        }
+    }
+}
+
+/// Waits until the threads have ended, but not for ever: one that hangs in its work is left behind.
+pub(super) fn join(threads: Vec<JoinHandle<()>>) {
+    let began = Instant::now();
+    while !threads.iter().all(JoinHandle::is_finished) && began.elapsed() < PATIENCE {
+        std::thread::sleep(LOOK);
+    }
+    for thread in threads {
+        let name = thread.thread().name().unwrap_or("a worker").to_owned();
+        if !thread.is_finished() {
+            log::warn!("{name} is still in the middle of a task and is left behind");
+        } else if thread.join().is_err() {
+            log::error!("{name} ended by a panic; its tasks are counted as worker_lost");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `wedjat-testbed agent`: an agent and its workers in one process, which run a real workload and send their replies
+//! themselves.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Failure, seconds, worker};
+
+/// Shown behind the help.
+pub const EXAMPLE: &str = "Example:
+  wedjat-testbed agent --config agent.toml --app spin --cpus 2,3 -- --no-pci
+All workers of the configuration run here, a thread each; none attaches. Exit status: 0 after an orderly end with a
+balanced ledger, 1 otherwise.";
+
+/// The command line of `agent`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// The agent's configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    #[command(flatten)]
+    run: worker::AppArguments,
+    /// CPUs that workers run on; they take them in turn [default: wherever the kernel likes]
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// An idle worker spins so long before it sleeps
+    #[arg(long, default_value = "50us", value_parser = seconds)]
+    spin: f64,
+    /// Write the account as JSON to this file at the end; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Stop after this time [default: on SIGINT or SIGTERM]
+    #[arg(long, value_parser = seconds)]
+    duration: Option<f64>,
+    /// EAL arguments
+    #[arg(last = true)]
+    eal: Vec<String>,
+}
+
+#[cfg(not(feature = "dpdk"))]
+pub fn run(_: &Arguments) -> Result<bool, Failure> {
+    super::without_dpdk()
+}
+
+/// Serves until told to stop; false when the books do not balance.
+#[cfg(feature = "dpdk")]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    use std::time::Duration;
+
+    use wedjat::config::AgentConfig;
+    use wedjat::launch::Options;
+    use wedjat::role::agent::Request;
+    use wedjat::serve::{Threads, run_with};
+    use wedjat_pktgen::report::say;
+    use wedjat_testbed::app::App;
+
+    let config = AgentConfig::load(&arguments.config)?;
+    let stop = super::signals::stop_on_signals()?;
+    let (app, _folder) = worker::app(&arguments.run)?;
+    let work = |_| {
+        let mut app = app.clone();
+        move |request: &Request<'_>, reply: &mut [u8]| Some(app.serve(request.payload, reply))
+    };
+    let spin = Duration::from_secs_f64(arguments.spin);
+    let threads = Threads { cpus: arguments.cpus.clone(), spin, work };
+    let duration = arguments.duration.map(Duration::from_secs_f64);
+    let options = Options { duration, eal: arguments.eal.clone(), pcap: None };
+    let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
+    let json = serde_json::to_string_pretty(&account)?;
+    match arguments.stats.as_deref() {
+        Some(path) if path != "-" => {
+            std::fs::write(path, json)
+                .map_err(|error| format!("--stats {}: {error}", path.display()))?;
+            say(account.to_string().trim_end())?;
+        }
+        Some(_) => say(json)?,
+        None => say(account.to_string().trim_end())?,
+    }
+    Ok(account.ledger.is_balanced())
+}

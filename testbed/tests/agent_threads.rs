@@ -1,0 +1,168 @@
+//! `wedjat-testbed agent`: an agent whose workers are threads that send their replies themselves, before the generator.
+//!
+//! All of them poll, on whatever CPUs there are, so loads are small and nothing is asserted of time: every answer's
+//! content is checked, and every task accounted for.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod processes;
+
+use std::process::Output;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use processes::*;
+
+/// An agent of two workers, and a generator that has as many receive queues as they need.
+struct Stand {
+    folder: tempfile::TempDir,
+    socket: String,
+}
+
+impl Stand {
+    /// `role` is the agent's at the wire; `sends` what its configuration says of sending.
+    fn new(name: &str, role: &str, sends: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = format!("@wedjat-{name}-{}", std::process::id());
+        let cpu = core_affinity::get_core_ids().unwrap()[0].id;
+        let config = format!(
+            "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_sends = '{sends}'\n\
+             [[port]]\ndevice = 'net_memif0,role={role},id=0,socket={socket}'\nip = '10.0.1.11/24'\n\
+             [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '4-5'\n",
+            folder.path().join("state").display()
+        );
+        std::fs::write(folder.path().join("agent.toml"), config).unwrap();
+        Self { folder, socket }
+    }
+
+    fn config(&self) -> String {
+        self.folder.path().join("agent.toml").display().to_string()
+    }
+
+    fn agent(&self, app: &str) -> Process {
+        let mut agent = command("wedjat-testbed");
+        agent.args(["agent", "--app", app, "--stats", "-", "--config", &self.config()]);
+        Process::start(agent.args(["--", "--no-pci"]))
+    }
+
+    /// With so many more receive queues than one.
+    fn generator(&self, role: &str, more: &str, workload: &str, duration: &str) -> Process {
+        let mut generator = command("wedjat-pktgen");
+        generator.args(["run", "--service", workload, "--verify", "--rate", "1000"]);
+        generator.args(["--dst", "10.0.1.11", "--warmup", "0s", "--drain", "8s", "--no-floor"]);
+        generator.args(["--more-rx", more, "--duration", duration, "--format", "json", "--device"]);
+        generator.arg(format!("net_memif0,role={role},id=0,socket={}", self.socket));
+        Process::start(generator.args(["--", "--no-pci"]))
+    }
+
+    /// What the running agent has counted under this name.
+    fn counter(&self, name: &str) -> u64 {
+        let mut state = command("wedjat");
+        state.arg("state").arg(self.folder.path().join("state")).arg("--json");
+        let state = serde_json::from_slice(&state.output().unwrap().stdout);
+        count(&state.unwrap_or_default(), &format!("/cores/0/counters/{name}"))
+    }
+
+    /// One run to its end, with the generator in this role at the wire: the generator's report and the agent's account,
+    /// books balanced and answers right.
+    fn run(&self, role: &str, more: &str, app: &str, workload: &str) -> (Value, Value) {
+        let agent = self.agent(app);
+        let generator = self.generator(role, more, workload, "1500ms");
+        let report = report(&generator.output());
+        let account = agent.stop();
+        assert_eq!(account["balanced"], true, "{account}");
+        assert_eq!(account["mbufs_leaked"], 0, "{account}");
+        let answered = count(&report, "/answered");
+        assert_eq!(count(&account, "/replies"), answered, "{report}\n{account}");
+        // ARP's answer is the agent's own packet.
+        assert_eq!(count(&account, "/tx_packets"), answered, "{account}");
+        (report, account)
+    }
+}
+
+fn report(output: &Output) -> Value {
+    // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(output));
+    let report = json(output);
+    assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
+    for stray in ["duplicates", "late_answers", "unknown"] {
+        assert_eq!(report[stray], 0, "{report}");
+    }
+    assert!(count(&report, "/answered") > 0, "{report}");
+    report
+}
+
+#[test]
+fn threads_send_every_answer_themselves_and_rightly() {
+    for (app, workload) in [("spin", "exp(50us)"), ("echo", "echo")] {
+        let stand = Stand::new("own", "client", "must");
+        let (report, account) = stand.run("server", "2", app, workload);
+        assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
+        assert_eq!(count(&account, "/scheduled"), count(&account, "/replies"), "{account}");
+        assert_eq!(
+            (count(&account, "/senders"), count(&account, "/comings/left")),
+            (2, 2),
+            "{account}"
+        );
+    }
+}
+
+/// The driver of a memif server does not know which of its queues lead to the other end, and a memif client gets no more
+/// than its server has.
+#[test]
+fn where_there_are_no_queues_replies_leave_by_the_dispatcher_or_the_agent_refuses() {
+    for (own, other) in [("server", "client"), ("client", "server")] {
+        let stand = Stand::new("shared", own, "try");
+        let (report, account) = stand.run(other, "0", "echo", "echo");
+        assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
+        assert_eq!(
+            (count(&account, "/senders"), count(&account, "/comings/joined")),
+            (0, 2),
+            "{account}"
+        );
+    }
+    let refused = Stand::new("refused", "server", "must").agent("echo").output();
+    let errors = said(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("has 0 transmit queues to spare for 2 workers"), "{errors}");
+    assert!(errors.contains("set worker_sends = \"try\""), "{errors}");
+}
+
+#[test]
+fn an_agent_that_is_told_to_end_under_load_accounts_for_every_task() {
+    let stand = Stand::new("end", "client", "try");
+    let agent = stand.agent("spin");
+    let generator = stand.generator("server", "2", "fixed(100us)", "3s");
+    wait("answers", || stand.counter("replies") > 300);
+    agent.signal(Signal::TERM);
+    let output = agent.output();
+    assert!(output.status.success(), "{}", said(&output));
+    let account = json(&output);
+    assert_eq!(account["balanced"], true, "{account}");
+    assert_eq!(account["mbufs_leaked"], 0, "{account}");
+    let lost = ["worker_lost", "shutdown"].map(|why| count(&account, &format!("/drops/{why}")));
+    let ended = count(&account, "/replies") + lost.iter().sum::<u64>();
+    assert_eq!(count(&account, "/scheduled"), ended, "{account}");
+    let report = report(&generator.output());
+    assert_eq!(count(&report, "/answered"), count(&account, "/replies"), "{report}\n{account}");
+}
+
+#[test]
+fn mistakes_name_input_reason_and_fix() {
+    let stands = ["sometimes", "try"].map(|sends| Stand::new("mistakes", "client", sends));
+    let [wrong, right] = stands.each_ref().map(Stand::config);
+    let mistakes = [
+        (vec!["--app", "echo", "--config", &wrong], "sometimes", "`try`, `must`, `never`"),
+        (vec!["--app", "echo", "--config", "/no/such/file"], "/no/such/file", "No such file"),
+        (vec!["--app", "lucene", "--config", &right], "lucene", "spin, rocksdb, tpcc, echo"),
+        (vec!["--app", "echo", "--db", "/tmp/x", "--config", &right], "--db", "no database"),
+        (vec!["--app", "echo", "--cpus", "4096", "--config", &right], "no CPU 4096", "may use ["),
+    ];
+    for (arguments, found, fix) in mistakes {
+        let output = command("wedjat-testbed").arg("agent").args(&arguments).output().unwrap();
+        let errors = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(found) && errors.contains(fix), "{arguments:?}: {errors}");
+    }
+}
