@@ -13,8 +13,8 @@ use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::ring::{FramePool, RingPort, pair};
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::reason::DropReason;
-use wedjat::ring::{Guest, Place, WorkerRegion};
-use wedjat::role::agent::{Crew, Parts, PoolCrew, Registrar};
+use wedjat::ring::{Guest, Place, WorkerRegion, handover};
+use wedjat::role::agent::{Crew, Names, Parts, PoolCrew, Registrar, ThreadWorker};
 use wedjat::role::{Agent, Leaf, leaf::Timing};
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side, Stages};
@@ -248,6 +248,92 @@ fn polls_allocate_nothing() {
         assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");
         assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
     }
+}
+
+#[test]
+fn threads_of_an_agent_allocate_nothing() {
+    const AGENT: u32 = 0x0A00_020B;
+    const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+    let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
+    let (names, pool) = (Arc::new(Names::new(places.len())), FramePool::new(1024, 256));
+    let (mut ways, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
+    for place in places {
+        let (giver, taker) = handover::pair(place, 8).unwrap();
+        let (port, wire) = pair(256, &pool);
+        let (names, counters) = (Arc::clone(&names), Counters::heap());
+        workers.push(ThreadWorker::new(taker, vec![port], names, 64, counters));
+        ways.push(giver);
+        wires.push(wire);
+    }
+    let counters = workers.iter().map(|worker| worker.counters().clone()).collect();
+    let view = View::heap(places.len(), 1).remove(0);
+    let dispatcher = Dispatcher::new(&"jbsq(k=2)".parse().unwrap(), view, Core::ONLY, 7);
+    let crew = Crew::new(dispatcher, places.into_iter().zip(ways).collect(), 16, u64::MAX);
+    let (near, mut far) = pair(256, &pool);
+    let (mac, ip) = (AGENT_MAC, AGENT);
+    let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
+    let parts = Parts {
+        ports: vec![(near, address)],
+        crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Refuse, crew }],
+        registrar: None,
+        places: places.to_vec(),
+        pool: pool.clone(),
+        udp_port: 1234,
+        payload_max: 64,
+        deaths: Arc::new(ArrayQueue::new(8)),
+        counters: Counters::heap(),
+        timing: Timing { ticks_hz: 1_000_000_000 },
+    };
+    let mut agent = Agent::new(parts).with_threads(names, counters);
+    let flow = Flow {
+        src_mac: CLIENT_MAC,
+        dst_mac: AGENT_MAC,
+        src: CLIENT,
+        dst: AGENT,
+        src_port: 40_000,
+        dst_port: 1234,
+    };
+    let mut now = 1_000_000;
+    let mut calls = 0;
+    let mut counted = |step: &mut dyn FnMut()| {
+        let before = CALLS.get();
+        step();
+        calls += CALLS.get() - before;
+    };
+    counted(&mut || _ = agent.poll(now));
+    for seq in 0..500_u16 {
+        for more in 0..32 {
+            let header = Header { dst: 10 + more % 2, ..Header::new_task(POOL, seq) };
+            let mut frame = task(header);
+            let len = frame.len() - udp::PAYLOAD;
+            flow.emit(&mut frame, len);
+            assert!(far.send(&frame));
+        }
+        for _ in 0..4 {
+            now += 50_000;
+            counted(&mut || _ = agent.poll(now));
+            for worker in &mut workers {
+                counted(&mut || while worker.poll(&mut |_, _| Some(8)) {});
+            }
+        }
+        if seq == 250 {
+            // One leaves, with what it has; its end frees what it was made of.
+            workers.pop();
+        }
+        wires.iter_mut().for_each(|wire| while wire.receive().is_some() {});
+        while far.receive().is_some() {}
+    }
+    workers.clear();
+    (0..8).for_each(|_| {
+        now += 200_000;
+        counted(&mut || _ = agent.poll(now));
+    });
+    assert_eq!(calls, 0);
+    let counters = agent.counters();
+    assert!(counters.balances(), "{} dropped", counters.dropped_total());
+    let replies = counters.read(Counter::Replies);
+    assert!(replies > 2000, "tasks were done");
+    assert!(counters.read(Counter::TxPackets) > replies + 500, "tasks were given back");
 }
 
 #[test]
