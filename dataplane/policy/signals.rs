@@ -1,8 +1,8 @@
 //! What a leaf tells its spine, and when: idleness and average load (Horus 3.3, A.1).
 //!
 //! [`Protocol::Paper`] follows the paper's text, made idempotent: a lost message is repaired by later
-//! tasks that contradict it. [`Protocol::Simulator`] is what the authors' released simulator does,
-//! thresholds included; their published curves come from it.
+//! tasks that contradict it. [`Protocol::Text`] is the text to the letter. [`Protocol::Simulator`] is what the
+//! authors' released simulator does, thresholds included; their published curves come from it.
 //!
 //! Deviation. The paper compares the average load with the one sent last. But a spine adds 1/workers for
 //! every task meanwhile, so its belief runs away from a rack whose average hardly moves, and the
@@ -25,8 +25,11 @@ const UNDER_WAY: usize = 8;
 /// Which rules a leaf follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// The paper's text.
+    /// The paper's text with the repairs below.
     Paper,
+    /// The paper's text to the letter: one idle worker is enough for IDLE_ADD, every task that contradicts
+    /// has the message sent again, and the average load is compared with what was sent last.
+    Text,
     /// The released simulator.
     Simulator,
     /// The average load with every reply and no idle signals: the hierarchical RackSched.
@@ -56,7 +59,7 @@ pub struct Signals {
     /// Tasks since the last change that show the spine to know otherwise.
     contradictions: usize,
     replies: usize,
-    /// Sum of the loads by what the spine was told and what it sent since.
+    /// Sum of the loads by what the spine was told, and in [`Protocol::Paper`] what it sent since.
     believed: u64,
 }
 
@@ -79,6 +82,7 @@ impl Signals {
     pub fn on_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
         match self.protocol {
             Protocol::Paper => self.paper_task(idle_selected, idle),
+            Protocol::Text => self.text_task(idle_selected, idle),
             Protocol::Simulator => self.simulator_task(idle_selected, idle),
             Protocol::EveryReply | Protocol::Silent => None,
         }
@@ -96,6 +100,13 @@ impl Signals {
         // Some tasks were under way when the state changed; so many were not.
         self.contradictions += 1;
         (self.contradictions > self.workers.min(UNDER_WAY)).then(|| self.change(self.linked))
+    }
+
+    fn text_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
+        if self.linked && idle == 0 {
+            return Some(self.change(false));
+        }
+        (idle_selected != self.linked).then(|| self.change(self.linked))
     }
 
     fn simulator_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
@@ -125,10 +136,10 @@ impl Signals {
     #[inline]
     pub fn on_reply(&mut self, idle: usize, total: impl FnOnce() -> u64) -> [Option<Signal>; 2] {
         match self.protocol {
-            Protocol::Paper => {
+            Protocol::Paper | Protocol::Text => {
                 // Two idle workers before the rack is offered again: one goes with the next task.
-                let gained = !self.linked && idle >= 2.min(self.workers);
-                let add = gained.then(|| self.change(true));
+                let enough = if self.protocol == Protocol::Text { 1 } else { 2.min(self.workers) };
+                let add = (!self.linked && idle >= enough).then(|| self.change(true));
                 let total = total();
                 let one_each = self.workers as u64 * u64::from(Load::ONE.0);
                 let moved = total.abs_diff(self.believed) >= one_each;
@@ -221,6 +232,20 @@ mod tests {
         assert_eq!(leaf.on_task(false, 0), Some(Signal::IdleRemove));
         assert_eq!(leaf.on_task(false, 0), None);
         assert_eq!(leaf.on_reply(0, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
+    }
+
+    #[test]
+    fn to_the_letter_every_contradiction_is_answered_and_loads_are_held_against_the_last() {
+        let mut leaf = Signals::new(Protocol::Text, 2);
+        let one = u64::from(Load::ONE.0);
+        assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
+        assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
+        assert_eq!(leaf.on_task(false, 0), None);
+        assert_eq!(leaf.on_reply(1, || one), [Some(Signal::IdleAdd), None]);
+        assert_eq!(leaf.on_task(false, 1), Some(Signal::IdleAdd));
+        // Four tasks came, but two more than were told of last is what counts.
+        assert_eq!(leaf.on_reply(1, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
+        assert_eq!(leaf.repeat(), None);
     }
 
     #[test]
