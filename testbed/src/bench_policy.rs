@@ -588,15 +588,15 @@ pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String>
         return Err(format!("--format {}: allowed are text, json", arguments.format));
     }
     let costs = costs(arguments)?;
+    if costs.is_empty() && arguments.decisions.is_none() {
+        return Err("--policies, --members: an empty list; name at least one of each".to_owned());
+    }
     let print = |out: &mut dyn Write| -> io::Result<()> {
         if arguments.format == "json" {
             for cost in &costs {
                 serde_json::to_writer(&mut *out, cost)?;
                 writeln!(out)?;
             }
-            return Ok(());
-        }
-        if costs.is_empty() {
             return Ok(());
         }
         write!(out, "{:21}", "ns a decision/pick")?;

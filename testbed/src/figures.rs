@@ -7,6 +7,7 @@ mod catalogue;
 mod failures;
 mod scatter;
 mod shock;
+mod tails;
 mod winners;
 
 use clap::Args;
@@ -80,6 +81,15 @@ impl Quantity {
 /// When a run could not be made or a file not be written.
 pub fn make(arguments: &Arguments) -> Result<(), String> {
     let out = &arguments.out;
+    let names: Vec<_> =
+        FIGURES.iter().map(|f| f.name).chain(OTHERS.iter().map(|(name, _)| *name)).collect();
+    if !names.iter().any(|name| name.starts_with(&arguments.only)) {
+        let only = &arguments.only;
+        return Err(format!(
+            "--only {only}: no figure's name starts so; there are {}",
+            names.join(", ")
+        ));
+    }
     std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     for figure in FIGURES.iter().filter(|figure| figure.name.starts_with(&arguments.only)) {
         log::info!("{}: {}", figure.name, figure.title);
@@ -100,6 +110,7 @@ type Make = fn(&Path, bool) -> Result<(), String>;
 
 /// Figures of other kinds.
 const OTHERS: &[(&str, Make)] = &[
+    ("lsq-4", tails::make),
     ("rosella-shock", shock::make),
     ("horus-18", failures::make),
     ("horus-19a", scatter::make),
@@ -113,6 +124,11 @@ pub(crate) fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
         table.insert((*key).to_owned(), toml::Value::String((*value).to_owned()));
     }
     table.try_into().map_err(|error| format!("{error}"))
+}
+
+/// How a figure is made again that no run of the simulator prints as it is.
+fn again(name: &str, full: bool) -> String {
+    format!("wedjat-testbed figures --only {name}{}\n", if full { " --full" } else { "" })
 }
 
 /// The command that the flags stand for.
@@ -129,7 +145,7 @@ fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String>
     std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The keys of one series; x is a list.
+/// Those of one series.
 fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
     keys.extend(own);
@@ -140,6 +156,7 @@ fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static s
         (false, false) => ("tasks", "300000"),
         (false, true) => ("tasks", "3000000"),
     });
+    keys.extend([("seeds", "2"), figure.x]);
     keys
 }
 
@@ -147,14 +164,8 @@ fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static s
 fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
     for &(label, own) in figure.series {
-        let mut points = Vec::new();
-        for x in figure.x.1.split(',') {
-            let mut all = keys(figure, own, full);
-            all.extend([(figure.x.0, x), ("seeds", "2")]);
-            let row = rows(&arguments(&all)?)?.pop().ok_or("no row")?;
-            points.push((number(x), row));
-        }
-        lines.push((label, points));
+        let rows = rows(&arguments(&keys(figure, own, full))?)?;
+        lines.push((label, figure.x.1.split(',').map(number).zip(rows).collect()));
     }
     Ok(lines)
 }
@@ -167,11 +178,7 @@ fn number(text: &str) -> f64 {
 fn commands(figure: &Figure, full: bool) -> String {
     let mut text = format!("{}\n", figure.title);
     for &(_, own) in figure.series {
-        text.push_str("wedjat-testbed sim --seeds 2");
-        for (key, value) in keys(figure, own, full) {
-            let _ = write!(text, " --{key} '{value}'");
-        }
-        let _ = writeln!(text, " --{} X    for X in {}", figure.x.0, figure.x.1);
+        let _ = writeln!(text, "{}", command(&keys(figure, own, full)));
     }
     text
 }
@@ -271,13 +278,11 @@ mod tests {
     fn every_figure_has_sound_flags() {
         for figure in FIGURES {
             for &(label, own) in figure.series {
-                for x in figure.x.1.split(',') {
-                    let mut all = keys(figure, own, false);
-                    all.push((figure.x.0, x));
-                    let cells = plan::cells(&arguments(&all).unwrap());
-                    assert!(cells.is_ok(), "{} {label} {x}: {cells:?}", figure.name);
-                    assert!(!number(x).is_nan());
-                }
+                let cells = plan::cells(&arguments(&keys(figure, own, false)).unwrap());
+                assert!(cells.is_ok(), "{} {label}: {cells:?}", figure.name);
+                let points: Vec<_> = figure.x.1.split(',').map(number).collect();
+                assert!(points.iter().all(|x| !x.is_nan()));
+                assert_eq!(points.len(), cells.unwrap().len());
             }
         }
     }

@@ -53,6 +53,7 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
         script: Vec::new(),
         benchmarks: false, // a leaf has none
         seed: SEED,
+        progress: indicatif::ProgressBar::hidden(),
     };
     let record = Rc::new(RefCell::new(Vec::new()));
     rack::run_watched(&config, Rc::clone(&record)).unwrap();

@@ -51,6 +51,8 @@ pub enum Command {
     #[command(after_help = worker::EXAMPLE)]
     Worker(worker::Arguments),
     /// Simulate a pool of workers under the dataplane's own policies
+    // A value such as `-1us` is refused with what is allowed instead of it.
+    #[command(mut_args(|arg| arg.allow_hyphen_values(true)))]
     Sim(Box<SimArgs>),
     /// Measure what a decision of each policy costs
     #[command(
@@ -97,10 +99,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
-        Command::Sim(arguments) => {
-            sim::run(*arguments, &mut std::io::stdout().lock())?;
-            Ok(true)
-        }
+        Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
         Command::BenchPolicy(arguments) => {
             bench_policy::report(&arguments, &mut std::io::stdout().lock())?;
             Ok(true)
@@ -152,6 +151,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_below_zero_reach_those_who_say_what_is_allowed() {
+        let line = ["wedjat-testbed", "sim", "--load", "-0.5", "--delay", "-1us", "--seed", "-1"];
+        let Command::Sim(flags) = Cli::try_parse_from(line).unwrap().command else { panic!() };
+        assert_eq!(flags.load.as_deref(), Some("-0.5"));
+        assert_eq!(flags.delay.as_deref(), Some("-1us"));
     }
 
     #[test]

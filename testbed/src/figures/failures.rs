@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{arguments, command, draw, write};
+use super::{again, arguments, command, draw, write};
 use crate::sim::failure::{Failure, spine_failures};
 use crate::sim::plan::{self, Model};
 
@@ -19,7 +19,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let mut table =
         "piece,ratio,messages_mean,messages_most,notice_us,aborted_mean,share_mean,pool_share_mean\n"
             .to_owned();
-    let (mut commands, mut lines) = (String::new(), Vec::new());
+    let (mut commands, mut lines) = (again(NAME, full), Vec::new());
     for piece in PIECES {
         let (mut mean, mut most) = (Vec::new(), Vec::new());
         for ratio in RATIOS {
@@ -47,7 +47,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             let ratio: f64 = ratio.parse().unwrap_or(f64::NAN);
             mean.push((ratio, messages));
             most.push((ratio, greatest as f64));
-            let _ = writeln!(commands, "the placement of: {}", command(&keys));
+            let _ = writeln!(commands, "with the placement of: {}", command(&keys));
         }
         lines.push((format!("mean, workers in pieces of {piece}"), mean));
         lines.push((format!("most, workers in pieces of {piece}"), most));

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::thread;
 
-use super::{arguments, command, draw, write};
+use super::{again, arguments, command, draw, write};
 use crate::sim::fabric::{Place, for_each_pool};
 use crate::sim::plan::{self, Model};
-use crate::sim::stats::histogram;
+use crate::sim::stats::{grows, histogram};
 
 const NAME: &str = "horus-19a";
 const POLICIES: [&str; 4] = ["horus", "rs-h", "rs-lb", "horus with horus-spine-weighted"];
@@ -16,18 +16,23 @@ const PIECES: [&str; 4] = ["32", "16", "8", "1"];
 /// Bounds of the groups of pools by the variance of their workers in a rack.
 const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
 
-/// A pool's variance and its 99th percentile in us.
-type Pool = (f64, f64);
+/// What is taken of a pool: its variance, its 99th percentile in us, and whether its queues grew.
+struct Pool {
+    variance: f64,
+    tail: f64,
+    grew: bool,
+}
 
 /// Makes it.
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
-    let mut table = "policy,variance_from,variance_to,pools,p99_mean,p99_deviation\n".to_owned();
-    let (mut commands, mut lines) = (String::new(), Vec::new());
+    let mut table =
+        "policy,variance_from,variance_to,pools,p99_mean,p99_deviation,unstable\n".to_owned();
+    let (mut commands, mut lines) = (again(NAME, full), Vec::new());
     for policy in POLICIES {
         let mut pools = Vec::new();
         let keys = PIECES.map(|piece| keys(policy, piece, full));
         for keys in &keys {
-            let _ = writeln!(commands, "{}    by pool", command(keys));
+            let _ = writeln!(commands, "from the pools of: {}", command(keys));
         }
         let results: Vec<_> = thread::scope(|scope| {
             let runs = keys.each_ref().map(|keys| scope.spawn(|| run(keys)));
@@ -39,11 +44,12 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
         let mut points = Vec::new();
         for (place, &to) in GROUPS.iter().enumerate() {
             let from = if place == 0 { 0.0 } else { GROUPS[place - 1] };
-            let inside = pools.iter().filter(|(variance, _)| (from..to).contains(variance));
-            let tails: Vec<f64> = inside.map(|(_, tail)| *tail).collect();
+            let inside = |pool: &&Pool| (from..to).contains(&pool.variance);
+            let tails: Vec<f64> = pools.iter().filter(inside).map(|pool| pool.tail).collect();
+            let grew = pools.iter().filter(inside).filter(|pool| pool.grew).count();
             let (mean, deviation) = moments(&tails);
-            let _ =
-                writeln!(table, "{policy},{from},{to},{},{mean:.1},{deviation:.1}", tails.len());
+            let count = tails.len();
+            let _ = writeln!(table, "{policy},{from},{to},{count},{mean:.1},{deviation:.1},{grew}");
             points.push((f64::midpoint(from, to), mean));
         }
         lines.push((policy.to_owned(), points));
@@ -56,14 +62,14 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     write(out, NAME, "txt", &commands)
 }
 
-/// A sixth of the datacenter, or all of it.
+/// A twenty-fourth of the datacenter, or all of it, for 300 mean service times.
 fn keys(
     policy: &'static str,
     piece: &'static str,
     full: bool,
 ) -> Vec<(&'static str, &'static str)> {
     let (leaves, pools, tasks) =
-        if full { ("1152", "1000", "30000000") } else { ("192", "160", "2000000") };
+        if full { ("1152", "1000", "170000000") } else { ("48", "40", "6500000") };
     let mut keys = vec![
         ("model", "fabric"),
         ("load", "0.9"),
@@ -88,10 +94,11 @@ fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     for_each_pool(&config, |places, outcome| {
         let mut responses = histogram();
         for batch in &outcome.batches {
-            responses.add(&batch.responses).expect("histograms have the same bounds");
+            responses.add(&batch.responses).expect("a histogram that grows");
         }
         let tail = responses.value_at_quantile(0.99) as f64 / outcome.ticks_per_unit;
-        pools.push((variance(places), tail));
+        let grew = grows(&outcome.fifths, outcome.servers);
+        pools.push(Pool { variance: variance(places), tail, grew });
     })?;
     Ok(pools)
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{arguments, command, draw, write};
+use indicatif::ProgressBar;
+
+use super::{again, arguments, command, draw, write};
 use crate::sim::plan;
 use crate::sim::stats::STRETCHES;
 
@@ -24,7 +26,7 @@ const TIMES_PER_1000: f64 = 12.5;
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let (tasks, at) = if full { ("8000000", "2s shuffle") } else { ("800000", "200ms shuffle") };
     let mut table = "series,time,mean\n".to_owned();
-    let (mut commands, mut lines) = (String::new(), Vec::new());
+    let (mut commands, mut lines) = (again(NAME, full), Vec::new());
     for (policy, label) in POLICIES {
         let keys = [
             ("model", "ct"),
@@ -37,7 +39,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             ("policy", policy),
         ];
         let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
-        let outcome = cell.model.run(1)?;
+        let outcome = cell.model.run(1, &ProgressBar::hidden())?;
         let stretch = outcome.tasks as f64 / 1000.0 * TIMES_PER_1000 / STRETCHES as f64;
         let mut points = Vec::new();
         for (place, ticks) in outcome.timeline.means().enumerate() {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Simulates a pool of workers under the dataplane's own policies.
 ///
-/// Every flag is also a key of scenario files; flags override the file. Flags that take lists run every
-/// combination.
+/// Every flag is also a key of scenario files; flags override the file. Flags whose values are no lists by
+/// nature (as racks, hops, speeds, failures and changes are) take lists, and every combination is run.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[command(after_help = "Examples:
   wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9
@@ -30,7 +30,7 @@ pub struct SimArgs {
     /// rack, fabric: the spine's policy [default: the leaf's, where it serves racks, else horus]
     #[arg(long)]
     pub spine_policy: Option<String>,
-    /// rack, fabric: what leaves tell the spine, paper or horus-sim [default: paper]
+    /// rack, fabric: what leaves tell the spine: paper (with our repairs), paper-text (to the letter) or horus-sim [default: paper]
     #[arg(long)]
     pub signals: Option<String>,
     /// rack: workers of each rack [default: 32]
@@ -54,7 +54,7 @@ pub struct SimArgs {
     /// Loads, shares of capacity [default: 0.5,0.7,0.9]
     #[arg(long)]
     pub load: Option<String>,
-    /// Tasks of a run [default: 1000000]
+    /// Tasks of a run [default: 1000000, or more, so that the run lasts 300 mean service times]
     #[arg(long)]
     pub tasks: Option<String>,
     /// slots: slots of a run, instead of tasks [default: 100000]
@@ -140,7 +140,7 @@ impl SimArgs {
         let file: toml::Table = text.parse().map_err(|e| format!("scenario {name}: {e}"))?;
         let mut keys = toml::Table::try_from(&self).map_err(|e| e.to_string())?;
         for (key, value) in file {
-            let value = plain(&value).ok_or_else(|| {
+            let value = plain(&key, &value).ok_or_else(|| {
                 format!("scenario {name}: `{key}` is neither text, a number nor a list of them")
             })?;
             keys.entry(key).or_insert(toml::Value::String(value));
@@ -150,14 +150,15 @@ impl SimArgs {
 }
 
 /// A value as a flag has it.
-fn plain(value: &toml::Value) -> Option<String> {
+fn plain(key: &str, value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
         toml::Value::Integer(number) => Some(number.to_string()),
         toml::Value::Float(number) => Some(number.to_string()),
         toml::Value::Array(values) => {
-            let all: Option<Vec<_>> = values.iter().map(plain).collect();
-            Some(all?.join(","))
+            let all: Option<Vec<_>> = values.iter().map(|value| plain(key, value)).collect();
+            let separator = if key == "at" { ";" } else { "," };
+            Some(all?.join(separator))
         }
         _ => None,
     }
@@ -173,7 +174,7 @@ mod tests {
         let mut path = std::env::temp_dir();
         path.push(format!("wedjat-scenario-{}.toml", std::process::id()));
         let mut file = std::fs::File::create(&path).unwrap();
-        write!(file, "policy = [\"horus\", \"random\"]\nload = 0.5\nhop-dist = \"exp\"").unwrap();
+        write!(file, "policy = [\"horus\", \"random\"]\nload = 0.5\nhop-dist = \"exp\"\nat = [\"1ms load 0.6\", \"2ms shuffle\"]").unwrap();
         let flags = SimArgs {
             scenario: Some(path.clone()),
             load: Some("0.7".to_owned()),
@@ -183,6 +184,7 @@ mod tests {
         assert_eq!(all.policy.as_deref(), Some("horus,random"));
         assert_eq!(all.load.as_deref(), Some("0.7"));
         assert_eq!(all.hop_dist.as_deref(), Some("exp"));
+        assert_eq!(all.at.as_deref(), Some("1ms load 0.6;2ms shuffle"));
         std::fs::write(&path, "polisy = \"horus\"").unwrap();
         let flags = SimArgs { scenario: Some(path.clone()), ..SimArgs::default() };
         let error = flags.complete().unwrap_err();

@@ -8,6 +8,7 @@
 //! has nothing else to do, to their end, and keeps a few; they are no tasks in what is reported.
 
 use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
@@ -21,7 +22,7 @@ use super::fifo::{Fifo, Slab};
 use super::knowledge::{Asks, Knowledge};
 use super::outcome::Outcome;
 use super::script::{Action, Step, shuffle};
-use super::stats::{Recorder, histogram};
+use super::stats::{Recorder, histogram, record};
 
 /// Ticks of the mean service time.
 const UNIT_TICKS: f64 = 1e9;
@@ -61,6 +62,8 @@ pub struct Config {
     pub warmup: f64,
     /// Seed of all streams.
     pub seed: u64,
+    /// Counts tasks that arrived.
+    pub progress: ProgressBar,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +118,8 @@ struct Sim<'a> {
     /// Tasks wait so long for the answers to their probes.
     wait: u64,
     schedule: Schedule,
+    /// Those of the script's steps.
+    changes: Vec<Option<Schedule>>,
     /// The schedule's time 0.
     schedule_start: u64,
     arrivals: Stream,
@@ -165,7 +170,7 @@ impl<'a> Sim<'a> {
             speed,
             side: MemberSide::new(notify, number, config.dispatchers),
         };
-        let schedule = schedule(config, config.load)?;
+        let (schedule, changes) = config.schedules()?;
         let nodes = views.map(node).collect();
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
@@ -180,13 +185,14 @@ impl<'a> Sim<'a> {
             knowledge,
             wait: if asks == Asks::Some { 2 * probe_delay } else { 0 },
             schedule,
+            changes,
             schedule_start: 0,
             arrivals: stream("arrivals"),
             service: stream("service"),
             choice: stream("dispatchers"),
             shuffles: stream("shuffles"),
             members: stream("members"),
-            recorder: Recorder::new(config.tasks, config.warmup),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
             imbalance: histogram(),
             in_system: 0,
             held: 0,
@@ -472,9 +478,8 @@ impl<'a> Sim<'a> {
                 let servers = self.servers.iter_mut().zip(speeds);
                 servers.for_each(|(server, speed)| server.speed = speed);
             }
-            Action::Load(load) => {
-                // Checked when the first schedule was made: only bursts can contradict a rate.
-                if let Ok(schedule) = schedule(self.config, *load) {
+            Action::Load(_) => {
+                if let Some(schedule) = self.changes[number].take() {
                     (self.schedule, self.schedule_start) = (schedule, self.now);
                     return true;
                 }
@@ -490,7 +495,7 @@ impl<'a> Sim<'a> {
         let most = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
         if self.in_system > 0 {
             let mean = self.in_system as f64 / self.servers.len() as f64;
-            self.imbalance.saturating_record((f64::from(most) / mean * 1e3) as u64);
+            record(&mut self.imbalance, (f64::from(most) / mean * 1e3) as u64);
         }
         self.events.push(self.now + SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
     }
@@ -510,14 +515,31 @@ impl<'a> Sim<'a> {
             tasks,
             messages: self.messages + probes,
             resubmits,
+            decisions: tasks,
             imbalance: self.imbalance,
             lost: 0,
         }
     }
 }
 
+impl Config {
+    /// Arrivals of the load, and of each load that the script changes to.
+    ///
+    /// # Errors
+    /// When arrivals and a load contradict each other.
+    pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
+        let change = |step: &Step| match step.action {
+            Action::Load(load) => schedule(self, load).map(Some),
+            _ => Ok(None),
+        };
+        let changes = self.script.iter().map(change).collect::<Result<_, _>>()?;
+        Ok((schedule(self, self.load)?, changes))
+    }
+}
+
 /// Arrivals that make up a load, on the clock of ticks.
 fn schedule(config: &Config, load: f64) -> Result<Schedule, String> {
     let capacity: f64 = config.speeds.iter().sum();
-    Schedule::new(&config.arrivals, load * capacity, UNIT_TICKS).map_err(|error| error.to_string())
+    Schedule::new(&config.arrivals, load * capacity, UNIT_TICKS)
+        .map_err(|error| format!("--arrivals at load {load}: {error}"))
 }

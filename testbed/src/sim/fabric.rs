@@ -36,6 +36,14 @@ pub struct Config {
     pub pool: rack::Config,
 }
 
+impl Config {
+    /// Workers of all pools, in the mean.
+    #[must_use]
+    pub fn workers(&self) -> f64 {
+        self.pools as f64 * self.pool_size.mean
+    }
+}
+
 /// An exponential number of workers between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolSize {

@@ -10,11 +10,13 @@ pub mod hop;
 pub mod knowledge;
 pub mod outcome;
 pub mod plan;
+pub mod print;
 pub mod rack;
 pub mod reference;
 pub mod script;
 pub mod slots;
 pub mod stats;
+pub mod sweep;
 pub mod watched;
 
 use std::io::{self, IsTerminal as _, Write};
@@ -28,17 +30,28 @@ pub use args::SimArgs;
 pub use outcome::Row;
 use plan::Cell;
 
-/// Runs what the flags ask for and prints the rows.
+/// Runs what the flags ask for and prints the rows; false when there is one without a task that was measured.
 ///
 /// # Errors
 /// What is wrong with the flags, or with the output.
-pub fn run(args: SimArgs, out: &mut impl Write) -> Result<(), String> {
+pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     let args = args.complete()?;
     let format = args.format.clone().unwrap_or_else(|| "text".to_owned());
     if !["text", "json", "csv"].contains(&format.as_str()) {
         return Err(format!("--format {format}: allowed are text, json, csv"));
     }
-    print(&rows(&args)?, &format, out).map_err(|error| format!("cannot write: {error}"))
+    let cells = plan::cells(&args)?;
+    cells.iter().filter_map(Cell::caution).for_each(|text| log::warn!("{text}"));
+    let rows = simulate(cells, &Runs::of(&args)?)?;
+    print::print(&rows, &format, out).map_err(|error| format!("cannot write: {error}"))?;
+    let empty = rows.iter().filter(|row| row.mean.is_nan());
+    let invalid = empty.map(|row| {
+        let Row { policy, load, lost, tasks, .. } = row;
+        log::error!(
+            "INVALID: {policy} at load {load}: no task was measured; {lost} of {tasks} were lost"
+        );
+    });
+    Ok(invalid.count() == 0)
 }
 
 /// The rows that the flags ask for.
@@ -46,38 +59,50 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<(), String> {
 /// # Errors
 /// What is wrong with the flags.
 pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
-    let cells = plan::cells(args)?;
-    let whole = |flag, value: &Option<String>, default, most| match value {
-        Some(text) => plan::whole(flag, text, 1..=most),
-        None => Ok(default),
-    };
-    let seeds = whole("seeds", &args.seeds, 1, 10_000)?;
-    let first = match &args.seed {
-        Some(text) => {
-            text.parse().map_err(|_| format!("--seed {text}: a whole number is allowed"))?
-        }
-        None => 1_u64,
-    };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = whole("threads", &args.threads, cpus, 1024)?;
-    let timing = match args.timing.as_deref() {
-        None | Some("yes") => true,
-        Some("no") => false,
-        Some(other) => return Err(format!("--timing {other}: allowed are yes, no")),
-    };
-    simulate(cells, first, seeds, threads, timing)
+    simulate(plan::cells(args)?, &Runs::of(args)?)
 }
 
-/// Runs every cell with every seed, over some threads; the rows come in the cells' order.
-fn simulate(
-    cells: Vec<Cell>,
+/// How often cells are run, and by how many threads.
+struct Runs {
     first: u64,
     seeds: usize,
     threads: usize,
     timing: bool,
-) -> Result<Vec<Row>, String> {
+}
+
+impl Runs {
+    fn of(args: &SimArgs) -> Result<Self, String> {
+        let whole = |flag, value: &Option<String>, default, most| match value {
+            Some(text) => plan::whole(flag, text, 1..=most),
+            None => Ok(default),
+        };
+        let first = match &args.seed {
+            Some(text) => {
+                let most = u64::MAX;
+                let refusal =
+                    || format!("--seed {text}: a whole number from 0 to {most} is allowed");
+                text.parse().map_err(|_| refusal())?
+            }
+            None => 1_u64,
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let timing = match args.timing.as_deref() {
+            None | Some("yes") => true,
+            Some("no") => false,
+            Some(other) => return Err(format!("--timing {other}: allowed are yes, no")),
+        };
+        let seeds = whole("seeds", &args.seeds, 1, 10_000)?;
+        let threads = whole("threads", &args.threads, cpus, 1024)?;
+        Ok(Self { first, seeds, threads, timing })
+    }
+}
+
+/// Runs every cell with every seed, over some threads; the rows come in the cells' order.
+fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
+    let &Runs { first, seeds, threads, timing } = runs;
     let jobs = cells.len() * seeds;
-    let bar = progress(jobs);
+    let tasks = cells.iter().map(|cell| cell.model.tasks()).sum::<u64>() * seeds as u64;
+    let bar = progress(tasks);
     let next = AtomicUsize::new(0);
     let done = Mutex::new((0..jobs).map(|_| None).collect::<Vec<_>>());
     std::thread::scope(|scope| {
@@ -87,12 +112,11 @@ fn simulate(
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(job / seeds) else { break };
                     let started = Instant::now();
-                    let outcome = cell.model.run(first.wrapping_add((job % seeds) as u64));
+                    let outcome = cell.model.run(first.wrapping_add((job % seeds) as u64), &bar);
                     let result = outcome.map(|outcome| (outcome, started.elapsed()));
                     if let Ok(mut done) = done.lock() {
                         done[job] = Some(result);
                     }
-                    bar.inc(1);
                 }
             });
         }
@@ -113,67 +137,16 @@ fn simulate(
     Ok(rows)
 }
 
-fn progress(jobs: usize) -> ProgressBar {
+fn progress(tasks: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(jobs as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
+    let bar = ProgressBar::new(tasks);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} tasks, {eta} left")
+    {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
-}
-
-fn print(rows: &[Row], format: &str, out: &mut impl Write) -> io::Result<()> {
-    match format {
-        "json" => {
-            for row in rows {
-                serde_json::to_writer(&mut *out, row)?;
-                writeln!(out)?;
-            }
-        }
-        "csv" => {
-            let mut csv = csv::Writer::from_writer(out);
-            for row in rows {
-                csv.serialize(row).map_err(io::Error::other)?;
-            }
-            csv.flush()?;
-        }
-        _ => table(rows, out)?,
-    }
-    Ok(())
-}
-
-fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    let width = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
-    writeln!(
-        out,
-        "{:width$}  {:>5} {:>9} {:>16} {:>9} {:>9} {:>16} {:>9} {:>8} {:>7}",
-        "policy", "load", "tasks", "mean", "p50", "p90", "p99", "p999", "msg/task", "lost"
-    )?;
-    for row in rows {
-        let with = |value: f64, ci: f64| {
-            if ci.is_finite() { format!("{value:.4} ±{ci:.2}") } else { format!("{value:.4}") }
-        };
-        writeln!(
-            out,
-            "{:width$}  {:>5} {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}{}",
-            row.policy,
-            row.load,
-            row.tasks,
-            with(row.mean, row.mean_ci95),
-            row.p50,
-            row.p90,
-            with(row.p99, row.p99_ci95),
-            row.p999,
-            row.messages_per_task,
-            row.lost,
-            if row.unstable { "  UNSTABLE: queues grow without bound" } else { "" }
-        )?;
-    }
-    if let Some(row) = rows.first() {
-        writeln!(out, "times in {}", row.unit)?;
-    }
-    Ok(())
 }

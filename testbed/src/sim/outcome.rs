@@ -26,6 +26,8 @@ pub struct Outcome {
     pub messages: u64,
     /// Decisions that a switch would have taken two passes for.
     pub resubmits: u64,
+    /// Decisions of leaves and spines together.
+    pub decisions: u64,
     /// The longest queue over the mean queue, in thousandths.
     pub imbalance: Histogram<u64>,
     /// Tasks lost.
@@ -38,11 +40,12 @@ impl Outcome {
         self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));
         self.fifths.iter_mut().zip(&other.fifths).for_each(|(all, fifth)| *all += fifth);
         self.timeline.add(&other.timeline);
-        self.imbalance.add(&other.imbalance).expect("histograms have the same bounds");
+        self.imbalance.add(&other.imbalance).expect("a histogram that grows");
         self.servers += other.servers;
         self.tasks += other.tasks;
         self.messages += other.messages;
         self.resubmits += other.resubmits;
+        self.decisions += other.decisions;
         self.lost += other.lost;
     }
 }
@@ -65,15 +68,21 @@ pub struct Row {
     pub p99_ci95: f64,
     pub unit: &'static str,
     pub messages_per_task: f64,
+    /// Of the decisions: one a task, or two where a spine chooses a rack first.
     pub resubmit_fraction: f64,
-    /// 99th percentile of the longest over the mean queue, sampled every 50 us.
+    /// 99th percentile of the longest over the mean queue, sampled every 50 us; in `ct` every mean service
+    /// time, and in `slots` every ten slots.
     pub imbalance_p99: Option<f64>,
     pub lost: u64,
     /// See [`grows`].
     pub unstable: bool,
     pub seeds: usize,
+    /// Of all seeds' runs together, some of which ran side by side.
     pub wall_s: Option<f64>,
     pub tasks_per_s: Option<f64>,
+    /// See [`Subject::swept`]; the report has a key for each.
+    #[serde(skip)]
+    pub swept: Vec<(&'static str, String)>,
 }
 
 /// What a row is about.
@@ -87,6 +96,8 @@ pub struct Subject {
     pub load: f64,
     /// Unit of the times.
     pub unit: &'static str,
+    /// Flags that a sweep varies, with their values here.
+    pub swept: Vec<(&'static str, String)>,
 }
 
 impl Row {
@@ -98,10 +109,11 @@ impl Row {
         let unstable = outcomes.iter().filter(|o| grows(&o.fifths, o.servers)).count() * 2 > seeds;
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
-        let (resubmits, lost) = (sum(|o| o.resubmits), sum(|o| o.lost));
+        let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));
+        let lost = sum(|o| o.lost);
         let mut imbalance = outcomes[0].imbalance.clone();
         for outcome in &outcomes[1..] {
-            imbalance.add(&outcome.imbalance).expect("histograms have the same bounds");
+            imbalance.add(&outcome.imbalance).expect("a histogram that grows");
         }
         let samples: Vec<Batch> = match outcomes.len() {
             1 => std::mem::take(&mut outcomes[0].batches),
@@ -115,7 +127,6 @@ impl Row {
         let means: Vec<_> = samples.iter().map(|batch| batch.mean() / unit).collect();
         let tails: Vec<_> =
             samples.iter().map(|b| b.responses.value_at_quantile(0.99) as f64 / unit).collect();
-        let share = |count: u64| count as f64 / tasks.max(1) as f64;
         let wall_s = wall.map(|wall| round(wall.as_secs_f64()));
         Self {
             model: subject.model,
@@ -130,8 +141,8 @@ impl Row {
             mean_ci95: round(ci95(&means)),
             p99_ci95: round(ci95(&tails)),
             unit: subject.unit,
-            messages_per_task: round(share(messages)),
-            resubmit_fraction: round(share(resubmits)),
+            messages_per_task: round(messages as f64 / tasks.max(1) as f64),
+            resubmit_fraction: round(resubmits as f64 / decisions.max(1) as f64),
             imbalance_p99: (!imbalance.is_empty())
                 .then(|| round(imbalance.value_at_quantile(0.99) as f64 / 1e3)),
             lost,
@@ -139,6 +150,7 @@ impl Row {
             seeds,
             wall_s,
             tasks_per_s: wall.map(|wall| (tasks as f64 / wall.as_secs_f64()).round()),
+            swept: subject.swept,
         }
     }
 }

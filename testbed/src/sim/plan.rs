@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use indicatif::ProgressBar;
 use wedjat::policy::signals::Protocol;
-use wedjat::policy::{PAIRS, PolicySpec, Runs};
+use wedjat::policy::{PAIRS, PolicyError, PolicySpec, Runs};
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::service::Service;
@@ -12,7 +13,20 @@ use wedjat_pktgen::service::Service;
 use super::args::SimArgs;
 use super::hop::{Hop, HopDist, Hops};
 use super::outcome::{Outcome, Subject};
-use super::{ct, fabric, rack, script, slots};
+use super::{ct, fabric, rack, script, slots, sweep};
+
+/// Mean service times after which a run's start hardly counts.
+pub const SETTLED: f64 = 300.0;
+/// Tasks of a run, where these are enough for [`SETTLED`].
+const USUAL_TASKS: f64 = 1e6;
+/// The longest run: queues are looked at every 50 us, and the clock counts picoseconds.
+const LONGEST_S: f64 = 1e5;
+/// The longest run without a clock, in mean service times.
+const LONGEST: f64 = 1e9;
+/// The longest delay in mean service times, where these are the unit.
+const LONGEST_DELAYS: f64 = 1e5;
+/// The longest delay of a hop, or between a dispatcher and a server.
+const LONGEST_DELAY_NS: f64 = 1e10;
 
 /// A run of one model, for any seed.
 #[derive(Clone, Debug)]
@@ -37,20 +51,88 @@ pub struct Cell {
 }
 
 impl Model {
-    /// Runs it with that seed.
+    /// How long the run is, in mean service times.
+    #[must_use]
+    pub fn length(&self) -> f64 {
+        let of = |tasks: u64, load: f64, capacity: f64| tasks as f64 / (load * capacity);
+        match self {
+            Self::Rack(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
+            Self::Ct(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
+            Self::Fabric(config) => of(config.pool.tasks, config.pool.load, config.workers()),
+            // A server of mean speed does one task in a slot.
+            Self::Slots(config) => config.slots as f64,
+        }
+    }
+
+    /// Refuses what would not end.
+    fn check(&self) -> Result<(), String> {
+        let longest = match self {
+            Self::Rack(rack::Config { service, .. })
+            | Self::Fabric(fabric::Config { pool: rack::Config { service, .. }, .. }) => {
+                LONGEST_S / (service.mean_ns() / 1e9)
+            }
+            Self::Ct(_) => LONGEST,
+            Self::Slots(_) => f64::INFINITY,
+        };
+        let length = self.length();
+        if length > longest {
+            return Err(format!(
+                "the run would last {length:.3e} mean service times; at most {longest:.3e} are allowed: \
+                 fewer --tasks, a shorter --service or a higher --load"
+            ));
+        }
+        match self {
+            Self::Rack(config) => config.schedules().map(|_| ()),
+            Self::Ct(config) => config.schedules().map(|_| ()),
+            Self::Slots(_) | Self::Fabric(_) => Ok(()),
+        }
+    }
+
+    /// Runs it with that seed; `progress` counts the tasks that arrive.
     ///
     /// # Errors
     /// When the parameters contradict each other.
-    pub fn run(&self, seed: u64) -> Result<Outcome, String> {
+    pub fn run(&self, seed: u64, progress: &ProgressBar) -> Result<Outcome, String> {
+        let progress = progress.clone();
         match self {
-            Self::Rack(config) => rack::run(&rack::Config { seed, ..config.clone() }),
-            Self::Slots(config) => slots::run(&slots::Config { seed, ..config.clone() }),
+            Self::Rack(config) => rack::run(&rack::Config { seed, progress, ..config.clone() }),
+            Self::Slots(config) => slots::run(&slots::Config { seed, progress, ..config.clone() }),
             Self::Fabric(config) => {
-                let pool = rack::Config { seed, ..config.pool.clone() };
+                let pool = rack::Config { seed, progress, ..config.pool.clone() };
                 fabric::run(&fabric::Config { pool, ..config.clone() })
             }
-            Self::Ct(config) => ct::run(&ct::Config { seed, ..config.clone() }),
+            Self::Ct(config) => ct::run(&ct::Config { seed, progress, ..config.clone() }),
         }
+    }
+
+    /// Tasks of a run.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        match self {
+            Self::Rack(config) => config.tasks,
+            Self::Ct(config) => config.tasks,
+            Self::Fabric(config) => config.pool.tasks,
+            Self::Slots(config) => {
+                (config.load * config.speeds.len() as f64 * config.slots as f64) as u64
+            }
+        }
+    }
+}
+
+impl Cell {
+    /// What to say of a run that is too short to tell of more than its start.
+    #[must_use]
+    pub fn caution(&self) -> Option<String> {
+        let Subject { model, policy, load, .. } = &self.subject;
+        let length = self.model.length();
+        let flag = if matches!(self.model, Model::Slots(_)) { "slots" } else { "tasks" };
+        (length < SETTLED).then(|| {
+            format!(
+                "{model}, {policy} at load {load}: a run of {length:.1} mean service times tells of its start, \
+                 not of the long run; for {SETTLED} give {:.1} times the --{flag}",
+                SETTLED / length
+            )
+        })
     }
 }
 
@@ -63,10 +145,16 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     let loads = list("load", args.load.as_deref().unwrap_or("0.5,0.7,0.9"))?;
     let loads = loads.into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
     check_flags(args, args.model.as_deref().unwrap_or("rack"))?;
+    let variants = sweep::variants(args)?;
     let mut cells = Vec::new();
     for policy in &policies {
         for &load in &loads {
-            cells.push(cell(args, policy, load)?);
+            for sweep::Variant { args, swept } in &variants {
+                let mut cell = cell(args, policy, load)?;
+                cell.model.check()?;
+                cell.subject.swept.clone_from(swept);
+                cells.push(cell);
+            }
         }
     }
     Ok(cells)
@@ -117,7 +205,8 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
             ));
         }
     };
-    Ok(Cell { subject: Subject { model, policy: policy.to_owned(), load, unit }, model: config })
+    let (policy, swept) = (policy.to_owned(), Vec::new());
+    Ok(Cell { subject: Subject { model, policy, load, unit, swept }, model: config })
 }
 
 fn load(text: &str) -> Result<f64, String> {
@@ -144,6 +233,8 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     }
     script.extend(changes(args, workers)?);
     let common = common(args)?;
+    let speeds = speeds(args, workers)?;
+    let tasks = tasks(args, load * speeds.iter().sum::<f64>())?;
     let mut hops = Hops::usual(racks.len());
     if let Some(text) = &args.hops {
         hops = hops.change(text).map_err(|error| format!("--hops {error}"))?;
@@ -158,13 +249,14 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         service: common.service,
         arrivals: common.arrivals,
         load,
-        speeds: speeds(args, workers)?,
-        tasks: common.tasks,
+        speeds,
+        tasks,
         warmup: common.warmup,
         loss: number("loss", args.loss.as_deref().unwrap_or("0"), 0.0..=1.0)?,
         script: rack::with_detection(script),
         benchmarks: true,
         seed: 0,
+        progress: ProgressBar::hidden(),
     })
 }
 
@@ -185,7 +277,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
     let two = SimArgs { racks: Some("1,1".to_owned()), ..args.clone() };
     let size = args.pool_size.as_deref().unwrap_or("exp(min=50,max=20000,mean=685)");
     let workers_per_server = set("workers-per-server", &args.workers_per_server, 32, 1024)?;
-    Ok(fabric::Config {
+    let mut config = fabric::Config {
         leaves: set("leaves", &args.leaves, 1152, 32_767)?,
         servers_per_leaf: set("servers-per-leaf", &args.servers_per_leaf, 24, 1024)?,
         workers_per_server,
@@ -195,7 +287,9 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         leaves_per_spine: set("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
         // Racks and what follows from them are set for each pool; hops are those of several racks.
         pool: rack(&two, policy, load)?,
-    })
+    };
+    config.pool.tasks = tasks(args, load * config.workers())?;
+    Ok(config)
 }
 
 fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, String> {
@@ -215,6 +309,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
         slots: whole("slots", slots, 1..=1 << 40)? as u64,
         warmup: common(args)?.warmup,
         seed: 0,
+        progress: ProgressBar::hidden(),
     })
 }
 
@@ -226,8 +321,14 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         "now" => true,
         other => return Err(format!("--probes {other}: allowed are late, now")),
     };
-    let delay_ns = parse_time_ns(args.delay.as_deref().unwrap_or("0us"))
-        .map_err(|error| format!("--delay: {error}"))?;
+    let delay_ns = delay("delay", args.delay.as_deref().unwrap_or("0us"))?;
+    if delay_ns > LONGEST_DELAYS * common.service.mean_ns() {
+        return Err(format!(
+            "--delay {}: at most {LONGEST_DELAYS} mean service times are allowed",
+            args.delay.as_deref().unwrap_or_default()
+        ));
+    }
+    let tasks = tasks(args, load * speeds.len() as f64)?;
     Ok(ct::Config {
         script: changes(args, speeds.len())?,
         speeds,
@@ -239,9 +340,10 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         arrivals: common.arrivals,
         load,
         delay_ns,
-        tasks: common.tasks,
+        tasks,
         warmup: common.warmup,
         seed: 0,
+        progress: ProgressBar::hidden(),
     })
 }
 
@@ -270,15 +372,21 @@ fn of_servers(policy: &str) -> Result<PolicySpec, String> {
 struct Common {
     service: Service,
     arrivals: Arrivals,
-    tasks: u64,
     warmup: f64,
+}
+
+/// How many tasks a run has that come at a rate of `per_service` in a mean service time.
+fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
+    match &args.tasks {
+        Some(text) => Ok(whole("tasks", text, 1..=1 << 40)? as u64),
+        None => Ok(USUAL_TASKS.max((SETTLED * per_service).ceil()) as u64),
+    }
 }
 
 fn common(args: &SimArgs) -> Result<Common, String> {
     Ok(Common {
         service: service(args.service.as_deref().unwrap_or("exp(100us)"))?,
         arrivals: read("arrivals", args.arrivals.as_deref().unwrap_or("poisson"))?,
-        tasks: whole("tasks", args.tasks.as_deref().unwrap_or("1000000"), 1..=1 << 40)? as u64,
         warmup: number("warmup", args.warmup.as_deref().unwrap_or("0.1"), 0.0..=0.9)?,
     })
 }
@@ -296,9 +404,16 @@ fn service(text: &str) -> Result<Service, String> {
 
 fn hop(args: &SimArgs) -> Result<Hop, String> {
     let dist: HopDist = read("hop-dist", args.hop_dist.as_deref().unwrap_or("horus"))?;
-    let mean_ns = parse_time_ns(args.hop.as_deref().unwrap_or("5us"))
-        .map_err(|error| format!("--hop: {error}"))?;
-    Ok(Hop::new(dist, mean_ns))
+    Ok(Hop::new(dist, delay("hop", args.hop.as_deref().unwrap_or("5us"))?))
+}
+
+/// A delay, in nanoseconds.
+fn delay(flag: &str, text: &str) -> Result<f64, String> {
+    let ns = parse_time_ns(text).map_err(|error| format!("--{flag}: {error}"))?;
+    if ns > LONGEST_DELAY_NS {
+        return Err(format!("--{flag} {text}: at most 10s is allowed"));
+    }
+    Ok(ns)
 }
 
 /// The policies of leaf and spine that a name stands for, and what passes between them.
@@ -310,23 +425,47 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     let (leaf, spine) = match pair {
         Some(&(_, leaf, spine, ..)) => (leaf, spine),
         None => {
-            let known =
-                spec("policy", name).map_err(|e| format!("{e}; and in this model rs-lb, rs-h"))?;
-            let alike = matches!(known.entry().name, "random" | "round-robin" | "racksched");
+            let known = name.parse::<PolicySpec>().map_err(|error| match error {
+                PolicyError::Name { .. } => {
+                    format!("--policy: {error}; and in this model rs-lb, rs-h")
+                }
+                _ => format!("--policy: {error}"),
+            })?;
+            if known.entry().runs == Runs::Spine {
+                return Err(format!(
+                    "--policy {name}: its members are racks; give it as --spine-policy"
+                ));
+            }
+            let alike = ALIKE.contains(&known.entry().name);
             (name, if alike { known.entry().name } else { "horus" })
         }
     };
     let spine = args.spine_policy.as_deref().unwrap_or(spine);
     let protocol = match (args.signals.as_deref().unwrap_or("paper"), spine) {
-        ("paper" | "horus-sim", "racksched") => Protocol::EveryReply,
-        ("paper" | "horus-sim", "random" | "round-robin") => Protocol::Silent,
+        ("paper" | "paper-text" | "horus-sim", "racksched") => Protocol::EveryReply,
+        ("paper" | "paper-text" | "horus-sim", "random" | "round-robin") => Protocol::Silent,
+        ("paper-text", _) => Protocol::Text,
         ("paper", _) => Protocol::Paper,
         ("horus-sim", _) => Protocol::Simulator,
-        (other, _) => return Err(format!("--signals {other}: allowed are paper, horus-sim")),
+        (other, _) => {
+            return Err(format!("--signals {other}: allowed are paper, paper-text, horus-sim"));
+        }
     };
-    let spine = if spine == "horus" { "horus-spine" } else { spine };
-    Ok((spec("policy", leaf)?, spec("spine-policy", spine)?, protocol))
+    let spine = spec("spine-policy", if spine == "horus" { "horus-spine" } else { spine })?;
+    let entry = spine.entry();
+    if entry.runs != Runs::Spine && !ALIKE.contains(&entry.name) {
+        return Err(format!(
+            "--spine-policy {}: needs more than leaves tell a spine; allowed: horus, \
+             horus-spine-weighted, {}",
+            entry.name,
+            ALIKE.join(", ")
+        ));
+    }
+    Ok((spec("policy", leaf)?, spine, protocol))
 }
+
+/// Policies that serve racks as they serve workers.
+const ALIKE: [&str; 3] = ["racksched", "random", "round-robin"];
 
 /// Reads `50x1,50x10`.
 fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
@@ -366,7 +505,10 @@ pub fn split(text: &str) -> Vec<&str> {
 }
 
 /// As [`split`], and at least one.
-fn list<'a>(flag: &str, text: &'a str) -> Result<Vec<&'a str>, String> {
+///
+/// # Errors
+/// When there is none.
+pub fn list<'a>(flag: &str, text: &'a str) -> Result<Vec<&'a str>, String> {
     Some(split(text)).filter(|parts| !parts.is_empty()).ok_or_else(|| {
         format!("--{flag}: an empty list; name at least one, or leave the flag out for the default")
     })

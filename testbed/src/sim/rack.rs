@@ -6,6 +6,7 @@
 //! Benchmark tasks are as in [`super::ct`].
 
 use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
@@ -19,7 +20,7 @@ use super::fifo::{Fifo, Slab};
 use super::hop::{Hop, Hops, TICKS_PER_US};
 use super::outcome::Outcome;
 use super::script::{Action, Step, shuffle};
-use super::stats::{Recorder, histogram};
+use super::stats::{Recorder, histogram, record};
 use super::watched::{Watch, Watched};
 
 /// Ticks a second.
@@ -71,6 +72,8 @@ pub struct Config {
     pub benchmarks: bool,
     /// Seed of all streams.
     pub seed: u64,
+    /// Counts tasks that arrived.
+    pub progress: ProgressBar,
 }
 
 /// A task under way.
@@ -178,6 +181,8 @@ pub struct Sim<'a, W> {
     leaves: Vec<Leaf<W>>,
     workers: Vec<Worker>,
     schedule: Schedule,
+    /// Those of the script's steps.
+    changes: Vec<Option<Schedule>>,
     /// The schedule's time 0.
     schedule_start: u64,
     streams: Streams,
@@ -225,6 +230,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         let (queue, benchmarks, runs_benchmark) = (Fifo::EMPTY, Fifo::EMPTY, false);
         let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
         let workers: Vec<_> = config.speeds.iter().map(worker).collect();
+        let (schedule, changes) = config.schedules()?;
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
             config,
@@ -236,7 +242,8 @@ impl<'a, W: Watch> Sim<'a, W> {
             latest: Latest::new(config.racks.len()),
             leaves,
             workers,
-            schedule: schedule(config, config.load)?,
+            schedule,
+            changes,
             schedule_start: 0,
             streams: Streams {
                 arrivals: stream("arrivals"),
@@ -245,7 +252,7 @@ impl<'a, W: Watch> Sim<'a, W> {
                 loss: stream("loss"),
                 shuffles: stream("shuffles"),
             },
-            recorder: Recorder::new(config.tasks, config.warmup),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
             in_system: 0,
             imbalance: histogram(),
             messages: 0,
@@ -597,8 +604,9 @@ impl<'a, W: Watch> Sim<'a, W> {
         if !self.spine_alive || !self.spine.view().is_active(member) {
             return;
         }
-        // The released simulator takes what comes.
-        if self.config.protocol != Protocol::Simulator && !self.latest.accepts(member, number) {
+        // The released simulator takes what comes, and so does the paper's text.
+        let numbered = !matches!(self.config.protocol, Protocol::Simulator | Protocol::Text);
+        if numbered && !self.latest.accepts(member, number) {
             return;
         }
         match signal {
@@ -628,7 +636,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
         if sum > 0 {
             let mean = sum as f64 / self.workers.len() as f64;
-            self.imbalance.saturating_record((f64::from(most) / mean * 1e3) as u64);
+            record(&mut self.imbalance, (f64::from(most) / mean * 1e3) as u64);
         }
         self.events.push(self.now + SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
     }
@@ -648,9 +656,8 @@ impl<'a, W: Watch> Sim<'a, W> {
                 let workers = self.workers.iter_mut().zip(speeds);
                 workers.for_each(|(worker, speed)| worker.speed = speed);
             }
-            Action::Load(load) => {
-                // Checked when the first schedule was made: only bursts can contradict a rate.
-                if let Ok(schedule) = schedule(config, *load) {
+            Action::Load(_) => {
+                if let Some(schedule) = self.changes[number].take() {
                     (self.schedule, self.schedule_start) = (schedule, self.now);
                     return true;
                 }
@@ -702,6 +709,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             tasks,
             messages: self.messages + probes,
             resubmits,
+            decisions: tasks * if self.leaves.len() > 1 { 2 } else { 1 },
             imbalance: self.imbalance,
             lost: self.lost,
         }
@@ -731,11 +739,27 @@ impl<W: Watch> Leaf<W> {
     }
 }
 
+impl Config {
+    /// Arrivals of the load, and of each load that the script changes to.
+    ///
+    /// # Errors
+    /// When arrivals and a load contradict each other.
+    pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
+        let change = |step: &Step| match step.action {
+            Action::Load(load) => schedule(self, load).map(Some),
+            _ => Ok(None),
+        };
+        let changes = self.script.iter().map(change).collect::<Result<_, _>>()?;
+        Ok((schedule(self, self.load)?, changes))
+    }
+}
+
 /// Arrivals that make up a load, on the clock of ticks.
 fn schedule(config: &Config, load: f64) -> Result<Schedule, String> {
     let capacity: f64 = config.speeds.iter().sum();
     let rate_pps = load * capacity / (config.service.mean_ns() / 1e9);
-    Schedule::new(&config.arrivals, rate_pps, HZ).map_err(|error| error.to_string())
+    Schedule::new(&config.arrivals, rate_pps, HZ)
+        .map_err(|error| format!("--arrivals at load {load}: {error}"))
 }
 
 /// Adds to failures what the controller does about them.

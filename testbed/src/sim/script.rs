@@ -69,9 +69,11 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
         (_, Some(value)) => value,
     };
     let number = |value: &str, most: f64| {
-        value.parse::<f64>().ok().filter(|v| *v > 0.0 && *v <= most).ok_or_else(|| {
-            format!("`{text}`: `{value}` is not a number above 0 and at most {most}")
-        })
+        value
+            .parse::<f64>()
+            .ok()
+            .filter(|v| (1e-3..=most).contains(v))
+            .ok_or_else(|| format!("`{text}`: `{value}` is not a number from 0.001 to {most}"))
     };
     let action = match what {
         "load" => Action::Load(number(value, 1.5)?),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use indicatif::ProgressBar;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Runs, Task, stream_seed};
@@ -16,10 +17,8 @@ use wedjat::state::{Load, Member, Report, View};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::outcome::Outcome;
-use super::stats::{Recorder, histogram};
+use super::stats::{Recorder, histogram, record};
 
-/// Ticks of a slot.
-const SLOT_TICKS: u64 = 1000;
 /// Slots are so long for policies that look at a clock.
 const SLOT_NS: u64 = 100_000;
 /// Slots between two looks at all queues.
@@ -44,6 +43,8 @@ pub struct Config {
     pub warmup: f64,
     /// Seed of all streams.
     pub seed: u64,
+    /// Counts tasks that arrived.
+    pub progress: ProgressBar,
 }
 
 /// A task in a server's queue.
@@ -60,6 +61,9 @@ struct Server {
     scale: f64,
     /// Slots of work since it last completed something.
     worked: u64,
+    /// Dispatchers that sent it tasks in this slot, and the last of them.
+    senders: usize,
+    sender: Option<usize>,
     side: MemberSide,
 }
 
@@ -82,6 +86,7 @@ struct Sim<'a> {
     recorder: Recorder,
     in_system: u64,
     messages: u64,
+    incast: Vec<u64>,
 }
 
 /// Runs it.
@@ -89,6 +94,14 @@ struct Sim<'a> {
 /// # Errors
 /// When there are more arrivals in a slot than can be drawn.
 pub fn run(config: &Config) -> Result<Outcome, String> {
+    run_counting(config).map(|(outcome, _)| outcome)
+}
+
+/// The same, and in how many slots with arrivals so many dispatchers at most sent to the same server (LSQ, Fig. 4b).
+///
+/// # Errors
+/// As [`run`].
+pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
     let servers = config.speeds.len();
     let per_slot = config.load * servers as f64 / config.dispatchers as f64;
     let poisson = Poisson::new(per_slot).map_err(|error| format!("arrivals: {error}"))?;
@@ -100,11 +113,12 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
             sim.arrive(&poisson);
         }
         sim.dispatch();
+        sim.count_incast();
         sim.serve();
         if sim.slot.is_multiple_of(SAMPLE_SLOTS) && sim.in_system > 0 {
             let most = sim.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
             let mean = sim.in_system as f64 / servers as f64;
-            imbalance.saturating_record((most as f64 / mean * 1e3) as u64);
+            record(&mut imbalance, (most as f64 / mean * 1e3) as u64);
         }
         sim.slot += 1;
     }
@@ -113,18 +127,20 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
         picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
     let tasks = sim.recorder.arrived();
     let (batches, fifths, timeline) = sim.recorder.finish();
-    Ok(Outcome {
+    let outcome = Outcome {
         batches,
         fifths,
         timeline,
         servers,
-        ticks_per_unit: SLOT_TICKS as f64,
+        ticks_per_unit: 1.0,
         tasks,
         messages: sim.messages + probes,
         resubmits,
+        decisions: tasks,
         imbalance,
         lost: 0,
-    })
+    };
+    Ok((outcome, sim.incast))
 }
 
 impl<'a> Sim<'a> {
@@ -145,6 +161,8 @@ impl<'a> Sim<'a> {
             queue: VecDeque::new(),
             scale: 1.0 / ((1.0 + mean) / mean).ln(),
             worked: 0,
+            senders: 0,
+            sender: None,
             side: MemberSide::new(notify, number, config.dispatchers),
         };
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
@@ -157,9 +175,10 @@ impl<'a> Sim<'a> {
             arrivals: stream("arrivals"),
             service: stream("service"),
             members: stream("members"),
-            recorder: Recorder::new(expected.max(1), config.warmup),
+            recorder: Recorder::new(expected.max(1), config.warmup, &config.progress),
             in_system: 0,
             messages: 0,
+            incast: vec![0; config.dispatchers + 1],
         }
     }
 
@@ -194,6 +213,18 @@ impl<'a> Sim<'a> {
         }
     }
 
+    /// Counts the slot by the greatest number of dispatchers that sent to the same server.
+    fn count_incast(&mut self) {
+        let mut most = 0;
+        for server in &mut self.servers {
+            most = most.max(server.senders);
+            (server.senders, server.sender) = (0, None);
+        }
+        if self.slot < self.config.slots {
+            self.incast[most] += 1;
+        }
+    }
+
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
         for (index, server) in servers.iter_mut().enumerate() {
@@ -217,7 +248,7 @@ impl<'a> Sim<'a> {
                 service_ns: service_ns.min(u64::from(u32::MAX)) as u32,
             };
             for task in server.queue.drain(..done) {
-                recorder.done(task.number, (*slot - task.slot + 1) * SLOT_TICKS);
+                recorder.done(task.number, *slot - task.slot + 1);
                 self.in_system -= 1;
                 let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
                 if self.config.policy.notify() == Notify::Reply {
@@ -243,6 +274,8 @@ impl Node {
             server.queue.push_back(Queued { number, slot, dispatcher: index as u16 });
         }
         server.side.on_tasks(index, tasks as u32);
+        // Dispatchers decide one after the other.
+        server.senders += usize::from(server.sender.replace(index) != Some(index));
         self.seen[member.index()].fetch_add(tasks as u32, Relaxed);
     }
 

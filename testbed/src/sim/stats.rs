@@ -1,16 +1,21 @@
 //! What a run measures: response times in batches, so that confidence can be stated, and whether queues grew.
 
 use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
 
 /// Batches into which a single run is cut for its confidence interval.
 const BATCHES: usize = 10;
-/// Longest response told apart, in ticks.
-const TICKS_MAX: u64 = 1 << 44;
 
-/// An empty histogram of ticks, exact to a thousandth.
+/// An empty histogram, exact to a thousandth; it grows to whatever is recorded.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, TICKS_MAX, 3).expect("bounds that the histogram accepts")
+    Histogram::new(3).expect("digits that the histogram accepts")
+}
+
+/// Records a value.
+#[inline]
+pub fn record(histogram: &mut Histogram<u64>, value: u64) {
+    histogram.record(value).expect("a histogram that grows");
 }
 
 /// Response times of some consecutive tasks.
@@ -35,7 +40,7 @@ impl Batch {
 
     /// Adds another batch.
     pub fn add(&mut self, other: &Self) {
-        self.responses.add(&other.responses).expect("both histograms have the same bounds");
+        self.responses.add(&other.responses).expect("a histogram that grows");
         self.sum += other.sum;
     }
 }
@@ -52,8 +57,11 @@ pub struct Recorder {
     timeline: Timeline,
     /// Tasks in a stretch of the timeline.
     stretch: u64,
+    progress: ProgressBar,
 }
 
+/// Progress is told after so many tasks.
+const PROGRESS: u64 = 1 << 14;
 /// Stretches of a timeline.
 pub const STRETCHES: usize = 200;
 
@@ -80,13 +88,22 @@ impl Timeline {
 }
 
 impl Recorder {
-    /// A recorder of `tasks` tasks, of which a share of `warmup` is left out.
+    /// A recorder of `tasks` tasks, of which a share of `warmup` is left out; `progress` counts them.
     #[must_use]
-    pub fn new(tasks: u64, warmup: f64) -> Self {
+    pub fn new(tasks: u64, warmup: f64, progress: &ProgressBar) -> Self {
         let warmup = (tasks as f64 * warmup) as u64;
         let (batches, timeline) = (vec![Batch::new(); BATCHES], Timeline::new());
         let stretch = tasks.div_ceil(STRETCHES as u64).max(1);
-        Self { batches, tasks, warmup, fifths: [0.0; 5], arrived: 0, timeline, stretch }
+        Self {
+            batches,
+            tasks,
+            warmup,
+            fifths: [0.0; 5],
+            arrived: 0,
+            timeline,
+            stretch,
+            progress: progress.clone(),
+        }
     }
 
     /// The next task arrives and finds `in_system` others. Returns its number.
@@ -95,6 +112,9 @@ impl Recorder {
         let number = self.arrived;
         self.fifths[((number * 5 / self.tasks) as usize).min(4)] += in_system as f64;
         self.arrived += 1;
+        if self.arrived.is_multiple_of(PROGRESS) {
+            self.progress.inc(PROGRESS);
+        }
         number
     }
 
@@ -109,7 +129,7 @@ impl Recorder {
         }
         let batch = (number - self.warmup) * BATCHES as u64 / (self.tasks - self.warmup).max(1);
         let batch = &mut self.batches[(batch as usize).min(BATCHES - 1)];
-        batch.responses.saturating_record(ticks);
+        record(&mut batch.responses, ticks);
         batch.sum += ticks as f64;
     }
 
@@ -122,6 +142,7 @@ impl Recorder {
     /// The batches, the mean number of tasks in the system in each fifth, and the timeline.
     #[must_use]
     pub fn finish(self) -> (Vec<Batch>, [f64; 5], Timeline) {
+        self.progress.inc(self.arrived % PROGRESS);
         let fifth = (self.tasks as f64 / 5.0).max(1.0);
         (self.batches, self.fifths.map(|sum| sum / fifth), self.timeline)
     }
@@ -165,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_warm_up_is_left_out_and_batches_are_equal() {
-        let mut recorder = Recorder::new(1000, 0.1);
+        let mut recorder = Recorder::new(1000, 0.1, &ProgressBar::hidden());
         for _ in 0..1000 {
             let number = recorder.arrive(0);
             recorder.done(number, 1 + number);

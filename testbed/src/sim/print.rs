@@ -1,0 +1,136 @@
+//! Rows as text, as JSON lines and as CSV.
+
+use std::io::{self, Write};
+use std::iter::once;
+
+use serde::Serialize;
+use serde::ser::SerializeMap as _;
+
+use super::Row;
+
+/// Prints rows in one of the formats `text`, `json` and `csv`; a reader that has gone is no error.
+///
+/// # Errors
+/// When the output cannot be written.
+pub fn print(rows: &[Row], format: &str, out: &mut impl Write) -> io::Result<()> {
+    let printed = match format {
+        "json" => json(rows, out),
+        "csv" => csv(rows, out),
+        _ => table(rows, out),
+    };
+    match printed.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A row with the flags that a sweep varies, which it has already where they are its own keys.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    #[serde(flatten)]
+    swept: Swept<'a>,
+}
+
+struct Swept<'a>(&'a Row);
+
+/// The flags of a sweep that are no keys of rows themselves.
+fn keys(row: &Row) -> impl Iterator<Item = &(&'static str, String)> {
+    row.swept.iter().filter(|(flag, _)| *flag != "tasks")
+}
+
+impl Serialize for Swept<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (flag, value) in keys(self.0) {
+            map.serialize_entry(&key(flag), value)?;
+        }
+        map.end()
+    }
+}
+
+/// A flag as the rows' other keys are written.
+fn key(flag: &str) -> String {
+    flag.replace('-', "_")
+}
+
+fn json(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    for row in rows {
+        serde_json::to_writer(&mut *out, &Line { row, swept: Swept(row) })?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    let mut plain = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        plain.serialize(row).map_err(io::Error::other)?;
+    }
+    let plain = plain.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
+    // Rows of one sweep have the same keys; those of a sweep come after those that all rows have.
+    let names = rows.first().map(|row| keys(row).map(|(flag, _)| key(flag)).collect::<Vec<_>>());
+    let values = rows.iter().map(|row| keys(row).map(|(_, value)| value.clone()).collect());
+    let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(&plain[..]);
+    let mut text = Vec::new();
+    let mut csv = csv::Writer::from_writer(&mut text);
+    for (line, more) in lines.records().zip(once(names.unwrap_or_default()).chain(values)) {
+        let line = line.map_err(io::Error::other)?;
+        let all = line.iter().chain(more.iter().map(String::as_str));
+        csv.write_record(all).map_err(io::Error::other)?;
+    }
+    csv.flush()?;
+    drop(csv);
+    out.write_all(&text)
+}
+
+fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    let width = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
+    let widths = sweep_widths(rows);
+    write!(out, "{:width$}  {:>5}", "policy", "load")?;
+    for (flag, width) in &widths {
+        write!(out, " {flag:>width$}")?;
+    }
+    writeln!(
+        out,
+        " {:>9} {:>16} {:>9} {:>9} {:>16} {:>9} {:>8} {:>7}",
+        "tasks", "mean", "p50", "p90", "p99", "p999", "msg/task", "lost"
+    )?;
+    for row in rows {
+        let with = |value: f64, ci: f64| {
+            if ci.is_finite() { format!("{value:.4} ±{ci:.2}") } else { format!("{value:.4}") }
+        };
+        write!(out, "{:width$}  {:>5}", row.policy, row.load)?;
+        for ((_, value), (_, width)) in keys(row).zip(&widths) {
+            write!(out, " {value:>width$}")?;
+        }
+        writeln!(
+            out,
+            " {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}{}",
+            row.tasks,
+            with(row.mean, row.mean_ci95),
+            row.p50,
+            row.p90,
+            with(row.p99, row.p99_ci95),
+            row.p999,
+            row.messages_per_task,
+            row.lost,
+            if row.unstable { "  UNSTABLE: queues grew all through the run" } else { "" }
+        )?;
+    }
+    if let Some(row) = rows.first() {
+        writeln!(out, "times in {}", row.unit)?;
+    }
+    Ok(())
+}
+
+/// Flags of a sweep with the width of their columns.
+fn sweep_widths(rows: &[Row]) -> Vec<(&'static str, usize)> {
+    let Some(first) = rows.first() else { return Vec::new() };
+    let width = |place: usize, flag: &str| {
+        let lengths = rows.iter().filter_map(|row| keys(row).nth(place)).map(|(_, v)| v.len());
+        lengths.chain([flag.len()]).max().unwrap_or(0)
+    };
+    keys(first).enumerate().map(|(place, (flag, _))| (*flag, width(place, flag))).collect()
+}

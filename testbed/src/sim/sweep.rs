@@ -1,0 +1,90 @@
+//! Sweeps: the flags that take lists, and what one run of a sweep has of each.
+
+use super::args::SimArgs;
+use super::plan::list;
+
+/// Flags that take lists, beside `--policy` and `--load`. Those whose values are lists by nature do not: racks,
+/// speeds, hops, failures and changes.
+const LISTS: [&str; 22] = [
+    "service",
+    "arrivals",
+    "spine-policy",
+    "signals",
+    "hop",
+    "hop-dist",
+    "loss",
+    "servers",
+    "dispatchers",
+    "batch",
+    "delay",
+    "probes",
+    "leaves",
+    "servers-per-leaf",
+    "workers-per-server",
+    "pools",
+    "pool-size",
+    "piece",
+    "leaves-per-spine",
+    "tasks",
+    "slots",
+    "warmup",
+];
+
+/// The flags of one run.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// All of them, none a list.
+    pub args: SimArgs,
+    /// Those that the sweep varies, with their values here.
+    pub swept: Vec<(&'static str, String)>,
+}
+
+/// Every combination of what the lists hold, the last of [`LISTS`] varying fastest.
+///
+/// # Errors
+/// When a list is empty.
+pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
+    let mut all = vec![(toml::Table::try_from(args).map_err(|e| e.to_string())?, Vec::new())];
+    for flag in LISTS {
+        let Some(toml::Value::String(text)) = all[0].0.get(flag).cloned() else { continue };
+        let values = list(flag, &text)?;
+        let several = values.len() > 1;
+        let mut more = Vec::new();
+        for (table, swept) in &all {
+            for value in &values {
+                let (mut table, mut swept) = (table.clone(), swept.clone());
+                table.insert(flag.to_owned(), toml::Value::String((*value).to_owned()));
+                if several {
+                    swept.push((flag, (*value).to_owned()));
+                }
+                more.push((table, swept));
+            }
+        }
+        all = more;
+    }
+    let variant = |(table, swept): (toml::Table, _)| -> Result<Variant, String> {
+        Ok(Variant { args: table.try_into().map_err(|error| format!("{error}"))?, swept })
+    };
+    all.into_iter().map(variant).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_and_commas_in_parentheses() {
+        let args = SimArgs {
+            hop: Some("1us, 5us".to_owned()),
+            service: Some("exp(9us),mix(0.5*fixed(1us), 0.5*fixed(3us))".to_owned()),
+            tasks: Some("10".to_owned()),
+            ..SimArgs::default()
+        };
+        let all = variants(&args).unwrap();
+        let hops: Vec<_> = all.iter().map(|variant| variant.args.hop.as_deref()).collect();
+        assert_eq!(hops, [Some("1us"), Some("5us"), Some("1us"), Some("5us")]);
+        let mix = "mix(0.5*fixed(1us), 0.5*fixed(3us))".to_owned();
+        assert_eq!(all[3].swept, [("service", mix), ("hop", "5us".to_owned())]);
+        assert!(all.iter().all(|variant| variant.args.tasks == args.tasks));
+    }
+}
