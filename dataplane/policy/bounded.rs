@@ -5,13 +5,17 @@
 //! A pick of nobody means that the task waits: the caller keeps it in a FIFO and offers the first again after
 //! each reply and now and then (another core may have heard that a member has room), until one is refused.
 //!
-//! `cfcfs` chooses k itself. With one task at a time a member idles for a round trip R after each task of
-//! mean service S, which raises its utilisation u to u (1 + R/S); when that leaves most of what is idle
-//! idle, k = 1 spares every task the wait behind a running one. Otherwise k = ceil(R/S) + 1 hides the
-//! round trip. R, S and u are measured: R on tasks that were alone at their member.
+//! `cfcfs` chooses k itself, the least with which members are busy enough ([`Measured::bound`]): with one
+//! task at a time a member idles for a round trip R after each task of mean service S, and each more hides
+//! some of that. When R is next to nothing, k = 1 spares every task the wait behind a running one.
+//!
+//! A task that is lost holds its member's place, and with k = 1 the member. So what a member has is written
+//! off when it is silent for much longer than tasks take, and for twice that if the next is not answered
+//! either: a member that merely stalls is not to collect tasks meanwhile.
 
 use rand::Rng as _;
 
+use super::measured::{Measured, SILENCE_MOST_NS};
 use super::ranks::{Found, Front, Rank, Ranks};
 use super::shortest::note_outstanding;
 use super::{Core, Pick, Policy, Rng, Task};
@@ -21,14 +25,12 @@ use crate::state::{Member, Parts, Report, View};
 const CORRECTIONS: usize = 8;
 /// Members looked at when all seem full and other cores may know better.
 const LOOKS: usize = 32;
-/// Share of the idle time that must remain for one task at a time to do.
-const IDLE_SHARE_LEAST: f64 = 0.6;
-/// Tasks of a member between two looks at k, on average.
-const WINDOW_REPLIES: u64 = 64;
 /// Bound that `cfcfs` starts with, and keeps while members tell no service times.
 const START: usize = 2;
-/// Most that it may become: beyond this, members hold as much as with any other policy.
-const MOST: usize = 64;
+/// Between two looks for silent members there is no more than this.
+const CHECK_MOST_NS: u64 = 1_000_000;
+/// Times that a member's silence may be waited for twice as long as before.
+const DOUBLINGS_MOST: u32 = 20;
 
 /// A run of choices.
 type Run = <Ranks as Rank>::Front;
@@ -38,8 +40,8 @@ type Run = <Ranks as Rank>::Front;
 pub struct Bounded {
     bound: usize,
     adapts: bool,
-    /// Tasks at a member that is silent for so long are lost.
-    silence_ns: u64,
+    /// Tasks at a member that is silent for so long are lost; none: for so long as [`Measured`] says.
+    silence_ns: Option<u64>,
     ranks: Ranks,
     now_ns: u64,
     next_check_ns: u64,
@@ -47,28 +49,28 @@ pub struct Bounded {
     touched_ns: Vec<u64>,
     /// Each member's only task was alone since it was sent.
     alone: Vec<bool>,
+    watched: Vec<Watched>,
     /// Cores that send to the same members; this one does not hear of the others' tasks.
-    cores: usize,
+    core: Core,
     /// Where to look next for what they changed.
     cursor: usize,
     measured: Measured,
 }
 
-/// What `cfcfs` chooses k by.
-#[derive(Clone, Debug, Default)]
-struct Measured {
-    round_trip_ns: f64,
-    service_ns: f64,
-    utilisation: f64,
-    window_start_ns: u64,
-    window_work_ns: u64,
-    window_replies: u64,
+/// What was last seen of a member that may be silent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    reports: u32,
+    outstanding: u32,
+    /// Times that its tasks were written off since it last reported.
+    losses: u32,
 }
 
 impl Bounded {
-    /// At most `bound` tasks at a member; those at a member that is silent for `silence_ns` are lost.
+    /// At most `bound` tasks at a member; those at a member that is silent for `silence_ns` are lost, or for
+    /// longer than services suggest.
     #[must_use]
-    pub fn new(bound: usize, silence_ns: u64) -> Self {
+    pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
         Self {
             bound,
             adapts: false,
@@ -78,7 +80,8 @@ impl Bounded {
             next_check_ns: 0,
             touched_ns: Vec::new(),
             alone: Vec::new(),
-            cores: 1,
+            watched: Vec::new(),
+            core: Core::ONLY,
             cursor: 0,
             measured: Measured::default(),
         }
@@ -86,7 +89,7 @@ impl Bounded {
 
     /// With a bound that it chooses itself.
     #[must_use]
-    pub fn adaptive(silence_ns: u64) -> Self {
+    pub fn adaptive(silence_ns: Option<u64>) -> Self {
         Self { adapts: true, ..Self::new(START, silence_ns) }
     }
 
@@ -117,7 +120,7 @@ impl Bounded {
     #[cold]
     #[inline(never)]
     fn look_again(&mut self, front: Run, parts: &Parts<'_>) -> Run {
-        if self.cores == 1 {
+        if self.core.count == 1 {
             return front;
         }
         self.ranks.close(front);
@@ -162,54 +165,50 @@ impl Bounded {
     #[inline(always)]
     fn answered(&mut self, report: &Report, left: u32) {
         self.ranks.set(report.member, left);
-        if self.adapts {
-            self.measure(report);
-        }
+        self.measure(report);
         self.touched_ns[report.member.index()] = self.now_ns;
         self.alone[report.member.index()] = false;
     }
 
+    #[inline]
     fn measure(&mut self, report: &Report) {
         if report.service_ns == 0 {
             return;
         }
-        let service = f64::from(report.service_ns);
-        let measured = &mut self.measured;
-        follow(&mut measured.service_ns, service, 1.0 / 1024.0);
         let member = report.member.index();
-        if self.alone[member] {
-            let elapsed = self.now_ns.saturating_sub(self.touched_ns[member]) as f64;
-            follow(&mut measured.round_trip_ns, (elapsed - service).max(0.0), 1.0 / 64.0);
-        }
-        measured.window_work_ns += u64::from(report.service_ns);
-        measured.window_replies += 1;
-        if measured.window_replies >= WINDOW_REPLIES * self.ranks.len() as u64 {
-            self.adapt();
+        let elapsed_ns = self.now_ns.saturating_sub(self.touched_ns[member]);
+        self.measured.note(report.service_ns, self.alone[member].then_some(elapsed_ns));
+        let (members, cores) = (self.ranks.len(), self.core.count);
+        if self.measured.is_due(members, cores) {
+            self.measured.look(self.now_ns, members, cores, self.bound);
+            if self.adapts && self.measured.is_known() {
+                self.bound = self.measured.bound();
+            }
         }
     }
 
-    fn adapt(&mut self) {
-        let measured = &mut self.measured;
-        let elapsed = self.now_ns.saturating_sub(measured.window_start_ns) as f64;
-        // This core sees its share of the replies, and is its share of the load.
-        let capacity = elapsed * self.ranks.len() as f64 / self.cores as f64;
-        let work = measured.window_work_ns as f64;
-        follow(&mut measured.utilisation, (work / capacity).min(1.0), 1.0 / 16.0);
-        let utilisation = measured.utilisation;
-        let trips = measured.round_trip_ns / measured.service_ns;
-        let idle_left = 1.0 - utilisation * (1.0 + trips);
-        self.bound = match idle_left >= IDLE_SHARE_LEAST * (1.0 - utilisation) {
-            true => 1,
-            false => (trips.ceil() as usize + 1).clamp(2, MOST),
-        };
-        measured.window_start_ns = self.now_ns;
-        (measured.window_work_ns, measured.window_replies) = (0, 0);
+    /// Writes off what a member has if it has been silent for too long, at one of the cores.
+    fn watch(&mut self, member: Member, silence_ns: u64, view: &mut View) {
+        let (reports, outstanding) = (view.reports(member), view.outstanding(member));
+        let touched_ns = &mut self.touched_ns[member.index()];
+        let watched = &mut self.watched[member.index()];
+        if watched.reports != reports {
+            watched.losses = 0;
+        }
+        let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
+        (watched.reports, watched.outstanding) = (reports, outstanding);
+        if self.core.count > 1 && !quiet {
+            *touched_ns = self.now_ns; // by another core for all that is known
+        }
+        let patience = silence_ns.saturating_mul(1 << watched.losses);
+        let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
+        let silent = self.now_ns.saturating_sub(*touched_ns) > patience;
+        if outstanding > 0 && silent && member.index() % self.core.count == self.core.index {
+            view.write_off(member, outstanding);
+            watched.outstanding = 0;
+            watched.losses = (watched.losses + 1).min(DOUBLINGS_MOST);
+        }
     }
-}
-
-/// Moves an exponentially weighted mean; the first value starts it.
-fn follow(mean: &mut f64, value: f64, weight: f64) {
-    *mean = if *mean == 0.0 { value } else { *mean + (value - *mean) * weight };
 }
 
 impl Policy for Bounded {
@@ -266,7 +265,8 @@ impl Policy for Bounded {
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {
-        self.cores = core.count;
+        self.core = core;
+        self.watched.resize(view.members(), Watched::default());
         self.touched_ns.resize(view.members(), self.now_ns);
         self.alone.resize(view.members(), false);
         self.ranks.rank(view.members(), view.active().iter().copied());
@@ -281,14 +281,11 @@ impl Policy for Bounded {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        self.next_check_ns = now_ns + self.silence_ns / 4;
+        let silence_ns = self.silence_ns.unwrap_or_else(|| self.measured.silence_ns());
+        self.next_check_ns = now_ns + (silence_ns / 4).min(CHECK_MOST_NS);
         for place in 0..view.active().len() {
             let member = view.active()[place];
-            let silent = now_ns.saturating_sub(self.touched_ns[member.index()]);
-            let outstanding = view.outstanding(member);
-            if outstanding > 0 && silent > self.silence_ns {
-                view.write_off(member, outstanding);
-            }
+            self.watch(member, silence_ns, view);
             self.ranks.set(member, view.outstanding(member));
         }
     }

@@ -35,6 +35,26 @@ pub struct Parameter {
     pub default: f64,
     /// The least and the greatest value allowed.
     pub range: (f64, f64),
+    /// Only whole numbers mean something.
+    pub whole: bool,
+}
+
+impl Parameter {
+    const fn new(name: &'static str, default: f64, range: (f64, f64)) -> Self {
+        Self { name, default, range, whole: false }
+    }
+
+    const fn whole(name: &'static str, default: f64, range: (f64, f64)) -> Self {
+        Self { name, default, range, whole: true }
+    }
+
+    /// The values allowed, for people.
+    #[must_use]
+    pub fn allowed(&self) -> String {
+        let (least, most) = self.range;
+        let kind = if self.whole { ", whole numbers" } else { "" };
+        format!("{least} to {most}{kind}")
+    }
 }
 
 /// Where a policy runs besides the simulator.
@@ -48,6 +68,36 @@ pub enum Runs {
     Spine,
 }
 
+impl Entry {
+    /// It decides by service rates that it is told, and takes members for equally fast when it is told none.
+    #[must_use]
+    pub fn is_told_rates(&self) -> bool {
+        BY_RATE.contains(&self.name)
+    }
+
+    /// Members choose when to tell their queue, and whom, where that takes a message. On a leaf, and in models
+    /// of one, every reply tells it.
+    #[must_use]
+    pub fn is_pulled(&self) -> bool {
+        let defaults: Vec<_> = self.parameters.iter().map(|parameter| parameter.default).collect();
+        !matches!((self.notify)(&defaults), Notify::Reply | Notify::Never)
+    }
+}
+
+/// See [`Entry::is_told_rates`].
+const BY_RATE: [&str; 10] = [
+    "weighted-random",
+    "sed",
+    "jiq-weighted",
+    "ppot",
+    "ppot-ll",
+    "hlsq-sample",
+    "hlsq-update",
+    "hlsq-smart",
+    "hlsq-hybrid",
+    "scd",
+];
+
 impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -58,21 +108,21 @@ impl fmt::Display for Runs {
     }
 }
 
-const EPS: Parameter = Parameter { name: "eps", default: 0.2, range: (0.0, 1.0) };
-const D: Parameter = Parameter { name: "d", default: 2.0, range: (1.0, 16.0) };
-/// Tasks at a member that is silent for so many milliseconds are lost.
-const SILENCE: Parameter = Parameter { name: "silence-ms", default: 1000.0, range: (1.0, 1e6) };
+const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
+const D: Parameter = Parameter::whole("d", 2.0, (1.0, 16.0));
+/// Tasks at a member that is silent for so many milliseconds are lost; 0: as services suggest.
+const SILENCE: Parameter = Parameter::new("silence-ms", 0.0, (0.0, 1e6));
 
 fn lsq(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
     AnyPolicy::from(Lsq::new(samples as usize, chance, by_speed))
 }
 
-const C1: Parameter = Parameter { name: "c1", default: 1.0, range: (1e-3, 1000.0) };
-const WEIGHT: Parameter = Parameter { name: "weight", default: 0.05, range: (1e-4, 1.0) };
+const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
+const WEIGHT: Parameter = Parameter::new("weight", 0.05, (1e-4, 1.0));
 /// Arrivals whose mean distance is taken.
-const S: Parameter = Parameter { name: "s", default: 1000.0, range: (1.0, 1e9) };
+const S: Parameter = Parameter::whole("s", 1000.0, (1.0, 1e9));
 /// Mean processing time that the members guarantee together; 0: as measured.
-const GUARANTEED: Parameter = Parameter { name: "service-us", default: 0.0, range: (0.0, 1e9) };
+const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
 
 fn learned(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
     AnyPolicy::from(Learned::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
@@ -89,8 +139,8 @@ fn notified(below: f64, otherwise: Otherwise) -> AnyPolicy {
     AnyPolicy::from(Notified::new(below as u32, otherwise))
 }
 
-fn ms(milliseconds: f64) -> u64 {
-    (milliseconds * 1e6) as u64
+fn ms(milliseconds: f64) -> Option<u64> {
+    (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
 /// Every policy.
@@ -270,7 +320,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "jbsq",
         summary: "at most k tasks at a member, the others wait at the dispatcher",
         source: "R2P2, ATC 2019",
-        parameters: &[Parameter { name: "k", default: 2.0, range: (1.0, 64.0) }, SILENCE],
+        parameters: &[Parameter::whole("k", 2.0, (1.0, 64.0)), SILENCE],
         runs: Runs::LeafHolding,
         notify: |_| Notify::Reply,
         build: |v| AnyPolicy::from(Bounded::new(v[0] as usize, ms(v[1]))),
@@ -315,7 +365,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "jsq",
         summary: "the shortest queue of all, or of d random ones; on a leaf by its own count",
         source: "baseline; Mitzenmacher 2001 for d",
-        parameters: &[Parameter { name: "d", default: 0.0, range: (0.0, 16.0) }],
+        parameters: &[Parameter::whole("d", 0.0, (0.0, 16.0))],
         runs: Runs::Leaf,
         notify: |_| Notify::Reply,
         build: |v| shortest(v[0]),
@@ -351,23 +401,23 @@ pub const CATALOGUE: &[Entry] = &[
         name: "jbt",
         summary: "a member that told its queue fell below r, else a random one",
         source: "Malcolm, POMACS 2022, as its baseline",
-        parameters: &[Parameter { name: "r", default: 2.0, range: (1.0, 1000.0) }],
+        parameters: &[Parameter::whole("r", 2.0, (1.0, 1000.0))],
         runs: Runs::Leaf,
         notify: |v| Notify::Below(v[0] as u32),
         build: |v| notified(v[0], Otherwise::Random),
     },
     Entry {
         name: "jbt-d",
-        summary: "jbt that learns its threshold from two random queues every t us",
+        summary: "jbt that learns its threshold from d random queues every t us",
         source: "Zhou et al., SIGMETRICS 2017",
-        parameters: &[Parameter { name: "t", default: 1000.0, range: (1.0, 1e9) }],
+        parameters: &[Parameter::new("t", 1000.0, (1.0, 1e9)), D],
         runs: Runs::Leaf,
         notify: |_| Notify::Always,
-        build: |v| AnyPolicy::from(Notified::learning((v[0] * 1e3) as u64)),
+        build: |v| AnyPolicy::from(Notified::learning((v[0] * 1e3) as u64, v[1] as usize)),
     },
     Entry {
         name: "pi",
-        summary: "an idle member, else the one that reported last",
+        summary: "an idle member, else the one that was the last to report itself idle",
         source: "Persistent Idle, Atar et al. 2020",
         parameters: &[],
         runs: Runs::Leaf,
@@ -449,7 +499,7 @@ pub enum PolicyError {
         known: String,
     },
     /// A value outside its range, or no number.
-    #[error("policy `{policy}`: `{parameter}` is {found}, allowed is {least} to {most}")]
+    #[error("policy `{policy}`: `{parameter}` is {found}, allowed is {allowed}")]
     Value {
         /// The policy.
         policy: &'static str,
@@ -457,10 +507,16 @@ pub enum PolicyError {
         parameter: &'static str,
         /// What was given.
         found: String,
-        /// The least value allowed.
-        least: String,
-        /// The greatest value allowed.
-        most: String,
+        /// The values allowed.
+        allowed: String,
+    },
+    /// A parameter was given more than once.
+    #[error("policy `{policy}`: `{parameter}` is given twice; give each parameter once")]
+    Twice {
+        /// The policy.
+        policy: &'static str,
+        /// The parameter.
+        parameter: &'static str,
     },
 }
 
@@ -522,6 +578,7 @@ impl FromStr for PolicySpec {
             PolicyError::Name { name: name.to_owned(), known: known.join(", ") }
         })?;
         let mut values: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
+        let mut given = vec![false; values.len()];
         let arguments = arguments.unwrap_or_default().split(',').map(str::trim);
         for (place, argument) in arguments.filter(|argument| !argument.is_empty()).enumerate() {
             // `jsq(2)` as `jsq(d=2)`: in the parameters' order, without their names.
@@ -529,6 +586,10 @@ impl FromStr for PolicySpec {
             let (key, value) = argument.split_once('=').or(unnamed).ok_or_else(form)?;
             let (at, value) = parse_parameter(entry, key.trim(), value.trim())?;
             values[at] = value;
+            if std::mem::replace(&mut given[at], true) {
+                let parameter = entry.parameters[at].name;
+                return Err(PolicyError::Twice { policy: entry.name, parameter });
+            }
         }
         Ok(Self { entry, values })
     }
@@ -539,7 +600,8 @@ fn parse_parameter(
     key: &str,
     value: &str,
 ) -> Result<(usize, f64), PolicyError> {
-    let Some(at) = entry.parameters.iter().position(|parameter| parameter.name == key) else {
+    let named = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key); // jbt-d(T=500)
+    let Some(at) = entry.parameters.iter().position(named) else {
         let known: Vec<_> = entry.parameters.iter().map(|parameter| parameter.name).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(PolicyError::Parameter {
@@ -551,13 +613,16 @@ fn parse_parameter(
     let parameter = &entry.parameters[at];
     let (least, most) = parameter.range;
     match value.parse::<f64>() {
-        Ok(number) if (least..=most).contains(&number) => Ok((at, number)),
+        Ok(number)
+            if (least..=most).contains(&number) && !(parameter.whole && number.fract() != 0.0) =>
+        {
+            Ok((at, number))
+        }
         _ => Err(PolicyError::Value {
             policy: entry.name,
             parameter: parameter.name,
             found: value.to_owned(),
-            least: least.to_string(),
-            most: most.to_string(),
+            allowed: parameter.allowed(),
         }),
     }
 }

@@ -1,6 +1,9 @@
 //! The member's side of pull policies: when a member tells a dispatcher of its queue, and which one.
 //!
-//! A member runs this next to its queue: the simulator for each of its servers, an agent for each worker.
+//! The simulator's models `ct` and `slots` run this for each server. Behind a leaf, and in the models `rack` and
+//! `fabric`, every reply tells the queue to the core that it passes, and reports reach all cores, so that there is
+//! nothing to choose: `eps` changes nothing there, and `lsq-smart` is `lsq-update`. An agent does not pick the
+//! core by its UDP source port, which it would have to know the leaf's RSS for.
 
 use rand::Rng as _;
 

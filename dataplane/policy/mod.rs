@@ -7,12 +7,14 @@
 mod alias;
 mod bounded;
 mod catalogue;
+mod forgotten;
 mod horus;
 mod horus_spine;
 mod learned;
 mod learner;
 mod line;
 mod lsq;
+mod measured;
 pub mod member;
 mod ppot;
 mod racksched;

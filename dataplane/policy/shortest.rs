@@ -6,6 +6,7 @@
 
 use rand::Rng as _;
 
+use super::forgotten::Forgotten;
 use super::ranks::{Found, Front, Rank, Ranking};
 use super::{Core, Pick, Policy, Rng, Task, below, sample_one, sample_two};
 use crate::state::{Member, Report, View, Words};
@@ -301,18 +302,26 @@ impl Policy for ShortestOf {
 /// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
 /// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: who told first is first, as JIQ has
 /// it. (Taken from the other end, members that were forgotten for long pile up on it, and pay off.)
+///
+/// Deviations. Under `jbt-d` members are not asked when the threshold changes: those that are below one that has
+/// just risen come on the list with their next report; and a member may be on the lists of several dispatchers
+/// at once, where `jiq`, `jbt` and `pi` keep it on one. `pi`, which never asks at random, looks for members that were
+/// forgotten ([`super::forgotten`]).
 #[derive(Clone, Debug)]
 pub struct Notified {
     /// Members with fewer tasks than this are on the list.
     below: u32,
     otherwise: Otherwise,
-    /// The threshold is learned anew so often, from two probes; 0: never.
+    /// The threshold is learned anew so often, from so many probes; 0: never.
     period_ns: u64,
+    probes: usize,
     next_ns: u64,
     last: Option<Member>,
     /// The members on the view's idle list in order.
     line: super::line::Line,
     alias: super::alias::Alias,
+    forgotten: Forgotten,
+    core: Core,
 }
 
 /// Where a task goes when nobody is below the threshold.
@@ -322,7 +331,7 @@ pub enum Otherwise {
     Random,
     /// To a random member by service rate.
     Weighted,
-    /// To the one that reported last.
+    /// To the one that was the last to report to be below.
     Last,
 }
 
@@ -330,14 +339,24 @@ impl Notified {
     /// Members below `below` tasks come first.
     #[must_use]
     pub fn new(below: u32, otherwise: Otherwise) -> Self {
-        let (line, alias) = (super::line::Line::default(), super::alias::Alias::default());
-        Self { below, otherwise, period_ns: 0, next_ns: 0, last: None, line, alias }
+        Self {
+            below,
+            otherwise,
+            period_ns: 0,
+            probes: 0,
+            next_ns: 0,
+            last: None,
+            line: super::line::Line::default(),
+            alias: super::alias::Alias::default(),
+            forgotten: Forgotten::default(),
+            core: Core::ONLY,
+        }
     }
 
-    /// The threshold becomes the lesser of two random queues, every `period_ns`.
+    /// The threshold becomes the least of `probes` random queues, every `period_ns`.
     #[must_use]
-    pub fn learning(period_ns: u64) -> Self {
-        Self { period_ns, ..Self::new(1, Otherwise::Random) }
+    pub fn learning(period_ns: u64, probes: usize) -> Self {
+        Self { period_ns, probes, ..Self::new(1, Otherwise::Random) }
     }
 
     /// The view's list changed: who stays keeps its place, who is new comes last.
@@ -375,8 +394,12 @@ impl Policy for Notified {
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        self.last = Some(report.member);
-        let below = report.load.0 >> 16 < self.below;
+        let mut below = report.load.0 >> 16 < self.below;
+        if self.otherwise == Otherwise::Last {
+            below |= view.outstanding(report.member) == 0; // the report was overtaken by that
+            self.last = if below { Some(report.member) } else { self.last };
+            self.forgotten.note();
+        }
         let known = view.idle().contains(report.member);
         view.idle_mut().words().note(report.member, below);
         match view.idle().contains(report.member) {
@@ -389,6 +412,8 @@ impl Policy for Notified {
 
     fn on_members(&mut self, core: Core, view: &mut View) {
         super::share_idle(core, view);
+        self.core = core;
+        self.forgotten.resize(view.members());
         self.follow_list(view);
         if self.otherwise == Otherwise::Weighted {
             self.alias.rebuild(view.active(), |member| view.rate(member));
@@ -396,12 +421,15 @@ impl Policy for Notified {
     }
 
     fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) {
+        if self.otherwise == Otherwise::Last {
+            self.forgotten.look(now_ns, self.core, &mut self.line, view);
+        }
         if self.period_ns == 0 || now_ns < self.next_ns {
             return;
         }
         self.next_ns = now_ns + self.period_ns;
         let mut least = u32::MAX - 1;
-        let probed = sample_distinct(2, view.active(), rng, |member| {
+        let probed = sample_distinct(self.probes, view.active(), rng, |member| {
             least = least.min(view.probe(member));
         });
         view.picks.messages += probed as u64;

@@ -224,6 +224,13 @@ fn names_parse_and_errors_say_what_is_allowed() {
     assert!(error("hours").contains("known: horus"), "{}", error("hours"));
     assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
     assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
+    assert_eq!(spec("jbt-d(T=500)").parameter("t"), Some(500.0));
+    for fraction in ["jbsq(k=2.7)", "jbt(r=1.5)", "jsq(1.5)", "lsq-sample(d=1.5)", "jbt-d(d=2.5)"] {
+        assert!(error(fraction).contains("whole numbers"), "{}", error(fraction));
+    }
+    for twice in ["jbsq(k=1, k=2)", "jbsq(1, k=2)", "jbt-d(t=1, T=2)"] {
+        assert!(error(twice).contains("is given twice"), "{}", error(twice));
+    }
 }
 
 #[test]
@@ -370,6 +377,99 @@ fn a_silent_member_of_a_central_queue_comes_back() {
     assert!(picks(&mut dispatcher, 1)[0].is_some());
 }
 
+/// A task and its answer after 100 us, so that a member's silence is judged by that.
+fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
+    dispatcher.tick(now_ns);
+    let member = pick(dispatcher).member;
+    dispatcher.tick(now_ns + 100_000);
+    dispatcher.reply(&Report { member, load: Load(0), service_ns: 100_000 });
+}
+
+#[test]
+fn silence_is_judged_by_what_tasks_take() {
+    for policy in ["cfcfs", "jbsq(k=1)"] {
+        let mut dispatcher = dispatcher(policy, 1);
+        (0..100).for_each(|round| serve(&mut dispatcher, round * 1_000_000));
+        let sent = picks(&mut dispatcher, 5).iter().flatten().count(); // lost
+        let mut ms = 100;
+        let mut rooms = Vec::new();
+        while rooms.len() < 4 {
+            ms += 1;
+            dispatcher.tick(ms * 1_000_000);
+            if picks(&mut dispatcher, 5).iter().flatten().count() == sent {
+                rooms.push(ms);
+            }
+        }
+        // Each time for longer: it may merely be stalled.
+        let waits: Vec<_> = rooms.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(rooms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8, "{rooms:?}");
+        // It answers, and is judged as before.
+        dispatcher.reply(&Report { member: Member(0), load: Load(0), service_ns: 100_000 });
+        let last = ms + 1;
+        dispatcher.tick(last * 1_000_000);
+        picks(&mut dispatcher, 5);
+        dispatcher.tick((last + 1) * 1_000_000);
+        dispatcher.tick((last + 3) * 1_000_000);
+        assert!(picks(&mut dispatcher, 1)[0].is_some(), "{policy}");
+    }
+}
+
+#[test]
+fn a_member_that_another_core_serves_is_not_silent() {
+    let spec: PolicySpec = "jbsq(k=2)".parse().unwrap();
+    let views = View::heap(1, 2).into_iter().enumerate();
+    let mut cores: Vec<_> = views
+        .map(|(index, view)| Dispatcher::new(&spec, view, Core { index, count: 2 }, 1))
+        .collect();
+    // The first core, who would write its tasks off, knows how long they take and then sends none.
+    (0..100).for_each(|round| serve(&mut cores[0], round * 1_000_000));
+    for ms in 100..200 {
+        serve(&mut cores[1], ms * 1_000_000);
+        pick(&mut cores[1]);
+        cores[0].tick(ms * 1_000_000 + 200_000);
+        assert_eq!(cores[0].view().outstanding(Member(0)), 1, "at {ms} ms");
+        reply(&mut cores[1], 0, 0);
+    }
+    pick(&mut cores[1]); // lost
+    for ms in 200..210 {
+        cores.iter_mut().for_each(|core| core.tick(ms * 1_000_000));
+    }
+    assert_eq!(cores[1].view().outstanding(Member(0)), 0);
+}
+
+#[test]
+fn persistent_idle_asks_who_was_forgotten() {
+    let mut dispatcher = dispatcher("pi", 4);
+    let lost = pick(&mut dispatcher).member;
+    for _ in 0..100 {
+        let member = pick(&mut dispatcher).member;
+        assert_ne!(member, lost, "nobody is sent to who was not heard of");
+        reply(&mut dispatcher, member.0, 0);
+    }
+    dispatcher.tick(1);
+    for _ in 0..100 {
+        let member = pick(&mut dispatcher).member;
+        reply(&mut dispatcher, member.0, 0);
+    }
+    dispatcher.tick(2);
+    let next: Vec<_> = picks(&mut dispatcher, 4).iter().flatten().map(|pick| pick.member).collect();
+    assert!(next.contains(&lost), "{next:?}");
+}
+
+#[test]
+fn persistent_idle_is_not_misled_by_overtaken_reports() {
+    let mut dispatcher = dispatcher("pi", 2);
+    picks(&mut dispatcher, 2);
+    (0..2).for_each(|member| dispatcher.follow(Member(member)));
+    reply(&mut dispatcher, 0, 0); // overtakes the next
+    reply(&mut dispatcher, 0, 1);
+    let next = pick(&mut dispatcher);
+    assert!(next.idle && next.member == Member(0), "{next:?}");
+    // Who reports itself busy is not the one that was last idle.
+    reply(&mut dispatcher, 1, 1);
+    assert_eq!(histogram(&picks(&mut dispatcher, 2), 2), [2, 0]);
+}
+
 #[test]
 fn cfcfs_chooses_its_bound() {
     // Tasks of 100 us, 10 us on the way: one at a time would waste a tenth.
@@ -403,7 +503,7 @@ fn notified_members_come_first_and_once() {
 
 #[test]
 fn a_threshold_is_learned() {
-    let mut dispatcher = dispatcher("jbt-d(1)", 4);
+    let mut dispatcher = dispatcher("jbt-d(T=1)", 4);
     picks(&mut dispatcher, 40);
     reply(&mut dispatcher, 2, 5);
     assert!(!pick(&mut dispatcher).idle);

@@ -331,6 +331,39 @@ fn held_tasks_go_on_when_all_a_member_had_is_lost() {
 }
 
 #[test]
+fn lost_packets_do_not_take_workers_away() {
+    // Workers that are forgotten, or whose places lost tasks hold, would be missing more and more.
+    let run = |policy, loss, load| {
+        let keys = [("policy", policy), ("loss", loss), ("load", load), ("tasks", "400000")];
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    };
+    for (policy, loss, load, mean) in [
+        ("pi", "0", "0.5", 115.0), // replies overtake each other
+        ("pi", "0.0005", "0.7", 135.0),
+        ("cfcfs", "0.0001", "0.7", 120.0),
+        ("cfcfs", "0.001", "0.7", 130.0),
+        ("jbsq", "0.001", "0.7", 150.0),
+    ] {
+        let row = run(policy, loss, load);
+        assert!(row.mean < mean && !row.unstable, "{row:?}");
+    }
+}
+
+#[test]
+fn cfcfs_hides_long_round_trips() {
+    for (keys, mean) in [
+        // Round trips of 0.4, 1 and 1 mean service times; the least of fixed bounds have 2.2, 2.6 and 318 us.
+        (&[("model", "ct"), ("dispatchers", "1"), ("delay", "20us"), ("load", "0.95")][..], 2.6),
+        (&[("model", "ct"), ("dispatchers", "10"), ("delay", "50us"), ("load", "0.9")], 3.2),
+        (&[("hop", "50us"), ("load", "0.9")], 400.0),
+    ] {
+        let all = [&[("policy", "cfcfs"), ("tasks", "400000")], keys].concat();
+        let row = sim::rows(&args(&all)).unwrap().remove(0);
+        assert!(row.mean < mean && !row.unstable, "{row:?}");
+    }
+}
+
+#[test]
 fn learned_rates_come_close_to_exact_ones() {
     for model in [
         &[("model", "ct"), ("speeds", "50x1,50x10"), ("dispatchers", "2")][..],
