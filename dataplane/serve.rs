@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::assembly::seed_of_the_moment;
+use crate::assembly::{seed_of_the_moment, tell_speeds};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
@@ -230,8 +230,9 @@ pub(crate) fn crews(
     let mut crews = Vec::new();
     for (index, pool) in host.pools.iter().enumerate() {
         let view = table.view(0, index);
-        let dispatcher =
+        let mut dispatcher =
             Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
+        tell_speeds(&mut dispatcher, &pool.speeds);
         let seats = pool.workers.iter().map(|&id| {
             channel += 1;
             (Place { id, pool: pool.id }, way(channel - 1))

@@ -1,12 +1,13 @@
 //! An agent's configuration file.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::check::{Faults, MBUFS, quoted};
+use super::check::{Faults, MBUFS, SPEEDS, quoted};
 use super::port::{self, reaches};
 use super::{ConfigError, Fault, ids, raw};
 use crate::limits::{QUEUE_MAX, WORKER_ID_MAX};
@@ -97,6 +98,7 @@ pub struct RawPool {
     pub workers: Spanned<String>,
     queue: Option<Spanned<usize>>,
     overflow: Option<Overflow>,
+    speeds: Option<Spanned<BTreeMap<String, f64>>>,
 }
 
 /// A checked agent's configuration.
@@ -188,6 +190,8 @@ pub struct AgentPool {
     pub policy: PolicySpec,
     /// Its workers' global ids, one worker core each.
     pub workers: Vec<u16>,
+    /// How fast each of them is, relative to the others.
+    pub speeds: Vec<f64>,
     /// Tasks that may wait, under policies that let them wait.
     pub queue: usize,
     /// What becomes of those beyond.
@@ -351,10 +355,12 @@ fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> 
     let key = |last| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
     let policy = faults.policy(&raw.policy, &key("policy"))?;
+    let speeds = speeds(faults, raw, &workers, &key("speeds"));
     Some(AgentPool {
         id: *raw.id.get_ref(),
         policy,
         workers,
+        speeds,
         queue: faults.within(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
     })
@@ -369,6 +375,36 @@ fn bounds(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, slots: usize) {
             faults.note(&pool.policy, &format!("{key}.policy"), quoted(&pool.policy), &allowed);
         }
     }
+}
+
+/// The workers' speeds in their order: 1 where nothing is said.
+fn speeds(faults: &mut Faults<'_>, raw: &RawPool, workers: &[u16], key: &str) -> Vec<f64> {
+    let mut speeds = vec![1.0; workers.len()];
+    let Some(at) = &raw.speeds else {
+        return speeds;
+    };
+    let (least, most) = SPEEDS;
+    let mut given = vec![false; workers.len()];
+    for (ids, &speed) in at.get_ref() {
+        if !(least <= speed && speed <= most) {
+            faults.note(at, key, speed, &format!("{least} to {most}"));
+        }
+        let place = |id| workers.iter().position(|worker| worker == id);
+        let named = ids::parse(ids, 0..=WORKER_ID_MAX).unwrap_or_default();
+        let places: Vec<_> = named.iter().filter_map(place).collect();
+        if places.is_empty() || places.len() < named.len() {
+            let allowed = "ids of the pool's workers, as in { \"0-3,8\" = 2.0 }";
+            faults.note(at, key, format!("`{ids}`"), allowed);
+        }
+        if let Some(place) = places.iter().find(|&&place| given[place]) {
+            let found = format!("worker {} twice", workers[*place]);
+            faults.note(at, key, found, "each worker once");
+        }
+        for place in places {
+            (speeds[place], given[place]) = (speed, true);
+        }
+    }
+    speeds
 }
 
 fn pools_together(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, shape: &Shape) {
@@ -448,8 +484,16 @@ overflow = "refuse"
     }
 
     #[test]
+    fn workers_have_speeds() {
+        let speeds = "policy = \"sed\"\nspeeds = { \"0,2\" = 2, 3 = 0.5 }";
+        let config = parse(&GOOD.replacen("policy = \"cfcfs\"", speeds, 1)).unwrap();
+        assert_eq!(config.host.pools[0].speeds, [2.0, 1.0, 2.0, 0.5]);
+        assert_eq!(config.host.pools[1].speeds, [1.0]);
+    }
+
+    #[test]
     fn every_fault_names_its_place_and_what_is_allowed() {
-        let cases: [(&str, &str, &[&str]); 21] = [
+        let cases: [(&str, &str, &[&str]); 25] = [
             ("core = 1", "core = \"1\"", &["agent.toml:4", "agent.core", "a whole number"]),
             ("workers = \"8\"", "workers = \"\"", &["pool.workers", "found no ids"]),
             ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
@@ -473,6 +517,22 @@ overflow = "refuse"
             ("policy = \"cfcfs\"", "policy = \"horus-spine\"", &["pool.policy", "spine"]),
             ("workers = \"0-3\"", "workers = \"3-0\"", &["agent.toml:15", "pool.workers"]),
             ("workers = \"8\"", "workers = \"2\"", &["worker 2 again", "once"]),
+            ("overflow", "speeds = { 8 = 0 }\noverflow", &["pool.speeds", "found 0", "1000"]),
+            (
+                "overflow",
+                "speeds = { 9 = 2 }\noverflow",
+                &["pool.speeds", "`9`", "the pool's workers"],
+            ),
+            (
+                "overflow",
+                "speeds = { x = 2 }\noverflow",
+                &["pool.speeds", "`x`", "the pool's workers"],
+            ),
+            (
+                "workers = \"8\"",
+                "workers = \"8,9\"\nspeeds = { 8 = 2, \"8-9\" = 3 }",
+                &["worker 8 twice"],
+            ),
             ("id = 2", "id = 1", &["pool.id", "1 again"]),
             ("overflow = \"refuse\"", "overflow = \"lose\"", &["pool.overflow", "lose"]),
         ];

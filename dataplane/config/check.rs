@@ -26,6 +26,9 @@ const CONNECTION_TIMEOUT_MS: u64 = 100;
 /// Time after which a registered worker is silent unless configured.
 const WORKER_TIMEOUT_MS: u64 = 100;
 
+/// Speeds of workers, relative to each other.
+pub(super) const SPEEDS: (f64, f64) = (0.001, 1000.0);
+
 /// Collects faults with their places.
 pub(super) struct Faults<'a> {
     text: &'a str,
@@ -117,7 +120,7 @@ impl<'a> Faults<'a> {
             return default;
         };
         let value = *at.get_ref();
-        if value < least || value > most {
+        if !(least <= value && value <= most) {
             let allowed = format!("{} to {}", least.to_string(), most.to_string());
             self.note(at, key, value.to_string(), &allowed);
         }
@@ -229,6 +232,7 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
         ip: faults.address(&raw.ip, "server.ip"),
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
         pool: *raw.pool.get_ref(),
+        speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
     }
 }
 

@@ -13,12 +13,9 @@ pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, Strin
     let mut ids = Vec::new();
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| {
-            text.trim()
-                .parse::<u16>()
-                .ok()
-                .filter(|id| allowed.contains(id))
-                .ok_or_else(|| format!("`{}` in `{text}`", part.trim()))
+        let number = |id: &str| {
+            let id = id.trim().parse::<u16>().ok().filter(|id| allowed.contains(id));
+            id.ok_or_else(|| format!("`{part}` in `{text}`"))
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last {
@@ -41,6 +38,7 @@ mod tests {
     #[test]
     fn lists() {
         assert_eq!(parse("0-2, 7,9-9", 0..=9), Ok(vec![0, 1, 2, 7, 9]));
+        assert_eq!(parse("3,0-99999", 0..=9).unwrap_err(), "`0-99999` in `3,0-99999`");
         for bad in ["", "a", "1-", "-1", "3-1", "1,1", "0-3,2", "10", "9-10", "1;2", "70000"] {
             assert!(parse(bad, 0..=9).is_err(), "{bad}");
         }

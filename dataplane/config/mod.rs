@@ -1,7 +1,8 @@
 //! The leaf's configuration file: TOML, checked whole before anything starts.
 //!
-//! Every fault is found in one reading and reported with file, line, key, what was found and what is
-//! allowed.
+//! Every fault of the values is found in one reading and reported with file, line, key, what was found and
+//! what is allowed. A text that is no TOML, or has a key that is unknown, missing or of the wrong type, is refused
+//! for the first such fault before values are looked at.
 
 mod agent;
 mod check;
@@ -105,6 +106,8 @@ pub struct ServerConfig {
     pub workers: Vec<u16>,
     /// The pool they serve.
     pub pool: u16,
+    /// How fast each of them is, relative to other servers' workers.
+    pub speed: f64,
 }
 
 /// One fault of a configuration.

@@ -60,6 +60,7 @@ pub struct Server {
     pub mac: Option<Spanned<String>>,
     pub workers: Spanned<String>,
     pub pool: Spanned<u16>,
+    pub speed: Option<Spanned<f64>>,
 }
 
 /// The line, from 1, that holds the byte at `offset`.

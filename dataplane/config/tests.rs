@@ -46,6 +46,7 @@ fn the_reference_is_read() {
     assert_eq!((config.pools[0].queue, config.pools[0].overflow), (4096, Overflow::Drop));
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
     assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
+    assert_eq!(config.servers[0].speed, 1.0);
 }
 
 /// Replaces one line and expects the error to name place, key, found and allowed.
@@ -79,6 +80,13 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     faulty("cores = [1]\n", "", &["cores", "missing"]);
     faulty("\"clients\"", "\"client\"", &["leaf.toml:11", "port.side", "client", "workers"]);
     faulty("10.0.1.1/24", "10.0.1.1", &["leaf.toml:12", "port.ip", "10.0.1.1/24"]);
+    faulty(
+        "pool = 1\n",
+        "pool = 1\nspeed = 0\n",
+        &["leaf.toml:28", "server.speed", "0.001 to 1000"],
+    );
+    faulty("pool = 1\n", "pool = 1\nspeed = nan\n", &["leaf.toml:28", "server.speed", "NaN"]);
+    faulty("pool = 1\n", "pool = 1\nspeed = \"fast\"\n", &["leaf.toml:28", "fast"]);
     faulty("10.0.1.1/24", "10.0.1.1/33", &["leaf.toml:12", "port.ip", "/33"]);
     faulty("10.0.2.1/24", "10.0.1.1/24", &["leaf.toml:17", "port.ip", "address of its own"]);
     faulty("net_memif1", "net_memif0", &["leaf.toml:15", "port.device", "each device once"]);

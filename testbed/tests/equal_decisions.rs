@@ -25,6 +25,8 @@ use wedjat_testbed::sim::rack;
 use wedjat_testbed::sim::watched::Event;
 
 const WORKERS: usize = 16;
+/// Half of the workers are four times as fast as the others.
+const SPEEDS: [f64; WORKERS] = [1., 1., 1., 1., 1., 1., 1., 1., 4., 4., 4., 4., 4., 4., 4., 4.];
 const FIRST: u16 = 100;
 const POOL: u16 = 7;
 const SEED: u64 = 11;
@@ -46,7 +48,7 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
         service: "mix(0.5*exp(50us), 0.5*exp(500us))".parse().unwrap(),
         arrivals: "poisson".parse().unwrap(),
         load: 0.9,
-        speeds: vec![1.0; WORKERS],
+        speeds: SPEEDS.to_vec(),
         tasks: TASKS,
         warmup: 0.1,
         loss: 0.0,
@@ -97,7 +99,8 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
     let network = Network::new(1234, ports, vec![POOL], &[server], &neighbours).unwrap();
     let seed = stream_seed(SEED, 0, 0);
-    let dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed);
+    let mut dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed);
+    dispatcher.set_rates(&SPEEDS);
     let connections = Connections::new(8, 1);
     let counters = table.counters(0);
     let mut stages =
