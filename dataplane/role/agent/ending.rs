@@ -126,7 +126,10 @@ impl<P: Port<Buf: Token>> Ending<P> {
             named => self.named_tasks(named),
         };
         match task.into_refusal(named, tasks) {
-            Ok(refusal) => self.out.forward(refusal, usize::from(port)),
+            Ok(refusal) => {
+                self.out.counters.add(Counter::Refused, 1);
+                self.out.forward(refusal, usize::from(port));
+            }
             Err(_) => self.out.counters.drop(DropReason::QueueFull, 1),
         }
     }

@@ -209,6 +209,7 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
         rig.after(200);
         assert_eq!(rig.agent.counters().read(Counter::Queued), 3);
         assert_eq!(rig.agent.crews[0].crew.dispatcher().view().queued(), 3, "by pool");
+        assert_eq!(rig.agent.counters().read(Counter::Refused), refused.len() as u64);
         let mut order = Vec::new();
         while guests.iter_mut().any(work) {
             rig.after(1);
