@@ -131,6 +131,21 @@ fn account(output: &Output) -> serde_json::Value {
 }
 
 #[test]
+fn a_missing_agent_is_told_before_the_app_starts() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let name = nowhere.path().join("agent");
+    // The app would be refused, too.
+    let refused =
+        output(&mut worker(&["--app", "spin", "--db", "x", "--attach", name.to_str().unwrap()]));
+    let error = text(&refused.stderr);
+    assert!(!refused.status.success() && error.contains(name.to_str().unwrap()), "{error}");
+    let agent = Agent::new(1);
+    let refused = output(&mut worker(&["--app", "spin", "--db", "x", "--attach", agent.name()]));
+    let error = text(&refused.stderr);
+    assert!(!refused.status.success() && error.contains("--db is for rocksdb"), "{error}");
+}
+
+#[test]
 fn workers_answer_until_they_are_told_to_stop() {
     for (app, workload, operations) in
         [("echo", Workload::Echo, 1), ("spin", Workload::Spin, 3), ("tpcc", Workload::Tpcc, 5)]

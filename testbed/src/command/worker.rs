@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use wedjat::worker::{Options, Worker};
+use wedjat::ring::WorkerRegion;
+use wedjat::ring::region::path_of;
+use wedjat::worker::{AttachError, Options, Worker};
 use wedjat_pktgen::report::say;
 use wedjat_testbed::app::{AnyApp, Echo, Spin, Tpcc};
 use wedjat_testbed::worker::{Served, serve};
@@ -104,6 +106,7 @@ struct Account {
 
 /// Serves until told to stop; false when a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    find(&arguments.attach)?; // an app may take seconds to start
     let stop = signals::stop_on_signals()?;
     let (app, _folder) = app(&arguments.run)?;
     let workers = serve_all(arguments, &app, &stop)?;
@@ -118,6 +121,14 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Format::Json => say(serde_json::to_string_pretty(&account)?)?,
     }
     Ok(account.workers.iter().all(Served::is_well))
+}
+
+/// The agent of this name runs.
+fn find(name: &str) -> Result<(), AttachError> {
+    match WorkerRegion::open(&path_of(name))?.has_agent() {
+        true => Ok(()),
+        false => Err(AttachError::NoAgent(name.to_owned())),
+    }
 }
 
 /// Runs all workers to their end. When one cannot attach, the others stop as well.
