@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use wedjat::io::{Pool, Port};
 use wedjat::policy::{Core, Dispatcher};
-use wedjat::ring::{Place, WorkerRegion};
+use wedjat::ring::{Place, Token, WorkerRegion};
 use wedjat::role::Agent;
-use wedjat::role::agent::{Crew, Death, Parts, PoolCrew};
+use wedjat::role::agent::{Crew, Death, Parts, PoolCrew, Way};
 use wedjat::role::leaf::Timing;
 use wedjat::stage::{Overflow, PortAddress, Side};
 use wedjat::state::{Counters, View};
@@ -47,13 +47,14 @@ pub fn agent<P, A>(
     ticks_hz: u64,
 ) -> Result<Agent<P, A>, Failure>
 where
-    P: Port,
+    P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
     let places: Vec<_> = (0..region.shape().channels).map(|at| region.place(at)).collect();
     let view = View::heap(places.len(), 1).remove(0);
     let dispatcher = Dispatcher::new(&policy.parse()?, view, Core::ONLY, 1);
-    let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
+    let seats =
+        places.iter().enumerate().map(|(at, &place)| (place, Way::from(region.channel(at))));
     let crew = Crew::new(dispatcher, seats.collect(), QUEUE, u64::MAX);
     let address = PortAddress { mac: MAC, ip: IP, prefix: 24, side: Side::Both, gateway: None };
     Ok(Agent::new(Parts {

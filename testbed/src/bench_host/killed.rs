@@ -92,6 +92,7 @@ fn configured(path: &Path) -> Result<HostConfig, Failure> {
         id: host::POOL,
         policy: POLICY.parse()?,
         workers: (0..WORKERS).collect(),
+        speeds: vec![1.0; WORKERS.into()],
         queue: host::QUEUE,
         overflow: Overflow::Drop,
     };
