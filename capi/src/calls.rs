@@ -34,8 +34,8 @@ pub unsafe extern "C" fn wedjat_process(
         let packets = unsafe { burst(packets, count)? };
         check(verdicts)?;
         // SAFETY: the caller vouches for the array, and it is aligned.
-        let held = unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
-        if held.map_err(of_misuse)? {
+        let others = unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
+        if others.map_err(of_misuse)? > 0 {
             // SAFETY: as many verdicts have been written as there are packets.
             let verdicts = unsafe { std::slice::from_raw_parts(verdicts, packets.len()) };
             keep(core, packets, verdicts);
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn wedjat_process(
     })
 }
 
-/// Apart from the checks around it, which would share its registers. Says whether a packet is to be held.
+/// Apart from the checks around it, which would share its registers. Returns how many packets may not be forwarded.
 ///
 /// # Safety
 /// `verdicts` is aligned and has a place for each packet.
@@ -55,14 +55,11 @@ unsafe fn process(
     now: u64,
     packets: &mut [Packet],
     verdicts: *mut Verdict,
-) -> Result<bool, embed::Misuse> {
-    let mut holds = false;
-    context.process_each(port, now, packets, |at, verdict| {
-        holds |= matches!(verdict, embed::Verdict::Hold { .. });
+) -> Result<usize, embed::Misuse> {
+    context.process_each(port, now, packets, move |at, verdict| {
         // SAFETY: there is a place for each packet; a verdict has the layout of these words.
         unsafe { verdicts.add(at).cast::<[u32; 3]>().write(Verdict::from(verdict).words()) };
-    })?;
-    Ok(holds)
+    })
 }
 
 /// Remembers where the packets lie that the caller now keeps.

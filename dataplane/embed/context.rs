@@ -155,10 +155,12 @@ impl Context {
             if let Some(place) = verdicts.get_mut(at) {
                 *place = verdict;
             }
-        })
+        })?;
+        Ok(())
     }
 
-    /// As [`Context::process`], handing each verdict with the packet's place to `take`, in no order.
+    /// As [`Context::process`], handing each verdict with the packet's place in the burst to `take`, in no order. Returns
+    /// how many packets may have another verdict than [`Verdict::Forward`].
     ///
     /// # Errors
     /// When there is no such port, or too large a burst; nothing is done then.
@@ -169,7 +171,7 @@ impl Context {
         now: u64,
         packets: &mut [B],
         take: impl FnMut(usize, Verdict),
-    ) -> Result<(), Misuse> {
+    ) -> Result<usize, Misuse> {
         self.check(port, packets.len())?;
         self.note_time(packets.len(), now);
         let mut told = Told { take, others: ArrayVec::new() };
@@ -180,7 +182,7 @@ impl Context {
             take(at, self.tell(port, verdict, now, &mut tally));
         }
         self.account(packets.len(), &tally);
-        Ok(())
+        Ok(others.len())
     }
 
     /// Decides as [`Context::process`] does, but leaves the bytes of tasks and replies alone: `rewrites` says what to
