@@ -262,7 +262,13 @@ fn draw(
             });
         }
         let mut legend = chart.configure_series_labels();
-        legend.position(SeriesLabelPosition::UpperLeft).border_style(BLACK.mix(0.3));
+        // Where there are no lines: lines that fall leave the lower left.
+        let falls = lines
+            .iter()
+            .any(|(_, points)| matches!(points[..], [first, .., last] if last.1 < 0.1 * first.1));
+        let place =
+            if falls { SeriesLabelPosition::LowerLeft } else { SeriesLabelPosition::UpperLeft };
+        legend.position(place).border_style(BLACK.mix(0.3));
         legend.background_style(WHITE.mix(0.8)).draw().map_err(fail)?;
         root.present().map_err(fail)?;
     }
@@ -274,16 +280,33 @@ mod tests {
     use super::*;
     use crate::sim::plan;
 
+    /// The flags of a command as it is printed.
+    fn flags(command: &str) -> Vec<(&str, &str)> {
+        let flags = command.strip_prefix("wedjat-testbed sim").unwrap().split(" --").skip(1);
+        flags
+            .map(|flag| flag.split_once(' ').unwrap())
+            .map(|(k, v)| (k, v.trim_matches('\'')))
+            .collect()
+    }
+
     #[test]
-    fn every_figure_has_sound_flags() {
+    fn commands_beside_figures_make_their_points() {
         for figure in FIGURES {
-            for &(label, own) in figure.series {
-                let cells = plan::cells(&arguments(&keys(figure, own, false)).unwrap());
-                assert!(cells.is_ok(), "{} {label}: {cells:?}", figure.name);
-                let points: Vec<_> = figure.x.1.split(',').map(number).collect();
-                assert!(points.iter().all(|x| !x.is_nan()));
-                assert_eq!(points.len(), cells.unwrap().len());
+            let points: Vec<_> = figure.x.1.split(',').map(number).collect();
+            assert!(points.iter().all(|x| !x.is_nan()));
+            let text = commands(figure, false);
+            assert_eq!(text.lines().count(), 1 + figure.series.len());
+            for command in text.lines().skip(1) {
+                let cells = plan::cells(&arguments(&flags(command)).unwrap());
+                assert_eq!(cells.unwrap().len(), points.len(), "{command}");
             }
         }
+    }
+
+    #[test]
+    fn a_name_that_no_figure_has_is_refused() {
+        let out = std::env::temp_dir();
+        let error = make(&Arguments { out, full: false, only: "lsq-9".to_owned() }).unwrap_err();
+        assert!(error.contains("lsq-9") && error.contains("horus-10a"), "{error}");
     }
 }

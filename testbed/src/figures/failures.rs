@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::{again, arguments, command, draw, write};
 use crate::sim::failure::{Failure, spine_failures};
-use crate::sim::plan::{self, Model};
+use crate::sim::model::Model;
+use crate::sim::plan;
 
 const NAME: &str = "horus-18";
 const RATIOS: [&str; 4] = ["10", "20", "30", "40"];

@@ -6,7 +6,8 @@ use std::thread;
 
 use super::{again, arguments, command, draw, write};
 use crate::sim::fabric::{Place, for_each_pool};
-use crate::sim::plan::{self, Model};
+use crate::sim::model::Model;
+use crate::sim::plan;
 use crate::sim::stats::{grows, histogram};
 
 const NAME: &str = "horus-19a";
@@ -50,7 +51,10 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             let (mean, deviation) = moments(&tails);
             let count = tails.len();
             let _ = writeln!(table, "{policy},{from},{to},{count},{mean:.1},{deviation:.1},{grew}");
-            points.push((f64::midpoint(from, to), mean));
+            // What most pools of a group grow without bound to is no value.
+            if 2 * grew <= count {
+                points.push((f64::midpoint(from, to), mean));
+            }
         }
         lines.push((policy.to_owned(), points));
     }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{again, arguments, command, draw, write};
-use crate::sim::plan::{self, Model};
+use crate::sim::model::Model;
+use crate::sim::plan;
 use crate::sim::slots;
 use crate::sim::stats::histogram;
 

@@ -80,8 +80,8 @@ pub fn spine_failures(config: &Config, failures: usize) -> Result<Vec<Failure>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::plan::{self, Model};
-    use crate::sim::{SimArgs, fabric};
+    use crate::sim::model::Model;
+    use crate::sim::{SimArgs, fabric, plan};
 
     fn config(piece: &str, ratio: &str) -> Config {
         let args = SimArgs {

@@ -8,6 +8,7 @@ pub mod failure;
 pub mod fifo;
 pub mod hop;
 pub mod knowledge;
+pub mod model;
 pub mod outcome;
 pub mod plan;
 pub mod print;
@@ -27,8 +28,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub use args::SimArgs;
+use model::Cell;
 pub use outcome::Row;
-use plan::Cell;
 
 /// Runs what the flags ask for and prints the rows; false when there is one without a task that was measured.
 ///

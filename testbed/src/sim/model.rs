@@ -1,0 +1,124 @@
+//! The models behind one face: what a run is, how long it lasts, and how it is made.
+
+use indicatif::ProgressBar;
+
+use super::outcome::{Outcome, Subject};
+use super::{ct, fabric, rack, slots};
+
+/// Mean service times after which a run's start hardly counts.
+pub const SETTLED: f64 = 300.0;
+/// The longest run: queues are looked at every 50 us, and the clock counts picoseconds.
+const LONGEST_S: f64 = 1e5;
+/// The longest run without a clock, in mean service times.
+const LONGEST: f64 = 1e9;
+
+/// A run of one model, for any seed.
+#[derive(Clone, Debug)]
+pub enum Model {
+    /// Racks under a spine.
+    Rack(rack::Config),
+    /// Servers and dispatchers in time slots.
+    Slots(slots::Config),
+    /// Servers and dispatchers in continuous time.
+    Ct(ct::Config),
+    /// A datacenter of pools.
+    Fabric(fabric::Config),
+}
+
+/// A row to come.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// What it is about.
+    pub subject: Subject,
+    /// How it is found.
+    pub model: Model,
+}
+
+impl Model {
+    /// How long the run is, in mean service times.
+    #[must_use]
+    pub fn length(&self) -> f64 {
+        let of = |tasks: u64, load: f64, capacity: f64| tasks as f64 / (load * capacity);
+        match self {
+            Self::Rack(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
+            Self::Ct(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
+            Self::Fabric(config) => of(config.pool.tasks, config.pool.load, config.workers()),
+            // A server of mean speed does one task in a slot.
+            Self::Slots(config) => config.slots as f64,
+        }
+    }
+
+    /// Refuses what would not end, and loads that the arrivals cannot meet.
+    ///
+    /// # Errors
+    /// Why, and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        let longest = match self {
+            Self::Rack(rack::Config { service, .. })
+            | Self::Fabric(fabric::Config { pool: rack::Config { service, .. }, .. }) => {
+                LONGEST_S / (service.mean_ns() / 1e9)
+            }
+            Self::Ct(_) => LONGEST,
+            Self::Slots(_) => f64::INFINITY,
+        };
+        let length = self.length();
+        if length > longest {
+            return Err(format!(
+                "the run would last {length:.3e} mean service times; at most {longest:.3e} are allowed: \
+                 fewer --tasks, a shorter --service or a higher --load"
+            ));
+        }
+        match self {
+            Self::Rack(config) => config.schedules().map(|_| ()),
+            Self::Ct(config) => config.schedules().map(|_| ()),
+            Self::Slots(_) | Self::Fabric(_) => Ok(()),
+        }
+    }
+
+    /// Runs it with that seed; `progress` counts the tasks that arrive.
+    ///
+    /// # Errors
+    /// When the parameters contradict each other.
+    pub fn run(&self, seed: u64, progress: &ProgressBar) -> Result<Outcome, String> {
+        let progress = progress.clone();
+        match self {
+            Self::Rack(config) => rack::run(&rack::Config { seed, progress, ..config.clone() }),
+            Self::Slots(config) => slots::run(&slots::Config { seed, progress, ..config.clone() }),
+            Self::Fabric(config) => {
+                let pool = rack::Config { seed, progress, ..config.pool.clone() };
+                fabric::run(&fabric::Config { pool, ..config.clone() })
+            }
+            Self::Ct(config) => ct::run(&ct::Config { seed, progress, ..config.clone() }),
+        }
+    }
+
+    /// Tasks of a run.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        match self {
+            Self::Rack(config) => config.tasks,
+            Self::Ct(config) => config.tasks,
+            Self::Fabric(config) => config.pool.tasks,
+            Self::Slots(config) => {
+                (config.load * config.speeds.len() as f64 * config.slots as f64) as u64
+            }
+        }
+    }
+}
+
+impl Cell {
+    /// What to say of a run that is too short to tell of more than its start.
+    #[must_use]
+    pub fn caution(&self) -> Option<String> {
+        let Subject { model, policy, load, .. } = &self.subject;
+        let length = self.model.length();
+        let flag = if matches!(self.model, Model::Slots(_)) { "slots" } else { "tasks" };
+        (length < SETTLED).then(|| {
+            format!(
+                "{model}, {policy} at load {load}: a run of {length:.1} mean service times tells of its start, \
+                 not of the long run; for {SETTLED} give {:.1} times the --{flag}",
+                SETTLED / length
+            )
+        })
+    }
+}
