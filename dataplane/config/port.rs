@@ -36,7 +36,7 @@ impl Keys<'_> {
             faults.note(self.device, "port.device", "nothing", allowed);
         }
         let (ip, prefix) = network(self.ip.get_ref()).unwrap_or_else(|| {
-            let allowed = "an address with its prefix such as 10.0.1.1/24";
+            let allowed = "a host's address with its prefix such as 10.0.1.1/24";
             faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
             (Ipv4Addr::UNSPECIFIED, 0)
         });
@@ -77,7 +77,12 @@ fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (ip, prefix) = text.split_once('/')?;
     let ip: Ipv4Addr = ip.parse().ok()?;
     let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
-    (!ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()).then_some((ip, prefix))
+    // The first address of a network is its own name, the last means all of its hosts.
+    let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+    let host = ip.to_bits() & hosts;
+    let is_host = prefix >= 31 || (host != 0 && host != hosts);
+    let is_one = !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast();
+    (is_one && is_host).then_some((ip, prefix))
 }
 
 /// `address` is in the network of a port with this address.

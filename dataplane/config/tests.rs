@@ -87,6 +87,8 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     );
     faulty("pool = 1\n", "pool = 1\nspeed = nan\n", &["leaf.toml:28", "server.speed", "NaN"]);
     faulty("pool = 1\n", "pool = 1\nspeed = \"fast\"\n", &["leaf.toml:28", "fast"]);
+    faulty("10.0.1.1/24", "10.0.1.255/24", &["leaf.toml:12", "port.ip", "a host's address"]);
+    faulty("10.0.1.1/24", "10.0.1.0/24", &["leaf.toml:12", "port.ip", "a host's address"]);
     faulty("10.0.1.1/24", "10.0.1.1/33", &["leaf.toml:12", "port.ip", "/33"]);
     faulty("10.0.2.1/24", "10.0.1.1/24", &["leaf.toml:17", "port.ip", "address of its own"]);
     faulty("net_memif1", "net_memif0", &["leaf.toml:15", "port.device", "each device once"]);
