@@ -537,7 +537,7 @@ impl Setup<'_> {
 
     fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
         let most = info.max_rx_queues.min(info.max_tx_queues.saturating_add(self.options.inlets));
-        let asked = self.options.queues + self.options.inlets;
+        let asked = self.options.queues.saturating_add(self.options.inlets);
         if (1..=most).contains(&asked) {
             return Ok(());
         }
