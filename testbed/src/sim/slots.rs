@@ -227,6 +227,10 @@ impl<'a> Sim<'a> {
 
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
+        if self.config.policy.entry().runs == Runs::LeafHolding {
+            // Who measures how long an answer takes hears of it when the slot is over.
+            nodes.iter_mut().for_each(|node| node.dispatcher.tick((*slot + 1) * SLOT_NS));
+        }
         for (index, server) in servers.iter_mut().enumerate() {
             if server.queue.is_empty() {
                 continue;
