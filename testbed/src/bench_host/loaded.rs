@@ -5,9 +5,6 @@
 //! and only those count in which, and in the one before which, neither core stood still for longer than [`STALL_NS`],
 //! nor worked off what such a stall had left. The rule sees the two loops' own clocks and nothing of what tasks
 //! experienced.
-//!
-//! The same once more with agent, generator and workers in turn on one core: there a clock can stand still for all of
-//! them while the machine does, and every task counts. What the three do takes its time on that clock.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -104,27 +101,6 @@ pub struct Loaded {
     pub response: Latency,
     /// Each run's 99th percentile over the windows that count, us.
     pub samples: Vec<f64>,
-}
-
-/// The machine's clock without the time for which its one loop stood still, [`STALL_NS`] or longer at a time.
-struct Halting {
-    longest: u64,
-    last: Option<u64>,
-    lost: u64,
-}
-
-impl Halting {
-    fn new(hz: f64) -> Self {
-        Self { longest: (STALL_NS * hz / 1e9) as u64, last: None, lost: 0 }
-    }
-
-    /// What the clock shows when the machine's shows `now`.
-    #[inline]
-    fn read(&mut self, now: u64) -> u64 {
-        let step = now.saturating_sub(self.last.replace(now).unwrap_or(now));
-        self.lost += if step > self.longest { step } else { 0 };
-        now - self.lost
-    }
 }
 
 /// When a loop stood still: from when to when, in ticks.
@@ -230,55 +206,25 @@ impl Loaded {
         here: usize,
         seed: u64,
     ) -> Result<(), Failure> {
-        let (agent, region, far) = set_up(wire, eal)?;
+        let gone = "an earlier run has not given its ports back";
+        let (near, far) = (wire.near.take().ok_or(gone)?, wire.far.take().ok_or(gone)?);
+        let region = Arc::new(WorkerRegion::heap(&host::places(WORKERS), 64, host::PAYLOAD)?);
+        let (pool, nobody_dies) = (wire.pool.handle(), Arc::new(ArrayQueue::new(1)));
+        let agent = host::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
-        let own = RefCell::new(Stalls::new(eal.ticks_hz() as f64));
         let (served, driven) = std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(agent, here, eal, &stop));
-            let now = || own.borrow_mut().look(eal.now());
-            let driven = hire(&region).and_then(|workers| {
-                let parts = parts(far, wire, workers, eal, seed)?;
-                drive_to_the_end(parts, |_| (), now)
-            });
+            let driven = drive(far, wire, &region, eal, seed);
             stop.store(true, Release);
             (serving.join(), driven)
         });
         let (near, stalls) = served.map_err(|_| "the agent has panicked")??;
-        let (far, tally) = driven?;
+        let (far, tally, own) = driven?;
         (wire.near, wire.far) = (near, Some(far));
-        self.take(&tally, &[stalls, own.into_inner()], eal);
-        Ok(())
-    }
-
-    /// One more run with all on this thread, on a clock that stands still when it does.
-    ///
-    /// # Errors
-    /// As [`Loaded::run`].
-    pub fn run_together(&mut self, wire: &mut Wire, eal: &Eal, seed: u64) -> Result<(), Failure> {
-        let (mut agent, region, far) = set_up(wire, eal)?;
-        let clock = RefCell::new(Halting::new(eal.ticks_hz() as f64));
-        let now = || clock.borrow_mut().read(eal.now());
-        let workers = std::thread::scope(|scope| {
-            let hiring = scope.spawn(|| hire(&region).map_err(|error| error.to_string()));
-            while !hiring.is_finished() {
-                agent.poll(now());
-            }
-            hiring.join()
-        });
-        let workers = workers.map_err(|_| "who attaches the workers has panicked")??;
-        let parts = parts(far, wire, workers, eal, seed)?;
-        let (far, tally) = drive_to_the_end(
-            parts,
-            |at| {
-                agent.poll(at);
-            },
-            now,
-        )?;
-        (wire.near, wire.far) = (agent.close().pop(), Some(far));
-        let run = tally.response();
-        (self.windows, self.valid) = (self.windows + WINDOWS, self.valid + WINDOWS);
-        self.samples.push(run.summary().p99.0);
-        self.response.merge(&run);
+        if tally.measured.wrong > 0 {
+            return Err(format!("answers are wrong: {:?}", tally.measured).into());
+        }
+        self.take(&tally, &[stalls, own], eal);
         Ok(())
     }
 
@@ -314,68 +260,30 @@ fn serve(mut agent: Served, cpu: usize, eal: &Eal, stop: &AtomicBool) -> Ended {
     Ok((agent.close().pop(), stalls))
 }
 
-/// An agent at one end of the wire, what its workers attach to, and the other end.
-type Ready = (Served, Arc<WorkerRegion>, QueuePort);
-
-fn set_up(wire: &mut Wire, eal: &Eal) -> Result<Ready, Failure> {
-    let gone = "an earlier run has not given its ports back";
-    let (near, far) = (wire.near.take().ok_or(gone)?, wire.far.take().ok_or(gone)?);
-    let region = Arc::new(WorkerRegion::heap(&host::places(WORKERS), 64, host::PAYLOAD)?);
-    let (pool, nobody_dies) = (wire.pool.handle(), Arc::new(ArrayQueue::new(1)));
-    let agent = host::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
-    Ok((agent, region, far))
-}
-
-/// Attaches all workers; somebody must be polling the agent.
-fn hire(region: &Arc<WorkerRegion>) -> Result<Vec<Worker>, Failure> {
-    let options = Options { patience: PATIENCE, ..Options::default() };
-    let join = |_| Ok(Worker::join("bench-host", region, &options)?);
-    (0..WORKERS).map(join).collect()
-}
-
-type Driven = (Generator<QueuePort, PoolHandle>, StandIns);
-
-fn parts(
+fn drive(
     port: QueuePort,
     wire: &Wire,
-    workers: Vec<Worker>,
+    region: &Arc<WorkerRegion>,
     eal: &Eal,
     seed: u64,
-) -> Result<Driven, Failure> {
+) -> Result<(QueuePort, Tally, Stalls), Failure> {
     let (load, hz) = (load(seed)?, eal.ticks_hz() as f64);
-    let stand_ins = StandIns::new(workers, load.service.workload(), hz);
+    let options = Options { patience: PATIENCE, ..Options::default() };
+    let join = |_| Worker::join("bench-host", region, &options);
+    let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
+    let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
     let target = Target::new(wire.far_mac, host::CLIENT_IP, host::IP);
-    Ok((Generator::new(&load, &target, 0, hz, port, wire.pool.handle())?, stand_ins))
-}
-
-/// Runs the load, and polls `also` with the workers.
-fn drive_to_the_end(
-    (mut generator, mut stand_ins): Driven,
-    mut also: impl FnMut(u64),
-    now: impl FnMut() -> u64,
-) -> Result<(QueuePort, Tally), Failure> {
-    let poll = |at| {
-        also(at);
-        stand_ins.poll(at);
-    };
-    drive::run(&mut generator, poll, now, &AtomicBool::new(false));
+    let mut generator = Generator::new(&load, &target, 0, hz, port, wire.pool.handle())?;
+    let stalls = RefCell::new(Stalls::new(hz));
+    let now = || stalls.borrow_mut().look(eal.now());
+    drive::run(&mut generator, |at| stand_ins.poll(at), now, &AtomicBool::new(false));
     let (port, _, tally) = generator.into_parts();
-    if tally.measured.wrong > 0 {
-        return Err(format!("answers are wrong: {:?}", tally.measured).into());
-    }
-    Ok((port, tally))
+    Ok((port, tally, stalls.into_inner()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_clock_stands_still_while_its_loop_does() {
-        let mut clock = Halting::new(1e9);
-        let read = [100, 20_000, 44_999, 80_000, 90_000].map(|now| clock.read(now));
-        assert_eq!(read, [100, 20_000, 44_999, 44_999, 54_999]);
-    }
 
     #[test]
     fn windows_with_a_stall_in_them_do_not_count() {
