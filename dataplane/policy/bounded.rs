@@ -11,7 +11,8 @@
 //!
 //! A task that is lost holds its member's place, and with k = 1 the member. So what a member has is written
 //! off when it is silent for much longer than tasks take, and for twice that if the next is not answered
-//! either: a member that merely stalls is not to collect tasks meanwhile.
+//! either: a member that merely stalls is not to collect tasks meanwhile. Where no task can be lost on its way, as in an
+//! agent, silence means nothing unless a time is given for it.
 
 use rand::Rng as _;
 
@@ -281,11 +282,15 @@ impl Policy for Bounded {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        let silence_ns = self.silence_ns.unwrap_or_else(|| self.measured.silence_ns());
-        self.next_check_ns = now_ns + (silence_ns / 4).min(CHECK_MOST_NS);
+        let judged = || (!view.is_lossless()).then(|| self.measured.silence_ns());
+        let silence_ns = self.silence_ns.or_else(judged);
+        self.next_check_ns =
+            now_ns + silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4));
         for place in 0..view.active().len() {
             let member = view.active()[place];
-            self.watch(member, silence_ns, view);
+            if let Some(silence_ns) = silence_ns {
+                self.watch(member, silence_ns, view);
+            }
             self.ranks.set(member, view.outstanding(member));
         }
     }

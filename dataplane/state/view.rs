@@ -168,6 +168,8 @@ pub struct View {
     rates: Vec<f64>,
     /// The members' true queues, where somebody knows them.
     queues: Option<Arc<[AtomicU32]>>,
+    /// No task is lost on its way to a member or back.
+    lossless: bool,
     /// Members that a benchmark task is wanted for; none where nobody carries them out.
     benchmarks: Option<Vec<Member>>,
     /// How tasks found their members so far.
@@ -244,6 +246,7 @@ impl View {
             settled: vec![Settled::FRESH; members],
             rates: vec![1.0; members],
             queues: None,
+            lossless: false,
             benchmarks: None,
             picks: Picks::default(),
         }
@@ -466,6 +469,18 @@ impl View {
     pub fn set_queues(&mut self, queues: Arc<[AtomicU32]>) {
         assert_eq!(queues.len(), self.members(), "one queue for each member");
         self.queues = Some(queues);
+    }
+
+    /// No task is lost on its way, as where memory is shared: whoever holds one is slow, or its end will be told.
+    pub fn set_lossless(&mut self) {
+        self.lossless = true;
+    }
+
+    /// As [`View::set_lossless`] says.
+    #[inline]
+    #[must_use]
+    pub fn is_lossless(&self) -> bool {
+        self.lossless
     }
 
     /// Probes read true queues, not this node's own counts.
