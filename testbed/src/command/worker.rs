@@ -106,6 +106,7 @@ struct Account {
 
 /// Serves until told to stop; false when a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    arguments.run.check()?;
     find(&arguments.attach)?; // an app may take seconds to start
     let stop = signals::stop_on_signals()?;
     let (app, _folder) = app(&arguments.run)?;
@@ -169,11 +170,19 @@ fn wait(duration: Duration, stop: &AtomicBool) {
     }
 }
 
+impl AppArguments {
+    /// They fit together.
+    fn check(&self) -> Result<(), Failure> {
+        if self.db.is_some() && self.app != AppName::Rocksdb {
+            return Err(format!("--db is for rocksdb; {} has no database", self.app.name()).into());
+        }
+        Ok(())
+    }
+}
+
 /// The app, and the folder that lives as long as it does.
 pub fn app(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
-    if arguments.db.is_some() && arguments.app != AppName::Rocksdb {
-        return Err(format!("--db is for rocksdb; {} has no database", arguments.app.name()).into());
-    }
+    arguments.check()?;
     let app = match arguments.app {
         AppName::Spin => AnyApp::Spin(calibrated()),
         AppName::Tpcc => AnyApp::Tpcc(Tpcc::new(calibrated())),
