@@ -78,7 +78,14 @@ fn tasks_wait_in_the_leaf_for_workers_without_any() {
     let folder = tempfile::tempdir().unwrap();
     let (out, leaf) = (folder.path().display().to_string(), leaf().display().to_string());
     let mut arguments = SMALL.to_vec();
-    arguments.extend(["--policies", "jbsq(k=1, silence-ms=1000)", "--loads", "0.8", "--format", "json"]);
+    arguments.extend([
+        "--policies",
+        "jbsq(k=1, silence-ms=1000)",
+        "--loads",
+        "0.8",
+        "--format",
+        "json",
+    ]);
     arguments.extend(["--out", &out, "--leaf", &leaf]);
     let output = demo(&arguments);
     let said = text(&output.stderr);
