@@ -306,7 +306,7 @@ impl Policy for ShortestOf {
 /// Deviations. Under `jbt-d` members are not asked when the threshold changes: those that are below one that has
 /// just risen come on the list with their next report; and a member may be on the lists of several dispatchers
 /// at once, where `jiq`, `jbt` and `pi` keep it on one. `pi`, which never asks at random, looks for members that were
-/// forgotten ([`super::forgotten`]).
+/// forgotten (`policy/forgotten.rs`).
 #[derive(Clone, Debug)]
 pub struct Notified {
     /// Members with fewer tasks than this are on the list.
