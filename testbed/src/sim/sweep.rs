@@ -39,7 +39,7 @@ pub struct Variant {
     pub swept: Vec<(&'static str, String)>,
 }
 
-/// Every combination of what the lists hold, the last of [`LISTS`] varying fastest.
+/// Every combination of what the lists hold, the last of `LISTS` varying fastest.
 ///
 /// # Errors
 /// When a list is empty.
