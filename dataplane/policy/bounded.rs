@@ -30,6 +30,8 @@ const LOOKS: usize = 32;
 const START: usize = 2;
 /// Between two looks for silent members there is no more than this.
 const CHECK_MOST_NS: u64 = 1_000_000;
+/// Of so many answers one is measured whole where the bound is given.
+const SAMPLE: u32 = 64;
 /// Times that a member's silence may be waited for twice as long as before.
 const DOUBLINGS_MOST: u32 = 20;
 
@@ -56,6 +58,8 @@ pub struct Bounded {
     /// Where to look next for what they changed.
     cursor: usize,
     measured: Measured,
+    /// Answers that told a service time.
+    answers: u32,
 }
 
 /// What was last seen of a member that may be silent.
@@ -85,6 +89,7 @@ impl Bounded {
             core: Core::ONLY,
             cursor: 0,
             measured: Measured::default(),
+            answers: 0,
         }
     }
 
@@ -176,6 +181,16 @@ impl Bounded {
         if report.service_ns == 0 {
             return;
         }
+        // A bound that is given needs the longest service alone, and the rest now and then.
+        self.measured.note_longest(report.service_ns);
+        self.answers = self.answers.wrapping_add(1);
+        if !self.adapts && self.answers % SAMPLE != 1 {
+            return;
+        }
+        self.measure_all(report);
+    }
+
+    fn measure_all(&mut self, report: &Report) {
         let member = report.member.index();
         let elapsed_ns = self.now_ns.saturating_sub(self.touched_ns[member]);
         self.measured.note(report.service_ns, self.alone[member].then_some(elapsed_ns));

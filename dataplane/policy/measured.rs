@@ -44,12 +44,18 @@ impl Measured {
     pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: Option<u64>) {
         let service = f64::from(service_ns);
         follow(&mut self.service_ns, service, 1.0 / 1024.0);
-        self.longest_ns = self.longest_ns.max(service);
+        self.note_longest(service_ns);
         if let Some(elapsed) = elapsed_ns {
             follow(&mut self.round_trip_ns, (elapsed as f64 - service).max(0.0), 1.0 / 64.0);
         }
         self.window_work_ns += u64::from(service_ns);
         self.window_replies += 1;
+    }
+
+    /// A task took `service_ns`, and nothing else is told.
+    #[inline]
+    pub(super) fn note_longest(&mut self, service_ns: u32) {
+        self.longest_ns = self.longest_ns.max(f64::from(service_ns));
     }
 
     /// Enough of the replies of `members` members came by one of so many cores for another look.
