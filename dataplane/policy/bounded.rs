@@ -181,16 +181,11 @@ impl Bounded {
         if report.service_ns == 0 {
             return;
         }
-        // A bound that is given needs the longest service alone, and the rest now and then.
-        self.measured.note_longest(report.service_ns);
         self.answers = self.answers.wrapping_add(1);
         if !self.adapts && self.answers % SAMPLE != 1 {
-            return;
+            // A bound that is given needs the longest service alone, and the rest now and then.
+            return self.measured.note_longest(report.service_ns);
         }
-        self.measure_all(report);
-    }
-
-    fn measure_all(&mut self, report: &Report) {
         let member = report.member.index();
         let elapsed_ns = self.now_ns.saturating_sub(self.touched_ns[member]);
         self.measured.note(report.service_ns, self.alone[member].then_some(elapsed_ns));
