@@ -21,7 +21,7 @@ use super::events::Events;
 use super::fifo::{Fifo, Slab};
 use super::knowledge::{Asks, Knowledge};
 use super::outcome::Outcome;
-use super::script::{Action, Step, shuffle};
+use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
 
 /// Ticks of the mean service time.
@@ -528,18 +528,8 @@ impl Config {
     /// # Errors
     /// When arrivals and a load contradict each other.
     pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
-        let change = |step: &Step| match step.action {
-            Action::Load(load) => schedule(self, load).map(Some),
-            _ => Ok(None),
-        };
-        let changes = self.script.iter().map(change).collect::<Result<_, _>>()?;
-        Ok((schedule(self, self.load)?, changes))
+        let capacity: f64 = self.speeds.iter().sum();
+        let rate = |load| load * capacity;
+        script::schedules(&self.arrivals, self.load, &self.script, rate, UNIT_TICKS)
     }
-}
-
-/// Arrivals that make up a load, on the clock of ticks.
-fn schedule(config: &Config, load: f64) -> Result<Schedule, String> {
-    let capacity: f64 = config.speeds.iter().sum();
-    Schedule::new(&config.arrivals, load * capacity, UNIT_TICKS)
-        .map_err(|error| format!("--arrivals at load {load}: {error}"))
 }

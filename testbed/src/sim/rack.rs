@@ -19,7 +19,7 @@ use super::events::Events;
 use super::fifo::{Fifo, Slab};
 use super::hop::{Hop, Hops, TICKS_PER_US};
 use super::outcome::Outcome;
-use super::script::{Action, Step, shuffle};
+use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
 use super::watched::{Watch, Watched};
 
@@ -745,21 +745,10 @@ impl Config {
     /// # Errors
     /// When arrivals and a load contradict each other.
     pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
-        let change = |step: &Step| match step.action {
-            Action::Load(load) => schedule(self, load).map(Some),
-            _ => Ok(None),
-        };
-        let changes = self.script.iter().map(change).collect::<Result<_, _>>()?;
-        Ok((schedule(self, self.load)?, changes))
+        let capacity: f64 = self.speeds.iter().sum();
+        let rate = |load| load * capacity / (self.service.mean_ns() / 1e9);
+        script::schedules(&self.arrivals, self.load, &self.script, rate, HZ)
     }
-}
-
-/// Arrivals that make up a load, on the clock of ticks.
-fn schedule(config: &Config, load: f64) -> Result<Schedule, String> {
-    let capacity: f64 = config.speeds.iter().sum();
-    let rate_pps = load * capacity / (config.service.mean_ns() / 1e9);
-    Schedule::new(&config.arrivals, rate_pps, HZ)
-        .map_err(|error| format!("--arrivals at load {load}: {error}"))
 }
 
 /// Adds to failures what the controller does about them.

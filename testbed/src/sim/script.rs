@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use rand::Rng;
+use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::grammar::parse_time_ns;
 
 /// Something that happens.
@@ -36,6 +37,30 @@ pub struct Step {
     pub at_ns: f64,
     /// What.
     pub action: Action,
+}
+
+/// Arrivals of a load, and of each load that the script changes to, on a clock of `hz`; `rate` is how many a second
+/// make up a load.
+///
+/// # Errors
+/// When arrivals and a load contradict each other.
+pub fn schedules(
+    arrivals: &Arrivals,
+    load: f64,
+    script: &[Step],
+    rate: impl Fn(f64) -> f64,
+    hz: f64,
+) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
+    let schedule = |load| {
+        Schedule::new(arrivals, rate(load), hz)
+            .map_err(|error| format!("--arrivals at load {load}: {error}"))
+    };
+    let change = |step: &Step| match step.action {
+        Action::Load(load) => schedule(load).map(Some),
+        _ => Ok(None),
+    };
+    let changes = script.iter().map(change).collect::<Result<_, _>>()?;
+    Ok((schedule(load)?, changes))
 }
 
 /// Puts values into a random order (Fisher and Yates).
