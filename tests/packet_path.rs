@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
-use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::reason::DropReason;
 use wedjat::ring::{Guest, Place, WorkerRegion, handover};
-use wedjat::role::agent::{Crew, Names, Parts, PoolCrew, Registrar, ThreadWorker};
+use wedjat::role::agent::{Crew, Names, Packet, Parts, PoolCrew, Registrar, ThreadWorker};
 use wedjat::role::{Agent, Leaf, leaf::Timing};
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side, Stages};
@@ -250,10 +250,46 @@ fn polls_allocate_nothing() {
     }
 }
 
+const AGENT: u32 = 0x0A00_020B;
+const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+
+/// An agent's parts, on a clock of nanoseconds and with no leaf to register with.
+fn agent_parts(
+    port: RingPort,
+    crew: Crew<Packet<Frame>>,
+    places: &[Place],
+    pool: &FramePool,
+) -> Parts<RingPort, FramePool> {
+    let (mac, ip) = (AGENT_MAC, AGENT);
+    let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
+    Parts {
+        ports: vec![(port, address)],
+        crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Refuse, crew }],
+        registrar: None,
+        places: places.to_vec(),
+        pool: pool.clone(),
+        udp_port: 1234,
+        payload_max: 64,
+        deaths: Arc::new(ArrayQueue::new(8)),
+        counters: Counters::heap(),
+        timing: Timing { ticks_hz: 1_000_000_000 },
+    }
+}
+
+/// From the client to that agent.
+fn flow() -> Flow {
+    Flow {
+        src_mac: CLIENT_MAC,
+        dst_mac: AGENT_MAC,
+        src: CLIENT,
+        dst: AGENT,
+        src_port: 40_000,
+        dst_port: 1234,
+    }
+}
+
 #[test]
 fn threads_of_an_agent_allocate_nothing() {
-    const AGENT: u32 = 0x0A00_020B;
-    const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
     let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
     let (names, pool) = (Arc::new(Names::new(places.len())), FramePool::new(1024, 256));
     let (mut ways, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
@@ -270,29 +306,8 @@ fn threads_of_an_agent_allocate_nothing() {
     let dispatcher = Dispatcher::new(&"jbsq(k=2)".parse().unwrap(), view, Core::ONLY, 7);
     let crew = Crew::new(dispatcher, places.into_iter().zip(ways).collect(), 16, u64::MAX);
     let (near, mut far) = pair(256, &pool);
-    let (mac, ip) = (AGENT_MAC, AGENT);
-    let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
-    let parts = Parts {
-        ports: vec![(near, address)],
-        crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Refuse, crew }],
-        registrar: None,
-        places: places.to_vec(),
-        pool: pool.clone(),
-        udp_port: 1234,
-        payload_max: 64,
-        deaths: Arc::new(ArrayQueue::new(8)),
-        counters: Counters::heap(),
-        timing: Timing { ticks_hz: 1_000_000_000 },
-    };
+    let parts = agent_parts(near, crew, &places, &pool);
     let mut agent = Agent::new(parts).with_threads(names, counters);
-    let flow = Flow {
-        src_mac: CLIENT_MAC,
-        dst_mac: AGENT_MAC,
-        src: CLIENT,
-        dst: AGENT,
-        src_port: 40_000,
-        dst_port: 1234,
-    };
     let mut now = 1_000_000;
     let mut calls = 0;
     let mut counted = |step: &mut dyn FnMut()| {
@@ -306,7 +321,7 @@ fn threads_of_an_agent_allocate_nothing() {
             let header = Header { dst: 10 + more % 2, ..Header::new_task(POOL, seq) };
             let mut frame = task(header);
             let len = frame.len() - udp::PAYLOAD;
-            flow.emit(&mut frame, len);
+            flow().emit(&mut frame, len);
             assert!(far.send(&frame));
         }
         for _ in 0..4 {
@@ -338,8 +353,6 @@ fn threads_of_an_agent_allocate_nothing() {
 
 #[test]
 fn polls_of_an_agent_allocate_nothing() {
-    const AGENT: u32 = 0x0A00_020B;
-    const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
     for policy in ["cfcfs", "jbsq(k=2)", "horus", "jsq", "random"] {
         let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
         let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
@@ -349,28 +362,9 @@ fn polls_of_an_agent_allocate_nothing() {
         let crew = Crew::new(dispatcher, seats.collect(), 16, u64::MAX);
         let pool = FramePool::new(1024, 256);
         let (near, mut far) = pair(256, &pool);
-        let (mac, ip) = (AGENT_MAC, AGENT);
-        let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
-        let mut agent = Agent::new(Parts {
-            ports: vec![(near, address)],
-            crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Refuse, crew }],
-            registrar: Some(Registrar::new(CLIENT, 0, Some(CLIENT_MAC), &places, 1_000_000_000)),
-            places: places.to_vec(),
-            pool: pool.clone(),
-            udp_port: 1234,
-            payload_max: 64,
-            deaths: Arc::new(ArrayQueue::new(8)),
-            counters: Counters::heap(),
-            timing: Timing { ticks_hz: 1_000_000_000 },
-        });
-        let flow = Flow {
-            src_mac: CLIENT_MAC,
-            dst_mac: AGENT_MAC,
-            src: CLIENT,
-            dst: AGENT,
-            src_port: 40_000,
-            dst_port: 1234,
-        };
+        let registrar = Registrar::new(CLIENT, 0, Some(CLIENT_MAC), &places, 1_000_000_000);
+        let parts = agent_parts(near, crew, &places, &pool);
+        let mut agent = Agent::new(Parts { registrar: Some(registrar), ..parts });
         let (mut now, mut calls) = (1, 0);
         let mut poll = |now: &mut u64| {
             *now += 50_000;
@@ -386,7 +380,7 @@ fn polls_of_an_agent_allocate_nothing() {
             for more in 0..40 {
                 let mut frame = task(Header::new_task(POOL + u16::from(more == 39), seq));
                 let len = frame.len() - udp::PAYLOAD;
-                flow.emit(&mut frame, len);
+                flow().emit(&mut frame, len);
                 assert!(far.send(&frame));
             }
             for guest in &mut guests {
