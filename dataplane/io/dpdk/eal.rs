@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use wedjat_sys as sys;
 
+use super::turns;
+
 /// Mebibytes that EAL maps at start when there are no hugepages; pages are taken as they are touched.
 const MEMORY_MB: u32 = 512;
 
@@ -30,6 +32,7 @@ impl Drop for Running {
         let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) }
             .to_string_lossy()
             .into_owned();
+        turns::end();
         // SAFETY: made only after a successful rte_eal_init; pools and devices hold an `Eal`, so none is left.
         unsafe { sys::rte_eal_cleanup() };
         // EAL leaves its folder behind, and its telemetry socket until the process exits; ours has a name of our own.

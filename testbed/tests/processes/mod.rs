@@ -70,8 +70,9 @@ impl Drop for Process {
     }
 }
 
+/// Its messages, and how it ended.
 pub fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    format!("{}\n{}", String::from_utf8_lossy(&output.stderr), output.status)
 }
 
 pub fn json(output: &Output) -> Value {
