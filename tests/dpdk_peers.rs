@@ -39,6 +39,8 @@ mod peers {
             ours(0, "server"),
             ours(1, "client"),
             ours(2, "client"),
+            ours(3, "server"),
+            ours(4, "client"),
             format!("net_vhost0,iface={vhost},queues=1"),
         ];
         let names: Vec<&str> = devices.iter().map(String::as_str).collect();
@@ -86,15 +88,31 @@ mod peers {
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
         println!("vhost: clients die under load, one after the other");
-        let (device, ports) = open(&eal, &devices[3], &pool, PATIENCE).unwrap();
-        let mut wire = Wire { ports, device, pool: pool.clone() };
+        let (device, ports) = open(&eal, &devices[5], &pool, PATIENCE).unwrap();
+        let wire = Wire { ports, device, pool: pool.clone() };
         let peer = format!("net_virtio_user0,path={vhost},queues=1,queue_size=256");
+        die_under_load(wire, &peer);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+
+        println!("memif: clients die under load, one after the other");
+        let (device, ports) = open(&eal, &devices[3], &pool, PATIENCE).unwrap();
+        die_under_load(Wire { ports, device, pool: pool.clone() }, &theirs("client", 3));
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+
+        println!("memif: servers die under load, one after the other");
+        let peer = theirs("server", 4);
+        let mut server = spawn(&peer);
+        let (device, ports) = open(&eal, &devices[4], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
         for _ in 0..8 {
-            let peer = visit(&mut wire, &peer);
-            kill_under_load(&mut wire, peer);
+            wire.wait_for_link(true);
+            wire.echo(1000);
+            kill_under_load(&mut wire, server);
+            server = spawn(&peer);
+            wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
         }
-        let last = visit(&mut wire, &peer);
-        say_goodbye(&mut wire, last);
+        wire.wait_for_link(true);
+        say_goodbye(&mut wire, server);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
@@ -106,7 +124,16 @@ mod peers {
         println!("dpdk_peers: ok");
     }
 
-    /// memif's driver does not survive this (see the documentation of `io::dpdk`).
+    /// Clients of this server, the last of which leaves in order.
+    fn die_under_load(mut wire: Wire, peer: &str) {
+        for _ in 0..8 {
+            let peer = visit(&mut wire, peer);
+            kill_under_load(&mut wire, peer);
+        }
+        let last = visit(&mut wire, peer);
+        say_goodbye(&mut wire, last);
+    }
+
     fn kill_under_load(wire: &mut Wire, mut peer: Child) {
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use wedjat_sys as sys;
 
+use super::memif::{self, Relay};
 use super::turns;
 
 /// Mebibytes that EAL maps at start when there are no hugepages; pages are taken as they are touched.
@@ -24,6 +25,8 @@ pub struct Eal {
 
 struct Running {
     arguments: Vec<String>,
+    /// Of memif devices, by name.
+    relays: Vec<(String, Arc<Relay>)>,
 }
 
 impl Drop for Running {
@@ -59,6 +62,16 @@ pub enum EalError {
         arguments: String,
         /// What to try.
         hint: &'static str,
+    },
+    /// The socket of a memif device cannot be had.
+    #[error(
+        "memif socket {socket}: {reason}: does another process serve it? Give each server a socket= of its own"
+    )]
+    Memif {
+        /// Its name.
+        socket: String,
+        /// The system's text.
+        reason: String,
     },
     /// `rte_thread_register` failed.
     #[error(
@@ -104,8 +117,12 @@ impl Eal {
     }
 
     fn start(arguments: &[String]) -> Result<Self, EalError> {
-        let mut argv = Vec::with_capacity(arguments.len() + 2);
-        for argument in std::iter::once("wedjat").chain(arguments.iter().map(String::as_str)) {
+        let mut relays = Vec::new();
+        let given = memif::interpose(arguments, &mut relays).map_err(|(socket, error)| {
+            EalError::Memif { socket: socket.to_string(), reason: error.to_string() }
+        })?;
+        let mut argv = Vec::with_capacity(given.len() + 2);
+        for argument in std::iter::once("wedjat").chain(given.iter().map(String::as_str)) {
             let text =
                 CString::new(argument).map_err(|_| EalError::Argument(argument.to_owned()))?;
             // EAL and its drivers keep pointers into argv as long as the process lives.
@@ -125,7 +142,7 @@ impl Eal {
         said.lines().for_each(|line| log::warn!("{line}"));
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
-        let running = Running { arguments: arguments.to_vec() };
+        let running = Running { arguments: arguments.to_vec(), relays };
         Ok(Self { running: Arc::new(running), ticks_hz })
     }
 
@@ -134,12 +151,10 @@ impl Eal {
         &self.running.arguments
     }
 
-    /// What follows the name in a device's `--vdev`.
-    pub(super) fn vdev_arguments(&self, name: &str) -> Option<&str> {
-        self.running.arguments.iter().find_map(|word| {
-            let (vdev, arguments) = word.strip_prefix("--vdev=").unwrap_or(word).split_once(',')?;
-            (vdev == name).then_some(arguments)
-        })
+    /// What stands between a memif device and its peers.
+    pub(super) fn relay(&self, name: &str) -> Option<Arc<Relay>> {
+        let there = self.running.relays.iter().find(|(device, _)| device == name);
+        there.map(|(_, relay)| Arc::clone(relay))
     }
 
     /// Ticks of [`Eal::now`] in a second.

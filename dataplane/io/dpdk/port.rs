@@ -8,12 +8,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wedjat_sys as sys;
 
 use super::eal::{Eal, LogCapture, error_text, indented_end, is_pci_address};
+use super::gate::Pass;
 use super::mbuf::Mbuf;
+use super::memif::{Relay, Role, Serving};
 use super::pool::MbufPool;
 use super::turns::take_turn;
 use crate::io::{Burst, Port};
@@ -24,8 +27,8 @@ const NAME_BYTES: usize = 64;
 /// How often a memif client looks for its server.
 const PEER_RETRY: Duration = Duration::from_millis(20);
 
-/// How long a memif server may take to answer a client; one that was not ready refuses and stays silent.
-const PEER_ANSWER: Duration = Duration::from_millis(300);
+/// How long a memif server may take to answer a client; one that is not ready refuses at once.
+const PEER_ANSWER: Duration = Duration::from_secs(2);
 
 /// A memif server that is there and does not take a client with several transmit queues for so many times has too few
 /// receive queues for them.
@@ -142,7 +145,9 @@ struct Opened {
     name: String,
     driver: String,
     queues: u16,
-    connects: bool,
+    /// Where peers come and go by a socket of ours.
+    relay: Option<Arc<Relay>>,
+    serving: Option<Serving>,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
     _eal: Eal,
@@ -213,7 +218,8 @@ impl Device {
         said.lines().for_each(|line| log::warn!("{line}"));
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
-            QueuePort { id, queue, inlets, device, _one_thread: PhantomData }
+            let pass = device.relay.as_ref().map(|relay| relay.gate().pass());
+            QueuePort { id, queue, inlets, pass, device, _one_thread: PhantomData }
         };
         let mut ports: Vec<_> = (0..options.queues).map(port).collect();
         if let Some(first) = ports.first_mut() {
@@ -309,13 +315,13 @@ impl Opened {
     /// itself, so it is tried again until its link is up.
     /// False when the server was there and did not take it for so many times.
     fn start(&self, wait_for_peer: Duration, refusals: u32) -> Result<bool, DeviceError> {
-        if !self.connects {
+        let Some(relay) = self.relay.as_ref().filter(|relay| relay.role() == Role::Client) else {
             return self.try_start().map(|()| true);
-        }
+        };
         let (began, mut refused) = (Instant::now(), 0);
         loop {
-            if self.try_start().is_ok() {
-                if self.becomes_linked() {
+            if let Some(connection) = relay.connect(|| self.try_start().is_ok()) {
+                if self.becomes_linked(&connection) {
                     return Ok(true);
                 }
                 self.stop()?;
@@ -332,9 +338,9 @@ impl Opened {
         }
     }
 
-    fn becomes_linked(&self) -> bool {
+    fn becomes_linked(&self, connection: &JoinHandle<()>) -> bool {
         let began = Instant::now();
-        while began.elapsed() < PEER_ANSWER {
+        while began.elapsed() < PEER_ANSWER && !connection.is_finished() {
             if self.link().up {
                 return true;
             }
@@ -374,16 +380,11 @@ impl Opened {
     }
 }
 
-/// A memif device of role client, the driver's default.
-fn is_memif_client(eal: &Eal, name: &str, driver: &str) -> bool {
-    let name = name.split(',').next().unwrap_or_default();
-    let server = |argument: &str| matches!(argument, "role=server" | "role=master");
-    driver == "net_memif" && !eal.vdev_arguments(name).is_some_and(|all| all.split(',').any(server))
-}
-
 impl Drop for Opened {
     fn drop(&mut self) {
         let id = self.id;
+        // Peers that come now would wait for nobody.
+        self.serving = None;
         // SAFETY: the last owner is going, so no queue is polled any more. Closing frees the mbufs of the queues.
         self.alone(&|| unsafe {
             sys::rte_eth_dev_stop(id);
@@ -398,6 +399,8 @@ pub struct QueuePort {
     queue: u16,
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
+    /// Through the gate that closes while a peer's memory is taken away.
+    pass: Option<Pass>,
     device: Arc<Opened>,
     // DPDK's bursts take no lock: two threads must never share a queue.
     _one_thread: PhantomData<Cell<()>>,
@@ -411,15 +414,9 @@ impl QueuePort {
 
     #[inline]
     fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
-        let len = burst.len();
-        let room = burst.remaining_capacity() as u16;
-        // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers. The
-        // driver fills the first `received` of them with mbufs that are now ours; only those are counted in.
-        unsafe {
-            let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
-            let received = usize::from(sys::rte_eth_rx_burst(self.id, queue, spare, room));
-            burst.set_len(len + received);
-            received
+        match &self.pass {
+            None => receive(self.id, queue, burst),
+            Some(pass) => pass.burst(|| receive(self.id, queue, burst)),
         }
     }
 
@@ -449,19 +446,40 @@ impl Port for QueuePort {
 
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        let len = burst.len();
-        // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first `sent`, so
-        // they leave the burst without being dropped, and the others move to its front.
-        unsafe {
-            let start = burst.as_mut_ptr();
-            let sent =
-                usize::from(sys::rte_eth_tx_burst(self.id, self.queue, start.cast(), len as u16));
-            if sent < len {
-                std::ptr::copy(start.add(sent), start, len - sent);
-            }
-            burst.set_len(len - sent);
-            sent
+        match &self.pass {
+            None => send(self.id, self.queue, burst),
+            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
         }
+    }
+}
+
+#[inline]
+fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
+    let len = burst.len();
+    let room = burst.remaining_capacity() as u16;
+    // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers. The
+    // driver fills the first `received` of them with mbufs that are now ours; only those are counted in.
+    unsafe {
+        let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+        let received = usize::from(sys::rte_eth_rx_burst(id, queue, spare, room));
+        burst.set_len(len + received);
+        received
+    }
+}
+
+#[inline]
+fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
+    let len = burst.len();
+    // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first `sent`, so
+    // they leave the burst without being dropped, and the others move to its front.
+    unsafe {
+        let start = burst.as_mut_ptr();
+        let sent = usize::from(sys::rte_eth_tx_burst(id, queue, start.cast(), len as u16));
+        if sent < len {
+            std::ptr::copy(start.add(sent), start, len - sent);
+        }
+        burst.set_len(len - sent);
+        sent
     }
 }
 
@@ -499,13 +517,15 @@ impl Setup<'_> {
         let info = self.info()?;
         self.check_queues(&info)?;
         let driver = driver_name(&info);
-        self.count_queues(&info, eal, &driver);
+        let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
+        self.count_queues(&info, relay.as_deref(), &driver);
         self.configure(&info)?;
         // From here on a failure closes the device.
         let mut opened = Opened {
             id: self.id,
             name: self.name.to_owned(),
-            connects: is_memif_client(eal, self.name, &driver),
+            relay,
+            serving: None,
             driver,
             queues: self.tx,
             _pool: self.pool.clone(),
@@ -524,6 +544,8 @@ impl Setup<'_> {
             self.queues()?;
             opened.start(self.options.wait_for_peer, u32::MAX)?;
         }
+        let served = opened.relay.as_ref().filter(|relay| relay.role() == Role::Server);
+        opened.serving = served.map(Relay::serve);
         Ok(opened)
     }
 
@@ -557,11 +579,11 @@ impl Setup<'_> {
     /// - a memif server is not told how many of its rings its client has made, and writing to one that was not made
     ///   spoils the first; a client's rings are all there, or it is refused;
     /// - AF_PACKET and AF_XDP spread what they receive over all the queues that there are.
-    fn count_queues(&mut self, info: &sys::rte_eth_dev_info, eal: &Eal, driver: &str) {
+    fn count_queues(&mut self, info: &sys::rte_eth_dev_info, relay: Option<&Relay>, driver: &str) {
         let DeviceOptions { queues, outlets, inlets, .. } = *self.options;
         let spare = |most: u16| outlets.min(most.saturating_sub(queues));
         let (rx, outlets) = match driver {
-            "net_memif" if !is_memif_client(eal, self.name, driver) => (queues, 0),
+            "net_memif" if relay.is_none_or(|relay| relay.role() == Role::Server) => (queues, 0),
             "net_af_packet" | "net_af_xdp" => {
                 let outlets = spare(info.max_tx_queues.min(info.max_rx_queues));
                 (queues + outlets, outlets)
