@@ -1,9 +1,9 @@
-//! Stands between a memif driver and its peer on their control channel, so that no core is in a burst when the driver unmaps
-//! a peer's memory.
+//! Stands between a memif driver and its peer on their control channel, so that no core is in a burst when the driver maps or
+//! unmaps their memory.
 //!
-//! The driver (DPDK 22.11) does that in EAL's interrupt thread as soon as its peer says good-bye or its socket closes,
-//! whatever cores are polling meanwhile. Here it never has the peer's socket: it gets one of ours, messages pass between the
-//! two, and the last of them waits at the [`Gate`]. memif's messages: 128 bytes on a sequenced-packet socket, the type in the
+//! The driver (DPDK 22.11) does that in EAL's interrupt thread as soon as its peer says so or its socket closes, whatever
+//! cores are polling meanwhile. Here it never has the peer's socket: it gets one of ours, messages pass between the two, and
+//! those that make it do that wait at the [`Gate`]. memif's messages: 128 bytes on a sequenced-packet socket, the type in the
 //! first two, at most one file descriptor each (`drivers/net/memif/memif.h` in DPDK).
 
 use std::fmt;
@@ -33,7 +33,9 @@ const BACKLOG: i32 = 16;
 
 const MESSAGE_BYTES: usize = 128;
 
-/// The types of message with which a connection is made and ended; all others go between the two.
+/// Types of messages. On `HELLO` a client makes its regions and rings; on `CONNECT` a server maps the client's.
+const HELLO: u16 = 2;
+const CONNECT: u16 = 6;
 const CONNECTED: u16 = 7;
 const DISCONNECT: u16 = 8;
 
@@ -288,22 +290,34 @@ impl Channel {
             }
             // The driver first: whether it is connected says what the peer's word means.
             match both.each_ref().map(|end| !end.revents().is_empty()) {
-                [true, _] => match Message::receive(&self.driver) {
-                    Some(message) => {
-                        self.connected |= message.kind() == CONNECTED;
-                        message.send(&self.peer);
-                    }
-                    None => return,
-                },
+                [true, _] if !self.answer() => return,
                 [false, true] => match Message::receive(&self.peer) {
-                    Some(message) if !self.ends_with(&message) => {
-                        self.connected |= message.kind() == CONNECTED;
-                        message.send(&self.driver);
-                    }
+                    Some(message) if !self.ends_with(&message) => self.pass_on(&message, gate),
                     last => return gate.while_closed(|| self.end(last)),
                 },
                 _ => {}
             }
+        }
+    }
+
+    /// One message of the driver's; false when it has closed.
+    fn answer(&mut self) -> bool {
+        let message = Message::receive(&self.driver);
+        let Some(message) = &message else { return false };
+        self.connected |= message.kind() == CONNECTED;
+        message.send(&self.peer);
+        true
+    }
+
+    fn pass_on(&mut self, message: &Message, gate: &Gate) {
+        self.connected |= message.kind() == CONNECTED;
+        match message.kind() {
+            // The driver looks its ring up before it looks whether it is connected.
+            HELLO | CONNECT => gate.while_closed(|| {
+                message.send(&self.driver);
+                self.answer();
+            }),
+            _ => message.send(&self.driver),
         }
     }
 
@@ -313,14 +327,12 @@ impl Channel {
     }
 
     /// Tells the driver that its peer has gone, and waits until it has let go of the peer's memory: it closes its end then.
-    fn end(self, last: Option<Message>) {
+    fn end(mut self, last: Option<Message>) {
         if let Some(message) = last.filter(|last| last.kind() == DISCONNECT) {
             message.send(&self.driver);
         }
         let _ = rustix::net::shutdown(&self.driver, Shutdown::Write);
-        while let Some(message) = Message::receive(&self.driver) {
-            message.send(&self.peer);
-        }
+        while self.answer() {}
     }
 }
 
@@ -448,8 +460,14 @@ mod tests {
             assert_eq!((region.kind(), region.len), (4, MESSAGE_BYTES));
             assert_eq!(region.bytes, message(4, None).bytes);
             assert!(region.descriptor.is_some());
+            message(CONNECT, None).send(&peer);
+            assert_eq!(Message::receive(&driver).unwrap().kind(), CONNECT);
+            assert_eq!(pass.burst(|| 1), 0, "it maps the region");
             message(CONNECTED, None).send(&driver);
             assert_eq!(Message::receive(&peer).unwrap().kind(), CONNECTED);
+            while pass.burst(|| 1) == 0 {
+                thread::yield_now();
+            }
 
             let is_quiet = |end: &OwnedFd| {
                 let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -489,8 +507,8 @@ mod tests {
             driver.is_some()
         });
         let peer = rustix::net::accept(&server).unwrap();
-        message(2, None).send(&peer);
-        assert_eq!(Message::receive(driver.as_ref().unwrap()).unwrap().kind(), 2);
+        message(HELLO, None).send(&peer);
+        assert_eq!(Message::receive(driver.as_ref().unwrap()).unwrap().kind(), HELLO);
         assert!(!connection.as_ref().unwrap().is_finished());
         drop(driver);
         assert!(Message::receive(&peer).is_none());

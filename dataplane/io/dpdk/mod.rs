@@ -47,8 +47,8 @@
 //! - memif: a socket name is abstract, and so belongs to a network namespace, unless `,socket-abstract=no` makes it a
 //!   file. The server outlives its clients. A client connects when it is started, to a server that must have been
 //!   started before ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`].
-//! - memif: the driver unmaps a peer's memory from EAL's interrupt thread as soon as that peer has gone, in the middle of
-//!   bursts too. So the driver never has the peer's socket but one of ours, and learns of the end between two bursts. A
+//! - memif: the driver maps a peer's memory from EAL's interrupt thread when that peer comes, and unmaps it when it has
+//!   gone, in the middle of bursts too. So it never has the peer's socket but one of ours, and learns of both between bursts. A
 //!   burst pays a fence for it, some 20 cycles.
 //! - AF_PACKET and AF_XDP see packets of the kernel's own sockets on the other end of a veth pair before any checksum
 //!   was filled in; turn that off with `ethtool -K IFACE tx off` on that end.
