@@ -19,8 +19,8 @@ use rand::Rng as _;
 use super::measured::{Measured, SILENCE_MOST_NS};
 use super::ranks::{Found, Front, Rank, Ranks};
 use super::shortest::note_outstanding;
-use super::{Core, Pick, Policy, Rng, Task};
-use crate::state::{Member, Parts, Report, View};
+use super::{Core, Pick, Policy, Rng, Task, select};
+use crate::state::{Member, Parts, Report, View, Words};
 
 /// As in [`super::shortest`].
 const CORRECTIONS: usize = 8;
@@ -41,25 +41,189 @@ type Run = <Ranks as Rank>::Front;
 /// A bound on each member's tasks.
 #[derive(Clone, Debug)]
 pub struct Bounded {
-    bound: usize,
-    adapts: bool,
     /// Tasks at a member that is silent for so long are lost; none: for so long as [`Measured`] says.
     silence_ns: Option<u64>,
-    ranks: Ranks,
-    now_ns: u64,
     next_check_ns: u64,
-    /// When each member last got a task while it had none, or answered.
-    touched_ns: Vec<u64>,
-    /// Each member's only task was alone since it was sent.
-    alone: Vec<bool>,
     watched: Vec<Watched>,
-    /// Cores that send to the same members; this one does not hear of the others' tasks.
-    core: Core,
-    /// Where to look next for what they changed.
-    cursor: usize,
+    room: Room,
+    heard: Heard,
+}
+
+/// When a member last got a task while it had none, or answered; and whether its only task was alone since
+/// it was sent.
+#[derive(Clone, Copy, Debug)]
+struct Touched {
+    /// Time and, in the lowest bit, the rest: one word to write for each task.
+    word: u64,
+}
+
+impl Touched {
+    #[inline(always)]
+    fn new(now_ns: u64, alone: bool) -> Self {
+        Self { word: now_ns << 1 | u64::from(alone) }
+    }
+
+    #[inline(always)]
+    fn at_ns(self) -> u64 {
+        self.word >> 1
+    }
+
+    #[inline(always)]
+    fn is_alone(self) -> bool {
+        self.word & 1 == 1
+    }
+
+    /// A task was sent, and the member has so many now. Which it is cannot be predicted.
+    #[inline(always)]
+    fn sent(self, now_ns: u64, queue: u32) -> Self {
+        select(queue == 1, Self { word: self.word & !1 }, Self::new(now_ns, true))
+    }
+}
+
+/// What members' answers tell, and when.
+#[derive(Clone, Debug)]
+struct Heard {
+    bound: usize,
+    adapts: bool,
+    now_ns: u64,
+    touched: Vec<Touched>,
     measured: Measured,
     /// Answers that told a service time.
     answers: u32,
+}
+
+impl Heard {
+    /// A member of so many answered one of so many cores. A bound that is given needs the longest service alone,
+    /// and the rest now and then.
+    #[inline(always)]
+    fn answered(&mut self, report: &Report, members: usize, cores: usize) {
+        if report.service_ns != 0 {
+            self.answers = self.answers.wrapping_add(1);
+            match self.adapts || self.answers % SAMPLE == 1 {
+                true => self.measure(report, members, cores),
+                false => self.measured.note_longest(report.service_ns),
+            }
+        }
+        self.touched[report.member.index()] = Touched::new(self.now_ns, false);
+    }
+
+    #[inline(never)]
+    fn measure(&mut self, report: &Report, members: usize, cores: usize) {
+        let touched = self.touched[report.member.index()];
+        let elapsed_ns = self.now_ns.saturating_sub(touched.at_ns());
+        self.measured.note(report.service_ns, touched.is_alone().then_some(elapsed_ns));
+        if self.measured.is_due(members, cores) {
+            self.measured.look(self.now_ns, members, cores, self.bound);
+            if self.adapts && self.measured.is_known() {
+                self.bound = self.measured.bound();
+            }
+        }
+    }
+}
+
+/// Who has room, and the cores that send to the same members: this one does not hear of the others' tasks.
+#[derive(Clone, Debug)]
+struct Room {
+    ranks: Ranks,
+    core: Core,
+    /// Where to look next for what the other cores changed.
+    cursor: usize,
+}
+
+impl Room {
+    /// All members are full, as far as known.
+    #[inline(always)]
+    fn is_full(&self, bound: usize) -> bool {
+        self.ranks.least() >= bound
+    }
+
+    /// Looks at some members whose tasks other cores may have heard of.
+    #[cold]
+    fn look_around(&mut self, view: &View) {
+        let active = view.active();
+        for _ in 0..active.len().min(LOOKS) {
+            self.cursor = if self.cursor + 1 < active.len() { self.cursor + 1 } else { 0 };
+            let member = active[self.cursor];
+            self.ranks.set(member, view.outstanding(member));
+        }
+    }
+
+    /// All members seem full; other cores may have heard that one is not.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&mut self, front: Run, view: &View) -> Run {
+        if self.core.count == 1 {
+            return front;
+        }
+        self.ranks.close(front);
+        self.look_around(view);
+        self.ranks.open()
+    }
+
+    /// A member with room, its queue as the view has it, and the front that it is of.
+    #[inline(always)]
+    fn first(
+        &mut self,
+        front: Run,
+        bound: usize,
+        words: Words<'_>,
+        view: &View,
+        rng: &mut Rng,
+    ) -> (Run, Option<Found>) {
+        let (mut front, mut looks) = (front, CORRECTIONS);
+        if !front.is_empty() {
+            if self.is_full(bound) {
+                front = self.look_again(front, view);
+                if self.is_full(bound) {
+                    return (front, None);
+                }
+            }
+            if let Some(found) = self.ranks.find(front, rng.next_u64() as u32) {
+                let queue = words.of(found.member).outstanding();
+                if queue == found.queue {
+                    return (front, Some(found));
+                }
+                front = self.ranks.set_open(front, found.member, queue);
+                looks -= 1;
+            }
+        }
+        let mut state = rng.clone(); // what is lent lies in memory from then on
+        let found = self.look(looks, front, bound, view, &mut state);
+        *rng = state;
+        found
+    }
+
+    /// As [`Self::first`], looking so many times.
+    #[cold]
+    #[inline(never)]
+    fn look(
+        &mut self,
+        looks: usize,
+        mut front: Run,
+        bound: usize,
+        view: &View,
+        rng: &mut Rng,
+    ) -> (Run, Option<Found>) {
+        for _ in 0..looks {
+            if front.is_empty() {
+                let Some(next) = self.ranks.reopen(front) else { break };
+                front = next;
+            }
+            if self.is_full(bound) {
+                front = self.look_again(front, view);
+                if self.is_full(bound) {
+                    break;
+                }
+            }
+            let Some(found) = self.ranks.find(front, rng.next_u64() as u32) else { break };
+            let queue = view.outstanding(found.member);
+            if queue == found.queue {
+                return (front, Some(found));
+            }
+            front = self.ranks.set_open(front, found.member, queue);
+        }
+        (front, None)
+    }
 }
 
 /// What was last seen of a member that may be silent.
@@ -76,145 +240,98 @@ impl Bounded {
     /// longer than services suggest.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
-        Self {
+        let room = Room { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
+        let heard = Heard {
             bound,
             adapts: false,
-            silence_ns,
-            ranks: Ranks::default(),
             now_ns: 0,
-            next_check_ns: 0,
-            touched_ns: Vec::new(),
-            alone: Vec::new(),
-            watched: Vec::new(),
-            core: Core::ONLY,
-            cursor: 0,
+            touched: Vec::new(),
             measured: Measured::default(),
             answers: 0,
-        }
+        };
+        Self { silence_ns, next_check_ns: 0, watched: Vec::new(), room, heard }
     }
 
     /// With a bound that it chooses itself.
     #[must_use]
     pub fn adaptive(silence_ns: Option<u64>) -> Self {
-        Self { adapts: true, ..Self::new(START, silence_ns) }
+        let mut adaptive = Self::new(START, silence_ns);
+        adaptive.heard.adapts = true;
+        adaptive
     }
 
     /// The bound as it is now.
     #[must_use]
     pub fn bound(&self) -> usize {
-        self.bound
+        self.heard.bound
     }
 
-    /// All members are full, as far as known.
+    /// As one by one, but a member is found and counted up in one go.
     #[inline(always)]
-    fn is_full(&self) -> bool {
-        self.ranks.least() >= self.bound
-    }
-
-    /// Looks at some members whose tasks other cores may have heard of.
-    #[cold]
-    fn look_around(&mut self, parts: &Parts<'_>) {
-        let active = parts.active;
-        for _ in 0..active.len().min(LOOKS) {
-            self.cursor = if self.cursor + 1 < active.len() { self.cursor + 1 } else { 0 };
-            let member = active[self.cursor];
-            self.ranks.set(member, parts.words.of(member).outstanding());
+    fn pick_some(
+        &mut self,
+        picks: &mut [Option<Pick>],
+        words: Words<'_>,
+        view: &View,
+        rng: &mut Rng,
+    ) {
+        let (room, heard) = (&mut self.room, &mut self.heard);
+        let (bound, now_ns, touched) = (heard.bound, heard.now_ns, &mut heard.touched[..]);
+        let mut front = room.ranks.open();
+        for pick in picks {
+            let found;
+            (front, found) = room.first(front, bound, words, view, rng);
+            let Some(found) = found else {
+                *pick = None;
+                continue;
+            };
+            front = room.ranks.take(front, found);
+            words.of(found.member).sent();
+            let touched = &mut touched[found.member.index()];
+            *touched = touched.sent(now_ns, found.queue + 1);
+            *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
         }
+        room.ranks.close(front);
     }
 
-    /// All members seem full; other cores may have heard that one is not.
-    #[cold]
-    #[inline(never)]
-    fn look_again(&mut self, front: Run, parts: &Parts<'_>) -> Run {
-        if self.core.count == 1 {
-            return front;
-        }
-        self.ranks.close(front);
-        self.look_around(parts);
-        self.ranks.open()
-    }
-
-    /// A member with room, its queue as the view has it, and the front that it is of.
+    /// As one by one.
     #[inline(always)]
-    fn first(&mut self, mut front: Run, parts: &Parts<'_>, rng: &mut Rng) -> (Run, Option<Found>) {
-        for _ in 0..CORRECTIONS {
-            if front.is_empty() {
-                let Some(next) = self.ranks.reopen(front) else { break };
-                front = next;
-            }
-            if self.is_full() {
-                front = self.look_again(front, parts);
-                if self.is_full() {
-                    break;
-                }
-            }
-            let Some(found) = self.ranks.find(front, rng.next_u64() as u32) else { break };
-            let queue = parts.words.of(found.member).outstanding();
-            if queue == found.queue {
-                return (front, Some(found));
-            }
-            front = self.ranks.set_open(front, found.member, queue);
-        }
-        (front, None)
-    }
-
-    /// A task was sent to a member that has so many now.
-    #[inline(always)]
-    fn touch(&mut self, member: Member, queue: u32) {
-        self.alone[member.index()] = queue == 1;
-        if queue == 1 {
-            self.touched_ns[member.index()] = self.now_ns;
-        }
-    }
-
-    /// A member answered, and has so many tasks left.
-    #[inline(always)]
-    fn answered(&mut self, report: &Report, left: u32) {
-        self.ranks.set(report.member, left);
-        self.measure(report);
-        self.touched_ns[report.member.index()] = self.now_ns;
-        self.alone[report.member.index()] = false;
-    }
-
-    #[inline]
-    fn measure(&mut self, report: &Report) {
-        if report.service_ns == 0 {
-            return;
-        }
-        self.answers = self.answers.wrapping_add(1);
-        if !self.adapts && self.answers % SAMPLE != 1 {
-            // A bound that is given needs the longest service alone, and the rest now and then.
-            return self.measured.note_longest(report.service_ns);
-        }
-        let member = report.member.index();
-        let elapsed_ns = self.now_ns.saturating_sub(self.touched_ns[member]);
-        self.measured.note(report.service_ns, self.alone[member].then_some(elapsed_ns));
-        let (members, cores) = (self.ranks.len(), self.core.count);
-        if self.measured.is_due(members, cores) {
-            self.measured.look(self.now_ns, members, cores, self.bound);
-            if self.adapts && self.measured.is_known() {
-                self.bound = self.measured.bound();
-            }
-        }
+    fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>) -> usize {
+        let (mut expected, heard) = (0, &mut self.heard);
+        let (members, cores) = (self.room.ranks.len(), self.room.core.count);
+        self.room.ranks.set_all(
+            reports,
+            #[inline(always)]
+            |report| {
+                let (left, owed) = parts.answered_and_settled(report);
+                expected += usize::from(owed);
+                heard.answered(report, members, cores);
+                left
+            },
+        );
+        reports.len() - expected
     }
 
     /// Writes off what a member has if it has been silent for too long, at one of the cores.
     fn watch(&mut self, member: Member, silence_ns: u64, view: &mut View) {
         let (reports, outstanding) = (view.reports(member), view.outstanding(member));
-        let touched_ns = &mut self.touched_ns[member.index()];
+        let touched = &mut self.heard.touched[member.index()];
         let watched = &mut self.watched[member.index()];
         if watched.reports != reports {
             watched.losses = 0;
         }
         let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
         (watched.reports, watched.outstanding) = (reports, outstanding);
-        if self.core.count > 1 && !quiet {
-            *touched_ns = self.now_ns; // by another core for all that is known
+        if self.room.core.count > 1 && !quiet {
+            *touched = Touched::new(self.heard.now_ns, touched.is_alone()); // by another core for all that is known
         }
         let patience = silence_ns.saturating_mul(1 << watched.losses);
         let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
-        let silent = self.now_ns.saturating_sub(*touched_ns) > patience;
-        if outstanding > 0 && silent && member.index() % self.core.count == self.core.index {
+        let silent = self.heard.now_ns.saturating_sub(touched.at_ns()) > patience;
+        if outstanding > 0
+            && silent
+            && member.index() % self.room.core.count == self.room.core.index
+        {
             view.write_off(member, outstanding);
             watched.outstanding = 0;
             watched.losses = (watched.losses + 1).min(DOUBLINGS_MOST);
@@ -225,8 +342,8 @@ impl Bounded {
 impl Policy for Bounded {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let front = self.ranks.open();
-        let found = self.first(front, &view.parts(), rng).1?;
+        let front = self.room.ranks.open();
+        let found = self.room.first(front, self.heard.bound, view.words(), view, rng).1?;
         Some(Pick { member: found.member, idle: found.queue == 0 })
     }
 
@@ -237,62 +354,53 @@ impl Policy for Bounded {
         view: &mut View,
         rng: &mut Rng,
     ) {
-        let parts = view.parts();
+        let count = tasks.len().min(picks.len());
+        let (picks, view, words) = (&mut picks[..count], &*view, view.words());
         let mut local = rng.clone(); // stays in registers over the run
-        let mut front = self.ranks.open();
-        for (pick, _) in picks.iter_mut().zip(tasks) {
-            let found;
-            (front, found) = self.first(front, &parts, &mut local);
-            *pick = found.map(|found| {
-                front = self.ranks.take(front, found);
-                parts.words.of(found.member).sent();
-                self.touch(found.member, found.queue + 1);
-                Pick { member: found.member, idle: found.queue == 0 }
-            });
+        match words.are_alone() {
+            true => self.pick_some(picks, words.alone(), view, &mut local),
+            false => self.pick_some(picks, words, view, &mut local),
         }
-        self.ranks.close(front);
         *rng = local;
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let mut parts = view.parts();
-        let mut surplus = 0;
-        for report in reports {
-            let (left, expected) = parts.answered_and_settled(report);
-            surplus += usize::from(!expected);
-            self.answered(report, left);
+        let parts = view.parts();
+        match parts.are_alone() {
+            true => self.reply_some(reports, parts.alone()),
+            false => self.reply_some(reports, parts),
         }
-        surplus
     }
 
     fn on_sent(&mut self, member: Member, _view: &mut View) {
-        self.ranks.add(member);
-        self.touch(member, self.ranks.queue(member));
+        self.room.ranks.add(member);
+        let touched = &mut self.heard.touched[member.index()];
+        *touched = touched.sent(self.heard.now_ns, self.room.ranks.queue(member));
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let left = note_outstanding(report, view);
-        self.answered(report, left);
+        self.heard.answered(report, self.room.ranks.len(), self.room.core.count);
+        self.room.ranks.set(report.member, left);
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {
-        self.core = core;
+        self.room.core = core;
         self.watched.resize(view.members(), Watched::default());
-        self.touched_ns.resize(view.members(), self.now_ns);
-        self.alone.resize(view.members(), false);
-        self.ranks.rank(view.members(), view.active().iter().copied());
+        self.heard.touched.resize(view.members(), Touched::new(self.heard.now_ns, false));
+        self.room.ranks.rank(view.members(), view.active().iter().copied());
         for &member in view.active() {
-            self.ranks.set(member, view.outstanding(member));
+            self.room.ranks.set(member, view.outstanding(member));
         }
     }
 
     fn on_tick(&mut self, now_ns: u64, view: &mut View, _rng: &mut Rng) {
-        self.now_ns = now_ns;
+        self.heard.now_ns = now_ns;
         if now_ns < self.next_check_ns {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        let judged = || (!view.is_lossless()).then(|| self.measured.silence_ns());
+        let judged = || (!view.is_lossless()).then(|| self.heard.measured.silence_ns());
         let silence_ns = self.silence_ns.or_else(judged);
         self.next_check_ns =
             now_ns + silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4));
@@ -301,7 +409,7 @@ impl Policy for Bounded {
             if let Some(silence_ns) = silence_ns {
                 self.watch(member, silence_ns, view);
             }
-            self.ranks.set(member, view.outstanding(member));
+            self.room.ranks.set(member, view.outstanding(member));
         }
     }
 }

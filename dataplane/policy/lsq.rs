@@ -98,10 +98,9 @@ fn pick_run(
     queues: &mut impl Rank,
     samples: Samples,
     picks: &mut [Option<Pick>],
-    view: &mut View,
+    mut parts: Parts<'_>,
     rng: &mut Rng,
 ) {
-    let mut parts = view.parts();
     let mut front = queues.open();
     for pick in picks {
         let found;
@@ -117,17 +116,39 @@ fn pick_run(
     queues.close(front);
 }
 
+/// As [`pick_run`], in a loop that knows what the run need not look at.
+#[inline(always)]
+fn pick_any(
+    queues: &mut impl Rank,
+    samples: Samples,
+    picks: &mut [Option<Pick>],
+    parts: Parts<'_>,
+    rng: &mut Rng,
+) {
+    if samples.count == 0 {
+        pick_run(queues, Samples { count: 0, ..samples }, picks, parts, rng);
+    } else if parts.are_alone() {
+        pick_run(queues, samples, picks, parts.alone(), rng);
+    } else {
+        pick_run(queues, samples, picks, parts, rng);
+    }
+}
+
 /// As one by one.
 #[inline(always)]
 fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> usize {
-    let mut surplus = 0;
-    queues.set_all(reports.iter().map(|report| {
-        let words = words.of(report.member);
-        surplus += usize::from(!words.answered());
-        words.set_load(report.load);
-        (report.member, report.load.0 >> 16)
-    }));
-    surplus
+    let mut expected = 0;
+    queues.set_all(
+        reports,
+        #[inline(always)]
+        |report| {
+            let words = words.of(report.member);
+            expected += usize::from(words.answered());
+            words.set_load(report.load);
+            report.load.0 >> 16
+        },
+    );
+    reports.len() - expected
 }
 
 impl Policy for Lsq {
@@ -149,15 +170,10 @@ impl Policy for Lsq {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
         let (samples, picks) = (self.samples, &mut picks[..count]);
+        let parts = view.parts();
         match &mut self.queues {
-            Ranking::Queue(ranks) if samples.count == 0 => {
-                pick_run(ranks, Samples { count: 0, ..samples }, picks, view, &mut local);
-            }
-            Ranking::Queue(ranks) => pick_run(ranks, samples, picks, view, &mut local),
-            Ranking::Delay(ranks) if samples.count == 0 => {
-                pick_run(ranks, Samples { count: 0, ..samples }, picks, view, &mut local);
-            }
-            Ranking::Delay(ranks) => pick_run(ranks, samples, picks, view, &mut local),
+            Ranking::Queue(ranks) => pick_any(ranks, samples, picks, parts, &mut local),
+            Ranking::Delay(ranks) => pick_any(ranks, samples, picks, parts, &mut local),
         }
         *rng = local;
     }
@@ -174,9 +190,12 @@ impl Policy for Lsq {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let words = view.words();
         match &mut self.queues {
-            Ranking::Queue(ranks) => reply_run(ranks, reports, view.words()),
-            Ranking::Delay(ranks) => reply_run(ranks, reports, view.words()),
+            Ranking::Queue(ranks) if words.are_alone() => reply_run(ranks, reports, words.alone()),
+            Ranking::Queue(ranks) => reply_run(ranks, reports, words),
+            Ranking::Delay(ranks) if words.are_alone() => reply_run(ranks, reports, words.alone()),
+            Ranking::Delay(ranks) => reply_run(ranks, reports, words),
         }
     }
 

@@ -27,8 +27,10 @@ pub(super) const SILENCE_MOST_NS: u64 = 1_000_000_000;
 pub(super) struct Measured {
     round_trip_ns: f64,
     service_ns: f64,
-    /// Of some dozens of windows.
+    /// Of some dozens of windows, but for this one.
     longest_ns: f64,
+    /// Of this window.
+    window_longest_ns: u32,
     utilisation: f64,
     window_start_ns: u64,
     window_work_ns: u64,
@@ -55,7 +57,11 @@ impl Measured {
     /// A task took `service_ns`, and nothing else is told.
     #[inline]
     pub(super) fn note_longest(&mut self, service_ns: u32) {
-        self.longest_ns = self.longest_ns.max(f64::from(service_ns));
+        self.window_longest_ns = self.window_longest_ns.max(service_ns);
+    }
+
+    fn longest_ns(&self) -> f64 {
+        self.longest_ns.max(self.window_longest_ns.into())
     }
 
     /// Enough of the replies of `members` members came by one of so many cores for another look.
@@ -71,7 +77,8 @@ impl Measured {
         let capacity = elapsed * members as f64 / cores as f64;
         let utilisation = (self.window_work_ns as f64 / capacity).min(1.0);
         self.see(utilisation, bound);
-        self.longest_ns *= LONGEST_KEPT;
+        self.longest_ns = self.longest_ns() * LONGEST_KEPT;
+        self.window_longest_ns = 0;
         self.looks = (self.looks + 1).min(LOOKS_MOST);
         self.window_start_ns = now_ns;
         (self.window_work_ns, self.window_replies) = (0, 0);
@@ -123,7 +130,7 @@ impl Measured {
         if self.service_ns == 0.0 {
             return SILENCE_MOST_NS;
         }
-        let silence = 2.0 * self.longest_ns + 8.0 * self.round_trip_ns;
+        let silence = 2.0 * self.longest_ns() + 8.0 * self.round_trip_ns;
         silence.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
     }
 }

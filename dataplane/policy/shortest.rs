@@ -93,14 +93,17 @@ fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
 /// As one by one.
 #[inline(always)]
 fn reply_run(ranks: &mut impl Rank, reports: &[Report], view: &mut View) -> usize {
-    let mut parts = view.parts();
-    let mut surplus = 0;
-    ranks.set_all(reports.iter().map(|report| {
-        let (left, expected) = parts.answered_and_settled(report);
-        surplus += usize::from(!expected);
-        (report.member, left)
-    }));
-    surplus
+    let (mut parts, mut expected) = (view.parts(), 0);
+    ranks.set_all(
+        reports,
+        #[inline(always)]
+        |report| {
+            let (left, owed) = parts.answered_and_settled(report);
+            expected += usize::from(owed);
+            left
+        },
+    );
+    reports.len() - expected
 }
 
 /// Takes a report for a policy that decides on tasks outstanding, of which lost ones are written off so;
@@ -223,14 +226,18 @@ pub(super) fn sample_distinct(
         && active.len() > 1
         && let Some((first, second)) = sample_two(active, rng)
     {
-        [first, second].into_iter().for_each(each); // one place to inline it
+        for member in [first, second] {
+            each(member); // one place to inline it
+        }
         return 2;
     }
     let mut chosen = [Member(0); SAMPLES_MAX];
     let mut state = rng.clone(); // what is lent lies in memory from then on
     let count = sample_several(count, active, &mut state, &mut chosen);
     *rng = state;
-    chosen[..count].iter().copied().for_each(each);
+    for &member in &chosen[..count] {
+        each(member);
+    }
     count
 }
 

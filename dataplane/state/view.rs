@@ -545,6 +545,20 @@ impl View {
 }
 
 impl Parts<'_> {
+    /// No other core sends to these members, and nobody knows their true queues.
+    #[inline(always)]
+    #[must_use]
+    pub fn are_alone(&self) -> bool {
+        self.words.are_alone() && self.queues.is_none()
+    }
+
+    /// The same parts, with what [`Parts::are_alone`] says known to the compiler.
+    #[inline(always)]
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { words: self.words.alone(), queues: None, ..self }
+    }
+
     /// As [`View::rate`].
     #[inline(always)]
     #[must_use]

@@ -51,6 +51,21 @@ impl<'a> Words<'a> {
         Self { reported, own: &own[..reported.len()], elsewhere }
     }
 
+    /// No other core sends to these members.
+    #[inline(always)]
+    #[must_use]
+    pub fn are_alone(self) -> bool {
+        self.elsewhere.is_empty()
+    }
+
+    /// The same words, with what [`Words::are_alone`] says known to the compiler: a loop over them looks for
+    /// no other core's.
+    #[inline(always)]
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { elsewhere: &[], ..self }
+    }
+
     /// The words of `member`.
     #[inline(always)]
     #[must_use]

@@ -18,7 +18,7 @@ mod stretches;
 pub use queue::Ranks;
 pub use speed::SpeedRanks;
 
-use crate::state::{Member, View};
+use crate::state::{Member, Report, View};
 
 /// A member that comes first.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,9 @@ pub struct Found {
     pub member: Member,
     /// Its queue.
     pub queue: u32,
-    place: u16,
+    /// Where it stands, and the last of those beside it who come first.
+    place: usize,
+    last: usize,
     whence: Whence,
 }
 
@@ -76,8 +78,8 @@ pub trait Rank {
     /// A member's queue is known to be this long.
     fn set(&mut self, member: Member, queue: u32);
 
-    /// As [`Rank::set`], one after the other.
-    fn set_all(&mut self, known: impl Iterator<Item = (Member, u32)>);
+    /// As [`Rank::set`], one after the other: the members that report, whose queues `known` tells.
+    fn set_all(&mut self, reports: &[Report], known: impl FnMut(&Report) -> u32);
 
     /// A run goes on with those who come first after those of `front`; none when nobody does.
     #[cold]

@@ -1,7 +1,7 @@
 //! Members ranked by queue.
 
 use super::stretches::{self, Cell, Stretches};
-use super::{Found, Front, Member, Rank, Whence};
+use super::{Found, Front, Member, Rank, Report, Whence};
 use crate::policy::below;
 
 /// Members ranked by queue. See the module's text.
@@ -68,7 +68,7 @@ impl Rank for Ranks {
             true => (self.queue(member), Whence::Elsewhere),
             false => (self.order.least.into(), Whence::Side(false)),
         };
-        Some(Found { member, queue, place: place as u16, whence })
+        Some(Found { member, queue, place, last: ties as usize - 1, whence })
     }
 
     #[inline(always)]
@@ -78,7 +78,7 @@ impl Rank for Ranks {
             return Ties(ties);
         }
         self.cells[found.member.index()].queue = found.queue + 1;
-        stretches::exchange(&mut self.cells, found.member, found.place, (ties - 1) as u16);
+        stretches::exchange(&mut self.cells, found.member, found.place, found.last);
         Ties(ties - 1)
     }
 
@@ -103,9 +103,10 @@ impl Rank for Ranks {
     }
 
     #[inline(always)]
-    fn set_all(&mut self, known: impl Iterator<Item = (Member, u32)>) {
+    fn set_all(&mut self, reports: &[Report], mut known: impl FnMut(&Report) -> u32) {
         let (cells, order) = (&mut self.cells[..], &mut *self.order);
-        for (member, queue) in known {
+        for report in reports {
+            let (member, queue) = (report.member, known(report));
             order.set(cells, member, queue);
         }
     }

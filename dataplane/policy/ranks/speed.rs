@@ -1,7 +1,7 @@
 //! Members ranked by the time a task would take at them.
 
 use super::stretches::{self, Cell, Stretches};
-use super::{Found, Front, Member, Rank, Whence};
+use super::{Found, Front, Member, Rank, Report, Whence};
 use crate::policy::{below, select};
 
 /// Speeds told apart; members of more are put into steps between the slowest and the fastest.
@@ -15,11 +15,14 @@ struct Class {
     order: Stretches,
     /// When one more task would be done by the best member; infinite when there is none.
     soonest: f64,
+    /// The shortest queue that this is of.
+    noted: u16,
 }
 
 impl Class {
     #[inline]
     fn note_soonest(&mut self) {
+        self.noted = self.order.least;
         self.soonest = match self.order.ties() {
             0 => f64::INFINITY,
             _ => f64::from(self.order.least + 1) / self.speed,
@@ -101,7 +104,7 @@ impl SpeedRanks {
             let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
             let ranked = active.iter().copied().filter(of_class);
             start = order.rank(&mut self.cells, start, ranked);
-            let mut class = Class { speed, order, soonest: f64::INFINITY };
+            let mut class = Class { speed, order, soonest: f64::INFINITY, noted: 0 };
             class.note_soonest();
             self.classes.push(class);
         }
@@ -161,6 +164,17 @@ impl SpeedRanks {
         }
     }
 
+    /// The shortest queues of some classes are others.
+    #[inline(never)]
+    fn compare_changed(&mut self) {
+        for number in 0..self.classes.len() {
+            let class = &self.classes[number];
+            if class.order.least != class.noted {
+                self.compare(number);
+            }
+        }
+    }
+
     fn compare_all(&mut self) {
         let soonest = self.classes.iter().map(|class| class.soonest);
         self.soonest = soonest.clone().fold(f64::INFINITY, f64::min);
@@ -197,14 +211,16 @@ impl Rank for SpeedRanks {
             let place = self.find_elsewhere((place - ties - more) as usize)?;
             let member = Member(self.cells[place].holder);
             let (queue, whence) = (self.queue(member), Whence::Elsewhere);
-            return Some(Found { member, queue, place: place as u16, whence });
+            return Some(Found { member, queue, place, last: place, whence });
         }
         // Which side it is cannot be predicted.
         let second = place >= ties;
-        let place = place.wrapping_add(select(second, a.start, b.start.wrapping_sub(ties)));
-        let member = Member(self.cells[place as usize].holder);
+        let start = select(second, a.start, b.start.wrapping_sub(ties));
+        let last = start.wrapping_add(select(second, ties, ties + more) - 1) as usize;
+        let place = place.wrapping_add(start) as usize;
+        let member = Member(self.cells[place].holder);
         let (queue, whence) = (select(second, a.least, b.least), Whence::Side(second));
-        Some(Found { member, queue, place: place as u16, whence })
+        Some(Found { member, queue, place, last, whence })
     }
 
     #[inline(always)]
@@ -212,12 +228,9 @@ impl Rank for SpeedRanks {
         let Whence::Side(second) = found.whence else {
             return self.take_elsewhere(front, found.member);
         };
-        let front = Ties(front.0 - select(second, 1, 1 << 16));
-        let ([ties, more, _], [a, b]) = (front.split(), &self.sides);
-        let end = select(second, a.start + ties, b.start + more);
         self.cells[found.member.index()].queue = found.queue + 1;
-        stretches::exchange(&mut self.cells, found.member, found.place, end as u16);
-        front
+        stretches::exchange(&mut self.cells, found.member, found.place, found.last);
+        Ties(front.0 - select(second, 1, 1 << 16))
     }
 
     #[inline(never)]
@@ -254,18 +267,17 @@ impl Rank for SpeedRanks {
     }
 
     #[inline(always)]
-    fn set_all(&mut self, known: impl Iterator<Item = (Member, u32)>) {
+    fn set_all(&mut self, reports: &[Report], mut known: impl FnMut(&Report) -> u32) {
         let (cells, classes) = (&mut self.cells[..], &mut self.classes[..]);
         let class = &self.class[..cells.len()];
-        let mut changed = 0_u32;
-        for (member, queue) in known {
+        let mut changed = false;
+        for report in reports {
+            let (member, queue) = (report.member, known(report));
             let number = class[member.index()];
-            let lower = classes[usize::from(number)].order.set(cells, member, queue);
-            changed |= u32::from(lower) << number;
+            changed |= classes[usize::from(number)].order.set(cells, member, queue);
         }
-        while changed != 0 {
-            self.compare(changed.trailing_zeros() as usize);
-            changed &= changed - 1;
+        if changed {
+            self.compare_changed();
         }
     }
 }

@@ -34,11 +34,11 @@ pub fn resize(cells: &mut Vec<Cell>, members: usize) {
 
 /// Puts `member`, whose place is known, at another, and who stands there at its own.
 #[inline(always)]
-pub fn exchange(cells: &mut [Cell], member: Member, from: u16, to: u16) {
-    let other = std::mem::replace(&mut cells[usize::from(to)].holder, member.0);
-    cells[usize::from(from)].holder = other;
-    cells[usize::from(other)].place = from;
-    cells[member.index()].place = to;
+pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
+    let other = std::mem::replace(&mut cells[to].holder, member.0);
+    cells[from].holder = other;
+    cells[usize::from(other)].place = from as u16;
+    cells[member.index()].place = to as u16;
 }
 
 /// The stretches of one order.
@@ -125,7 +125,7 @@ impl Stretches {
         let end = &mut self.ends[length % LENGTHS];
         *end -= 1;
         let end = *end;
-        exchange(cells, member, place, end);
+        exchange(cells, member, place.into(), end.into());
         end == self.start && self.raise_least()
     }
 
@@ -140,9 +140,9 @@ impl Stretches {
             && usize::from(place) < members
         {
             cells[member.index()].queue = queue;
-            exchange(cells, member, place, *end);
+            exchange(cells, member, place.into(), (*end).into());
             *end += 1;
-            let lower = queue < u32::from(self.least);
+            let lower = (queue as u16) < self.least;
             self.least = self.least.min(queue as u16);
             return lower;
         }
@@ -177,7 +177,7 @@ impl Stretches {
     #[inline(always)]
     fn down(&mut self, cells: &mut [Cell], member: Member, place: u16, length: usize) {
         let end = &mut self.ends[length % LENGTHS];
-        exchange(cells, member, place, *end);
+        exchange(cells, member, place.into(), (*end).into());
         *end += 1;
     }
 
