@@ -1,6 +1,9 @@
 //! What a decision costs: pick, count in what was sent, and take one report, for every policy, beside a
 //! plain scan of a vector and a binary heap in the same run.
 //!
+//! A policy that samples members looks at more queues than that, at two more for each decision. So each plain
+//! structure is there twice: by itself, and as `-sampling-2`, which does the same before each choice.
+//!
 //! Every subject keeps the same number of tasks outstanding, one and a half for each member, sends in
 //! bursts as a leaf does, and hears of a random earlier task for each one that it sends. Both are timed by the
 //! burst; what the clock itself and an empty call take is measured and taken off.
@@ -133,6 +136,78 @@ impl Chooser for Nobody {
     }
 }
 
+/// A plain structure of members' queues.
+trait Plain {
+    /// A member that comes first, which gets a task.
+    fn take(&mut self) -> u16;
+    /// A member's queue is this long.
+    fn learn(&mut self, member: u16, queue: u16);
+    /// A member's queue is known to be this long.
+    fn knows(&self, member: u16, queue: u16) -> bool;
+}
+
+impl<P: Plain> Chooser for P {
+    fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
+        for chosen in chosen {
+            *chosen = pick(self.take());
+        }
+    }
+
+    fn report(&mut self, reports: &[Report]) {
+        for (member, queue) in reports.iter().map(plain) {
+            self.learn(member, queue);
+        }
+    }
+}
+
+/// Names of the plain structures.
+const PLAIN: [&str; 4] =
+    ["vector-scan", "vector-scan-by-speed", "binary-heap", "binary-heap-by-speed"];
+
+/// What those of plain structures that sample end with.
+const SAMPLING: &str = "-sampling-2";
+
+/// A plain structure that looks at two distinct random members before each choice, where the policies that sample do
+/// on a leaf: at its own count of what is outstanding. As they do, it takes a queue in only when that is news.
+struct Sampling<P> {
+    plain: P,
+    outstanding: Vec<u16>,
+    rng: Rng,
+}
+
+impl<P: Plain> Sampling<P> {
+    #[inline(always)]
+    fn sample(&mut self) {
+        let (bits, members) = (self.rng.next_u64(), self.outstanding.len() as u64);
+        let first = (bits & 0xFFFF_FFFF) * members >> 32;
+        let second = (bits >> 32) * (members - 1) >> 32;
+        for member in [first, second + u64::from(second >= first)] {
+            let queue = self.outstanding[member as usize];
+            if !self.plain.knows(member as u16, queue) {
+                self.plain.learn(member as u16, queue);
+            }
+        }
+    }
+}
+
+impl<P: Plain> Chooser for Sampling<P> {
+    fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
+        for chosen in chosen {
+            self.sample();
+            let member = self.plain.take();
+            self.outstanding[usize::from(member)] += 1;
+            *chosen = pick(member);
+        }
+    }
+
+    fn report(&mut self, reports: &[Report]) {
+        for (member, queue) in reports.iter().map(plain) {
+            self.outstanding[usize::from(member)] -= 1;
+            self.plain.learn(member, queue);
+        }
+    }
+}
+
 /// The least of plain bytes, found with the widest vectors that the machine and `pulp` have; the first that
 /// has it from a random place on, which is cheaper than a uniform one.
 struct Scan {
@@ -155,19 +230,22 @@ impl Scan {
     }
 }
 
-impl Chooser for Scan {
-    fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
-        for chosen in chosen {
-            let member = self.shortest();
-            self.queues[member] = self.queues[member].saturating_add(1);
-            *chosen = pick(member as u16);
-        }
+impl Plain for Scan {
+    #[inline]
+    fn take(&mut self) -> u16 {
+        let member = self.shortest();
+        self.queues[member] = self.queues[member].saturating_add(1);
+        member as u16
     }
 
-    fn report(&mut self, reports: &[Report]) {
-        for (member, queue) in reports.iter().map(plain) {
-            self.queues[usize::from(member)] = queue.min(255) as u8;
-        }
+    #[inline]
+    fn learn(&mut self, member: u16, queue: u16) {
+        self.queues[usize::from(member)] = queue.min(255) as u8;
+    }
+
+    #[inline]
+    fn knows(&self, member: u16, queue: u16) -> bool {
+        u16::from(self.queues[usize::from(member)]) == queue.min(255)
     }
 }
 
@@ -208,19 +286,22 @@ fn find(times: &[u16], value: u16) -> Option<usize> {
     None
 }
 
-impl Chooser for SpeedScan {
-    fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
-        for chosen in chosen {
-            let member = self.soonest();
-            self.times[member] += 1 << u16::from(self.slow[member]);
-            *chosen = pick(member as u16);
-        }
+impl Plain for SpeedScan {
+    #[inline]
+    fn take(&mut self) -> u16 {
+        let member = self.soonest();
+        self.times[member] += 1 << u16::from(self.slow[member]);
+        member as u16
     }
 
-    fn report(&mut self, reports: &[Report]) {
-        for (member, queue) in reports.iter().map(plain) {
-            self.times[usize::from(member)] = self.time(member, queue);
-        }
+    #[inline]
+    fn learn(&mut self, member: u16, queue: u16) {
+        self.times[usize::from(member)] = self.time(member, queue);
+    }
+
+    #[inline]
+    fn knows(&self, member: u16, queue: u16) -> bool {
+        self.times[usize::from(member)] == self.time(member, queue)
     }
 }
 
@@ -278,20 +359,24 @@ impl Heap {
     }
 }
 
-impl Chooser for Heap {
-    fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
-        for chosen in chosen {
-            let member = self.heap[0];
-            let at = usize::from(member);
-            self.set(member, (self.keys[at] >> 32) + self.times[at]);
-            *chosen = pick(member);
-        }
+impl Plain for Heap {
+    #[inline]
+    fn take(&mut self) -> u16 {
+        let member = self.heap[0];
+        let at = usize::from(member);
+        self.set(member, (self.keys[at] >> 32) + self.times[at]);
+        member
     }
 
-    fn report(&mut self, reports: &[Report]) {
-        for (member, queue) in reports.iter().map(plain) {
-            self.set(member, (u64::from(queue) + 1) * self.times[usize::from(member)]);
-        }
+    #[inline]
+    fn learn(&mut self, member: u16, queue: u16) {
+        self.set(member, (u64::from(queue) + 1) * self.times[usize::from(member)]);
+    }
+
+    #[inline]
+    fn knows(&self, member: u16, queue: u16) -> bool {
+        let at = usize::from(member);
+        self.keys[at] >> 32 == (u64::from(queue) + 1) * self.times[at]
     }
 }
 
@@ -444,24 +529,45 @@ fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
     }
 }
 
-/// A policy, or one of the structures beside them.
-fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
-    let rng = Rng::seed_from_u64(1);
-    Ok(match name {
-        "surroundings" => drive(Nobody { next: 0, members: members as u16 }, members, task),
+/// As [`drive`], with a plain structure, which samples or does not.
+fn drive_plain(plain: impl Plain, samples: bool, members: usize, task: Work) -> Times {
+    if samples {
+        let (outstanding, rng) = (vec![0; members], Rng::seed_from_u64(2));
+        return drive(Sampling { plain, outstanding, rng }, members, task);
+    }
+    drive(plain, members, task)
+}
+
+/// One of the plain structures, or none of that name. Where speeds count, every other member is slow.
+fn run_plain(name: &str, members: usize, task: Work) -> Option<Times> {
+    let (rng, vectors) = (Rng::seed_from_u64(1), pulp::Arch::new());
+    let slow: Vec<bool> = (0..members).map(|member| member % 2 == 0).collect();
+    let (name, samples) = name.strip_suffix(SAMPLING).map_or((name, false), |plain| (plain, true));
+    Some(match name {
         "vector-scan" => {
-            drive(Scan { queues: vec![0; members], vectors: pulp::Arch::new(), rng }, members, task)
+            let queues = vec![0; members];
+            drive_plain(Scan { queues, vectors, rng }, samples, members, task)
         }
         "vector-scan-by-speed" => {
-            let slow: Vec<_> = (0..members).map(|member| member % 2 == 0).collect();
             let times = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
-            drive(SpeedScan { times, slow, vectors: pulp::Arch::new(), rng }, members, task)
+            drive_plain(SpeedScan { times, slow, vectors, rng }, samples, members, task)
         }
-        "binary-heap" => drive(Heap::new(vec![1; members], rng), members, task),
+        "binary-heap" => drive_plain(Heap::new(vec![1; members], rng), samples, members, task),
         "binary-heap-by-speed" => {
-            let times = (0..members).map(|member| if member % 2 == 0 { 2 } else { 1 }).collect();
-            drive(Heap::new(times, rng), members, task)
+            let times = slow.into_iter().map(|slow| 1 << u64::from(slow)).collect();
+            drive_plain(Heap::new(times, rng), samples, members, task)
         }
+        _ => return None,
+    })
+}
+
+/// A policy, or one of the structures beside them.
+fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
+    if let Some(times) = run_plain(name, members, task) {
+        return Ok(times);
+    }
+    Ok(match name {
+        "surroundings" => drive(Nobody { next: 0, members: members as u16 }, members, task),
         _ => {
             let spec = name.parse().map_err(|error| format!("--policies: {error}"))?;
             let view = View::heap(members, 1).remove(0);
@@ -530,13 +636,10 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
         Some(list) => crate::sim::plan::split(list).into_iter().map(str::to_owned).collect(),
         None => {
             let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
-            let names = policies.map(|entry| entry.name).chain([
-                "vector-scan",
-                "vector-scan-by-speed",
-                "binary-heap",
-                "binary-heap-by-speed",
-            ]);
-            names.map(str::to_owned).collect()
+            let names = policies.map(|entry| entry.name.to_owned());
+            let plain =
+                PLAIN.iter().flat_map(|&name| [name.to_owned(), format!("{name}{SAMPLING}")]);
+            names.chain(plain).collect()
         }
     };
     if let Some(wrong) = arguments.members.iter().find(|members| !(2..=32_767).contains(*members)) {
@@ -599,12 +702,13 @@ pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String>
             }
             return Ok(());
         }
-        write!(out, "{:21}", "ns a decision/pick")?;
+        let widest = costs.iter().map(|cost| cost.policy.len()).max().unwrap_or(0).max(20) + 1;
+        write!(out, "{:widest$}", "ns a decision/pick")?;
         arguments.members.iter().try_for_each(|members| write!(out, "{members:>19}"))?;
         writeln!(out)?;
         let policies = costs.len() / arguments.members.len();
         for row in 0..policies {
-            write!(out, "{:21}", costs[row].policy)?;
+            write!(out, "{:widest$}", costs[row].policy)?;
             for cost in costs.iter().skip(row).step_by(policies) {
                 let counted = cost.instructions_per_decision;
                 let counted = counted.map_or(String::new(), |count| format!(" ({count:.0} i)"));
@@ -656,6 +760,24 @@ mod tests {
     }
 
     #[test]
+    fn what_samples_tell_is_taken_in() {
+        let rng = Rng::seed_from_u64(1);
+        let mut sampling =
+            Sampling { plain: Heap::new(vec![2; 4], rng.clone()), outstanding: vec![0; 4], rng };
+        let mut chosen = [None; BURST];
+        sampling.choose(&mut chosen);
+        assert_eq!(sampling.outstanding, [8; 4]);
+        // Another's tasks, of which no report tells; the last member's go on.
+        sampling.outstanding.copy_from_slice(&[80, 80, 80, 8]);
+        (0..16).for_each(|_| sampling.sample());
+        assert!(sampling.plain.knows(0, 80) && !sampling.plain.knows(0, 8));
+        sampling.choose(&mut chosen);
+        assert_eq!(chosen, [pick(3); BURST]);
+        sampling.report(&[told(3, 39)]);
+        assert!(sampling.plain.knows(3, 39) && sampling.outstanding[3] == 39);
+    }
+
+    #[test]
     fn every_policy_is_measured() {
         let arguments = Arguments {
             members: vec![4],
@@ -667,6 +789,8 @@ mod tests {
         };
         let costs = costs(&arguments).unwrap();
         assert!(costs.len() > 25);
+        let sampling = costs.iter().filter(|cost| cost.policy.ends_with(SAMPLING));
+        assert_eq!(sampling.count(), PLAIN.len());
         let mut out = Vec::new();
         let wrong = Arguments { format: "xml".to_owned(), ..arguments };
         assert!(report(&wrong, &mut out).unwrap_err().contains("text, json"));
