@@ -266,6 +266,12 @@ impl Bounded {
         self.heard.bound
     }
 
+    /// The hand-over as measured: from a task's sending to its answer, less the time that it took; 0 until one was.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> f64 {
+        self.heard.measured.round_trip_ns()
+    }
+
     /// As one by one, but a member is found and counted up in one go.
     #[inline(always)]
     fn pick_some(

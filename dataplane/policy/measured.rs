@@ -15,6 +15,9 @@ const LOOKS_MOST: u32 = 32;
 /// Share of what a bound lets members do that they do, over so many windows in a row, when there is more to do.
 const FULL: f64 = 0.98;
 const FULL_WINDOWS: u32 = 3;
+/// A round trip counts as this many times the mean at most: a host that stalled for a millisecond says nothing of what
+/// a hand-over of two microseconds takes, and one that has grown is followed all the same.
+const OUTLIER: f64 = 4.0;
 /// What is left of the longest service after each window, unless there is a longer one.
 const LONGEST_KEPT: f64 = 0.98;
 /// A member's silence means nothing below this: hosts stall for so long.
@@ -48,7 +51,12 @@ impl Measured {
         follow(&mut self.service_ns, service, 1.0 / 1024.0);
         self.note_longest(service_ns);
         if let Some(elapsed) = elapsed_ns {
-            follow(&mut self.round_trip_ns, (elapsed as f64 - service).max(0.0), 1.0 / 64.0);
+            let trip = (elapsed as f64 - service).max(0.0);
+            let most = match self.round_trip_ns {
+                0.0 => f64::INFINITY,
+                mean => mean * OUTLIER,
+            };
+            follow(&mut self.round_trip_ns, trip.min(most), 1.0 / 64.0);
         }
         self.window_work_ns += u64::from(service_ns);
         self.window_replies += 1;
@@ -62,6 +70,11 @@ impl Measured {
 
     fn longest_ns(&self) -> f64 {
         self.longest_ns.max(self.window_longest_ns.into())
+    }
+
+    /// What a task takes beside its service.
+    pub(super) fn round_trip_ns(&self) -> f64 {
+        self.round_trip_ns
     }
 
     /// Enough of the replies of `members` members came by one of so many cores for another look.
@@ -183,6 +196,17 @@ mod tests {
         (0..20).for_each(|_| measured.see(0.3, bound));
         (0..2).for_each(|_| measured.see(0.99, 64));
         assert!(measured.utilisation < 0.6);
+    }
+
+    #[test]
+    fn a_stall_says_little_of_the_round_trip_and_a_longer_one_is_followed() {
+        let mut measured = Measured::default();
+        (0..200).for_each(|_| measured.note(50_000, Some(52_000)));
+        let before = measured.round_trip_ns();
+        measured.note(50_000, Some(10_050_000));
+        assert!(measured.round_trip_ns() < 1.05 * before, "{}", measured.round_trip_ns());
+        (0..500).for_each(|_| measured.note(50_000, Some(150_000)));
+        assert!((measured.round_trip_ns() - 100_000.0).abs() < 5_000.0);
     }
 
     #[test]

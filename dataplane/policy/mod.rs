@@ -267,6 +267,15 @@ impl Dispatcher {
         self.policy.on_tick(now_ns, &mut self.view, &mut self.rng);
     }
 
+    /// The central queue's bound and what it has measured, when it has one.
+    #[must_use]
+    pub fn bounded(&self) -> Option<&Bounded> {
+        match &self.policy {
+            AnyPolicy::Bounded(bounded) => Some(bounded),
+            _ => None,
+        }
+    }
+
     /// What it decides on.
     #[inline]
     #[must_use]

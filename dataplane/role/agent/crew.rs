@@ -281,6 +281,14 @@ impl<T: Work> Crew<T> {
         true
     }
 
+    /// Lets a policy that holds tasks see the time more often than others: it measures by it.
+    #[inline]
+    pub fn note_time(&mut self, now_ns: u64) {
+        if self.holds {
+            self.dispatcher.tick(now_ns);
+        }
+    }
+
     /// Lets workers in, takes leave of those that go or are silent, and lets the policy see time pass.
     pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Done<'_, T>)) {
         for at in 0..self.seats.len() {

@@ -30,6 +30,7 @@ use super::leaf::Timing;
 use super::outbox::Outbox;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
+use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::ring::{Place, Token};
 use crate::stage::{Overflow, PortAddress};
@@ -174,6 +175,8 @@ where
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         self.account_time(now);
+        let now_ns = self.timing.to_ns(now);
+        self.crews.iter_mut().for_each(|crew| crew.crew.note_time(now_ns));
         let mut received = 0;
         for port in 0..self.ending.out.ports.len() {
             let mut burst = Burst::new();
@@ -439,6 +442,11 @@ where
     /// Who came and went, in the order of the pools.
     pub fn comings(&self) -> impl Iterator<Item = Comings> + '_ {
         self.crews.iter().map(|crew| crew.crew.comings())
+    }
+
+    /// Its schedulers, in the order of the pools.
+    pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> + '_ {
+        self.crews.iter().map(|crew| crew.crew.dispatcher())
     }
 
     /// Its counters.

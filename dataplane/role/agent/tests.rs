@@ -222,6 +222,25 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
 }
 
 #[test]
+fn a_central_queue_measures_the_hand_over_by_the_clock_of_every_poll() {
+    let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
+    let mut guest = rig.come(0);
+    for seq in 0..400 {
+        rig.task(NO_MEMBER, seq, &[]);
+        assert_eq!(guest.take(), Ok(true));
+        guest.answer(|_, _| 0, || 50_000);
+        rig.after(52);
+        assert_eq!(rig.replies().len(), 1);
+        rig.after(41);
+    }
+    // The agent's ticks are 100 us apart, and would make a multiple of that of every 52 us.
+    let bounded = rig.agent.dispatchers().next().and_then(Dispatcher::bounded).unwrap();
+    assert!((bounded.round_trip_ns() - 2000.0).abs() < 1.0, "{}", bounded.round_trip_ns());
+    assert_eq!(bounded.bound(), 1);
+    rig.balanced();
+}
+
+#[test]
 fn every_policy_that_a_host_can_run_does_its_tasks() {
     let runs = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
     let mut tried = 0;
