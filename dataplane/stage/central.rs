@@ -55,6 +55,12 @@ impl<T> CentralQueue<T> {
         self.items.front_mut()
     }
 
+    /// All of them, the one that has waited longest first.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter()
+    }
+
     /// How many wait.
     #[inline]
     #[must_use]

@@ -3,7 +3,10 @@
 //! Knows nothing of packets: what it hands out is anything that has bytes. The agent's loop and the benchmark of
 //! the rings drive the same code.
 
+use arrayvec::ArrayVec;
+
 use super::way::{Way, Work};
+use crate::limits::BURST;
 use crate::policy::{Dispatcher, Pick, Task};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Outcome, Place};
@@ -198,26 +201,35 @@ impl<T: Work> Crew<T> {
     /// Takes what workers have done since the last call, then gives waiting tasks to those with room.
     #[inline]
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
+        let mut freed = 0;
         for at in 0..self.seats.len() {
             if let Some(next) = self.seats.get(at + 1) {
                 next.way.sender().prefetch_credits();
             }
             if self.seats[at].way.sender().outstanding() > 0 {
-                self.collect_from(at, now, done);
+                freed += self.collect_from(at, now, done);
             }
         }
-        while !self.queue.is_empty() && self.advance(now, done) {}
+        // Those that wait found all full, so that as many can go as have come back, or a few more.
+        while !self.queue.is_empty() && self.advance(freed, now, done) {
+            freed = 1;
+        }
     }
 
+    /// Returns how many tasks this worker has done.
     #[inline]
-    fn collect_from(&mut self, at: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
+    fn collect_from(&mut self, at: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> usize {
         let seat = &mut self.seats[at];
-        let numbers = match seat.way.collect() {
+        let mut numbers = match seat.way.collect() {
             Ok(numbers) => numbers,
-            Err(_) => return self.part(at, Parting::AtFault, done),
+            Err(_) => {
+                self.part(at, Parting::AtFault, done);
+                return 0;
+            }
         };
-        if numbers.is_empty() {
-            return;
+        let count = (numbers.end - numbers.start) as usize;
+        if count == 0 {
+            return 0;
         }
         seat.touched = now;
         let left = seat.way.sender().outstanding();
@@ -226,32 +238,45 @@ impl<T: Work> Crew<T> {
         let (channel, held) = match &mut seat.way {
             Way::Copied { channel, held } => (channel, held),
             Way::Handed(giver) => {
-                let count = numbers.end - numbers.start;
                 // Which of them took how long is not told.
-                let service_ns = (giver.worked_ns() / count).min(u64::from(u32::MAX)) as u32;
-                self.ended += count;
+                let service_ns = giver.worked_ns() / count as u64;
+                let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
+                self.ended += count as u64;
                 for _ in numbers {
                     self.dispatcher.reply(&Report { member, load, service_ns });
                 }
                 // Seen at once, nothing more is given to it.
-                return match giver.is_left() {
+                match giver.is_left() {
                     true => self.part(at, Parting::Left, done),
                     false => self.unmute(at),
-                };
+                }
+                return count;
             }
         };
-        for number in numbers {
-            let outcome = channel.outcome(number);
-            let service_ns = match outcome {
-                Outcome::Reply { service_ns, .. } => service_ns,
-                _ => 0,
-            };
-            self.dispatcher.reply(&Report { member, load, service_ns });
-            let Some(task) = held[channel.sender().slot(number)].take() else {
-                continue; // every number given has its task
-            };
-            done(Done { task, place: seat.place, left, outcome: Ok(outcome), channel, number });
+        while !numbers.is_empty() {
+            // A run at a time, as policies take them best.
+            let run = numbers.start..numbers.end.min(numbers.start + BURST as u64);
+            numbers.start = run.end;
+            let mut ends = ArrayVec::<_, BURST>::new();
+            let mut reports = ArrayVec::<_, BURST>::new();
+            for number in run {
+                let outcome = channel.outcome(number);
+                let service_ns = match outcome {
+                    Outcome::Reply { service_ns, .. } => service_ns,
+                    _ => 0,
+                };
+                reports.push(Report { member, load, service_ns });
+                ends.push((number, outcome));
+            }
+            self.dispatcher.reply_run(&reports);
+            for (number, outcome) in ends {
+                let Some(task) = held[channel.sender().slot(number)].take() else {
+                    continue; // every number given has its task
+                };
+                done(Done { task, place: seat.place, left, outcome: Ok(outcome), channel, number });
+            }
         }
+        count
     }
 
     fn unmute(&mut self, at: usize) {
@@ -260,25 +285,28 @@ impl<T: Work> Crew<T> {
         }
     }
 
-    /// Gives the first waiting task to a worker; false when none may have it.
+    /// Gives so many of those that wait to workers, one at least, in order; false when not all of them may go.
     #[inline]
-    fn advance(&mut self, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> bool {
-        let Some(class) = self.queue.first_mut().map(|task| task.ids().class) else {
-            return false;
-        };
-        let mut picks = [None];
-        self.dispatcher.schedule(&[Task { class }], &mut picks);
-        let (Some(pick), Some(task)) = (picks[0], picks[0].and_then(|_| self.queue.pop())) else {
-            return false;
-        };
-        if let Err((task, reason)) = self.give(pick.member, task, now) {
-            // A ring smaller than the policy's bound.
-            let seat = &self.seats[pick.member.index()];
-            let (place, left) = (seat.place, seat.way.sender().outstanding());
-            let (channel, outcome) = (seat.way.channel(), Err(reason));
-            done(Done { task, place, left, outcome, channel, number: 0 });
+    fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> bool {
+        let waiting = self.queue.iter().take(most.clamp(1, BURST));
+        let tasks: ArrayVec<_, BURST> =
+            waiting.map(|task| Task { class: task.ids().class }).collect();
+        let mut picks = [None; BURST];
+        self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
+        let mut given = 0;
+        // Each choice has a place, whichever task it was asked for: the first that waits takes it.
+        for pick in picks.into_iter().flatten() {
+            let Some(task) = self.queue.pop() else { break };
+            given += 1;
+            if let Err((task, reason)) = self.give(pick.member, task, now) {
+                // A ring smaller than the policy's bound.
+                let seat = &self.seats[pick.member.index()];
+                let (place, left) = (seat.place, seat.way.sender().outstanding());
+                let (channel, outcome) = (seat.way.channel(), Err(reason));
+                done(Done { task, place, left, outcome, channel, number: 0 });
+            }
         }
-        true
+        given == tasks.len()
     }
 
     /// Lets a policy that holds tasks see the time more often than others: it measures by it.
