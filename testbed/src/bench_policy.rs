@@ -179,8 +179,8 @@ impl<P: Plain> Sampling<P> {
     #[inline(always)]
     fn sample(&mut self) {
         let (bits, members) = (self.rng.next_u64(), self.outstanding.len() as u64);
-        let first = (bits & 0xFFFF_FFFF) * members >> 32;
-        let second = (bits >> 32) * (members - 1) >> 32;
+        let first = ((bits & 0xFFFF_FFFF) * members) >> 32;
+        let second = ((bits >> 32) * (members - 1)) >> 32;
         for member in [first, second + u64::from(second >= first)] {
             let queue = self.outstanding[member as usize];
             if !self.plain.knows(member as u16, queue) {
