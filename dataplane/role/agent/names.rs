@@ -5,26 +5,53 @@
 //! is exact: each answer sees all that its own task's arrival and every earlier answer saw.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
+
+/// A number that threads share. [`Names`] is generic over it, so that loom runs the code that the threads run.
+pub trait Number: Default {
+    /// Loads it.
+    fn load(&self, order: Ordering) -> u32;
+    /// Stores it.
+    fn store(&self, value: u32, order: Ordering);
+    /// Adds to it and returns what it was.
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32;
+}
+
+impl Number for AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        Self::load(self, order)
+    }
+
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    #[inline]
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        Self::fetch_add(self, value, order)
+    }
+}
 
 /// A count on a line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Count(AtomicU32);
+struct Count<N>(N);
 
 #[derive(Debug, Default)]
-struct Line {
+struct Line<N> {
     /// Written by the dispatcher: tasks taken in, less those that it ended.
-    here: Count,
+    here: Count<N>,
     /// Added to by threads.
-    answered: Count,
+    answered: Count<N>,
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Names(Box<[Line]>);
+pub struct Names<N = AtomicU32>(Box<[Line<N>]>);
 
-impl Names {
+impl<N: Number> Names<N> {
     /// Of so many workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
@@ -61,7 +88,7 @@ mod tests {
 
     #[test]
     fn every_answer_sees_what_is_left_also_across_the_end_of_the_numbers() {
-        let names = Names::new(2);
+        let names: Names = Names::new(2);
         let start = u32::MAX - 2;
         names.0[1].answered.0.store(start, Relaxed);
         names.publish(1, start.wrapping_add(5));
@@ -73,7 +100,7 @@ mod tests {
     #[test]
     fn threads_never_count_below_none() {
         let tasks: u32 = if cfg!(miri) { 50 } else { 20_000 };
-        let names = Names::new(1);
+        let names: Names = Names::new(1);
         let (given, answered) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let work = || {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+#[cfg(not(miri))]
+mod orderings;
 mod threads;
 
 use super::*;
