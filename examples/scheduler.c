@@ -17,12 +17,6 @@
 #include <wedjat_dpdk.h>
 
 #define PORTS_MAX 8
-#define QUEUE (4 * WEDJAT_BURST)
-
-static struct {
-    struct rte_mbuf *mbufs[QUEUE];
-    uint16_t count;
-} queues[PORTS_MAX];
 
 static struct rte_mbuf **held; /* by the places of their verdicts */
 static struct rte_mempool *pool;
@@ -35,19 +29,6 @@ static void stop(int signal)
     stopped = signal;
 }
 
-static void flush(uint16_t port)
-{
-    wedjat_send_mbufs(scheduler, context, port, 0, queues[port].mbufs, queues[port].count);
-    queues[port].count = 0;
-}
-
-static void push(uint16_t port, struct rte_mbuf *mbuf)
-{
-    if (queues[port].count == QUEUE)
-        flush(port);
-    queues[port].mbufs[queues[port].count++] = mbuf;
-}
-
 /* Packets that are made here, which is ARP: few, and not the library's to count. */
 static void send_own(uint16_t port, struct rte_mbuf *mbuf)
 {
@@ -57,21 +38,27 @@ static void send_own(uint16_t port, struct rte_mbuf *mbuf)
 
 static void act(struct rte_mbuf **mbufs, const struct wedjat_verdict *verdicts, int count)
 {
+    struct rte_mbuf *passing[PORTS_MAX][WEDJAT_BURST];
+    uint16_t counts[PORTS_MAX] = {0};
     for (int at = 0; at < count; at++) {
+        uint8_t port = verdicts[at].port;
         switch (verdicts[at].action) {
         case WEDJAT_FORWARD:
-            push(verdicts[at].port, mbufs[at]);
+            passing[port][counts[port]++] = mbufs[at];
             break;
         case WEDJAT_HOLD: /* for its next hop's MAC address, or for a worker */
             held[verdicts[at].place] = mbufs[at];
             break;
         case WEDJAT_ANSWER:
-            send_own(verdicts[at].port, mbufs[at]);
+            send_own(port, mbufs[at]);
             break;
         default: /* WEDJAT_CONSUMED, WEDJAT_DROP */
             rte_pktmbuf_free(mbufs[at]);
         }
     }
+    for (uint16_t port = 0; port < PORTS_MAX; port++)
+        if (counts[port] > 0)
+            wedjat_send_mbufs(scheduler, context, port, 0, passing[port], counts[port]);
 }
 
 static int receive(uint16_t port, uint64_t now)
@@ -147,8 +134,6 @@ int main(int argc, char **argv)
             if (receive(port, now) > 0)
                 last = now;
         catch_up(now);
-        for (uint16_t port = 0; port < ports; port++)
-            flush(port);
     }
     wedjat_abandon(scheduler, context);
     catch_up(rte_rdtsc());

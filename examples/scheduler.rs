@@ -1,32 +1,27 @@
 //! A DPDK program that schedules tasks with wedjat as a library: ports and loop of its own.
 //!
 //! `cargo run --example scheduler -- leaf.toml [SECONDS]`: ends when nothing came for so long, or never.
-use std::error::Error;
-use std::path::Path;
-
 use wedjat::config::Config;
-use wedjat::embed::{Options, Scheduler, Verdict};
+use wedjat::embed::{BURST, Options, Scheduler, Verdict};
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
 use wedjat::io::{Burst, Port};
-use wedjat::limits::BURST;
 use wedjat::wire::ether::Mac;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let file = arguments.next().ok_or("usage: scheduler CONFIGURATION [SECONDS]")?;
     let seconds: Option<u64> = arguments.next().map(|text| text.parse()).transpose()?;
-    let config = Config::load(Path::new(&file))?;
+    let config = Config::load(file.as_ref())?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init(&[], &names)?;
     let packets = MbufPool::new(&eal, "packets", 8191)?;
-    let (mut devices, mut ports) = (vec![], vec![]);
+    let (mut macs, mut ports) = (vec![], vec![]);
     for name in names {
         let promiscuous = DeviceOptions { promiscuous: true, ..DeviceOptions::default() };
         let (device, mut queues) = Device::open(&eal, name, &packets, &promiscuous)?;
-        devices.push(device);
-        ports.append(&mut queues);
+        macs.push(Mac(device.mac()));
+        ports.append(&mut queues); // which keep the device open
     }
-    let macs: Vec<_> = devices.iter().map(|device| Mac(device.mac())).collect();
     let options = Options { ticks_hz: eal.ticks_hz(), macs: &macs };
     let mut scheduler = Scheduler::new(&config, &options)?;
     let mut context = scheduler.context(0).ok_or("the configuration has no core")?;
@@ -44,36 +39,25 @@ fn main() -> Result<(), Box<dyn Error>> {
             context.process(at, now, &mut burst, &mut verdicts)?;
             for (packet, verdict) in burst.into_iter().zip(verdicts) {
                 match verdict {
-                    Verdict::Forward { port, .. } => passing[usize::from(port)].push(packet),
+                    Verdict::Forward { port, .. } => passing[port as usize].push(packet),
                     Verdict::Hold { place, .. } => held[place as usize] = Some(packet),
-                    Verdict::Answer { port } => _ = send(&mut ports[usize::from(port)], [packet]),
+                    Verdict::Answer { port } => context.send_own(&mut ports[port as usize], packet),
                     Verdict::Consumed | Verdict::Drop(_) => {} // freed
                 }
             }
         }
         while let Some(released) = context.release(now, &mut held) {
             if let Verdict::Forward { port, .. } = released.verdict {
-                passing[usize::from(port)].push(released.packet);
+                passing[port as usize].push(released.packet);
             }
         }
         while let Some((question, port)) = context.ask(now, &mut pool) {
-            send(&mut ports[port], [question]);
+            context.send_own(&mut ports[port], question);
         }
         for (port, packets) in ports.iter_mut().zip(&mut passing) {
-            context.unsent(send(port, packets.drain(..)));
+            context.send(port, packets.drain(..));
         }
     }
     println!("{:?}", scheduler.totals());
     Ok(())
-}
-
-/// Sends what the device takes, frees the rest and says how many that were.
-fn send<P: Port>(port: &mut P, packets: impl IntoIterator<Item = P::Buf>) -> u64 {
-    let (mut packets, mut unsent) = (packets.into_iter().peekable(), 0);
-    while packets.peek().is_some() {
-        let mut burst: Burst<_> = packets.by_ref().take(BURST).collect();
-        port.tx_burst(&mut burst);
-        unsent += burst.len() as u64;
-    }
-    unsent
 }

@@ -503,6 +503,36 @@ fn workers_leave_and_return_and_the_unsent_is_counted() {
 }
 
 #[test]
+fn what_a_port_does_not_take_is_freed_and_counted() {
+    let mut context = context("random");
+    (14..18).for_each(|worker| context.set_active(worker, false).unwrap());
+    let pool = FramePool::new(64, 256);
+    let (mut port, mut wire) = pair(40, &pool);
+    // More than a burst, and more than the port has room for.
+    let mut tasks: Vec<_> = (0..50).map(|seq| task(Header::new_task(POOL, seq))).collect();
+    tasks.chunks_mut(BURST).for_each(|burst| _ = process(&mut context, 0, 1, burst));
+    context.send(&mut port, tasks.iter().map(|packet| pool.frame(packet).unwrap()));
+    let count = |context: &Context, counter| context.counters().read(counter);
+    assert_eq!((count(&context, Counter::TxPackets), pool.in_use()), (40, 40));
+    assert_eq!(context.counters().dropped(DropReason::TxFull), 10);
+    assert!(context.counters().balances());
+
+    process(&mut context, 0, 3, &mut [who_is(LEAF_CLIENTS, Mac::BROADCAST)]);
+    let own = [Counter::Originated, Counter::OriginatedUnsent];
+    assert_eq!(own.map(|counter| count(&context, counter)), [1, 0]);
+    context.send_own(&mut port, pool.frame(&[0; 42]).unwrap());
+    assert_eq!(own.map(|counter| count(&context, counter)), [0, 1]);
+    let sent: Vec<_> = std::iter::from_fn(|| next(&mut wire)).collect();
+    assert_eq!(sent.len(), 40);
+    assert!(sent.iter().zip(&tasks).all(|(sent, packet)| sent == packet), "in order");
+    process(&mut context, 0, 4, &mut [who_is(LEAF_CLIENTS, Mac::BROADCAST)]);
+    context.send_own(&mut port, pool.frame(&[7; 42]).unwrap());
+    assert_eq!(next(&mut wire), Some(vec![7; 42]));
+    assert_eq!((own.map(|counter| count(&context, counter)), pool.in_use()), ([1, 1], 0));
+    assert!(context.counters().balances());
+}
+
+#[test]
 fn what_is_missing_is_told() {
     let create = |text: &str, options| match Scheduler::from_toml(text, &options) {
         Ok(_) => panic!("accepted"),

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::held::Held;
 use super::release::Due;
-use crate::io::{Buf, Pool};
+use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::role::leaf::Timing;
@@ -301,6 +301,32 @@ impl Context {
         let packets = packets.min(sent);
         counters.set(Counter::TxPackets, sent - packets);
         counters.drop(DropReason::TxFull, packets);
+    }
+
+    /// Sends forwarded packets out of a port. What it does not take at the second try is freed, as told by
+    /// [`Context::unsent`].
+    pub fn send<P: Port>(&mut self, port: &mut P, packets: impl IntoIterator<Item = P::Buf>) {
+        let mut packets = packets.into_iter();
+        loop {
+            let mut burst: Burst<_> = packets.by_ref().take(BURST).collect();
+            if burst.is_empty() {
+                return;
+            }
+            port.tx_burst(&mut burst);
+            if !burst.is_empty() {
+                port.tx_burst(&mut burst);
+                self.unsent(burst.len() as u64);
+            }
+        }
+    }
+
+    /// Sends a packet that was made here, an answer or a question. One that the port does not take is freed and counted.
+    pub fn send_own<P: Port>(&mut self, port: &mut P, packet: P::Buf) {
+        if port.tx_burst(&mut Burst::from_iter([packet])) == 0 {
+            let counters = self.stages.counters();
+            counters.set(Counter::Originated, counters.read(Counter::Originated).saturating_sub(1));
+            counters.add(Counter::OriginatedUnsent, 1);
+        }
     }
 
     /// What need not happen at every turn.

@@ -31,6 +31,7 @@ mod release;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::limits::BURST;
 pub use crate::reason::DropReason;
 pub use crate::stage::Rewrite;
 pub use context::{Context, Misuse, NO_WORKER, Question, Verdict};
