@@ -27,18 +27,23 @@ fn name(prototype: &str) -> &str {
 }
 
 fn page(name: &str, prototype: &str, comment: &str, version: &str) -> String {
-    let (paragraphs, safety) = comment.split_once("# Safety").unwrap_or((comment, ""));
-    let brief = paragraphs.split(". ").next().and_then(|text| text.split("\n\n").next());
+    let mut sections = comment.split("# ");
+    let described = sections.next().unwrap_or_default();
+    let brief = described.split(". ").next().and_then(|text| text.split("\n\n").next());
     let brief = text(brief.unwrap_or_default());
     let mut page = format!(
         ".TH {name} 3 \"\" \"wedjat {version}\"\n.SH NAME\n{name} \\- {}\n.SH SYNOPSIS\n.nf\n#include <wedjat.h>\n.PP\n{}\n.fi\n\
          .SH DESCRIPTION\n{}\n",
         brief.trim_end_matches(['.', '\n']).replace('\n', " "),
         prototype.replace('\\', "\\e"),
-        text(paragraphs)
+        text(described)
     );
-    if !safety.trim().is_empty() {
-        page += &format!(".SH CAVEATS\nNot checked, but relied on:\n{}\n", text(safety));
+    for section in sections {
+        let (head, body) = section.split_once('\n').unwrap_or((section, ""));
+        page += &match head.trim() {
+            "Safety" => format!(".SH CAVEATS\nNot checked, but relied on:\n{}\n", text(body)),
+            head => format!(".SH {}\n{}\n", head.to_uppercase(), text(body)),
+        };
     }
     page + ".SH SEE ALSO\n.BR wedjat (1),\nthe header wedjat.h, and docs/library.md of wedjat's sources\n"
 }

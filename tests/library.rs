@@ -133,7 +133,11 @@ fn functions_have_their_pages(prefix: &Path) {
         let page = prefix.join(format!("share/man/man3/{name}.3"));
         let page = fs::read_to_string(&page).unwrap_or_else(|_| panic!("{page:?} is missing"));
         assert!(page.contains(declaration), "{page}");
-        assert!(page.contains("thread"), "where it may be called from: {page}");
+        let from = page.split(".SH CALLED FROM\n").nth(1).unwrap_or_default();
+        let from = from.split(".SH").next().unwrap();
+        for word in ["thread", "lcore", "process", "fork()", "signal handler"] {
+            assert!(from.contains(word), "{name}: where it may be called from, {word}: {page}");
+        }
     }
 }
 

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* The packet that lies in an mbuf. */
+/* The packet that lies in an mbuf. Called by whoever has the mbuf. */
 static inline struct wedjat_packet wedjat_packet_of(struct rte_mbuf *mbuf)
 {
     const uint64_t checked = RTE_MBUF_F_RX_IP_CKSUM_MASK | RTE_MBUF_F_RX_L4_CKSUM_MASK;
@@ -28,7 +28,8 @@ static inline struct wedjat_packet wedjat_packet_of(struct rte_mbuf *mbuf)
     return packet;
 }
 
-/* wedjat_process() for a burst as rte_eth_rx_burst() gives it. The mbufs stay the caller's. */
+/* wedjat_process() for a burst as rte_eth_rx_burst() gives it. The mbufs stay the caller's. Called from
+ * where wedjat_process() may be. */
 static inline int32_t wedjat_process_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
                                            uint32_t port, uint64_t now, struct rte_mbuf **mbufs, uint32_t count,
                                            struct wedjat_verdict *verdicts)
@@ -45,7 +46,7 @@ static inline int32_t wedjat_process_mbufs(const struct wedjat_scheduler *schedu
 }
 
 /* wedjat_release() for mbufs that `held` keeps by the places of their verdicts; `mbufs` and `verdicts` have room for
- * WEDJAT_BURST. What is returned is to be treated like a burst. */
+ * WEDJAT_BURST. What is returned is to be treated like a burst. Called from where wedjat_release() may be. */
 static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
                                            uint64_t now, struct rte_mbuf **held, struct rte_mbuf **mbufs,
                                            struct wedjat_verdict *verdicts)
@@ -58,7 +59,8 @@ static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *schedu
 }
 
 /* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL when none is due. When the pool is empty, the
- * question is asked at its next time. */
+ * question is asked at its next time. Called from where wedjat_question() may be, and by a thread that may take from the
+ * pool. */
 static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_scheduler *scheduler,
                                                     struct wedjat_context *context, uint64_t now,
                                                     struct rte_mempool *pool, uint8_t *port)
@@ -74,7 +76,8 @@ static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_schedule
     return mbuf;
 }
 
-/* Sends packets whose verdicts were WEDJAT_FORWARD. What the device does not take at the second try is freed and counted. */
+/* Sends packets whose verdicts were WEDJAT_FORWARD. What the device does not take at the second try is freed and counted.
+ * Called from where wedjat_unsent() may be, by the one thread that sends on this queue. */
 static inline void wedjat_send_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
                                      uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
 {

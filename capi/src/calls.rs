@@ -14,7 +14,9 @@ use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD};
 /// puts a verdict for each into `verdicts`. Returns `count`, or a code, and then nothing has been touched.
 /// Bytes that may not be in the cache are better prefetched before, as wedjat_process_mbufs() does.
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// `packets` and `verdicts` are null or arrays of `count`; each packet's bytes are this call's alone, and those of a packet
@@ -77,7 +79,9 @@ fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 /// on, or are held with a worker. ARP questions become answers all the same, and a task that waits for a worker is
 /// rewritten by wedjat_release().
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// `packets`, `verdicts` and `rewrites` are null or arrays of `count`; each packet's bytes are this call's alone.
@@ -149,7 +153,9 @@ pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
 /// To be called at every turn of the loop until it returns 0, also while nothing is held: it looks after what time changes,
 /// too. Tasks that wait for a worker leave in the order in which they came to this context, each pool's by itself.
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// `verdicts` is null or an array of `room`; the bytes of packets that are held still lie where they lay when they got their
@@ -180,7 +186,9 @@ pub unsafe extern "C" fn wedjat_release(
 /// Gives up all packets that are held, because the program stops: wedjat_release() tells them as WEDJAT_DROP. Returns 0
 /// or a code.
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// As wedjat_unsent().
@@ -195,7 +203,9 @@ pub unsafe extern "C" fn wedjat_abandon(scheduler: *const Scheduler, context: *m
 /// Tells of `count` packets whose verdict was WEDJAT_FORWARD and which the port did not take: they count as dropped.
 /// Returns 0 or a code.
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// `scheduler` comes from wedjat_create(); `context` is never followed before it is found to be one of its own.
@@ -215,7 +225,9 @@ pub unsafe extern "C" fn wedjat_unsent(
 /// send it out of into `*port`. Returns its length; 0 when none is due; or a code. To be called at every turn
 /// of the loop, after wedjat_release(), until it returns 0.
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// `frame` is null or has `size` bytes; `port` is null or leads to a byte.
@@ -248,7 +260,9 @@ pub unsafe extern "C" fn wedjat_question(
 /// Lets a worker get tasks from this context, `active` not 0, or no longer. Each context has to be told. Returns 0 or a
 /// code.
 ///
-/// The thread that uses the context.
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// As wedjat_unsent().
@@ -268,7 +282,9 @@ pub unsafe extern "C" fn wedjat_set_active(
 /// Puts what all contexts have counted so far into the `room` places at `values`, in the order of wedjat_counter_name().
 /// Returns how many there are, also when there is room for fewer; or a code.
 ///
-/// Any thread, at any time.
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
+/// child, not both; not a signal handler.
 ///
 /// # Safety
 /// `values` is null or an array of `room`.

@@ -111,32 +111,46 @@ fn message(code: i32) -> &'static CStr {
     }
 }
 
-/// A code's meaning in English. Any thread; the text is static.
+/// A code's meaning in English; the text is static.
+///
+/// # Called from
+/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_error_message(code: i32) -> *const c_char {
     message(code).as_ptr()
 }
 
-/// The library's version as text. Any thread; the text is static.
+/// The library's version as text, which is static.
+///
+/// # Called from
+/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The interface's version of the library that is loaded, to be compared with WEDJAT_ABI. Any thread.
+/// The interface's version of the library that is loaded, to be compared with WEDJAT_ABI.
+///
+/// # Called from
+/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_abi_version() -> u32 {
     WEDJAT_ABI
 }
 
-/// The name of a drop reason, null for a number that is none. Any thread; the text is static.
+/// The name of a drop reason, null for a number that is none; the text is static.
+///
+/// # Called from
+/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_reason_name(reason: u16) -> *const c_char {
     REASONS.get(usize::from(reason)).map_or(std::ptr::null(), |name| name.as_ptr().cast())
 }
 
-/// The name of the counter that wedjat_counters() puts at this index, null behind the last. Any thread; the text is
-/// static.
+/// The name of the counter that wedjat_counters() puts at this index, null behind the last; the text is static.
+///
+/// # Called from
+/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_counter_name(index: usize) -> *const c_char {
     let own = [&BAD_CALLS];

@@ -18,7 +18,9 @@ use crate::types::Options;
 /// Returns 0 and puts the scheduler into `*scheduler`; or a code, null, and into the `detail_size` bytes at `detail`, which
 /// may be null, a text that says what to mend, cut to fit and ended by a zero.
 ///
-/// Any thread; several at a time make schedulers of their own.
+/// # Called from
+/// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler.
+/// Several at a time make schedulers of their own.
 ///
 /// # Safety
 /// Pointers that are not null must lead to memory of the sizes given, or of their type.
@@ -47,7 +49,9 @@ pub unsafe extern "C" fn wedjat_create(
 
 /// As wedjat_create(), from the file at `path`, a text ended by a zero.
 ///
-/// Any thread; several at a time make schedulers of their own.
+/// # Called from
+/// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler.
+/// Several at a time make schedulers of their own.
 ///
 /// # Safety
 /// Pointers that are not null must lead to memory of the sizes given, or of their type; `path` to a zero at last.
@@ -176,7 +180,9 @@ pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
 /// Ends a scheduler and its contexts, and gives their memory back. Refused while a context is in a call; no thread may
 /// begin one meanwhile. A second call for the same scheduler returns WEDJAT_ERROR_HANDLE.
 ///
-/// Any thread.
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary, while no other is in a call
+/// for it; after fork() of parent or child, not both; not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -187,7 +193,9 @@ pub unsafe extern "C" fn wedjat_free(scheduler: *mut Scheduler) -> i32 {
 
 /// How many contexts the scheduler has: as many as its configuration has cores. Or a code.
 ///
-/// Any thread.
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
+/// child, not both; not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -198,7 +206,9 @@ pub unsafe extern "C" fn wedjat_cores(scheduler: *const Scheduler) -> i32 {
 
 /// How many ports the configuration has. Or a code.
 ///
-/// Any thread.
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
+/// child, not both; not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -209,7 +219,9 @@ pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
 
 /// How many packets the user of a context may have to keep at once: WEDJAT_HOLD's places are below. Or a code.
 ///
-/// Any thread.
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
+/// child, not both; not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -220,7 +232,9 @@ pub unsafe extern "C" fn wedjat_places(scheduler: *const Scheduler) -> i32 {
 
 /// Gives out a core's context, once. It lives as long as the scheduler. Returns 0 or a code.
 ///
-/// Any thread; the context may then be used by another, by one at a time.
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
+/// child, not both; not a signal handler. The context may then be used by another thread, by one at a time.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create(); `context` is null or leads to a pointer.

@@ -111,7 +111,9 @@ fn of_gone(gone: Gone) -> i32 {
 /// Returns 0 and puts the worker into `*worker`; or a code, null, and into the `detail_size` bytes at `detail`, which may be
 /// null, a text that says what to mend. Waits for the agent to let the worker in. Takes all memory it will ever use.
 ///
-/// Any thread. With a `cpu` the calling thread is pinned.
+/// # Called from
+/// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler. With a
+/// `cpu` the calling thread is pinned.
 ///
 /// # Safety
 /// Pointers that are not null must lead to memory of the sizes given, or of their type.
@@ -181,7 +183,9 @@ unsafe fn attach(
 /// Leaves the agent: a task in hand is completed without an answer. A second call for the same worker returns
 /// WEDJAT_ERROR_HANDLE.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -214,7 +218,9 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
 /// no system call; ask wedjat_worker_check() now and then whether tasks may still come. A task in hand that was not
 /// answered is completed without an answer.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
@@ -230,7 +236,9 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
 /// As wedjat_worker_poll(), but waits for a task for at most `timeout_ns`: spinning first, then asleep. Returns 0 when the
 /// time is over, and a code once there will be no more tasks.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
@@ -271,7 +279,9 @@ unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
 
 /// Answers the task in hand with `length` bytes. Returns 0 or a code; an answer that is too long leaves the task in hand.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach(); `answer` has `length` bytes, and is null only when that is 0. It
@@ -304,7 +314,9 @@ pub unsafe extern "C" fn wedjat_worker_reply(
 
 /// Completes the task in hand without an answer: its client hears nothing. Returns 0 or a code.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -316,7 +328,9 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
 /// In the middle of a long task: what is wished of the worker, WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or
 /// WEDJAT_WISH_STOP; or a code. Never waits and makes no system call.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -336,7 +350,9 @@ pub unsafe extern "C" fn wedjat_worker_yield_point(worker: *mut Worker) -> i32 {
 
 /// Whether tasks may still come: 0, or the code that says why not.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -347,7 +363,9 @@ pub unsafe extern "C" fn wedjat_worker_check(worker: *mut Worker) -> i32 {
 
 /// The worker's global id, or a code.
 ///
-/// The thread that uses the worker.
+/// # Called from
+/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
+/// not both; not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -358,7 +376,9 @@ pub unsafe extern "C" fn wedjat_worker_id(worker: *mut Worker) -> i32 {
 
 /// How many calls for this worker were refused, 0 for none and for what is no worker.
 ///
-/// Any thread.
+/// # Called from
+/// Any thread, lcore or not, of the process that attached the worker; after fork() of parent or child, not both; not a
+/// signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
