@@ -33,7 +33,7 @@ pub const WEDJAT_ERROR_WORKER: i32 = -7;
 pub const WEDJAT_ERROR_ALIGNMENT: i32 = -8;
 /// The configuration is refused; the detail says why.
 pub const WEDJAT_ERROR_CONFIG: i32 = -9;
-/// The options' size is not one that this library knows.
+/// The options' size is not one that this library knows, or one of them can't be; the detail says which.
 pub const WEDJAT_ERROR_OPTIONS: i32 = -10;
 /// The core's context has been given out already, or there is no such core.
 pub const WEDJAT_ERROR_CORE: i32 = -11;
@@ -91,7 +91,7 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_ALIGNMENT => c"an array is not aligned as its type asks for",
         WEDJAT_ERROR_CONFIG => c"the configuration is refused: see the detail",
         WEDJAT_ERROR_OPTIONS => {
-            c"options.size is not the size that the structure has in this library's header"
+            c"options.size is not that of this library's header, or an option can't be: see the detail"
         }
         WEDJAT_ERROR_CORE => {
             c"no such core in leaf.cores, or its context has been given out already"

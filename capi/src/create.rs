@@ -12,6 +12,9 @@ use crate::code::*;
 use crate::handle::{Context, Scheduler, with_scheduler};
 use crate::types::Options;
 
+/// As many as ports can have numbers in a verdict.
+const MACS_MAX: usize = 1 << u8::BITS;
+
 /// Makes a scheduler from a configuration, the text that `wedjat leaf` takes, of `length` bytes. Allocates all memory that
 /// it will ever use, and opens the state file if the configuration names one.
 ///
@@ -36,6 +39,10 @@ pub unsafe extern "C" fn wedjat_create(
     let make = || {
         if config.is_null() {
             return Err(plain(WEDJAT_ERROR_NULL));
+        }
+        // What `ftell` and the like return for a failure, as an unsigned number.
+        if isize::try_from(length).is_err() {
+            return Err(refuse(format!("length: found {length}; allowed: the bytes of a text")));
         }
         // SAFETY: the caller vouches for the length.
         let text = unsafe { std::slice::from_raw_parts(config.cast::<u8>(), length) };
@@ -147,6 +154,11 @@ unsafe fn create(
     let options = unsafe { &*options };
     if options.macs.is_null() && options.macs_count > 0 {
         return Err(plain(WEDJAT_ERROR_NULL));
+    }
+    if options.macs_count > MACS_MAX {
+        let (found, most) = (options.macs_count, MACS_MAX);
+        let text = format!("options.macs_count: found {found}; allowed: at most {most}");
+        return Err((WEDJAT_ERROR_OPTIONS, text));
     }
     let macs = if options.macs_count == 0 {
         &[]

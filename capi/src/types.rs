@@ -30,7 +30,7 @@ pub struct Options {
     pub ticks_hz: u64,
     /// MAC addresses of the ports in order, six bytes each, for ports to which the configuration gives none; or null.
     pub macs: *const u8,
-    /// How many MAC addresses there are.
+    /// How many MAC addresses there are, at most 256.
     pub macs_count: usize,
 }
 

@@ -167,9 +167,9 @@ unsafe fn attach(
         }
         // SAFETY: of the size of the type, as the caller says.
         let options = unsafe { &*options };
-        usual.worker = u16::try_from(options.worker).ok();
-        usual.pool = u16::try_from(options.pool).ok();
-        usual.cpu = usize::try_from(options.cpu).ok();
+        usual.worker = choice("worker", options.worker)?;
+        usual.pool = choice("pool", options.pool)?;
+        usual.cpu = choice("cpu", options.cpu)?;
         usual.patience = Duration::from_nanos(options.patience_ns);
         usual.spin = Duration::from_nanos(options.spin_ns);
     }
@@ -178,6 +178,18 @@ unsafe fn attach(
     let refuse = |text: String| (WEDJAT_ERROR_ATTACH, text);
     let name = name.to_str().map_err(|error| refuse(format!("the agent's name: {error}")))?;
     worker::Worker::attach(name, &usual).map_err(|error| refuse(error.to_string()))
+}
+
+/// An option that may be left open, with -1.
+fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, String)> {
+    match (found, T::try_from(found)) {
+        (-1, _) => Ok(None),
+        (_, Ok(value)) => Ok(Some(value)),
+        _ => {
+            let text = format!("options.{name}: found {found}; allowed: its number, or -1 for any");
+            Err((WEDJAT_ERROR_OPTIONS, text))
+        }
+    }
 }
 
 /// Leaves the agent: a task in hand is completed without an answer. A second call for the same worker returns

@@ -63,6 +63,16 @@ fn too_large_a_burst_is_refused() {
 }
 
 #[test]
+fn packets_of_any_length_and_at_any_place_are_taken() {
+    case("lengths_and_places");
+}
+
+#[test]
+fn numbers_beyond_all_limits_and_a_clock_that_leaps_do_no_harm() {
+    case("limits");
+}
+
+#[test]
 fn a_port_that_is_not_there_is_refused() {
     case("port");
 }
@@ -80,6 +90,11 @@ fn a_scheduler_freed_twice_is_noticed() {
 #[test]
 fn misaligned_pointers_are_refused() {
     case("misaligned");
+}
+
+#[test]
+fn calls_come_from_signal_handlers_threads_and_children_as_the_header_allows() {
+    case("from_anywhere");
 }
 
 #[test]

@@ -409,7 +409,7 @@ impl Policy for Bounded {
         let judged = || (!view.is_lossless()).then(|| self.heard.measured.silence_ns());
         let silence_ns = self.silence_ns.or_else(judged);
         self.next_check_ns =
-            now_ns + silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4));
+            now_ns.saturating_add(silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4)));
         for place in 0..view.active().len() {
             let member = view.active()[place];
             if let Some(silence_ns) = silence_ns {

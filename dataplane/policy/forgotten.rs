@@ -41,7 +41,7 @@ impl Forgotten {
             return;
         }
         self.reports = 0;
-        self.next_look_ns = now_ns + WINDOW_NS;
+        self.next_look_ns = now_ns.saturating_add(WINDOW_NS);
         for place in 0..view.active().len() {
             let member = view.active()[place];
             let now = (view.reports(member), view.outstanding(member));

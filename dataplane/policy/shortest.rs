@@ -434,7 +434,7 @@ impl Policy for Notified {
         if self.period_ns == 0 || now_ns < self.next_ns {
             return;
         }
-        self.next_ns = now_ns + self.period_ns;
+        self.next_ns = now_ns.saturating_add(self.period_ns);
         let mut least = u32::MAX - 1;
         let probed = sample_distinct(self.probes, view.active(), rng, |member| {
             least = least.min(view.probe(member));

@@ -278,13 +278,13 @@ where
     /// What need not happen at every poll.
     #[cold]
     fn tick(&mut self, now: u64) {
-        self.next_tick = now + self.timing.tick();
+        self.next_tick = now.saturating_add(self.timing.tick());
         while let Some(command) = self.commands.pop() {
             self.obey(command);
         }
         self.stages.tick(self.timing.to_ns(now));
         if now >= self.next_servers {
-            self.next_servers = now + self.timing.servers();
+            self.next_servers = now.saturating_add(self.timing.servers());
             self.ask_for_servers(now);
         }
         if !self.neighbourhood.is_quiet() {

@@ -100,7 +100,7 @@ impl<B> Neighbourhood<B> {
             .iter_mut()
             .find(|question| question.asks < ASKS_MAX && question.due <= now)?;
         question.asks += 1;
-        question.due = now + interval;
+        question.due = now.saturating_add(interval);
         Some(Ask { port: question.port, address: question.address })
     }
 

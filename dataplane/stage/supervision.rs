@@ -83,7 +83,7 @@ impl Supervision {
             if now_ns - self.next_ns > interval {
                 self.heard_before_ns = now_ns;
             }
-            self.next_ns = now_ns + interval;
+            self.next_ns = now_ns.saturating_add(interval);
             for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
                 for member in (0..dispatcher.view().members() as u16).map(Member) {
                     self.look_at(pool, member, now_ns, dispatcher, counters);

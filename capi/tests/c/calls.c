@@ -1,8 +1,12 @@
 /* Calls of the library as a C program makes them, right ones and wrong ones; the argument names the case. */
 #include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <wedjat.h>
 
@@ -150,12 +154,17 @@ static void create_refuses(void)
     refused(WEDJAT_ERROR_NULL, CONFIG, strlen(CONFIG), null_macs, "");
     refused(WEDJAT_ERROR_NULL, NULL, 9, options, "");
     refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), other_size, "options.size: found 24; allowed: 32");
+    no_macs = options;
+    no_macs.macs_count = SIZE_MAX;
+    refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), no_macs, "options.macs_count");
+    refused(WEDJAT_ERROR_CONFIG, CONFIG, SIZE_MAX, options, "length: found");
     char detail[512];
     CHECK(wedjat_load("/nowhere/leaf.toml", &options, made, detail, sizeof detail) == WEDJAT_ERROR_CONFIG);
     CHECK(strstr(detail, "/nowhere/leaf.toml") != NULL && made[0] == NULL);
     CHECK(wedjat_create(CONFIG, strlen(CONFIG), NULL, made, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_create(CONFIG, strlen(CONFIG), &options, NULL, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_create(CONFIG, strlen(CONFIG), &options, (void *)((char *)made + 1), NULL, 0) == WEDJAT_ERROR_ALIGNMENT);
+    CHECK(wedjat_create(CONFIG, strlen(CONFIG), (void *)((char *)&options + 1), made, NULL, 0) == WEDJAT_ERROR_ALIGNMENT);
 }
 
 static void decides(void)
@@ -317,6 +326,57 @@ static void burst(void)
     unharmed(3);
 }
 
+/* Any length, also none; and bytes that begin anywhere. */
+static void lengths_and_places(void)
+{
+    static uint8_t any[64 + 8], expected[64];
+    for (uint32_t length = 0; length < 53; length++) {
+        tasks();
+        packets[0].length = length;
+        CHECK(process(1) == 1 && verdicts[0].action == WEDJAT_DROP && verdicts[0].place == 0);
+        task(expected);
+        CHECK(memcmp(frames[0], expected, sizeof expected) == 0);
+    }
+    CHECK(counter("runt") > 0 && counter("rx_packets") == 53 && counter("tx_packets") == 0);
+    for (int worker = 11; worker < 18; worker++)
+        CHECK(wedjat_set_active(scheduler, context, worker, 0) == 0);
+    tasks();
+    packets[0].flags = ~(WEDJAT_PACKET_VERIFIED | WEDJAT_PACKET_SEGMENTED); /* which mean nothing */
+    CHECK(process(1) == 1 && verdicts[0].action == WEDJAT_FORWARD);
+    memcpy(expected, frames[0], sizeof expected);
+    for (int at = 0; at < 8; at++) {
+        task(any + at);
+        packets[0] = (struct wedjat_packet){any + at, 60, 0};
+        CHECK(process(1) == 1 && verdicts[0].action == WEDJAT_FORWARD);
+        CHECK(memcmp(any + at, expected, sizeof expected) == 0);
+    }
+    task(any);
+    packets[0] = (struct wedjat_packet){any, 60, WEDJAT_PACKET_SEGMENTED};
+    CHECK(process(1) == 1 && verdicts[0].action == WEDJAT_DROP && counter("bad_calls") == 0);
+}
+
+/* Counts and numbers beyond all that there is, and a clock that leaps and goes back. */
+static void limits(void)
+{
+    static const uint64_t times[] = {UINT64_MAX, 0, UINT64_MAX - 1, 1, UINT64_MAX / 2};
+    uint8_t frame[WEDJAT_QUESTION_SIZE], out;
+    tasks();
+    CHECK(wedjat_unsent(scheduler, context, UINT32_MAX) == 0 && counter("tx_full") == 0);
+    CHECK(wedjat_set_active(scheduler, context, UINT16_MAX, 1) == WEDJAT_ERROR_WORKER);
+    CHECK(wedjat_set_active(scheduler, context, WEDJAT_NO_WORKER, 1) == WEDJAT_ERROR_WORKER);
+    CHECK(wedjat_context(scheduler, UINT32_MAX, &context) == WEDJAT_ERROR_CORE);
+    CHECK(wedjat_counter_name(SIZE_MAX) == NULL && wedjat_error_message(INT32_MIN) != NULL);
+    CHECK(wedjat_release(scheduler, context, 1, verdicts, UINT32_MAX) == 0);
+    unharmed(3);
+    for (size_t at = 0; at < sizeof times / sizeof *times; at++) {
+        tasks();
+        CHECK(wedjat_process(scheduler, context, 0, times[at], packets, 8, verdicts) == 8);
+        CHECK(wedjat_release(scheduler, context, times[at], verdicts, WEDJAT_BURST) >= 0);
+        CHECK(wedjat_question(scheduler, context, times[at], frame, sizeof frame, &out) >= 0);
+    }
+    CHECK(counter("rx_packets") == 4 + 8 * sizeof times / sizeof *times && counter("bad_calls") == 3);
+}
+
 static void port(void)
 {
     tasks();
@@ -358,7 +418,10 @@ static void freed_twice(void)
     CHECK(wedjat_free(other) == WEDJAT_ERROR_HANDLE);
     CHECK(wedjat_process(other, stale, 0, 1, packets, 1, verdicts) == WEDJAT_ERROR_HANDLE);
     CHECK(wedjat_counters(other, values, 1) == WEDJAT_ERROR_HANDLE);
-    CHECK(wedjat_cores(other) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_cores(other) == WEDJAT_ERROR_HANDLE && wedjat_ports(other) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_places(other) == WEDJAT_ERROR_HANDLE && wedjat_context(other, 1, &stale) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_release(other, stale, 1, verdicts, 1) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_abandon(other, stale) == WEDJAT_ERROR_HANDLE);
     CHECK(wedjat_process(scheduler, stale, 0, 1, packets, 1, verdicts) == WEDJAT_ERROR_CONTEXT);
     CHECK(wedjat_free(other) == WEDJAT_ERROR_HANDLE);
     unharmed(1);
@@ -376,7 +439,58 @@ static void misaligned(void)
     CHECK(wedjat_process(scheduler, context, 0, 1, packets, 1, (void *)((char *)verdicts + 2)) == WEDJAT_ERROR_ALIGNMENT);
     CHECK(wedjat_context(scheduler, 1, (void *)((char *)&other + 1)) == WEDJAT_ERROR_ALIGNMENT);
     CHECK(wedjat_counters(scheduler, (void *)((char *)nothing + 1), 9) == WEDJAT_ERROR_ALIGNMENT);
-    unharmed(5);
+    CHECK(wedjat_decide(scheduler, context, 0, 1, packets, 1, verdicts, (void *)((char *)rewrites + 2)) == WEDJAT_ERROR_ALIGNMENT);
+    CHECK(wedjat_release(scheduler, context, 1, (void *)((char *)verdicts + 2), 1) == WEDJAT_ERROR_ALIGNMENT);
+    /* A scheduler is no worker. */
+    CHECK(wedjat_worker_check((void *)scheduler) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_worker_detach((void *)scheduler) == WEDJAT_ERROR_HANDLE);
+    unharmed(7);
+}
+
+static const char *volatile texts[4];
+
+static void on_signal(int number)
+{
+    texts[0] = wedjat_error_message(-number);
+    texts[1] = wedjat_version();
+    texts[2] = wedjat_reason_name(WEDJAT_REASON_RUNT);
+    texts[3] = wedjat_counter_name(0);
+}
+
+static void *one_burst(void *unused)
+{
+    (void)unused;
+    tasks();
+    CHECK(process(8) == 8 && verdicts[0].action == WEDJAT_FORWARD);
+    return NULL;
+}
+
+/* Where the header says that functions may be called from: texts from a signal handler, a context from one thread after
+ * another, a scheduler from the child of a fork that it is left to. */
+static void from_anywhere(void)
+{
+    pthread_t other;
+    int status;
+    CHECK(signal(SIGUSR1, on_signal) != SIG_ERR && raise(SIGUSR1) == 0);
+    for (int at = 0; at < 4; at++)
+        CHECK(texts[at] != NULL && strlen(texts[at]) > 0);
+    one_burst(NULL);
+    CHECK(pthread_create(&other, NULL, one_burst, NULL) == 0 && pthread_join(other, NULL) == 0);
+    CHECK(counter("rx_packets") == 16);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child > 0) {
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        scheduler = create(); /* the parent leaves the other alone */
+        return;
+    }
+    one_burst(NULL);
+    CHECK(counter("rx_packets") == 24 && counter("bad_calls") == 0);
+    CHECK(wedjat_free(scheduler) == 0);
+    scheduler = create();
+    CHECK(wedjat_context(scheduler, 0, &context) == 0);
+    one_burst(NULL);
 }
 
 static void nothing_is_allocated(void)
@@ -407,8 +521,10 @@ static const struct {
     void (*run)(void);
 } CASES[] = {
     {"versions", versions}, {"create_refuses", create_refuses}, {"decides", decides}, {"holds", holds},
-    {"waits", waits}, {"members", members}, {"null", null}, {"burst", burst}, {"port", port}, {"foreign_context", foreign_context},
-    {"freed_twice", freed_twice}, {"misaligned", misaligned}, {"nothing_is_allocated", nothing_is_allocated},
+    {"waits", waits}, {"members", members}, {"null", null}, {"burst", burst}, {"lengths_and_places", lengths_and_places},
+    {"limits", limits}, {"port", port}, {"foreign_context", foreign_context},
+    {"freed_twice", freed_twice}, {"misaligned", misaligned}, {"from_anywhere", from_anywhere},
+    {"nothing_is_allocated", nothing_is_allocated},
 };
 
 int main(int argc, char **argv)

@@ -22,15 +22,22 @@ static struct wedjat_worker *worker;
 
 static void attaching(const char *agent)
 {
-    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, SECOND, 0}, other = options, absent = options;
+    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, SECOND, 0}, other = options, absent = options, beyond = options;
     struct wedjat_worker *made = (void *)&options;
     char detail[512];
     other.size = 8;
     absent.worker = 99;
+    beyond.pool = 65536;
     CHECK(wedjat_worker_attach("/nowhere/agent", NULL, &made, detail, sizeof detail) == WEDJAT_ERROR_ATTACH);
     CHECK(made == NULL && strstr(detail, "/nowhere/agent") != NULL);
     CHECK(wedjat_worker_attach(agent, &absent, &made, detail, sizeof detail) == WEDJAT_ERROR_ATTACH);
     CHECK(strstr(detail, "99") != NULL);
+    CHECK(wedjat_worker_attach(agent, &beyond, &made, detail, sizeof detail) == WEDJAT_ERROR_OPTIONS);
+    CHECK(strstr(detail, "options.pool: found 65536") != NULL && made == NULL);
+    beyond = options;
+    beyond.cpu = -2;
+    CHECK(wedjat_worker_attach(agent, &beyond, &made, detail, sizeof detail) == WEDJAT_ERROR_OPTIONS);
+    CHECK(strstr(detail, "options.cpu: found -2") != NULL && wedjat_free((void *)made) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_attach(NULL, NULL, &made, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_attach(agent, NULL, NULL, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_attach(agent, &other, &made, NULL, 0) == WEDJAT_ERROR_OPTIONS);
@@ -78,7 +85,7 @@ static void *wait_for_the_end(void *unused)
     int code;
     (void)unused;
     do
-        code = wedjat_worker_recv(worker, 60 * SECOND, &task);
+        code = wedjat_worker_recv(worker, UINT64_MAX, &task);
     while (code == WEDJAT_ERROR_BUSY); /* the other thread was asking */
     CHECK(code == WEDJAT_ERROR_STOPPED);
     return NULL;
@@ -104,6 +111,7 @@ static void detaching(void)
     struct wedjat_task task;
     CHECK(wedjat_worker_detach(NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_detach((void *)((char *)worker + 1)) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_free((void *)worker) == WEDJAT_ERROR_HANDLE); /* a worker is no scheduler */
     CHECK(wedjat_worker_detach(worker) == 0);
     CHECK(wedjat_worker_detach(worker) == WEDJAT_ERROR_HANDLE);
     CHECK(wedjat_worker_poll(worker, &task) == WEDJAT_ERROR_HANDLE);
