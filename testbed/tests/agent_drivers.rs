@@ -1,0 +1,55 @@
+//! An agent whose workers are threads that send their replies themselves, on a device other than memif: virtio-user before
+//! vhost. As in `agent_threads.rs` nothing is asserted of time.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod processes;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use processes::*;
+
+/// One run to its end: the generator's report and the agent's account, books balanced, answers right, and every reply
+/// sent by one of two threads. `more` are receive queues that the generator polls beside its first.
+fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value) {
+    let cpu = core_affinity::get_core_ids().unwrap()[0].id;
+    let config = folder.join("agent.toml");
+    let text = format!(
+        "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_sends = 'must'\n\
+         [[port]]\ndevice = '{agent}'\nip = '10.0.1.11/24'\n\
+         [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '4-5'\n",
+        folder.join("state").display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command_line = command("wedjat-testbed");
+    command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);
+    let mut agent = Process::start(command_line.args(["--", "--no-pci"]));
+    // Tasks that take a while, so that both threads have some.
+    let mut load = command("wedjat-pktgen");
+    load.args(["run", "--service", "fixed(500us)", "--verify", "--rate", "1000", "--no-floor"]);
+    load.args(["--dst", "10.0.1.11", "--warmup", "0s", "--drain", "8s", "--duration", "1500ms"]);
+    load.args(["--format", "json", "--more-rx", more, "--device", generator, "--", "--no-pci"]);
+    let output = Process::start(&mut load).output();
+    assert!(agent.runs());
+    // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(&output));
+    let (report, account) = (json(&output), agent.stop());
+    assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
+    let books = (&account["balanced"], &account["mbufs_leaked"], &account["senders"]);
+    assert_eq!(books, (&true.into(), &0.into(), &2.into()), "{account}");
+    let sent = ["/replies", "/scheduled", "/tx_packets"].map(|of| count(&account, of));
+    assert!(sent[0] > 0 && sent == [sent[0]; 3], "{account}");
+    (report, account)
+}
+
+#[test]
+fn over_virtio_threads_send_every_answer_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("vhost").display().to_string();
+    let agent = format!("net_virtio_user0,path={socket},queues=3,queue_size=256,server=1");
+    let generator = format!("net_vhost0,iface={socket},queues=3,client=1");
+    let (report, account) = run(folder.path(), &agent, &generator, "2");
+    assert_eq!(count(&report, "/answered"), count(&account, "/replies"), "{report}\n{account}");
+}
