@@ -23,7 +23,7 @@ use wedjat::ring::{Channel, Guest, Notice, Outcome, Place, TaskIds, WorkerRegion
 use wedjat::role::agent::{Crew, Done, Work};
 use wedjat::state::View;
 
-use loaded::{Loaded, Wire};
+use loaded::{Loaded, Loops};
 
 /// Workers of the dispatcher's throughput.
 const WORKERS: u16 = 16;
@@ -290,9 +290,7 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         let text = format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
         return Err(text.into());
     }
-    let devices = loaded::devices();
-    let devices: Vec<_> = devices.iter().map(String::as_str).collect();
-    let eal = Eal::init_beside(&["--no-pci".to_owned()], &devices, &arguments.cpus)?;
+    let eal = Eal::init_beside(&["--no-pci".to_owned()], &[], &arguments.cpus)?;
     let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
     let mut rings = RingPair::new(&eal)?;
     let mut distributor = Distributor::new(&eal, &pool)?;
@@ -362,17 +360,25 @@ fn under_load(
     [here, there]: [usize; 2],
 ) -> Result<Vec<Figure>, Failure> {
     let (simulated, floor) = (loaded::simulated_us()?, loaded::floor_us(eal)?);
-    let mut wire = Wire::open(eal)?;
     pin(there);
     let mut loaded = Loaded::default();
     for seed in 1..=arguments.load_seconds {
-        loaded.run(&mut wire, eal, here, seed)?;
+        loaded.run(eal, here, seed)?;
     }
     pin(here);
     let p99 = loaded.response.summary().p99.0;
+    let all = |name, unit, of: fn(&Loops) -> f64| {
+        Samples(loaded.loops.iter().map(of).collect()).figure(name, unit)
+    };
+    let loops = [
+        all("cfcfs_hand_over_measured", "us", |run| run.hand_over_us),
+        all("cfcfs_bound_chosen", "tasks at a worker", |run| run.bound),
+        all("agent_loop_round", "us", |run| run.agent_us),
+        all("generator_and_workers_loop_round", "us", |run| run.driver_us),
+    ];
     let one = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
     let share = 100.0 * loaded.valid as f64 / loaded.windows.max(1) as f64;
-    Ok(vec![
+    let mut figures = vec![
         Figure {
             value: p99,
             ratio: Some((p99 - floor) / simulated),
@@ -382,7 +388,9 @@ fn under_load(
         one("simulated_p99_32_workers_load_90", simulated, "us"),
         one("loopback_floor_p50", floor, "us"),
         one("windows_without_a_stall", share, "per cent"),
-    ])
+    ];
+    figures.extend(loops);
+    Ok(figures)
 }
 
 /// Measures and writes.
@@ -400,6 +408,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
         let (window, stall) = (loaded::WINDOW_S * 1e3, loaded::STALL_NS / 1e3);
         let rule = "of the load count in which, and before which, neither core made good or stood still for longer than";
         writeln!(out, "windows of {window} ms {rule} {stall} us")?;
+        writeln!(out, "the load's wire is a pair of rings in memory, without copies")?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@
 //! it. Answers that leave late are measured, and make a run invalid when they matter. A worker answers rightly
 //! ([`crate::app::Emulated`]), whatever its workload.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::mem;
 
 use wedjat::reason::DropReason;
@@ -18,17 +20,22 @@ use crate::rack::{Counts, Report};
 
 /// Emulated workers at one agent.
 pub struct StandIns {
-    seats: Vec<Seat>,
+    workers: Vec<Worker>,
+    /// Those that hold a task, the first to be done on top.
+    busy: BinaryHeap<Reverse<Busy>>,
+    /// The others, which alone are looked at at every poll.
+    idle: Vec<usize>,
     app: Emulated,
     tick_ns: f64,
     counts: Counts,
     lateness: Latency,
 }
 
-/// A worker, and when it will be done with the task that it holds.
-struct Seat {
-    worker: Worker,
-    done_at: Option<u64>,
+/// When a worker will be done with its task, and its index; in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Busy {
+    done_at: u64,
+    at: usize,
 }
 
 impl StandIns {
@@ -51,7 +58,9 @@ impl StandIns {
     #[must_use]
     pub fn new(workers: Vec<Worker>, workload: Workload, hz: f64) -> Self {
         Self {
-            seats: workers.into_iter().map(|worker| Seat { worker, done_at: None }).collect(),
+            busy: BinaryHeap::with_capacity(workers.len()),
+            idle: (0..workers.len()).collect(),
+            workers,
             app: Emulated::new(workload),
             tick_ns: 1e9 / hz,
             counts: Counts::default(),
@@ -62,25 +71,47 @@ impl StandIns {
     /// Answers what is done by `now`, and takes what has come.
     #[inline]
     pub fn poll(&mut self, now: u64) {
-        for seat in &mut self.seats {
-            let mut free_at = now;
-            loop {
-                if let Some(done_at) = seat.done_at {
-                    if done_at > now {
-                        break;
-                    }
-                    if let Some(task) = seat.worker.resume() {
-                        task.reply_with(|work, reply| self.app.serve(work, reply));
-                    }
-                    let late = (now - done_at) as f64 * self.tick_ns;
-                    self.lateness.record(late as u64);
-                    self.counts.replies += 1;
-                    (seat.done_at, free_at) = (None, done_at);
-                }
-                let Some(task) = seat.worker.poll() else { break };
-                seat.done_at = begin(task, free_at, self.tick_ns, &mut self.counts);
+        let mut place = 0;
+        while let Some(&at) = self.idle.get(place) {
+            match self.take(at, now) {
+                true => drop(self.idle.swap_remove(place)),
+                false => place += 1,
             }
         }
+        while let Some(&Reverse(busy)) = self.busy.peek() {
+            if busy.done_at > now {
+                break;
+            }
+            self.busy.pop();
+            self.answer(busy, now);
+            if !self.take(busy.at, busy.done_at) {
+                self.idle.push(busy.at);
+            }
+        }
+    }
+
+    /// Has a worker answer its task.
+    #[inline]
+    fn answer(&mut self, busy: Busy, now: u64) {
+        if let Some(task) = self.workers[busy.at].resume() {
+            task.reply_with(|work, reply| self.app.serve(work, reply));
+        }
+        let late = (now - busy.done_at) as f64 * self.tick_ns;
+        self.lateness.record(late as u64);
+        self.counts.replies += 1;
+    }
+
+    /// Has a worker that is free since `free_at` take its next task, if one is there.
+    #[inline]
+    fn take(&mut self, at: usize, free_at: u64) -> bool {
+        while let Some(task) = self.workers[at].poll() {
+            if let Some(service_ns) = begin(task, &mut self.counts) {
+                let done_at = free_at + (f64::from(service_ns) / self.tick_ns).round() as u64;
+                self.busy.push(Reverse(Busy { done_at, at }));
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether tasks may still come to all.
@@ -88,20 +119,20 @@ impl StandIns {
     /// # Errors
     /// Why they will not, for the first that has lost its agent.
     pub fn check(&self) -> Result<(), Gone> {
-        self.seats.iter().try_for_each(|seat| seat.worker.check())
+        self.workers.iter().try_for_each(Worker::check)
     }
 
     /// What there is to say about the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let busy = self.seats.iter().filter(|seat| seat.done_at.is_some()).count();
-        Report::new(&self.counts, &self.lateness, self.seats.len() as u16, busy as u64)
+        let (workers, busy) = (self.workers.len() as u16, self.busy.len() as u64);
+        Report::new(&self.counts, &self.lateness, workers, busy)
     }
 }
 
-/// Starts on a task: when it will be done. What asks for nothing is completed without an answer.
+/// Starts on a task: how long it takes. What asks for nothing is completed without an answer.
 #[inline]
-fn begin(task: Task<'_>, at: u64, tick_ns: f64, counts: &mut Counts) -> Option<u64> {
+fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
     let Some(work) = Work::parse(task.payload()) else {
         counts.dropped[DropReason::TaskShort as usize] += 1;
         return None;
@@ -109,7 +140,7 @@ fn begin(task: Task<'_>, at: u64, tick_ns: f64, counts: &mut Counts) -> Option<u
     mem::forget(task); // kept at the worker until it is done
     counts.tasks += 1;
     counts.service_ns += u64::from(work.service_ns);
-    Some(at + (f64::from(work.service_ns) / tick_ns).round() as u64)
+    Some(work.service_ns)
 }
 
 #[cfg(test)]

@@ -7,22 +7,45 @@ use std::process::Command;
 
 use serde_json::Value;
 
-#[test]
-fn killed_workers_cost_their_own_tasks_only() {
+/// Runs it with few samples and with these arguments; none, and a word about it, where there are not two CPUs.
+fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         // Straight to standard error: what a passing test prints is not shown.
-        let _ = writeln!(
-            io::stderr(),
-            "killed_workers_cost_their_own_tasks_only: SKIPPED, it needs two CPUs"
-        );
-        return;
+        let _ = writeln!(io::stderr(), "{name}: SKIPPED, it needs two CPUs");
+        return None;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
-    command.args(["bench-host", "--rounds", "1", "--tasks", "200", "--load-seconds", "0"]);
-    let output = command.args(["--kills", "2", "--format", "json"]).output().unwrap();
-    // With 1 and without figures when a task was lost that no killed worker had.
+    command.args(["bench-host", "--rounds", "1", "--tasks", "200", "--format", "json"]);
+    let output = command.args(arguments).output().unwrap();
+    // With 1 and without figures when an answer was wrong, or a task was lost that no killed worker had.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let figures: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
+    let name = "an_agent_under_load_tells_what_its_central_queue_measured_and_chose";
+    let Some(figures) = figures(name, &["--load-seconds", "1", "--kills", "0"]) else { return };
+    for figure in &figures {
+        let mut keys: Vec<_> = figure.as_object().unwrap().keys().collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["against", "name", "ratio", "samples", "unit", "value"], "{figure}");
+    }
+    let value = |name| {
+        let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
+        figure["value"].as_f64().unwrap()
+    };
+    assert!(value("cfcfs_hand_over_measured") > 0.0);
+    let bound = value("cfcfs_bound_chosen");
+    assert!((1.0..=64.0).contains(&bound), "{bound}");
+    assert!(value("agent_loop_round") > 0.0 && value("generator_and_workers_loop_round") > 0.0);
+    assert!((0.0..=100.0).contains(&value("windows_without_a_stall")));
+}
+
+#[test]
+fn killed_workers_cost_their_own_tasks_only() {
+    let name = "killed_workers_cost_their_own_tasks_only";
+    let Some(figures) = figures(name, &["--load-seconds", "0", "--kills", "2"]) else { return };
     let figure = |name| figures.iter().find(|figure| figure["name"] == name).unwrap();
     let samples = |name| {
         let all = figure(name)["samples"].as_array().unwrap();

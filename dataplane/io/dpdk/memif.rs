@@ -432,7 +432,7 @@ mod tests {
         let file = folder.path().join("taken").display().to_string();
         let vdev = format!("--vdev=net_memif0,role=server,socket={file},socket-abstract=no");
         let mut first = Vec::new();
-        interpose(&[vdev.clone()], &mut first).unwrap();
+        interpose(std::slice::from_ref(&vdev), &mut first).unwrap();
         let refused = interpose(&[vdev], &mut Vec::new()).unwrap_err();
         assert_eq!((refused.0.name.as_str(), refused.1), (file.as_str(), Errno::ADDRINUSE));
         let serving = first[0].1.serve();

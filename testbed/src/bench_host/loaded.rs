@@ -1,6 +1,8 @@
 //! An agent with 32 emulated workers at 90% of their capacity, beside the simulator's p99 for the same.
 //!
-//! The agent has one core; generator and workers share the other, and the wire between is memif. A machine that stalls
+//! The agent has one core; generator and workers share the other. The wire between is two rings of pointers in this
+//! process's memory, which copy nothing: the second core has a generator and 32 workers to be, and what a driver's copies
+//! took of it would be counted as the agent's hand-over. A machine that stalls
 //! for a millisecond makes a queue of hundreds of tasks, which no agent can help, so the time is cut into short windows
 //! and only those count in which, and in the one before which, neither core stood still for longer than [`STALL_NS`],
 //! nor worked off what such a stall had left. The rule sees the two loops' own clocks and nothing of what tasks
@@ -10,12 +12,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
-use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
+use wedjat::io::dpdk::Eal;
 use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Burst, Port};
+use wedjat::policy::Dispatcher;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
 use wedjat::wire::ether::Mac;
@@ -26,7 +29,7 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
-use super::{Failure, host, pin};
+use super::{Failure, host, median, pin};
 use crate::drive;
 use crate::figures::arguments;
 use crate::sim;
@@ -43,52 +46,22 @@ pub const WINDOW_S: f64 = 0.01;
 const WINDOWS: usize = 100;
 /// What a stall leaves takes LOAD / (1 - LOAD) = 9 times as long to be worked off, in the mean; twice that is allowed.
 pub const RECOVERY: u64 = 18;
+/// Readings of the clock in a round of [`drive::run`].
+const LOOKS_A_ROUND: f64 = 3.0;
 /// Stalls that one loop may have in a run; the windows after the last that has room do not count.
 const STALLS: usize = 1 << 16;
 
-/// Links have so long to come up.
+/// Looks at the bound, one a millisecond, for which there is room.
+const BOUNDS: usize = 1 << 12;
+/// Workers have so long to be let in.
 const PATIENCE: Duration = Duration::from_secs(10);
-const MBUFS: u32 = 32_767;
-
-/// The two ends of the wire, for EAL to make.
-#[must_use]
-pub fn devices() -> [String; 2] {
-    let socket = format!("socket=@wedjat-bench-host-{}", std::process::id());
-    ["net_memif0,role=server", "net_memif1,role=client"].map(|end| format!("{end},id=0,{socket}"))
-}
-
-/// The wire, open.
-pub struct Wire {
-    // Ports before their devices, those before the pool.
-    near: Option<QueuePort>,
-    far: Option<QueuePort>,
-    far_mac: Mac,
-    _devices: [Device; 2],
-    pool: MbufPool,
-}
-
-impl Wire {
-    /// Opens the devices that EAL has made.
-    ///
-    /// # Errors
-    /// When it can't, or they don't find each other.
-    pub fn open(eal: &Eal) -> Result<Self, Failure> {
-        let pool = MbufPool::new(eal, "loaded", MBUFS)?;
-        let [near, far] = devices();
-        let (near, mut near_ports) = Device::open(eal, &near, &pool, &DeviceOptions::default())?;
-        let (far, mut far_ports) = Device::open(eal, &far, &pool, &DeviceOptions::default())?;
-        let began = Instant::now();
-        while !(near.link().up && far.link().up) {
-            if began.elapsed() > PATIENCE {
-                return Err("two memif devices of one process do not find each other".into());
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let far_mac = Mac(far.mac());
-        let (near_port, far_port) = (near_ports.pop(), far_ports.pop());
-        Ok(Self { near: near_port, far: far_port, far_mac, _devices: [near, far], pool })
-    }
-}
+/// Packets on the wire each way, and frames for them: few enough to stay in a core's cache. Tasks for which there is
+/// none are late, and their response counts from when they were due all the same.
+const DEPTH: usize = 1024;
+const FRAMES: usize = 2048;
+const FRAME_BYTES: usize = 256;
+/// The generator's.
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 
 /// What the runs so far came to.
 #[derive(Default)]
@@ -101,19 +74,38 @@ pub struct Loaded {
     pub response: Latency,
     /// Each run's 99th percentile over the windows that count, us.
     pub samples: Vec<f64>,
+    /// What each run's loops did.
+    pub loops: Vec<Loops>,
+}
+
+/// What the loops of a run did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loops {
+    /// What `cfcfs` measured from a task's sending to its answer, less its service, us.
+    pub hand_over_us: f64,
+    /// The bound that it chose by that, for the median of the run's milliseconds.
+    pub bound: f64,
+    /// A round of the agent's loop, in the mean, us.
+    pub agent_us: f64,
+    /// A round of the loop that is generator and workers, us.
+    pub driver_us: f64,
 }
 
 /// When a loop stood still: from when to when, in ticks.
 struct Stalls {
     last: u64,
     longest: u64,
+    looks: u64,
+    /// When the first look was.
+    began: u64,
     found: Vec<(u64, u64)>,
 }
 
 impl Stalls {
     fn new(hz: f64) -> Self {
         let longest = (STALL_NS * hz / 1e9) as u64;
-        Self { last: u64::MAX, longest, found: Vec::with_capacity(STALLS) }
+        let found = Vec::with_capacity(STALLS);
+        Self { last: u64::MAX, longest, looks: 0, began: 0, found }
     }
 
     /// The loop is here at `now`.
@@ -122,8 +114,17 @@ impl Stalls {
         if now.saturating_sub(self.last) > self.longest && self.found.len() < STALLS {
             self.found.push((self.last, now));
         }
+        if self.looks == 0 {
+            self.began = now;
+        }
+        self.looks += 1;
         self.last = now;
         now
+    }
+
+    /// Ticks from one look to the next, in the mean.
+    fn mean(&self) -> f64 {
+        self.last.saturating_sub(self.began) as f64 / self.looks.saturating_sub(1).max(1) as f64
     }
 
     /// None of the time between these ticks was lost, nor went to what lost time had left.
@@ -199,32 +200,32 @@ impl Loaded {
     ///
     /// # Errors
     /// When it can't be set up, or an answer was wrong.
-    pub fn run(
-        &mut self,
-        wire: &mut Wire,
-        eal: &Eal,
-        here: usize,
-        seed: u64,
-    ) -> Result<(), Failure> {
-        let gone = "an earlier run has not given its ports back";
-        let (near, far) = (wire.near.take().ok_or(gone)?, wire.far.take().ok_or(gone)?);
+    pub fn run(&mut self, eal: &Eal, here: usize, seed: u64) -> Result<(), Failure> {
+        let frames = FramePool::new(FRAMES, FRAME_BYTES);
+        let (near, far) = pair(DEPTH, &frames);
         let region = Arc::new(WorkerRegion::heap(&host::places(WORKERS), 64, host::PAYLOAD)?);
-        let (pool, nobody_dies) = (wire.pool.handle(), Arc::new(ArrayQueue::new(1)));
+        let (pool, nobody_dies) = (frames.clone(), Arc::new(ArrayQueue::new(1)));
         let agent = host::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
         let (served, driven) = std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(agent, here, eal, &stop));
-            let driven = drive(far, wire, &region, eal, seed);
+            let driven = drive(far, frames, &region, eal, seed);
             stop.store(true, Release);
             (serving.join(), driven)
         });
-        let (near, stalls) = served.map_err(|_| "the agent has panicked")??;
-        let (far, tally, own) = driven?;
-        (wire.near, wire.far) = (near, Some(far));
+        let (tally, own) = driven?;
+        let served = served.map_err(|_| "the agent has panicked")??;
         if tally.measured.wrong > 0 {
             return Err(format!("answers are wrong: {:?}", tally.measured).into());
         }
-        self.take(&tally, &[stalls, own], eal);
+        let us = |ticks| ticks * 1e6 / eal.ticks_hz() as f64;
+        self.loops.push(Loops {
+            hand_over_us: served.hand_over_us,
+            bound: served.bound,
+            agent_us: us(served.stalls.mean()),
+            driver_us: us(own.mean()) * LOOKS_A_ROUND,
+        });
+        self.take(&tally, &[served.stalls, own], eal);
         Ok(())
     }
 
@@ -247,38 +248,56 @@ impl Loaded {
     }
 }
 
-type Served = Agent<QueuePort, PoolHandle>;
-type Ended = Result<(Option<QueuePort>, Stalls), String>;
+/// What the agent leaves.
+struct Served {
+    stalls: Stalls,
+    hand_over_us: f64,
+    bound: f64,
+}
 
-fn serve(mut agent: Served, cpu: usize, eal: &Eal, stop: &AtomicBool) -> Ended {
+fn serve(
+    mut agent: Agent<RingPort, FramePool>,
+    cpu: usize,
+    eal: &Eal,
+    stop: &AtomicBool,
+) -> Result<Served, String> {
     pin(cpu);
-    let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     let mut stalls = Stalls::new(eal.ticks_hz() as f64);
+    let (mut bounds, mut next) = (Vec::with_capacity(BOUNDS), 0);
     while !stop.load(Relaxed) {
-        agent.poll(stalls.look(eal.now()));
+        let now = stalls.look(eal.now());
+        agent.poll(now);
+        if now >= next && bounds.len() < BOUNDS {
+            next = now + eal.ticks_hz() / 1000;
+            let central = agent.dispatchers().find_map(Dispatcher::bounded);
+            bounds.extend(central.map(|central| central.bound() as f64));
+        }
     }
-    Ok((agent.close().pop(), stalls))
+    let central = agent.dispatchers().find_map(Dispatcher::bounded);
+    let hand_over_us = central.ok_or("the agent has no central queue")?.round_trip_ns() / 1e3;
+    agent.close();
+    Ok(Served { stalls, hand_over_us, bound: median(bounds) })
 }
 
 fn drive(
-    port: QueuePort,
-    wire: &Wire,
+    port: RingPort,
+    frames: FramePool,
     region: &Arc<WorkerRegion>,
     eal: &Eal,
     seed: u64,
-) -> Result<(QueuePort, Tally, Stalls), Failure> {
+) -> Result<(Tally, Stalls), Failure> {
     let (load, hz) = (load(seed)?, eal.ticks_hz() as f64);
     let options = Options { patience: PATIENCE, ..Options::default() };
     let join = |_| Worker::join("bench-host", region, &options);
     let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
-    let target = Target::new(wire.far_mac, host::CLIENT_IP, host::IP);
-    let mut generator = Generator::new(&load, &target, 0, hz, port, wire.pool.handle())?;
+    let target = Target::new(CLIENT_MAC, host::CLIENT_IP, host::IP);
+    let mut generator = Generator::new(&load, &target, 0, hz, port, frames)?;
     let stalls = RefCell::new(Stalls::new(hz));
     let now = || stalls.borrow_mut().look(eal.now());
     drive::run(&mut generator, |at| stand_ins.poll(at), now, &AtomicBool::new(false));
-    let (port, _, tally) = generator.into_parts();
-    Ok((port, tally, stalls.into_inner()))
+    let (_, _, tally) = generator.into_parts();
+    Ok((tally, stalls.into_inner()))
 }
 
 #[cfg(test)]
