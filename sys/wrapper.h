@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <rte_alarm.h>
 #include <rte_build_config.h>
 #include <rte_cycles.h>
 #include <rte_dev.h>

@@ -118,9 +118,11 @@ impl Eal {
 
     fn start(arguments: &[String]) -> Result<Self, EalError> {
         let mut relays = Vec::new();
-        let given = memif::interpose(arguments, &mut relays).map_err(|(socket, error)| {
-            EalError::Memif { socket: socket.to_string(), reason: error.to_string() }
-        })?;
+        let settle: memif::Settle = Arc::new(|| turns::take_turn(&|| {}));
+        let given =
+            memif::interpose(arguments, &settle, &mut relays).map_err(|(socket, error)| {
+                EalError::Memif { socket: socket.to_string(), reason: error.to_string() }
+            })?;
         let mut argv = Vec::with_capacity(given.len() + 2);
         for argument in std::iter::once("wedjat").chain(given.iter().map(String::as_str)) {
             let text =

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::AcqRel;
 use std::thread::{self, JoinHandle};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -64,10 +64,20 @@ pub(super) struct Relay {
     inner: Socket,
     /// Takes peers for a server, and the driver itself for a client.
     listener: OwnedFd,
-    gate: Arc<Gate>,
+    ways: Ways,
     /// How many devices of a server's are started.
     serving: AtomicUsize,
 }
+
+/// What a message waits for that makes the driver map or unmap memory.
+#[derive(Clone)]
+struct Ways {
+    gate: Arc<Gate>,
+    settle: Settle,
+}
+
+/// Returns when the driver has done what it was told before.
+pub(super) type Settle = Arc<dyn Fn() + Send + Sync>;
 
 /// A started server; while there is one, peers are taken.
 pub(super) struct Serving(Arc<Relay>);
@@ -153,6 +163,7 @@ impl<'a> Arguments<'a> {
 /// The socket that cannot be had, and why.
 pub(super) fn interpose(
     arguments: &[String],
+    settle: &Settle,
     relays: &mut Vec<(String, Arc<Relay>)>,
 ) -> Result<Vec<String>, (Socket, Errno)> {
     let mut all = Vec::with_capacity(arguments.len());
@@ -162,7 +173,7 @@ pub(super) fn interpose(
         let is_vdev = !option.is_empty() || all.last().is_some_and(|last| last == "--vdev");
         let (name, rest) = vdev.split_once(',').unwrap_or((vdev, ""));
         all.push(match is_vdev && name.starts_with("net_memif") {
-            true => format!("{option}{}", interposed(name, rest, relays)?),
+            true => format!("{option}{}", interposed(name, rest, settle, relays)?),
             false => word.clone(),
         });
     }
@@ -173,6 +184,7 @@ pub(super) fn interpose(
 fn interposed(
     name: &str,
     arguments: &str,
+    settle: &Settle,
     relays: &mut Vec<(String, Arc<Relay>)>,
 ) -> Result<String, (Socket, Errno)> {
     let Some(Arguments { role, socket, others }) = Arguments::parse(arguments) else {
@@ -181,7 +193,7 @@ fn interposed(
     let there = relays.iter().find(|(_, relay)| relay.role == role && relay.outer == socket);
     let relay = match there {
         Some((_, relay)) => Arc::clone(relay),
-        None => Arc::new(Relay::new(role, socket)?),
+        None => Arc::new(Relay::new(role, socket, Arc::clone(settle))?),
     };
     let inner = &relay.inner.name;
     let all: Vec<&str> = std::iter::once(name).chain(others).collect();
@@ -191,15 +203,15 @@ fn interposed(
 }
 
 impl Relay {
-    fn new(role: Role, outer: Socket) -> Result<Self, (Socket, Errno)> {
+    fn new(role: Role, outer: Socket, settle: Settle) -> Result<Self, (Socket, Errno)> {
         let inner = outer.inner(role);
         let ours = match role {
             Role::Server => &outer,
             Role::Client => &inner,
         };
         let listener = ours.listen().map_err(|error| (ours.clone(), error))?;
-        let (gate, serving) = (Arc::default(), AtomicUsize::new(0));
-        Ok(Self { role, outer, inner, listener, gate, serving })
+        let (ways, serving) = (Ways { gate: Arc::default(), settle }, AtomicUsize::new(0));
+        Ok(Self { role, outer, inner, listener, ways, serving })
     }
 
     pub(super) fn role(&self) -> Role {
@@ -207,7 +219,7 @@ impl Relay {
     }
 
     pub(super) fn gate(&self) -> &Arc<Gate> {
-        &self.gate
+        &self.ways.gate
     }
 
     /// A server's device has started: from the first on peers are taken.
@@ -236,15 +248,24 @@ impl Relay {
     /// connection has ended, which is also how a server refuses.
     pub(super) fn connect(&self, start: impl FnOnce() -> bool) -> Option<JoinHandle<()>> {
         let peer = self.outer.connect().ok()?;
+        self.forget_pending();
         // The driver connects before its start returns.
         let driver = start().then(|| self.accept().ok())??;
         self.carry(peer, driver)
     }
 
+    /// A start that failed may have connected.
+    fn forget_pending(&self) {
+        let at_once = Timespec::default();
+        while poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&at_once)) == Ok(1) {
+            drop(self.accept());
+        }
+    }
+
     /// Carries messages to and fro until one of the two has gone.
     fn carry(&self, peer: OwnedFd, driver: OwnedFd) -> Option<JoinHandle<()>> {
-        let gate = Arc::clone(&self.gate);
-        spawn(move || Channel { peer, driver, connected: false }.carry(&gate))
+        let ways = self.ways.clone();
+        spawn(move || Channel { peer, driver, ways, connected: false }.carry())
     }
 }
 
@@ -270,6 +291,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
 struct Channel {
     peer: OwnedFd,
     driver: OwnedFd,
+    ways: Ways,
     /// Packets flow.
     connected: bool,
 }
@@ -281,7 +303,7 @@ struct Message {
 }
 
 impl Channel {
-    fn carry(mut self, gate: &Gate) {
+    fn carry(mut self) {
         loop {
             let events = PollFlags::IN;
             let mut both = [PollFd::new(&self.driver, events), PollFd::new(&self.peer, events)];
@@ -292,8 +314,8 @@ impl Channel {
             match both.each_ref().map(|end| !end.revents().is_empty()) {
                 [true, _] if !self.answer() => return,
                 [false, true] => match Message::receive(&self.peer) {
-                    Some(message) if !self.ends_with(&message) => self.pass_on(&message, gate),
-                    last => return gate.while_closed(|| self.end(last)),
+                    Some(message) if !self.ends_with(&message) => self.pass_on(&message),
+                    last => return self.end(last),
                 },
                 _ => {}
             }
@@ -309,13 +331,13 @@ impl Channel {
         true
     }
 
-    fn pass_on(&mut self, message: &Message, gate: &Gate) {
+    fn pass_on(&mut self, message: &Message) {
         self.connected |= message.kind() == CONNECTED;
         match message.kind() {
             // The driver looks its ring up before it looks whether it is connected.
-            HELLO | CONNECT => gate.while_closed(|| {
+            HELLO | CONNECT => self.ways.gate.while_closed(|| {
                 message.send(&self.driver);
-                self.answer();
+                (self.ways.settle)();
             }),
             _ => message.send(&self.driver),
         }
@@ -326,13 +348,21 @@ impl Channel {
         self.connected || message.kind() == DISCONNECT
     }
 
-    /// Tells the driver that its peer has gone, and waits until it has let go of the peer's memory: it closes its end then.
-    fn end(mut self, last: Option<Message>) {
-        if let Some(message) = last.filter(|last| last.kind() == DISCONNECT) {
-            message.send(&self.driver);
+    /// Tells the driver that its peer has gone, and waits until it has let go of the peer's memory. That its end is closed
+    /// then would not do: a process that this one has just started may have it too.
+    fn end(self, last: Option<Message>) {
+        self.ways.gate.while_closed(|| {
+            if let Some(message) = last.filter(|last| last.kind() == DISCONNECT) {
+                message.send(&self.driver);
+            }
+            let _ = rustix::net::shutdown(&self.driver, Shutdown::Write);
+            (self.ways.settle)();
+        });
+        // What it has said to that, if anything.
+        let _ = rustix::net::shutdown(&self.driver, Shutdown::Read);
+        while let Some(message) = Message::receive(&self.driver) {
+            message.send(&self.peer);
         }
-        let _ = rustix::net::shutdown(&self.driver, Shutdown::Write);
-        while self.answer() {}
     }
 }
 
@@ -376,7 +406,14 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
     use super::*;
+
+    fn at_once() -> Settle {
+        Arc::new(|| {})
+    }
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
@@ -401,7 +438,7 @@ mod tests {
              --vdev=net_memif4,socket-abstract=perhaps net_memif5,role=server",
             name("rewrite")
         );
-        let all = interpose(&words(&line), &mut relays).unwrap().join(" ");
+        let all = interpose(&words(&line), &at_once(), &mut relays).unwrap().join(" ");
         let at = |name: &str, is_abstract| Socket { name: name.to_owned(), is_abstract };
         let socket = at(&name("rewrite"), true);
         assert_eq!(
@@ -432,8 +469,8 @@ mod tests {
         let file = folder.path().join("taken").display().to_string();
         let vdev = format!("--vdev=net_memif0,role=server,socket={file},socket-abstract=no");
         let mut first = Vec::new();
-        interpose(std::slice::from_ref(&vdev), &mut first).unwrap();
-        let refused = interpose(&[vdev], &mut Vec::new()).unwrap_err();
+        interpose(std::slice::from_ref(&vdev), &at_once(), &mut first).unwrap();
+        let refused = interpose(&[vdev], &at_once(), &mut Vec::new()).unwrap_err();
         assert_eq!((refused.0.name.as_str(), refused.1), (file.as_str(), Errno::ADDRINUSE));
         let serving = first[0].1.serve();
         drop(serving);
@@ -446,7 +483,10 @@ mod tests {
         for (farewell, name) in [(None, name("falls")), (Some(DISCONNECT), name("leaves"))] {
             let mut relays = Vec::new();
             let vdev = format!("--vdev=net_memif0,role=server,socket={name}");
-            interpose(&[vdev], &mut relays).unwrap();
+            let (settled, told) = channel();
+            let told = Mutex::new(told);
+            let settle: Settle = Arc::new(move || told.lock().unwrap().recv().unwrap());
+            interpose(&[vdev], &settle, &mut relays).unwrap();
             let relay = Arc::clone(&relays[0].1);
             let listener = relay.inner.listen().unwrap();
             let pass = relay.gate().pass();
@@ -464,13 +504,14 @@ mod tests {
             assert_eq!(Message::receive(&driver).unwrap().kind(), CONNECT);
             assert_eq!(pass.burst(|| 1), 0, "it maps the region");
             message(CONNECTED, None).send(&driver);
+            settled.send(()).unwrap();
             assert_eq!(Message::receive(&peer).unwrap().kind(), CONNECTED);
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
             }
 
             let is_quiet = |end: &OwnedFd| {
-                let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                 poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&wait)).unwrap() == 0
             };
             pass.burst(|| {
@@ -485,7 +526,7 @@ mod tests {
             assert_eq!(last, farewell);
             assert!(farewell.is_none() || Message::receive(&driver).is_none());
             assert_eq!(pass.burst(|| 1), 0, "it has not let go yet");
-            drop(driver);
+            settled.send(()).unwrap();
             assert!(Message::receive(&peer).is_none());
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
@@ -494,13 +535,16 @@ mod tests {
     }
 
     #[test]
-    fn a_client_finds_no_server_and_then_one() {
+    fn a_client_finds_no_server_fails_to_start_and_finds_one() {
         let mut relays = Vec::new();
         let vdev = format!("--vdev=net_memif0,socket={}", name("client"));
-        interpose(&[vdev], &mut relays).unwrap();
+        interpose(&[vdev], &at_once(), &mut relays).unwrap();
         let relay = &relays[0].1;
         assert!(relay.connect(|| panic!("there is no server")).is_none());
         let server = relay.outer.listen().unwrap();
+        let failed = relay.connect(|| relay.inner.connect().is_err());
+        assert!(failed.is_none());
+        drop(rustix::net::accept(&server).unwrap());
         let mut driver = None;
         let connection = relay.connect(|| {
             driver = relay.inner.connect().ok();

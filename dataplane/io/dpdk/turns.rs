@@ -2,26 +2,21 @@
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::c_void;
-use std::os::fd::IntoRawFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use wedjat_sys as sys;
 
+/// The flag of an interrupt handle that is not in memory shared with secondary processes.
+const PRIVATE: u32 = 0;
+
 /// What the interrupt thread is to do, and whom to tell.
 struct Request<'a> {
     work: &'a (dyn Fn() + Sync),
+    source: *mut sys::rte_intr_handle,
     done: Sender<()>,
-}
-
-extern "C" fn carry_out(argument: *mut c_void) {
-    // SAFETY: `take_turn` passes its request, and waits for the word that is sent below. After that nothing of it is used.
-    let request = unsafe { &*argument.cast::<Request<'_>>() };
-    let done = request.done.clone();
-    (request.work)();
-    // Somebody waits.
-    let _ = done.send(());
 }
 
 /// Has EAL's interrupt thread do `work`, and waits until it has. Where that can't be asked the calling thread does it.
@@ -29,46 +24,73 @@ extern "C" fn carry_out(argument: *mut c_void) {
 /// The memif driver (DPDK 22.11) cleans up in that thread after a peer that has left, and in the caller's when a device is
 /// stopped, without a lock: both at once free the same memory twice ("Invalid memory"). Two ends in one process do just
 /// that when they close one after the other, and so do two processes that end together.
+///
+/// What that thread was told of before is done before: a source that is new makes it build its set of descriptors again, in
+/// the order of their registration, and it serves them in that order.
 pub(super) fn take_turn(work: &(dyn Fn() + Sync)) {
     let (done, is_done) = channel();
-    let mut request = Request { work, done };
+    let Some((source, _ready)) = source() else { return work() };
+    let mut request = Request { work, source, done };
     let argument = std::ptr::from_mut(&mut request).cast();
-    // SAFETY: the alarm is called once, with a request that lives until it has been carried out.
-    let asked = unsafe { sys::rte_eal_alarm_set(1, Some(carry_out), argument) } == 0;
+    // SAFETY: called once, with a request that lives until `over` has been called, which is the last use of it.
+    let asked = unsafe { sys::rte_intr_callback_register(source, Some(carry_out), argument) } == 0;
     match asked {
         // `request` keeps a sender, so this waits for the word.
         true => drop(is_done.recv()),
         false => work(),
+    }
+    // SAFETY: `source` made it; EAL has a copy of its own, which is gone.
+    unsafe { sys::rte_intr_instance_free(source) };
+}
+
+extern "C" fn carry_out(argument: *mut c_void) {
+    // SAFETY: `take_turn` passes its request, and waits for the word that `over` sends.
+    let request = unsafe { &*argument.cast::<Request<'_>>() };
+    (request.work)();
+    // SAFETY: this is the callback of that source, in the middle of its call, so it is taken out when it returns.
+    unsafe {
+        sys::rte_intr_callback_unregister_pending(
+            request.source,
+            Some(carry_out),
+            argument,
+            Some(over),
+        );
+    }
+}
+
+extern "C" fn over(_: *mut sys::rte_intr_handle, argument: *mut c_void) {
+    // SAFETY: as in `carry_out`; after the word nothing of the request is used.
+    let done = unsafe { &*argument.cast::<Request<'_>>() }.done.clone();
+    // Somebody waits.
+    let _ = done.send(());
+}
+
+/// An interrupt source that is ready for good, and what makes it so.
+fn source() -> Option<(*mut sys::rte_intr_handle, UnixStream)> {
+    let (ready, _) = UnixStream::pair().ok()?; // at the end of its stream at once
+    // SAFETY: a new instance, or null, which the calls after it refuse.
+    unsafe {
+        let source = sys::rte_intr_instance_alloc(PRIVATE);
+        let set = sys::rte_intr_fd_set(source, ready.as_raw_fd()) == 0
+            && sys::rte_intr_type_set(source, sys::RTE_INTR_HANDLE_EXT) == 0;
+        set.then_some((source, ready))
     }
 }
 
 /// Keeps EAL's interrupt thread where it touches nothing, until the process ends; where that can't be asked, nothing happens.
 ///
 /// The thread goes through its list of interrupt sources whenever that changes. A memif server (DPDK 22.11) leaves its
-/// listener there when it closes, in memory that EAL's cleanup unmaps, and the cleanup changes the list itself. It waits for
-/// alarms that are being carried out, so this is an interrupt source of its own.
+/// listener there when it closes, in memory that EAL's cleanup unmaps, and the cleanup changes the list itself.
 pub(super) fn end() {
-    let Ok((ready, other_end)) = UnixStream::pair() else { return };
-    // At the end of its stream a socket is ready for good.
-    drop(other_end);
+    let Some((source, ready)) = source() else { return };
+    std::mem::forget(ready);
     let (held, is_held) = channel::<()>();
-    // SAFETY: a new instance, or null, which the two calls after it refuse.
-    let asked = unsafe {
-        let source = sys::rte_intr_instance_alloc(PRIVATE);
-        sys::rte_intr_fd_set(source, ready.into_raw_fd()) == 0
-            && sys::rte_intr_type_set(source, sys::RTE_INTR_HANDLE_EXT) == 0
-            && {
-                let held = Box::into_raw(Box::new(held));
-                sys::rte_intr_callback_register(source, Some(stand_still), held.cast()) == 0
-            }
-    };
-    if asked {
+    let held = Box::into_raw(Box::new(held)).cast();
+    // SAFETY: called once, and takes the box.
+    if unsafe { sys::rte_intr_callback_register(source, Some(stand_still), held) } == 0 {
         let _ = is_held.recv();
     }
 }
-
-/// The flag of an interrupt handle that is not in memory shared with secondary processes.
-const PRIVATE: u32 = 0;
 
 extern "C" fn stand_still(held: *mut c_void) {
     // SAFETY: `end` gives it away, and this never returns, so it is called once.
