@@ -4,9 +4,9 @@
 //! A policy that samples members looks at more queues than that, at two more for each decision. So each plain
 //! structure is there twice: by itself, and as `-sampling-2`, which does the same before each choice.
 //!
-//! Every subject keeps the same number of tasks outstanding, one and a half for each member, sends in
-//! bursts as a leaf does, and hears of a random earlier task for each one that it sends. Both are timed by the
-//! burst; what the clock itself and an empty call take is measured and taken off.
+//! Every subject keeps the same number of tasks outstanding, one and a half for each member, or a burst less than its
+//! bound allows; sends in bursts as a leaf does, and hears of a random earlier task for each one that it sends. Both
+//! are timed by the burst; what the clock itself and an empty call take is measured and taken off.
 //!
 //! Instructions are counted by valgrind, which runs this program once more: as many as the decisions execute,
 //! less those of the surroundings.
@@ -386,7 +386,7 @@ struct Surroundings {
     queues: Vec<u16>,
     places: Vec<u32>,
     next: usize,
-    /// Tasks outstanding.
+    /// Tasks to be outstanding between bursts.
     target: usize,
 }
 
@@ -430,7 +430,9 @@ impl Surroundings {
         chooser.report(&reports[..sent]);
         spent.reports += started.elapsed();
         if sent < BURST {
+            // A central queue is full: a burst less leaves it room, and its next choices find somebody.
             self.finish_some(chooser);
+            self.target = self.outstanding.len();
         } else if self.outstanding.len() < self.target {
             self.send_some(chooser);
         }
