@@ -16,10 +16,10 @@
 
 use rand::Rng as _;
 
-use super::measured::{Measured, SILENCE_MOST_NS};
+use super::measured::{Measured, Notes, SILENCE_MOST_NS};
 use super::ranks::{Found, Front, Rank, Ranks};
 use super::shortest::note_outstanding;
-use super::{Core, Pick, Policy, Rng, Task, select};
+use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View, Words};
 
 /// As in [`super::shortest`].
@@ -30,8 +30,6 @@ const LOOKS: usize = 32;
 const START: usize = 2;
 /// Between two looks for silent members there is no more than this.
 const CHECK_MOST_NS: u64 = 1_000_000;
-/// Of so many answers one is measured whole where the bound is given.
-const SAMPLE: u32 = 64;
 /// Times that a member's silence may be waited for twice as long as before.
 const DOUBLINGS_MOST: u32 = 20;
 
@@ -49,8 +47,7 @@ pub struct Bounded {
     heard: Heard,
 }
 
-/// When a member last got a task while it had none, or answered; and whether its only task was alone since
-/// it was sent.
+/// When a member last got a task while it had none, or answered; and whether it was the former.
 #[derive(Clone, Copy, Debug)]
 struct Touched {
     /// Time and, in the lowest bit, the rest: one word to write for each task.
@@ -59,8 +56,8 @@ struct Touched {
 
 impl Touched {
     #[inline(always)]
-    fn new(now_ns: u64, alone: bool) -> Self {
-        Self { word: now_ns << 1 | u64::from(alone) }
+    fn new(now_ns: u64, by_sending: bool) -> Self {
+        Self { word: now_ns << 1 | u64::from(by_sending) }
     }
 
     #[inline(always)]
@@ -69,55 +66,89 @@ impl Touched {
     }
 
     #[inline(always)]
-    fn is_alone(self) -> bool {
+    fn by_sending(self) -> bool {
         self.word & 1 == 1
     }
+}
 
-    /// A task was sent, and the member has so many now. Which it is cannot be predicted.
-    #[inline(always)]
-    fn sent(self, now_ns: u64, queue: u32) -> Self {
-        select(queue == 1, Self { word: self.word & !1 }, Self::new(now_ns, true))
+/// The bound on each member's tasks, and what it is judged by.
+#[derive(Clone, Debug)]
+struct Bound {
+    tasks: usize,
+    adapts: bool,
+    /// Those that share the tasks.
+    members: usize,
+    cores: usize,
+    measured: Measured,
+    /// Answers in a window of these.
+    due: u64,
+}
+
+impl Bound {
+    /// So many members share the tasks of so many cores.
+    fn share(&mut self, members: usize, cores: usize) {
+        (self.members, self.cores) = (members, cores);
+        self.due = self.measured.due(members, cores);
+    }
+
+    /// Ends a window of answers, and begins the next.
+    #[cold]
+    #[inline(never)]
+    fn judge(&mut self, notes: Notes, now_ns: u64) -> Notes {
+        self.measured.notes = notes;
+        self.measured.look(now_ns, self.members, self.cores, self.tasks);
+        if self.adapts && self.measured.is_known() {
+            self.tasks = self.measured.bound();
+        }
+        self.due = self.measured.due(self.members, self.cores);
+        self.measured.notes
     }
 }
 
 /// What members' answers tell, and when.
 #[derive(Clone, Debug)]
 struct Heard {
-    bound: usize,
-    adapts: bool,
     now_ns: u64,
     touched: Vec<Touched>,
-    measured: Measured,
-    /// Answers that told a service time.
-    answers: u32,
+    bound: Bound,
 }
 
 impl Heard {
-    /// A member of so many answered one of so many cores. A bound that is given needs the longest service alone,
-    /// and the rest now and then.
+    /// For a run of answers of so many members.
     #[inline(always)]
-    fn answered(&mut self, report: &Report, members: usize, cores: usize) {
-        if report.service_ns != 0 {
-            self.answers = self.answers.wrapping_add(1);
-            match self.adapts || self.answers % SAMPLE == 1 {
-                true => self.measure(report, members, cores),
-                false => self.measured.note_longest(report.service_ns),
-            }
+    fn listen(&mut self, members: usize) -> Hearing<'_> {
+        let (now_ns, touched) = (self.now_ns, &mut self.touched[..members]);
+        Hearing { notes: self.bound.measured.notes, now_ns, touched, bound: &mut self.bound }
+    }
+}
+
+/// What a run of answers tells.
+struct Hearing<'a> {
+    notes: Notes,
+    now_ns: u64,
+    touched: &'a mut [Touched],
+    bound: &'a mut Bound,
+}
+
+impl Hearing<'_> {
+    /// A member answered, which leaves so many tasks there.
+    #[inline(always)]
+    fn answered(&mut self, report: &Report, left: u32) {
+        let touched = &mut self.touched[report.member.index()];
+        let before = std::mem::replace(touched, Touched::new(self.now_ns, false));
+        // One that came after it would be there still, or another would have been answered.
+        let alone = before.by_sending() & (left == 0);
+        let elapsed_ns = self.now_ns.saturating_sub(before.at_ns());
+        self.notes.note(report.service_ns, elapsed_ns, alone);
+        if self.notes.replies() >= self.bound.due {
+            self.notes = self.bound.judge(self.notes, self.now_ns);
         }
-        self.touched[report.member.index()] = Touched::new(self.now_ns, false);
     }
 
-    #[inline(never)]
-    fn measure(&mut self, report: &Report, members: usize, cores: usize) {
-        let touched = self.touched[report.member.index()];
-        let elapsed_ns = self.now_ns.saturating_sub(touched.at_ns());
-        self.measured.note(report.service_ns, touched.is_alone().then_some(elapsed_ns));
-        if self.measured.is_due(members, cores) {
-            self.measured.look(self.now_ns, members, cores, self.bound);
-            if self.adapts && self.measured.is_known() {
-                self.bound = self.measured.bound();
-            }
-        }
+    /// The run is over.
+    #[inline(always)]
+    fn end(self) {
+        self.bound.measured.notes = self.notes;
     }
 }
 
@@ -160,7 +191,8 @@ impl Room {
         self.ranks.open()
     }
 
-    /// A member with room, its queue as the view has it, and the front that it is of.
+    /// A member with room, its queue as the view has it, and the front that it is of. A core that is alone knows of
+    /// every task, so its ranks are never out of date.
     #[inline(always)]
     fn first(
         &mut self,
@@ -179,6 +211,9 @@ impl Room {
                 }
             }
             if let Some(found) = self.ranks.find(front, rng.next_u64() as u32) {
+                if words.are_alone() {
+                    return (front, Some(found));
+                }
                 let queue = words.of(found.member).outstanding();
                 if queue == found.queue {
                     return (front, Some(found));
@@ -241,14 +276,9 @@ impl Bounded {
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
         let room = Room { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
-        let heard = Heard {
-            bound,
-            adapts: false,
-            now_ns: 0,
-            touched: Vec::new(),
-            measured: Measured::default(),
-            answers: 0,
-        };
+        let measured = Measured::default();
+        let bound = Bound { tasks: bound, adapts: false, members: 0, cores: 1, measured, due: 0 };
+        let heard = Heard { now_ns: 0, touched: Vec::new(), bound };
         Self { silence_ns, next_check_ns: 0, watched: Vec::new(), room, heard }
     }
 
@@ -256,20 +286,20 @@ impl Bounded {
     #[must_use]
     pub fn adaptive(silence_ns: Option<u64>) -> Self {
         let mut adaptive = Self::new(START, silence_ns);
-        adaptive.heard.adapts = true;
+        adaptive.heard.bound.adapts = true;
         adaptive
     }
 
     /// The bound as it is now.
     #[must_use]
     pub fn bound(&self) -> usize {
-        self.heard.bound
+        self.heard.bound.tasks
     }
 
     /// The hand-over as measured: from a task's sending to its answer, less the time that it took; 0 until one was.
     #[must_use]
     pub fn round_trip_ns(&self) -> f64 {
-        self.heard.measured.round_trip_ns()
+        self.heard.bound.measured.round_trip_ns()
     }
 
     /// As one by one, but a member is found and counted up in one go.
@@ -282,7 +312,8 @@ impl Bounded {
         rng: &mut Rng,
     ) {
         let (room, heard) = (&mut self.room, &mut self.heard);
-        let (bound, now_ns, touched) = (heard.bound, heard.now_ns, &mut heard.touched[..]);
+        let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
+        let sent = Touched::new(heard.now_ns, true);
         let mut front = room.ranks.open();
         for pick in picks {
             let found;
@@ -293,8 +324,9 @@ impl Bounded {
             };
             front = room.ranks.take(front, found);
             words.of(found.member).sent();
-            let touched = &mut touched[found.member.index()];
-            *touched = touched.sent(now_ns, found.queue + 1);
+            if found.queue == 0 {
+                touched[found.member.index()] = sent;
+            }
             *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
         }
         room.ranks.close(front);
@@ -303,19 +335,20 @@ impl Bounded {
     /// As one by one.
     #[inline(always)]
     fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>) -> usize {
-        let (mut expected, heard) = (0, &mut self.heard);
-        let (members, cores) = (self.room.ranks.len(), self.room.core.count);
+        let members = parts.words.members();
+        let mut hearing = self.heard.listen(members);
         self.room.ranks.set_all(
             reports,
+            members,
             #[inline(always)]
             |report| {
-                let (left, owed) = parts.answered_and_settled(report);
-                expected += usize::from(owed);
-                heard.answered(report, members, cores);
+                let left = parts.answered_and_settled(report);
+                hearing.answered(report, left);
                 left
             },
         );
-        reports.len() - expected
+        hearing.end();
+        parts.surplus
     }
 
     /// Writes off what a member has if it has been silent for too long, at one of the cores.
@@ -329,7 +362,7 @@ impl Bounded {
         let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
         (watched.reports, watched.outstanding) = (reports, outstanding);
         if self.room.core.count > 1 && !quiet {
-            *touched = Touched::new(self.heard.now_ns, touched.is_alone()); // by another core for all that is known
+            *touched = Touched::new(self.heard.now_ns, touched.by_sending()); // by another core for all that is known
         }
         let patience = silence_ns.saturating_mul(1 << watched.losses);
         let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
@@ -349,7 +382,7 @@ impl Policy for Bounded {
     #[inline]
     fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         let front = self.room.ranks.open();
-        let found = self.room.first(front, self.heard.bound, view.words(), view, rng).1?;
+        let found = self.room.first(front, self.bound(), view.words(), view, rng).1?;
         Some(Pick { member: found.member, idle: found.queue == 0 })
     }
 
@@ -380,13 +413,16 @@ impl Policy for Bounded {
 
     fn on_sent(&mut self, member: Member, _view: &mut View) {
         self.room.ranks.add(member);
-        let touched = &mut self.heard.touched[member.index()];
-        *touched = touched.sent(self.heard.now_ns, self.room.ranks.queue(member));
+        if self.room.ranks.queue(member) == 1 {
+            self.heard.touched[member.index()] = Touched::new(self.heard.now_ns, true);
+        }
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let left = note_outstanding(report, view);
-        self.heard.answered(report, self.room.ranks.len(), self.room.core.count);
+        let mut hearing = self.heard.listen(view.members());
+        hearing.answered(report, left);
+        hearing.end();
         self.room.ranks.set(report.member, left);
     }
 
@@ -395,6 +431,7 @@ impl Policy for Bounded {
         self.watched.resize(view.members(), Watched::default());
         self.heard.touched.resize(view.members(), Touched::new(self.heard.now_ns, false));
         self.room.ranks.rank(view.members(), view.active().iter().copied());
+        self.heard.bound.share(self.room.ranks.len(), core.count);
         for &member in view.active() {
             self.room.ranks.set(member, view.outstanding(member));
         }
@@ -406,7 +443,7 @@ impl Policy for Bounded {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        let judged = || (!view.is_lossless()).then(|| self.heard.measured.silence_ns());
+        let judged = || (!view.is_lossless()).then(|| self.heard.bound.measured.silence_ns());
         let silence_ns = self.silence_ns.or_else(judged);
         self.next_check_ns =
             now_ns.saturating_add(silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4)));

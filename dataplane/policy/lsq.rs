@@ -140,6 +140,7 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> us
     let mut expected = 0;
     queues.set_all(
         reports,
+        words.members(),
         #[inline(always)]
         |report| {
             let words = words.of(report.member);

@@ -18,6 +18,9 @@ const FULL_WINDOWS: u32 = 3;
 /// A round trip counts as this many times the mean at most: a host that stalled for a millisecond says nothing of what
 /// a hand-over of two microseconds takes, and one that has grown is followed all the same.
 const OUTLIER: f64 = 4.0;
+/// Answers that a mean reaches back over: of services, and of round trips.
+const SERVICES: f64 = 1024.0;
+const ROUND_TRIPS: f64 = 64.0;
 /// What is left of the longest service after each window, unless there is a longer one.
 const LONGEST_KEPT: f64 = 0.98;
 /// A member's silence means nothing below this: hosts stall for so long.
@@ -25,76 +28,108 @@ const SILENCE_LEAST_NS: f64 = 1e6;
 /// Silence beyond which tasks are lost in any case, and as long as nothing is known.
 pub(super) const SILENCE_MOST_NS: u64 = 1_000_000_000;
 
+/// What the answers of a window tell: a value of its own, which stays in registers over a run of answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Notes {
+    longest_ns: u32,
+    work_ns: u64,
+    replies: u64,
+    trips_ns: u64,
+    trips: u64,
+    /// A round trip counts as this at most.
+    trip_most_ns: u64,
+}
+
+impl Notes {
+    /// Of a window that begins, after windows with such a round trip; 0 when it is the first.
+    fn after(round_trip_ns: f64) -> Self {
+        let trip_most_ns = match round_trip_ns {
+            0.0 => u64::MAX,
+            mean => (mean * OUTLIER) as u64,
+        };
+        Self { longest_ns: 0, work_ns: 0, replies: 0, trips_ns: 0, trips: 0, trip_most_ns }
+    }
+
+    /// A task took `service_ns`, if that is told, and `elapsed_ns` from when it was sent, which counts when it was alone
+    /// at its member. Whether it was cannot be predicted.
+    #[inline(always)]
+    pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: u64, alone: bool) {
+        let (service_ns, told) = (u64::from(service_ns), u64::from(service_ns != 0));
+        self.longest_ns = self.longest_ns.max(service_ns as u32);
+        self.work_ns += service_ns;
+        self.replies += told;
+        let counts = told & u64::from(alone);
+        let trip_ns = elapsed_ns.saturating_sub(service_ns).min(self.trip_most_ns);
+        self.trips_ns = self.trips_ns.saturating_add(trip_ns & counts.wrapping_neg());
+        self.trips += counts;
+    }
+
+    /// Replies that told a service.
+    #[inline(always)]
+    pub(super) fn replies(&self) -> u64 {
+        self.replies
+    }
+}
+
 /// Means and extremes over all members.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Measured {
+    pub(super) notes: Notes,
     round_trip_ns: f64,
     service_ns: f64,
     /// Of some dozens of windows, but for this one.
     longest_ns: f64,
-    /// Of this window.
-    window_longest_ns: u32,
     utilisation: f64,
     window_start_ns: u64,
-    window_work_ns: u64,
-    window_replies: u64,
     looks: u32,
     /// Windows in a row in which members did about all that the bound lets them.
     full: u32,
 }
 
-impl Measured {
-    /// A task took `service_ns`, and `elapsed_ns` from when it was sent if it was alone at its member.
-    #[inline]
-    pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: Option<u64>) {
-        let service = f64::from(service_ns);
-        follow(&mut self.service_ns, service, 1.0 / 1024.0);
-        self.note_longest(service_ns);
-        if let Some(elapsed) = elapsed_ns {
-            let trip = (elapsed as f64 - service).max(0.0);
-            let most = match self.round_trip_ns {
-                0.0 => f64::INFINITY,
-                mean => mean * OUTLIER,
-            };
-            follow(&mut self.round_trip_ns, trip.min(most), 1.0 / 64.0);
+impl Default for Measured {
+    fn default() -> Self {
+        Self {
+            notes: Notes::after(0.0),
+            round_trip_ns: 0.0,
+            service_ns: 0.0,
+            longest_ns: 0.0,
+            utilisation: 0.0,
+            window_start_ns: 0,
+            looks: 0,
+            full: 0,
         }
-        self.window_work_ns += u64::from(service_ns);
-        self.window_replies += 1;
     }
+}
 
-    /// A task took `service_ns`, and nothing else is told.
-    #[inline]
-    pub(super) fn note_longest(&mut self, service_ns: u32) {
-        self.window_longest_ns = self.window_longest_ns.max(service_ns);
-    }
-
+impl Measured {
     fn longest_ns(&self) -> f64 {
-        self.longest_ns.max(self.window_longest_ns.into())
+        self.longest_ns.max(self.notes.longest_ns.into())
     }
 
-    /// What a task takes beside its service.
+    /// What a task takes beside its service, up to this window.
     pub(super) fn round_trip_ns(&self) -> f64 {
         self.round_trip_ns
     }
 
-    /// Enough of the replies of `members` members came by one of so many cores for another look.
-    #[inline]
-    pub(super) fn is_due(&self, members: usize, cores: usize) -> bool {
+    /// After so many replies of `members` members by one of so many cores it is time for another look.
+    pub(super) fn due(&self, members: usize, cores: usize) -> u64 {
         let each = (FIRST_WINDOW_REPLIES << self.looks).min(WINDOW_REPLIES);
-        self.window_replies * cores as u64 >= each * members as u64
+        (each * members as u64).div_ceil(cores as u64)
     }
 
     /// Ends a window of replies of so many members under a bound; this core sees its share of them.
     pub(super) fn look(&mut self, now_ns: u64, members: usize, cores: usize, bound: usize) {
         let elapsed = now_ns.saturating_sub(self.window_start_ns) as f64;
         let capacity = elapsed * members as f64 / cores as f64;
-        let utilisation = (self.window_work_ns as f64 / capacity).min(1.0);
+        let utilisation = (self.notes.work_ns as f64 / capacity).min(1.0);
         self.see(utilisation, bound);
+        let Notes { work_ns, replies, trips_ns, trips, .. } = self.notes;
+        follow(&mut self.service_ns, work_ns, replies, SERVICES);
+        follow(&mut self.round_trip_ns, trips_ns, trips, ROUND_TRIPS);
         self.longest_ns = self.longest_ns() * LONGEST_KEPT;
-        self.window_longest_ns = 0;
         self.looks = (self.looks + 1).min(LOOKS_MOST);
         self.window_start_ns = now_ns;
-        (self.window_work_ns, self.window_replies) = (0, 0);
+        self.notes = Notes::after(self.round_trip_ns);
     }
 
     /// Utilisation counts by now.
@@ -138,19 +173,25 @@ impl Measured {
     }
 
     /// Silence after which what a member has is lost: it takes twice the longest service of late, and some
-    /// round trips.
+    /// round trips, as they were or are in this window.
     pub(super) fn silence_ns(&self) -> u64 {
-        if self.service_ns == 0.0 {
+        if self.longest_ns() == 0.0 {
             return SILENCE_MOST_NS;
         }
-        let silence = 2.0 * self.longest_ns() + 8.0 * self.round_trip_ns;
+        let mut round_trip_ns = 0.0;
+        follow(&mut round_trip_ns, self.notes.trips_ns, self.notes.trips, ROUND_TRIPS);
+        let silence = 2.0 * self.longest_ns() + 8.0 * self.round_trip_ns.max(round_trip_ns);
         silence.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
     }
 }
 
-/// Moves an exponentially weighted mean; the first value starts it.
-fn follow(mean: &mut f64, value: f64, weight: f64) {
-    *mean = if *mean == 0.0 { value } else { *mean + (value - *mean) * weight };
+/// Takes so many values, of which that is the sum, in a mean that reaches back over some; the first ones start it.
+fn follow(mean: &mut f64, sum: u64, values: u64, reach: f64) {
+    if values > 0 {
+        let new = sum as f64 / values as f64;
+        let kept = (1.0 - 1.0 / reach).powf(values as f64);
+        *mean = if *mean == 0.0 { new } else { *mean * kept + new * (1.0 - kept) };
+    }
 }
 
 #[cfg(test)]
@@ -159,6 +200,13 @@ mod tests {
 
     fn measured(round_trip_ns: f64, service_ns: f64, utilisation: f64) -> Measured {
         Measured { round_trip_ns, service_ns, utilisation, ..Measured::default() }
+    }
+
+    /// A window of answers of tasks that were alone; how long the round trip is after it.
+    fn window(measured: &mut Measured, replies: u32, service_ns: u32, elapsed_ns: u64) -> f64 {
+        (0..replies).for_each(|_| measured.notes.note(service_ns, elapsed_ns, true));
+        measured.look(1, 1, 1, 1);
+        measured.round_trip_ns()
     }
 
     #[test]
@@ -201,25 +249,52 @@ mod tests {
     #[test]
     fn a_stall_says_little_of_the_round_trip_and_a_longer_one_is_followed() {
         let mut measured = Measured::default();
-        (0..200).for_each(|_| measured.note(50_000, Some(52_000)));
-        let before = measured.round_trip_ns();
-        measured.note(50_000, Some(10_050_000));
-        assert!(measured.round_trip_ns() < 1.05 * before, "{}", measured.round_trip_ns());
-        (0..500).for_each(|_| measured.note(50_000, Some(150_000)));
+        assert!((window(&mut measured, 200, 50_000, 52_000) - 2000.0).abs() < 1e-6);
+        measured.notes.note(50_000, 10_050_000, true);
+        let after = window(&mut measured, 199, 50_000, 52_000);
+        assert!(after < 1.05 * 2000.0, "{after}");
+        for _ in 0..5 {
+            window(&mut measured, 200, 50_000, 150_000);
+        }
         assert!((measured.round_trip_ns() - 100_000.0).abs() < 5_000.0);
+        // What was not alone, or does not tell its service, says nothing.
+        measured.notes.note(50_000, 70_000, false);
+        measured.notes.note(0, 70_000, true);
+        let before = measured.round_trip_ns();
+        assert_eq!(window(&mut measured, 0, 0, 0), before);
+    }
+
+    #[test]
+    fn the_mean_service_reaches_back_over_some_windows() {
+        let mut measured = Measured::default();
+        for (replies, service_ns, mean) in [
+            (4, 1000, 1000.0),
+            (1024, 3000, 2264.2), // 1000 by 1/e
+            (4096, 3000, 2986.5), // by 1/e to the fifth
+            (1, 0, 2986.5),       // a worker that does not tell
+        ] {
+            window(&mut measured, replies, service_ns, 0);
+            assert!((measured.service_ns - mean).abs() < 1.0, "{}", measured.service_ns);
+        }
     }
 
     #[test]
     fn silence_is_judged_by_the_longest_services() {
         let mut measured = Measured::default();
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
-        measured.note(50_000, Some(60_000));
+        measured.notes.note(50_000, 60_000, true);
         assert_eq!(measured.silence_ns(), 1_000_000);
-        measured.note(5_000_000, None);
+        measured.notes.note(5_000_000, 0, false);
         assert_eq!(measured.silence_ns(), 10_080_000);
         (0..500).for_each(|window| measured.look(window, 1, 1, 1));
         assert_eq!(measured.silence_ns(), 1_000_000);
-        measured.note(u32::MAX, None);
+        // A round trip that has grown counts before its window ends.
+        let mut far = Measured::default();
+        window(&mut far, 100, 50_000, 350_000);
+        assert_eq!(far.silence_ns(), 2 * 49_000 + 8 * 300_000);
+        (0..9).for_each(|_| far.notes.note(50_000, 9_000_000, true));
+        assert_eq!(far.silence_ns(), 2 * 50_000 + 8 * 1_200_000);
+        measured.notes.note(u32::MAX, 0, false);
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
     }
 }

@@ -9,7 +9,7 @@ use rand::Rng as _;
 use super::forgotten::Forgotten;
 use super::ranks::{Found, Front, Rank, Ranking};
 use super::{Core, Pick, Policy, Rng, Task, below, sample_one, sample_two};
-use crate::state::{Member, Report, View, Words};
+use crate::state::{Member, Parts, Report, View, Words};
 
 /// Times that a ranking out of date, because another core sent or heard something, is put right in one
 /// decision. Each puts one member right for good.
@@ -39,7 +39,8 @@ impl Shortest {
     }
 }
 
-/// The first member, its queue as the view has it, and the front that it is of.
+/// The first member, its queue as the view has it, and the front that it is of. A core that is alone knows of every
+/// task, so its ranks are never out of date.
 #[inline(always)]
 fn first<R: Rank>(
     ranks: &mut R,
@@ -48,6 +49,35 @@ fn first<R: Rank>(
     rng: &mut Rng,
 ) -> (R::Front, Option<Found>) {
     let mut corrections = CORRECTIONS;
+    if !front.is_empty()
+        && let Some(found) = ranks.find(front, rng.next_u64() as u32)
+    {
+        if words.are_alone() {
+            return (front, Some(found));
+        }
+        let queue = words.of(found.member).outstanding();
+        if queue == found.queue {
+            return (front, Some(found));
+        }
+        corrections -= 1;
+        front = ranks.set_open(front, found.member, queue);
+    }
+    let mut state = rng.clone(); // what is lent lies in memory from then on
+    let found = look(ranks, front, corrections, words, &mut state);
+    *rng = state;
+    found
+}
+
+/// As [`first`], with so many corrections.
+#[cold]
+#[inline(never)]
+fn look<R: Rank>(
+    ranks: &mut R,
+    mut front: R::Front,
+    mut corrections: usize,
+    words: Words<'_>,
+    rng: &mut Rng,
+) -> (R::Front, Option<Found>) {
     loop {
         if front.is_empty() {
             let Some(next) = ranks.reopen(front) else { return (front, None) };
@@ -90,20 +120,34 @@ fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
     ranks.close(front);
 }
 
+/// As [`pick_run`], in a loop that knows what the run need not look at.
+#[inline(always)]
+fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+    match words.are_alone() {
+        true => pick_run(ranks, picks, words.alone(), rng),
+        false => pick_run(ranks, picks, words, rng),
+    }
+}
+
 /// As one by one.
 #[inline(always)]
-fn reply_run(ranks: &mut impl Rank, reports: &[Report], view: &mut View) -> usize {
-    let (mut parts, mut expected) = (view.parts(), 0);
+fn reply_run(ranks: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
     ranks.set_all(
         reports,
+        parts.words.members(),
         #[inline(always)]
-        |report| {
-            let (left, owed) = parts.answered_and_settled(report);
-            expected += usize::from(owed);
-            left
-        },
+        |report| parts.answered_and_settled(report),
     );
-    reports.len() - expected
+    parts.surplus
+}
+
+/// As [`reply_run`], in a loop that knows what the run need not look at.
+#[inline(always)]
+fn reply_any(ranks: &mut impl Rank, reports: &[Report], parts: Parts<'_>) -> usize {
+    match parts.are_alone() {
+        true => reply_run(ranks, reports, parts.alone()),
+        false => reply_run(ranks, reports, parts),
+    }
 }
 
 /// Takes a report for a policy that decides on tasks outstanding, of which lost ones are written off so;
@@ -118,7 +162,10 @@ pub(super) fn note_outstanding(report: &Report, view: &mut View) -> u32 {
 #[inline(always)]
 pub(super) fn note_outstanding_run(reports: &[Report], view: &mut View) -> usize {
     let mut parts = view.parts();
-    reports.iter().filter(|report| !parts.answered_and_settled(report).1).count()
+    for report in reports {
+        parts.answered_and_settled(report);
+    }
+    parts.surplus
 }
 
 /// The member with the least key, uniformly among those that tie.
@@ -174,16 +221,16 @@ impl Policy for Shortest {
         }
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
-            Ranking::Queue(ranks) => pick_run(ranks, picks, view.words(), &mut local),
-            Ranking::Delay(ranks) => pick_run(ranks, picks, view.words(), &mut local),
+            Ranking::Queue(ranks) => pick_any(ranks, picks, view.words(), &mut local),
+            Ranking::Delay(ranks) => pick_any(ranks, picks, view.words(), &mut local),
         }
         *rng = local;
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         match &mut self.ranks {
-            Ranking::Queue(ranks) => reply_run(ranks, reports, view),
-            Ranking::Delay(ranks) => reply_run(ranks, reports, view),
+            Ranking::Queue(ranks) => reply_any(ranks, reports, view.parts()),
+            Ranking::Delay(ranks) => reply_any(ranks, reports, view.parts()),
         }
     }
 

@@ -187,6 +187,8 @@ pub struct Parts<'a> {
     pub idle: IdleWords<'a>,
     /// How tasks found their members so far.
     pub picks: &'a mut Picks,
+    /// Answers among those of this run that came from members which owed none.
+    pub surplus: usize,
     rates: &'a [f64],
     queues: Option<&'a [AtomicU32]>,
     settled: &'a mut [Settled],
@@ -362,9 +364,10 @@ impl View {
             active: &self.active,
             idle: self.idle.words_of(self.reported.len()),
             picks: &mut self.picks,
+            surplus: 0,
             rates: &self.rates,
             queues: self.queues.as_deref(),
-            settled: &mut self.settled,
+            settled: &mut self.settled[..self.reported.len()],
         }
     }
 
@@ -577,14 +580,18 @@ impl Parts<'_> {
     }
 
     /// Counts a task answered by `member` and takes its report, for policies that decide on tasks outstanding,
-    /// of which lost ones are written off so. Returns how many are left, and whether one was outstanding.
+    /// of which lost ones are written off so. Returns how many are left.
     #[inline(always)]
-    pub fn answered_and_settled(&mut self, report: &Report) -> (u32, bool) {
+    pub fn answered_and_settled(&mut self, report: &Report) -> u32 {
         let words = self.words.of(report.member);
-        let before = words.outstanding();
-        let expected = before > 0;
-        words.balance(-i32::from(expected));
-        (self.settled(report, before - u32::from(expected)), expected)
+        let mut outstanding = words.outstanding();
+        if outstanding == 0 {
+            self.surplus += 1;
+        } else {
+            words.balance(-1);
+            outstanding -= 1;
+        }
+        self.settled(report, outstanding)
     }
 
     /// As [`Parts::answered_and_settled`], of a task that is counted as answered already, or of none.

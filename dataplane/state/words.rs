@@ -51,6 +51,14 @@ impl<'a> Words<'a> {
         Self { reported, own: &own[..reported.len()], elsewhere }
     }
 
+    /// How many members they are of. A slice of that length is not checked again for a member that these words were
+    /// asked for.
+    #[inline(always)]
+    #[must_use]
+    pub fn members(self) -> usize {
+        self.reported.len()
+    }
+
     /// No other core sends to these members.
     #[inline(always)]
     #[must_use]

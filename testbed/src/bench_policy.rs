@@ -13,6 +13,7 @@
 
 use std::hint::black_box;
 use std::io::{self, Write};
+use std::ops::{Deref, DerefMut};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -208,17 +209,50 @@ impl<P: Plain> Chooser for Sampling<P> {
     }
 }
 
+/// A slice that starts where a cache line does: whether vectors cross lines would be the allocator's choice.
+struct Aligned<T> {
+    all: Vec<T>,
+    start: usize,
+}
+
+impl<T: Clone> Aligned<T> {
+    fn new(values: &[T]) -> Self {
+        const LINE: usize = 64;
+        let mut all: Vec<T> = Vec::with_capacity(values.len() + LINE / size_of::<T>());
+        let start = all.as_ptr().align_offset(LINE);
+        all.extend(values.iter().take(1).cycle().take(start).cloned());
+        all.extend_from_slice(values);
+        Self { all, start }
+    }
+}
+
+impl<T> Deref for Aligned<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        &self.all[self.start..]
+    }
+}
+
+impl<T> DerefMut for Aligned<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.all[self.start..]
+    }
+}
+
 /// The least of plain bytes, found with the widest vectors that the machine and `pulp` have; the first that
 /// has it from a random place on, which is cheaper than a uniform one.
 struct Scan {
-    queues: Vec<u8>,
+    queues: Aligned<u8>,
     vectors: pulp::Arch,
     rng: Rng,
 }
 
 impl Scan {
     fn shortest(&mut self) -> usize {
-        let queues = &self.queues;
+        let queues = &*self.queues;
         let least = self.vectors.dispatch(|| queues.iter().copied().fold(u8::MAX, u8::min));
         let bits = u64::from(self.rng.next_u64() as u32);
         let start = ((bits * queues.len() as u64) >> 32) as usize;
@@ -251,7 +285,7 @@ impl Plain for Scan {
 
 /// As [`Scan`], by (queue + 1) / speed: words, in which two speeds leave no remainder.
 struct SpeedScan {
-    times: Vec<u16>,
+    times: Aligned<u16>,
     slow: Vec<bool>,
     vectors: pulp::Arch,
     rng: Rng,
@@ -263,7 +297,7 @@ impl SpeedScan {
     }
 
     fn soonest(&mut self) -> usize {
-        let times = &self.times;
+        let times = &*self.times;
         let bits = u64::from(self.rng.next_u64() as u32);
         let start = ((bits * times.len() as u64) >> 32) as usize;
         self.vectors.dispatch(|| {
@@ -547,11 +581,12 @@ fn run_plain(name: &str, members: usize, task: Work) -> Option<Times> {
     let (name, samples) = name.strip_suffix(SAMPLING).map_or((name, false), |plain| (plain, true));
     Some(match name {
         "vector-scan" => {
-            let queues = vec![0; members];
+            let queues = Aligned::new(&vec![0; members]);
             drive_plain(Scan { queues, vectors, rng }, samples, members, task)
         }
         "vector-scan-by-speed" => {
-            let times = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
+            let times: Vec<_> = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
+            let times = Aligned::new(&times);
             drive_plain(SpeedScan { times, slow, vectors, rng }, samples, members, task)
         }
         "binary-heap" => drive_plain(Heap::new(vec![1; members], rng), samples, members, task),
@@ -730,8 +765,12 @@ mod tests {
 
     #[test]
     fn the_structures_beside_the_policies_are_right() {
-        let mut scan =
-            Scan { queues: vec![3; 100], vectors: pulp::Arch::new(), rng: Rng::seed_from_u64(1) };
+        let mut scan = Scan {
+            queues: Aligned::new(&[3; 100]),
+            vectors: pulp::Arch::new(),
+            rng: Rng::seed_from_u64(1),
+        };
+        assert!(scan.queues.len() == 100 && scan.queues.as_ptr().addr() % 64 == 0);
         scan.queues[70] = 1;
         let mut heap = Heap::new(vec![1; 100], Rng::seed_from_u64(1));
         (0..100).for_each(|member| heap.report(&[told(member, if member == 70 { 1 } else { 3 })]));
@@ -746,7 +785,8 @@ mod tests {
     #[test]
     fn structures_by_speed_are_right() {
         let slow: Vec<bool> = (0..100).map(|member| member != 70).collect();
-        let times = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
+        let times: Vec<_> = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
+        let times = Aligned::new(&times);
         let rng = Rng::seed_from_u64(1);
         let mut heap =
             Heap::new(slow.iter().map(|slow| 1 + u64::from(*slow)).collect(), rng.clone());

@@ -78,8 +78,8 @@ pub trait Rank {
     /// A member's queue is known to be this long.
     fn set(&mut self, member: Member, queue: u32);
 
-    /// As [`Rank::set`], one after the other: the members that report, whose queues `known` tells.
-    fn set_all(&mut self, reports: &[Report], known: impl FnMut(&Report) -> u32);
+    /// As [`Rank::set`], one after the other: those of so many members that report, whose queues `known` tells.
+    fn set_all(&mut self, reports: &[Report], members: usize, known: impl FnMut(&Report) -> u32);
 
     /// A run goes on with those who come first after those of `front`; none when nobody does.
     #[cold]

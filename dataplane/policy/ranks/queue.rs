@@ -103,8 +103,13 @@ impl Rank for Ranks {
     }
 
     #[inline(always)]
-    fn set_all(&mut self, reports: &[Report], mut known: impl FnMut(&Report) -> u32) {
-        let (cells, order) = (&mut self.cells[..], &mut *self.order);
+    fn set_all(
+        &mut self,
+        reports: &[Report],
+        members: usize,
+        mut known: impl FnMut(&Report) -> u32,
+    ) {
+        let (cells, order) = (&mut self.cells[..members], &mut *self.order);
         for report in reports {
             let (member, queue) = (report.member, known(report));
             order.set(cells, member, queue);

@@ -267,9 +267,14 @@ impl Rank for SpeedRanks {
     }
 
     #[inline(always)]
-    fn set_all(&mut self, reports: &[Report], mut known: impl FnMut(&Report) -> u32) {
-        let (cells, classes) = (&mut self.cells[..], &mut self.classes[..]);
-        let class = &self.class[..cells.len()];
+    fn set_all(
+        &mut self,
+        reports: &[Report],
+        members: usize,
+        mut known: impl FnMut(&Report) -> u32,
+    ) {
+        let (cells, classes) = (&mut self.cells[..members], &mut self.classes[..]);
+        let class = &self.class[..members];
         let mut changed = false;
         for report in reports {
             let (member, queue) = (report.member, known(report));
