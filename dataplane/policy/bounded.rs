@@ -136,10 +136,13 @@ impl Hearing<'_> {
     fn answered(&mut self, report: &Report, left: u32) {
         let touched = &mut self.touched[report.member.index()];
         let before = std::mem::replace(touched, Touched::new(self.now_ns, false));
-        // One that came after it would be there still, or another would have been answered.
-        let alone = before.by_sending() & (left == 0);
-        let elapsed_ns = self.now_ns.saturating_sub(before.at_ns());
-        self.notes.note(report.service_ns, elapsed_ns, alone);
+        self.notes.note(report.service_ns);
+        if self.notes.wants_trips() {
+            // One that came after it would be there still, or another would have been answered.
+            let alone = before.by_sending() & (left == 0);
+            let elapsed_ns = self.now_ns.saturating_sub(before.at_ns());
+            self.notes.note_trip(report.service_ns, elapsed_ns, alone);
+        }
         if self.notes.replies() >= self.bound.due {
             self.notes = self.bound.judge(self.notes, self.now_ns);
         }

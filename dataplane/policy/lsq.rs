@@ -15,7 +15,7 @@ use super::{Core, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View, Words};
 
 /// Which members an arrival samples.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Samples {
     count: usize,
     /// An arrival samples when a random number is not above this.
@@ -23,6 +23,10 @@ struct Samples {
 }
 
 impl Samples {
+    const NONE: Self = Self { count: 0, below: u32::MAX };
+    /// Each arrival samples two, as most do that sample.
+    const TWO: Self = Self { count: 2, below: u32::MAX };
+
     /// Brings some members' queues up to date.
     #[inline(always)]
     fn take<R: Rank>(
@@ -126,9 +130,9 @@ fn pick_any(
     rng: &mut Rng,
 ) {
     if samples.count == 0 {
-        pick_run(queues, Samples { count: 0, ..samples }, picks, parts, rng);
-    } else if parts.are_alone() {
-        pick_run(queues, samples, picks, parts.alone(), rng);
+        pick_run(queues, Samples::NONE, picks, parts, rng);
+    } else if samples == Samples::TWO && parts.are_alone() {
+        pick_run(queues, Samples::TWO, picks, parts.alone(), rng);
     } else {
         pick_run(queues, samples, picks, parts, rng);
     }

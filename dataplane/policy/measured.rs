@@ -21,6 +21,8 @@ const OUTLIER: f64 = 4.0;
 /// Answers that a mean reaches back over: of services, and of round trips.
 const SERVICES: f64 = 1024.0;
 const ROUND_TRIPS: f64 = 64.0;
+/// Round trips that are measured in a window.
+const TRIPS: u64 = 64;
 /// What is left of the longest service after each window, unless there is a longer one.
 const LONGEST_KEPT: f64 = 0.98;
 /// A member's silence means nothing below this: hosts stall for so long.
@@ -44,23 +46,33 @@ impl Notes {
     /// Of a window that begins, after windows with such a round trip; 0 when it is the first.
     fn after(round_trip_ns: f64) -> Self {
         let trip_most_ns = match round_trip_ns {
-            0.0 => u64::MAX,
-            mean => (mean * OUTLIER) as u64,
+            0.0 => SILENCE_MOST_NS,
+            mean => SILENCE_MOST_NS.min((mean * OUTLIER) as u64),
         };
         Self { longest_ns: 0, work_ns: 0, replies: 0, trips_ns: 0, trips: 0, trip_most_ns }
     }
 
-    /// A task took `service_ns`, if that is told, and `elapsed_ns` from when it was sent, which counts when it was alone
-    /// at its member. Whether it was cannot be predicted.
+    /// A task took `service_ns`, if that is told.
     #[inline(always)]
-    pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: u64, alone: bool) {
-        let (service_ns, told) = (u64::from(service_ns), u64::from(service_ns != 0));
-        self.longest_ns = self.longest_ns.max(service_ns as u32);
-        self.work_ns += service_ns;
-        self.replies += told;
-        let counts = told & u64::from(alone);
-        let trip_ns = elapsed_ns.saturating_sub(service_ns).min(self.trip_most_ns);
-        self.trips_ns = self.trips_ns.saturating_add(trip_ns & counts.wrapping_neg());
+    pub(super) fn note(&mut self, service_ns: u32) {
+        self.longest_ns = self.longest_ns.max(service_ns);
+        self.work_ns += u64::from(service_ns);
+        self.replies += u64::from(service_ns != 0);
+    }
+
+    /// This window has not seen as many round trips as it needs.
+    #[inline(always)]
+    pub(super) fn wants_trips(&self) -> bool {
+        self.trips < TRIPS
+    }
+
+    /// It took `elapsed_ns` from when it was sent, which counts when it was alone at its member. Whether it was cannot
+    /// be predicted.
+    #[inline(always)]
+    pub(super) fn note_trip(&mut self, service_ns: u32, elapsed_ns: u64, alone: bool) {
+        let counts = u64::from(alone & (service_ns != 0));
+        let trip_ns = elapsed_ns.saturating_sub(service_ns.into()).min(self.trip_most_ns);
+        self.trips_ns += trip_ns & counts.wrapping_neg();
         self.trips += counts;
     }
 
@@ -202,9 +214,15 @@ mod tests {
         Measured { round_trip_ns, service_ns, utilisation, ..Measured::default() }
     }
 
+    /// An answer, of a task that was alone or not.
+    fn note(measured: &mut Measured, service_ns: u32, elapsed_ns: u64, alone: bool) {
+        measured.notes.note(service_ns);
+        measured.notes.note_trip(service_ns, elapsed_ns, alone);
+    }
+
     /// A window of answers of tasks that were alone; how long the round trip is after it.
     fn window(measured: &mut Measured, replies: u32, service_ns: u32, elapsed_ns: u64) -> f64 {
-        (0..replies).for_each(|_| measured.notes.note(service_ns, elapsed_ns, true));
+        (0..replies).for_each(|_| note(measured, service_ns, elapsed_ns, true));
         measured.look(1, 1, 1, 1);
         measured.round_trip_ns()
     }
@@ -250,7 +268,7 @@ mod tests {
     fn a_stall_says_little_of_the_round_trip_and_a_longer_one_is_followed() {
         let mut measured = Measured::default();
         assert!((window(&mut measured, 200, 50_000, 52_000) - 2000.0).abs() < 1e-6);
-        measured.notes.note(50_000, 10_050_000, true);
+        note(&mut measured, 50_000, 10_050_000, true);
         let after = window(&mut measured, 199, 50_000, 52_000);
         assert!(after < 1.05 * 2000.0, "{after}");
         for _ in 0..5 {
@@ -258,8 +276,8 @@ mod tests {
         }
         assert!((measured.round_trip_ns() - 100_000.0).abs() < 5_000.0);
         // What was not alone, or does not tell its service, says nothing.
-        measured.notes.note(50_000, 70_000, false);
-        measured.notes.note(0, 70_000, true);
+        note(&mut measured, 50_000, 70_000, false);
+        note(&mut measured, 0, 70_000, true);
         let before = measured.round_trip_ns();
         assert_eq!(window(&mut measured, 0, 0, 0), before);
     }
@@ -282,9 +300,9 @@ mod tests {
     fn silence_is_judged_by_the_longest_services() {
         let mut measured = Measured::default();
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
-        measured.notes.note(50_000, 60_000, true);
+        note(&mut measured, 50_000, 60_000, true);
         assert_eq!(measured.silence_ns(), 1_000_000);
-        measured.notes.note(5_000_000, 0, false);
+        note(&mut measured, 5_000_000, 0, false);
         assert_eq!(measured.silence_ns(), 10_080_000);
         (0..500).for_each(|window| measured.look(window, 1, 1, 1));
         assert_eq!(measured.silence_ns(), 1_000_000);
@@ -292,9 +310,9 @@ mod tests {
         let mut far = Measured::default();
         window(&mut far, 100, 50_000, 350_000);
         assert_eq!(far.silence_ns(), 2 * 49_000 + 8 * 300_000);
-        (0..9).for_each(|_| far.notes.note(50_000, 9_000_000, true));
+        (0..9).for_each(|_| note(&mut far, 50_000, 9_000_000, true));
         assert_eq!(far.silence_ns(), 2 * 50_000 + 8 * 1_200_000);
-        measured.notes.note(u32::MAX, 0, false);
+        note(&mut measured, u32::MAX, 0, false);
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
     }
 }

@@ -163,6 +163,9 @@ impl MemberWords<'_> {
     #[must_use]
     pub fn outstanding(self) -> u32 {
         let mut total = self.own.outstanding.load(Relaxed);
+        if self.elsewhere.is_empty() {
+            return total; // never below 0
+        }
         for other in self.elsewhere {
             total = total.wrapping_add(other[self.member.index()].outstanding.load(Relaxed));
         }
