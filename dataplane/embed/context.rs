@@ -8,6 +8,7 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::role::leaf::Timing;
+use crate::role::outbox;
 use crate::stage::{self, Rewrite, Stages, Verdicts};
 use crate::state::{Counter, Counters};
 use crate::wire::arp;
@@ -312,10 +313,9 @@ impl Context {
             if burst.is_empty() {
                 return;
             }
-            port.tx_burst(&mut burst);
-            if !burst.is_empty() {
-                port.tx_burst(&mut burst);
-                self.unsent(burst.len() as u64);
+            let (_, unsent) = outbox::send(port, &mut burst);
+            if unsent > 0 {
+                self.unsent(unsent);
             }
         }
     }

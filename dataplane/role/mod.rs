@@ -6,7 +6,7 @@ mod fixtures;
 pub mod host;
 pub mod leaf;
 pub(crate) mod neighbourhood;
-mod outbox;
+pub(crate) mod outbox;
 
 pub use agent::Agent;
 pub use host::Host;

@@ -116,7 +116,7 @@ impl<P: Port> Outbox<P> {
 
 /// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
 #[inline]
-fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
+pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     let mut sent = port.tx_burst(burst);
     if !burst.is_empty() {
         sent += port.tx_burst(burst);

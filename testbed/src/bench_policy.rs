@@ -770,7 +770,7 @@ mod tests {
             vectors: pulp::Arch::new(),
             rng: Rng::seed_from_u64(1),
         };
-        assert!(scan.queues.len() == 100 && scan.queues.as_ptr().addr() % 64 == 0);
+        assert!(scan.queues.len() == 100 && scan.queues.as_ptr().addr().is_multiple_of(64));
         scan.queues[70] = 1;
         let mut heap = Heap::new(vec![1; 100], Rng::seed_from_u64(1));
         (0..100).for_each(|member| heap.report(&[told(member, if member == 70 { 1 } else { 3 })]));

@@ -14,15 +14,7 @@ use processes::*;
 /// One run to its end: the generator's report and the agent's account, books balanced, answers right, and every reply
 /// sent by one of two threads. `more` are receive queues that the generator polls beside its first.
 fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value) {
-    let cpu = core_affinity::get_core_ids().unwrap()[0].id;
-    let config = folder.join("agent.toml");
-    let text = format!(
-        "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_sends = 'must'\n\
-         [[port]]\ndevice = '{agent}'\nip = '10.0.1.11/24'\n\
-         [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '4-5'\n",
-        folder.join("state").display()
-    );
-    std::fs::write(&config, text).unwrap();
+    let config = agent_config(folder, agent, "must");
     let mut command_line = command("wedjat-testbed");
     command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);
     let mut agent = Process::start(command_line.args(["--", "--no-pci"]));
@@ -33,10 +25,7 @@ fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value
     load.args(["--format", "json", "--more-rx", more, "--device", generator, "--", "--no-pci"]);
     let output = Process::start(&mut load).output();
     assert!(agent.runs());
-    // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(&output));
-    let (report, account) = (json(&output), agent.stop());
-    assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
+    let (report, account) = (verified(&output), agent.stop());
     let books = (&account["balanced"], &account["mbufs_leaked"], &account["senders"]);
     assert_eq!(books, (&true.into(), &0.into(), &2.into()), "{account}");
     let sent = ["/replies", "/scheduled", "/tx_packets"].map(|of| count(&account, of));

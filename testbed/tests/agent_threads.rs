@@ -25,14 +25,8 @@ impl Stand {
     fn new(name: &str, role: &str, sends: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = format!("@wedjat-{name}-{}", std::process::id());
-        let cpu = core_affinity::get_core_ids().unwrap()[0].id;
-        let config = format!(
-            "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_sends = '{sends}'\n\
-             [[port]]\ndevice = 'net_memif0,role={role},id=0,socket={socket}'\nip = '10.0.1.11/24'\n\
-             [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '4-5'\n",
-            folder.path().join("state").display()
-        );
-        std::fs::write(folder.path().join("agent.toml"), config).unwrap();
+        let device = format!("net_memif0,role={role},id=0,socket={socket}");
+        agent_config(folder.path(), &device, sends);
         Self { folder, socket }
     }
 
@@ -82,10 +76,7 @@ impl Stand {
 }
 
 fn report(output: &Output) -> Value {
-    // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(output));
-    let report = json(output);
-    assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
+    let report = verified(output);
     for stray in ["duplicates", "late_answers", "unknown"] {
         assert_eq!(report[stray], 0, "{report}");
     }

@@ -1,8 +1,8 @@
-//! Keeps threads out of a device's bursts while what they read and write there is taken away.
+//! Keeps threads out of a device's bursts while what they read and write there comes or goes.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -31,8 +31,13 @@ pub(super) struct Pass {
 impl Gate {
     pub(super) fn pass(self: &Arc<Self>) -> Pass {
         let inside = Arc::<Inside>::default();
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&inside));
+        self.passes().push(Arc::clone(&inside));
         Pass { gate: Arc::clone(self), inside }
+    }
+
+    /// What a thread that panicked has left of it is whole.
+    fn passes(&self) -> MutexGuard<'_, Vec<Arc<Inside>>> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does `work` while no thread is in a burst: waits for the bursts that have begun, and none begins until it is done.
@@ -41,7 +46,7 @@ impl Gate {
         // Before the looks: whoever does not see the gate closed is seen inside. Its pair is in `Pass::burst`.
         fence(SeqCst);
         // Passes are made before their threads poll, and not while somebody waits here for long.
-        let passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let passes = self.passes().clone();
         for inside in passes {
             while inside.0.load(Acquire) {
                 thread::sleep(LOOK);
@@ -69,8 +74,7 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut passes = self.gate.passes.lock().unwrap_or_else(PoisonError::into_inner);
-        passes.retain(|inside| !Arc::ptr_eq(inside, &self.inside));
+        self.gate.passes().retain(|inside| !Arc::ptr_eq(inside, &self.inside));
     }
 }
 

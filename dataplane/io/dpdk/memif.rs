@@ -76,6 +76,16 @@ struct Ways {
     settle: Settle,
 }
 
+impl Ways {
+    /// Says something to the driver that makes it map or unmap memory, and waits until it has, while no core is in a burst.
+    fn tell(&self, say: impl FnOnce()) {
+        self.gate.while_closed(|| {
+            say();
+            (self.settle)();
+        });
+    }
+}
+
 /// Returns when the driver has done what it was told before.
 pub(super) type Settle = Arc<dyn Fn() + Send + Sync>;
 
@@ -335,10 +345,7 @@ impl Channel {
         self.connected |= message.kind() == CONNECTED;
         match message.kind() {
             // The driver looks its ring up before it looks whether it is connected.
-            HELLO | CONNECT => self.ways.gate.while_closed(|| {
-                message.send(&self.driver);
-                (self.ways.settle)();
-            }),
+            HELLO | CONNECT => self.ways.tell(|| message.send(&self.driver)),
             _ => message.send(&self.driver),
         }
     }
@@ -350,19 +357,16 @@ impl Channel {
 
     /// Tells the driver that its peer has gone, and waits until it has let go of the peer's memory. That its end is closed
     /// then would not do: a process that this one has just started may have it too.
-    fn end(self, last: Option<Message>) {
-        self.ways.gate.while_closed(|| {
+    fn end(mut self, last: Option<Message>) {
+        self.ways.tell(|| {
             if let Some(message) = last.filter(|last| last.kind() == DISCONNECT) {
                 message.send(&self.driver);
             }
             let _ = rustix::net::shutdown(&self.driver, Shutdown::Write);
-            (self.ways.settle)();
         });
         // What it has said to that, if anything.
         let _ = rustix::net::shutdown(&self.driver, Shutdown::Read);
-        while let Some(message) = Message::receive(&self.driver) {
-            message.send(&self.peer);
-        }
+        while self.answer() {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! Processes of the workspace's commands, as tests run them.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -81,4 +81,27 @@ pub fn json(output: &Output) -> Value {
 
 pub fn count(account: &Value, pointer: &str) -> u64 {
     account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// The configuration of an agent with two workers, one port and one pool: `sends` is what it says of workers' sending.
+pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
+    let cpu = core_affinity::get_core_ids().unwrap()[0].id;
+    let text = format!(
+        "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_sends = '{sends}'\n\
+         [[port]]\ndevice = '{device}'\nip = '10.0.1.11/24'\n\
+         [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '4-5'\n",
+        folder.join("state").display()
+    );
+    let config = folder.join("agent.toml");
+    std::fs::write(&config, text).unwrap();
+    config
+}
+
+/// The report of a generator that has checked every answer: none was wrong.
+pub fn verified(output: &Output) -> Value {
+    // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(output));
+    let report = json(output);
+    assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
+    report
 }
