@@ -24,8 +24,10 @@ use wedjat::limits::BURST;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Pick, Rng, Runs, Task};
 use wedjat::state::{Load, Member, Report, View};
 
-/// A measurement is repeated, and the least counts: whatever else the machine does only adds.
-const REPEATS: usize = 7;
+/// A measurement is repeated, and the least counts: whatever else the machine does only adds. Rounds go over all
+/// subjects, since a shared machine may be slow for a second or more, and each has some measurements in a row.
+const ROUNDS: usize = 7;
+const REPEATS: usize = 3;
 /// Random places, drawn before the clock starts.
 const PLACES: usize = 1 << 14;
 /// Decisions that valgrind counts the instructions of.
@@ -531,6 +533,14 @@ struct Times {
     pick: f64,
 }
 
+impl Times {
+    const NONE: Self = Self { all: f64::INFINITY, pick: f64::INFINITY };
+
+    fn least(self, other: Self) -> Self {
+        Self { all: self.all.min(other.all), pick: self.pick.min(other.pick) }
+    }
+}
+
 /// The least times of a decision.
 fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
     let mut around = Surroundings::new(members, &mut chooser);
@@ -551,7 +561,8 @@ fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
             let started = Instant::now();
             bursts(64);
             let trial = started.elapsed().as_secs_f64().max(1e-9);
-            let count = ((64.0 * time.as_secs_f64() / trial / REPEATS as f64) as u64).max(16);
+            let part = time.as_secs_f64() / (ROUNDS * REPEATS) as f64;
+            let count = ((64.0 * part / trial) as u64).max(16);
             let all: Vec<Spent> = (0..REPEATS).map(|_| bursts(count)).collect();
             let each = |spent: fn(&Spent) -> Duration| {
                 let least = all.iter().map(spent).min().unwrap_or_default();
@@ -684,23 +695,29 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     }
     let mut names = vec!["surroundings".to_owned()];
     names.extend(policies);
+    let subjects =
+        arguments.members.iter().flat_map(|members| names.iter().map(move |name| (name, members)));
     if let Some(decisions) = arguments.decisions {
-        let mut all =
-            arguments.members.iter().flat_map(|members| names.iter().map(move |n| (n, members)));
-        all.try_for_each(|(name, &members)| run(name, members, Work::Make(decisions)).map(drop))?;
+        for (name, &members) in subjects {
+            run(name, members, Work::Make(decisions))?;
+        }
         return Ok(Vec::new());
     }
-    let mut costs = Vec::new();
     let work = Work::Time(Duration::from_millis(arguments.millis));
-    for &members in &arguments.members {
-        let around = run(&names[0], members, work)?;
-        for name in &names[1..] {
-            let times = run(name, members, work)?;
+    let mut least = vec![Times::NONE; arguments.members.len() * names.len()];
+    for _ in 0..ROUNDS {
+        for ((name, &members), least) in subjects.clone().zip(&mut least) {
+            *least = least.least(run(name, members, work)?);
+        }
+    }
+    let mut costs = Vec::new();
+    for (&members, times) in arguments.members.iter().zip(least.chunks(names.len())) {
+        for (name, own) in names.iter().zip(times).skip(1) {
             costs.push(Cost {
                 policy: name.clone(),
                 members,
-                ns_per_decision: round(times.all - around.all),
-                pick_ns: round(times.pick - around.pick),
+                ns_per_decision: round(own.all - times[0].all),
+                pick_ns: round(own.pick - times[0].pick),
                 instructions_per_decision: None,
             });
         }
