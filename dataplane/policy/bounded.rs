@@ -194,8 +194,8 @@ impl Room {
         self.ranks.open()
     }
 
-    /// A member with room, its queue as the view has it, and the front that it is of. A core that is alone knows of
-    /// every task, so its ranks are never out of date.
+    /// A member with room, its queue as the view has it, and the front that it is of. As in [`super::shortest`] a core
+    /// that is alone looks nothing up.
     #[inline(always)]
     fn first(
         &mut self,

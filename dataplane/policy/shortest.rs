@@ -39,8 +39,8 @@ impl Shortest {
     }
 }
 
-/// The first member, its queue as the view has it, and the front that it is of. A core that is alone knows of every
-/// task, so its ranks are never out of date.
+/// The first member, its queue as the view has it, and the front that it is of. A core that is alone is told of every
+/// task, so nothing is looked up; what was written off beside it, the member's next answer puts right.
 #[inline(always)]
 fn first<R: Rank>(
     ranks: &mut R,
