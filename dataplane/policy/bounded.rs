@@ -28,6 +28,8 @@ const CORRECTIONS: usize = 8;
 const LOOKS: usize = 32;
 /// Bound that `cfcfs` starts with, and keeps while members tell no service times.
 const START: usize = 2;
+/// Of so many answers one is measured whole where the bound is given.
+const SAMPLE: u32 = 64;
 /// Between two looks for silent members there is no more than this.
 const CHECK_MOST_NS: u64 = 1_000_000;
 /// Times that a member's silence may be waited for twice as long as before.
@@ -47,7 +49,9 @@ pub struct Bounded {
     heard: Heard,
 }
 
-/// When a member last got a task while it had none, or answered; and whether it was the former.
+/// When a member last got a task while it had none, or answered; and whether that task is alone since it was sent, for
+/// all that this core has sent. (Waiting behind another core's task counts as its round trip: the more cores, the more
+/// a member must have to be busy.)
 #[derive(Clone, Copy, Debug)]
 struct Touched {
     /// Time and, in the lowest bit, the rest: one word to write for each task.
@@ -56,8 +60,8 @@ struct Touched {
 
 impl Touched {
     #[inline(always)]
-    fn new(now_ns: u64, by_sending: bool) -> Self {
-        Self { word: now_ns << 1 | u64::from(by_sending) }
+    fn new(now_ns: u64, alone: bool) -> Self {
+        Self { word: now_ns << 1 | u64::from(alone) }
     }
 
     #[inline(always)]
@@ -66,8 +70,17 @@ impl Touched {
     }
 
     #[inline(always)]
-    fn by_sending(self) -> bool {
+    fn is_alone(self) -> bool {
         self.word & 1 == 1
+    }
+
+    /// Another task follows, where there were so many.
+    #[inline(always)]
+    fn follow(&mut self, queue: u32, first: Self) {
+        match queue {
+            0 => *self = first,
+            _ => self.word &= !1,
+        }
     }
 }
 
@@ -82,6 +95,8 @@ struct Bound {
     measured: Measured,
     /// Answers in a window of these.
     due: u64,
+    /// Answers that told a service.
+    answers: u32,
 }
 
 impl Bound {
@@ -116,33 +131,38 @@ struct Heard {
 impl Heard {
     /// For a run of answers of so many members.
     #[inline(always)]
-    fn listen(&mut self, members: usize) -> Hearing<'_> {
+    fn listen(&mut self, members: usize, adapts: bool) -> Hearing<'_> {
         let (now_ns, touched) = (self.now_ns, &mut self.touched[..members]);
-        Hearing { notes: self.bound.measured.notes, now_ns, touched, bound: &mut self.bound }
+        let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
+        Hearing { adapts, notes, answers, now_ns, touched, bound: &mut self.bound }
     }
 }
 
 /// What a run of answers tells.
 struct Hearing<'a> {
+    adapts: bool,
     notes: Notes,
+    answers: u32,
     now_ns: u64,
     touched: &'a mut [Touched],
     bound: &'a mut Bound,
 }
 
 impl Hearing<'_> {
-    /// A member answered, which leaves so many tasks there.
+    /// A member answered. A bound that is given needs the longest service alone, and the rest now and then.
     #[inline(always)]
-    fn answered(&mut self, report: &Report, left: u32) {
+    fn answered(&mut self, report: &Report) {
         let touched = &mut self.touched[report.member.index()];
         let before = std::mem::replace(touched, Touched::new(self.now_ns, false));
-        self.notes.note(report.service_ns);
-        if self.notes.wants_trips() {
-            // One that came after it would be there still, or another would have been answered.
-            let alone = before.by_sending() & (left == 0);
-            let elapsed_ns = self.now_ns.saturating_sub(before.at_ns());
-            self.notes.note_trip(report.service_ns, elapsed_ns, alone);
+        if report.service_ns == 0 {
+            return;
         }
+        self.answers = self.answers.wrapping_add(1);
+        if !self.adapts && self.answers % SAMPLE != 1 {
+            return self.notes.note_longest(report.service_ns);
+        }
+        let elapsed_ns = || self.now_ns.saturating_sub(before.at_ns());
+        self.notes.note(report.service_ns, before.is_alone().then(elapsed_ns));
         if self.notes.replies() >= self.bound.due {
             self.notes = self.bound.judge(self.notes, self.now_ns);
         }
@@ -151,7 +171,7 @@ impl Hearing<'_> {
     /// The run is over.
     #[inline(always)]
     fn end(self) {
-        self.bound.measured.notes = self.notes;
+        (self.bound.measured.notes, self.bound.answers) = (self.notes, self.answers);
     }
 }
 
@@ -280,7 +300,15 @@ impl Bounded {
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
         let room = Room { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
         let measured = Measured::default();
-        let bound = Bound { tasks: bound, adapts: false, members: 0, cores: 1, measured, due: 0 };
+        let bound = Bound {
+            tasks: bound,
+            adapts: false,
+            members: 0,
+            cores: 1,
+            measured,
+            due: 0,
+            answers: 0,
+        };
         let heard = Heard { now_ns: 0, touched: Vec::new(), bound };
         Self { silence_ns, next_check_ns: 0, watched: Vec::new(), room, heard }
     }
@@ -316,7 +344,7 @@ impl Bounded {
     ) {
         let (room, heard) = (&mut self.room, &mut self.heard);
         let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
-        let sent = Touched::new(heard.now_ns, true);
+        let first = Touched::new(heard.now_ns, true);
         let mut front = room.ranks.open();
         for pick in picks {
             let found;
@@ -327,9 +355,7 @@ impl Bounded {
             };
             front = room.ranks.take(front, found);
             words.of(found.member).sent();
-            if found.queue == 0 {
-                touched[found.member.index()] = sent;
-            }
+            touched[found.member.index()].follow(found.queue, first);
             *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
         }
         room.ranks.close(front);
@@ -337,16 +363,16 @@ impl Bounded {
 
     /// As one by one.
     #[inline(always)]
-    fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>) -> usize {
+    fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>, adapts: bool) -> usize {
         let members = parts.words.members();
-        let mut hearing = self.heard.listen(members);
+        let mut hearing = self.heard.listen(members, adapts);
         self.room.ranks.set_all(
             reports,
             members,
             #[inline(always)]
             |report| {
                 let left = parts.answered_and_settled(report);
-                hearing.answered(report, left);
+                hearing.answered(report);
                 left
             },
         );
@@ -365,7 +391,7 @@ impl Bounded {
         let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
         (watched.reports, watched.outstanding) = (reports, outstanding);
         if self.room.core.count > 1 && !quiet {
-            *touched = Touched::new(self.heard.now_ns, touched.by_sending()); // by another core for all that is known
+            *touched = Touched::new(self.heard.now_ns, touched.is_alone()); // by another core for all that is known
         }
         let patience = silence_ns.saturating_mul(1 << watched.losses);
         let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
@@ -407,24 +433,24 @@ impl Policy for Bounded {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let parts = view.parts();
-        match parts.are_alone() {
-            true => self.reply_some(reports, parts.alone()),
-            false => self.reply_some(reports, parts),
+        let (parts, adapts) = (view.parts(), self.heard.bound.adapts);
+        match (parts.are_alone(), adapts) {
+            (true, true) => self.reply_some(reports, parts.alone(), true),
+            (true, false) => self.reply_some(reports, parts.alone(), false),
+            (false, _) => self.reply_some(reports, parts, adapts),
         }
     }
 
     fn on_sent(&mut self, member: Member, _view: &mut View) {
         self.room.ranks.add(member);
-        if self.room.ranks.queue(member) == 1 {
-            self.heard.touched[member.index()] = Touched::new(self.heard.now_ns, true);
-        }
+        let first = Touched::new(self.heard.now_ns, true);
+        self.heard.touched[member.index()].follow(self.room.ranks.queue(member) - 1, first);
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let left = note_outstanding(report, view);
-        let mut hearing = self.heard.listen(view.members());
-        hearing.answered(report, left);
+        let mut hearing = self.heard.listen(view.members(), self.heard.bound.adapts);
+        hearing.answered(report);
         hearing.end();
         self.room.ranks.set(report.member, left);
     }
