@@ -363,6 +363,15 @@ fn cfcfs_hides_long_round_trips() {
     }
 }
 
+/// What waits from before the bound is wide enough is worked off slowly, so a run of 57 ms shows how soon it was.
+#[test]
+fn cfcfs_finds_a_long_round_trip_soon() {
+    let keys = [("model", "ct"), ("dispatchers", "8"), ("delay", "100us"), ("load", "0.7")];
+    let all = [&[("policy", "cfcfs"), ("tasks", "40000"), ("seeds", "2")][..], &keys].concat();
+    let row = sim::rows(&args(&all)).unwrap().remove(0);
+    assert!(row.mean < 3.5 && !row.unstable, "{row:?}");
+}
+
 #[test]
 fn learned_rates_come_close_to_exact_ones() {
     for model in [
