@@ -25,8 +25,8 @@ enum Command {
     /// Run a leaf scheduler until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = "Example, with two virtual devices and no hugepages:
   wedjat leaf --config leaf.toml --duration 5s --stats - -- \\
-      --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=/tmp/wedjat-c.sock \\
-      --vdev=net_memif1,role=server,id=1,socket=/tmp/wedjat-w.sock
+      --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=@wedjat-clients \\
+      --vdev=net_memif1,role=server,id=1,socket=@wedjat-workers
 Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.")]
     Leaf(LeafArguments),
     /// Run a host's agent, which has worker processes do the tasks, until SIGINT, SIGTERM or the end of its duration.

@@ -11,7 +11,7 @@ use super::{Failure, Format, seconds};
 
 /// Shown behind the help.
 pub const EXAMPLE: &str = "Example, two policies near saturation:
-  wedjat-testbed demo --policies horus,random --loads 0.9,0.95 --seconds 10 --out /tmp/report
+  wedjat-testbed demo --policies horus,random --loads 0.9,0.95 --seconds 10 --out report
 Neither root nor hugepages nor a NIC are needed: the leaf is a DPDK process of its own, joined to this one by memif.
 A row whose measurement is not to be believed is measured again, up to --retries times in all.";
 

@@ -18,7 +18,7 @@ use super::{Failure, Format, seconds, signals};
 /// Shown behind the help.
 pub const EXAMPLE: &str = "Examples, at the agent whose configuration says name = \"host1\":
   wedjat-testbed worker --app spin --attach host1 --core 2
-  wedjat-testbed worker --app rocksdb --attach host1 --workers 4 --core 2,3,4,5 --db /var/tmp/objects
+  wedjat-testbed worker --app rocksdb --attach host1 --workers 4 --core 2,3,4,5 --db objects
 The loads for them: `wedjat-pktgen run --service 'exp(50us)' --verify`, `--service rocksdb-90-10 --verify` and so on.";
 
 /// What a worker can run.
