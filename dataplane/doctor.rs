@@ -21,12 +21,20 @@ pub struct Request {
     pub eal: Vec<String>,
     /// The shared state file.
     pub state: Option<PathBuf>,
+    /// What the configuration's check warns of: [`crate::config::Config::warnings`].
+    pub warnings: Vec<String>,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        let (cores, devices, eal) = (Vec::new(), Vec::new(), Vec::new());
-        Self { root: PathBuf::from("/"), cores, devices, eal, state: None }
+        Self {
+            root: PathBuf::from("/"),
+            cores: Vec::new(),
+            devices: Vec::new(),
+            eal: Vec::new(),
+            state: None,
+            warnings: Vec::new(),
+        }
     }
 }
 
@@ -60,7 +68,7 @@ pub struct Finding {
     pub status: Status,
     /// What was found.
     pub found: String,
-    /// What to do; empty when all is well.
+    /// What to do; empty when all is well, or when `found` says it.
     pub fix: String,
 }
 
@@ -96,6 +104,7 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.extend(devices.iter().map(|device| presence(&machine, device)));
     findings.extend(devices.iter().filter_map(|device| nodes(&machine, device, &request.cores)));
     findings.extend(request.state.as_deref().map(state));
+    findings.extend(request.warnings.iter().map(|it| Finding::warn("configuration", it, "")));
     findings
 }
 

@@ -137,6 +137,7 @@ pub fn run(
     mut report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
     check_cpus(&config.leaf.cores)?;
+    config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let region = local::region(config)?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;

@@ -33,6 +33,10 @@ pub const QUEUE_MAX: usize = 1 << 16;
 /// Multi-packet tasks a core tracks at once, a power of two.
 pub const CONNECTIONS: usize = 1 << 16;
 
+/// Multi-packet tasks that one source address may have under way on each core unless configured: many for one client,
+/// few enough that 256 sources are needed to fill [`CONNECTIONS`].
+pub const MULTI_PACKET_PER_SOURCE: usize = 256;
+
 /// Bytes of the largest packet that the dataplane itself makes (ARP, refusals, signals).
 pub const OWN_PACKET_MAX: usize = 128;
 

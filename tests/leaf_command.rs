@@ -326,6 +326,18 @@ fn check_doctor_and_policies_answer() {
     assert!(check.status.success(), "{}", text(&check.stderr));
     assert!(text(&check.stdout).contains("2 ports, 1 pools, 2 servers, 32 workers"));
 
+    // What is only doubtful is told, and no reason to refuse.
+    let folder = tempfile::tempdir().unwrap();
+    let doubtful = folder.path().join("leaf.toml");
+    let both =
+        fs::read_to_string(&example).unwrap().replace("side = \"workers\"", "side = \"both\"");
+    fs::write(&doubtful, both).unwrap();
+    for command in ["check", "doctor"] {
+        let told = text(&wedjat(&[command, "--config", doubtful.to_str().unwrap()]).stdout);
+        assert!(told.contains("leaf.toml:16: `port.side`: found \"both\""), "{told}");
+    }
+    assert!(wedjat(&["check", "--config", doubtful.to_str().unwrap()]).status.success());
+
     let policies = text(&wedjat(&["policies"]).stdout);
     for policy in ["horus", "racksched", "random"] {
         assert!(policies.lines().any(|line| line.starts_with(policy)), "{policies}");

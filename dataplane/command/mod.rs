@@ -37,7 +37,7 @@ Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.")]
     /// Check a configuration without running it.
     #[command(after_help = "Example:
   wedjat check --config leaf.toml
-Exit status: 0 when it is right, 1 otherwise, with every fault's file, line and key.")]
+Exit status: 0 when it is right, also with warnings, 1 otherwise, with every fault's file, line and key.")]
     Check(CheckArguments),
     /// Check this machine: libraries, drivers, hugepages, permissions, cores, ports.
     #[command(after_help = "Example:
@@ -146,6 +146,9 @@ fn check(arguments: &CheckArguments) -> Outcome {
         return check_agent(&arguments.config);
     }
     let config = Config::load(&arguments.config)?;
+    for warning in config.warnings() {
+        print(&format!("warning: {warning}\n"))?;
+    }
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
     let here = config.agent.as_ref().map_or_else(String::new, |agent| {
         format!(", and agent {} with {} workers", agent.name, agent.places().len())
@@ -187,6 +190,7 @@ fn doctor(arguments: &DoctorArguments) -> Outcome {
         let config = Config::load(path)?;
         request.cores = config.leaf.cores.clone();
         request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
+        request.warnings = config.warnings();
         request.state = config.leaf.state;
     }
     let findings = doctor::run(&request);

@@ -12,9 +12,11 @@ use super::{
     Config, Fault, HostConfig, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids, local,
 };
 use crate::limits::{
-    CONNECTIONS, CORES_MAX, MEMBERS_MAX, POOLS_MAX, QUEUE, QUEUE_MAX, WORKER_ID_MAX,
+    CONNECTIONS, CORES_MAX, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, POOLS_MAX, QUEUE, QUEUE_MAX,
+    WORKER_ID_MAX,
 };
 use crate::policy::{PolicySpec, Runs};
+use crate::stage::Side;
 use crate::wire::ether::Mac;
 use crate::wire::task::UDP_PORT;
 
@@ -155,9 +157,10 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         Some(_) => {}
         None => leaf.mbufs = leaf.mbufs.max(needed),
     }
+    let warnings = warnings(text, &raw, &ports, &servers);
     faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
-    Ok(Config { path, text, leaf, ports, pools, servers, agent })
+    Ok(Config { path, text, leaf, ports, pools, servers, agent, warnings })
 }
 
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
@@ -170,6 +173,8 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
     if let Some(core) = duplicate(cores.iter()) {
         faults.note(&raw.cores, "leaf.cores", format!("{core} twice"), "each CPU once");
     }
+    let connections =
+        faults.within(raw.connections.as_ref(), "leaf.connections", CONNECTIONS, (8, 1 << 24));
     LeafConfig {
         id,
         udp_port: faults.within(raw.udp_port.as_ref(), "leaf.udp_port", UDP_PORT, (1, u16::MAX)),
@@ -177,11 +182,12 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
         state: raw.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
         seed: raw.seed,
         mbufs: faults.within(raw.mbufs.as_ref(), "leaf.mbufs", MBUFS, (1023, 1 << 22)),
-        connections: faults.within(
-            raw.connections.as_ref(),
-            "leaf.connections",
-            CONNECTIONS,
-            (8, 1 << 24),
+        connections,
+        multi_packet_per_source: faults.within(
+            raw.multi_packet_per_source.as_ref(),
+            "leaf.multi_packet_per_source",
+            MULTI_PACKET_PER_SOURCE.min(connections),
+            (1, connections.max(1)),
         ),
         connection_timeout_ms: faults.within(
             raw.connection_timeout_ms.as_ref(),
@@ -223,6 +229,7 @@ fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
         policy,
         queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
+        shared_workers: raw.shared_workers,
     })
 }
 
@@ -233,7 +240,34 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
         pool: *raw.pool.get_ref(),
         speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
+        registers: raw.registers,
     }
+}
+
+/// What is allowed and yet may not be meant, in order of lines.
+fn warnings(
+    text: &str,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) -> Vec<Fault> {
+    // Replies are told from forged ones by their source: on a port of their own by the port, beside clients by
+    // addresses only, of which ARP tells one unless it is configured.
+    let shared = raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both);
+    let unsure = shared.filter_map(|(entry, port)| {
+        let server = servers.iter().find(|server| {
+            let leads_there = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
+            server.mac.is_none() && leads_there
+        })?;
+        let line = line_of(text, entry.side.span().start);
+        let found = format!(
+            "\"both\", and server {} without a `mac`: a client there can pretend to be its workers",
+            server.ip
+        );
+        let better = "a `mac` for each [[server]] behind this port, or a port for workers alone";
+        Some(Fault { line, key: "port.side".to_owned(), found, allowed: better.to_owned() })
+    });
+    unsure.collect()
 }
 
 /// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would
@@ -347,13 +381,19 @@ fn reachable(
     server: &ServerConfig,
     ports: &[PortConfig],
 ) {
-    let mut workers = ports.iter().filter(|port| port.side.has_workers()).peekable();
-    if workers.peek().is_none() || server.ip.is_unspecified() {
+    if !ports.iter().any(|port| port.side.has_workers()) || server.ip.is_unspecified() {
         return; // noted already
     }
-    if !workers.any(|port| reaches(port.ip, port.prefix, server.ip) || port.gateway.is_some()) {
+    if port_to(ports, server.ip).is_none() {
         let allowed =
             "an address in the network of a port on the workers' side, or a `gateway` there";
         faults.note(at, "server.ip", quoted(at), allowed);
     }
+}
+
+/// The port that leads to a server: the first in whose network it is, else the first with a gateway.
+fn port_to(ports: &[PortConfig], server: Ipv4Addr) -> Option<&PortConfig> {
+    let workers = || ports.iter().filter(|port| port.side.has_workers());
+    let near = workers().find(|port| reaches(port.ip, port.prefix, server));
+    near.or_else(|| workers().find(|port| port.gateway.is_some()))
 }

@@ -38,6 +38,8 @@ pub struct Config {
     pub servers: Vec<ServerConfig>,
     /// `[agent]`: worker cores of the leaf's own host.
     pub agent: Option<HostConfig>,
+    /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
+    warnings: Vec<Fault>,
 }
 
 /// The leaf itself.
@@ -57,6 +59,8 @@ pub struct LeafConfig {
     pub mbufs: u32,
     /// Multi-packet tasks tracked by each core.
     pub connections: usize,
+    /// Of these, how many may come from one source address: 1 to `connections`.
+    pub multi_packet_per_source: usize,
     /// After how long without a packet such a task is forgotten.
     pub connection_timeout_ms: u64,
     /// After how long without a word a registered worker is taken out; 0 for never.
@@ -93,6 +97,8 @@ pub struct PoolConfig {
     pub queue: usize,
     /// What becomes of those beyond.
     pub overflow: Overflow,
+    /// Other schedulers send tasks to these workers too, so that a report may name more tasks than this leaf sent.
+    pub shared_workers: bool,
 }
 
 /// A worker server.
@@ -108,6 +114,8 @@ pub struct ServerConfig {
     pub pool: u16,
     /// How fast each of them is, relative to other servers' workers.
     pub speed: f64,
+    /// Its workers register themselves (WORKER_ID, KEEP_ALIVE).
+    pub registers: bool,
 }
 
 /// One fault of a configuration.
@@ -129,6 +137,13 @@ impl Fault {
         let (found, allowed) = (found.to_owned(), allowed.to_owned());
         Self { line: 0, key: String::new(), found, allowed }
     }
+
+    /// File, line and key, as far as there are any, and what was found there.
+    fn place_and_found(&self, path: &Path) -> String {
+        let line = if self.line > 0 { format!(":{}", self.line) } else { String::new() };
+        let key = if self.key.is_empty() { String::new() } else { format!(": `{}`", self.key) };
+        format!("{}{line}{key}: found {}", path.display(), self.found)
+    }
 }
 
 /// Why a configuration is refused: all its faults.
@@ -148,14 +163,7 @@ impl fmt::Display for ConfigError {
             if at > 0 {
                 writeln!(f)?;
             }
-            write!(f, "{}", self.path.display())?;
-            if fault.line > 0 {
-                write!(f, ":{}", fault.line)?;
-            }
-            if !fault.key.is_empty() {
-                write!(f, ": `{}`", fault.key)?;
-            }
-            write!(f, ": found {}; allowed: {}", fault.found, fault.allowed)?;
+            write!(f, "{}; allowed: {}", fault.place_and_found(&self.path), fault.allowed)?;
         }
         Ok(())
     }
@@ -183,6 +191,16 @@ impl Config {
         let raw = toml::from_str::<raw::Config>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         check::config(path, text, raw).map_err(refuse)
+    }
+
+    /// What the configuration allows and yet may not be meant: a line each, with file, line and key, what was found and
+    /// what would be better, in order of lines. None of them keeps a leaf from running.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let told = |warning: &Fault| {
+            format!("{}; better: {}", warning.place_and_found(&self.path), warning.allowed)
+        };
+        self.warnings.iter().map(told).collect()
     }
 }
 

@@ -29,6 +29,7 @@ pub struct Leaf {
     pub seed: Option<u64>,
     pub mbufs: Option<Spanned<u32>>,
     pub connections: Option<Spanned<usize>>,
+    pub multi_packet_per_source: Option<Spanned<usize>>,
     pub connection_timeout_ms: Option<Spanned<u64>>,
     pub worker_timeout_ms: Option<Spanned<u64>>,
 }
@@ -51,6 +52,8 @@ pub struct Pool {
     pub policy: Spanned<String>,
     pub queue: Option<Spanned<usize>>,
     pub overflow: Option<Overflow>,
+    #[serde(default)]
+    pub shared_workers: bool,
 }
 
 #[derive(Deserialize)]
@@ -61,6 +64,8 @@ pub struct Server {
     pub workers: Spanned<String>,
     pub pool: Spanned<u16>,
     pub speed: Option<Spanned<f64>>,
+    #[serde(default)]
+    pub registers: bool,
 }
 
 /// The line, from 1, that holds the byte at `offset`.
@@ -91,6 +96,7 @@ fn plainly(name: &str) -> &str {
         "u32" => "a whole number below 2^32",
         "u16" => "a whole number up to 65535",
         "a string" => "text in quotes",
+        "a boolean" => "true or false",
         _ => name,
     }
 }

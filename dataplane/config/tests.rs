@@ -47,6 +47,37 @@ fn the_reference_is_read() {
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
     assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
     assert_eq!(config.servers[0].speed, 1.0);
+    assert!(!config.servers[0].registers && !config.pools[0].shared_workers);
+    assert_eq!(config.leaf.multi_packet_per_source, 256);
+}
+
+#[test]
+fn what_concerns_trust_is_set_by_hand() {
+    let text = GOOD.replace("\"horus\"", "\"horus\"\nshared_workers = true") + "registers = true\n";
+    let config = parse(&text.replace("seed = 7", "multi_packet_per_source = 9")).unwrap();
+    assert!(config.servers[0].registers && config.pools[0].shared_workers);
+    assert_eq!(config.leaf.multi_packet_per_source, 9);
+    let few = parse(&GOOD.replace("seed = 7", "connections = 64")).unwrap();
+    assert_eq!(few.leaf.multi_packet_per_source, 64, "no more than there are at all");
+}
+
+#[test]
+fn a_port_that_clients_and_workers_share_is_warned_of() {
+    assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
+    let unsure = GOOD.replace("mac = ", "# mac = ");
+    assert_eq!(parse(&unsure).unwrap().warnings(), [""; 0], "workers have a port of their own");
+    let both = |text: &str| text.replace("\"workers\"", "\"both\"");
+    assert_eq!(parse(&both(GOOD)).unwrap().warnings(), [""; 0], "no ARP answer changes the `mac`");
+    let warnings = parse(&both(&unsure)).unwrap().warnings();
+    assert_eq!(warnings.len(), 1);
+    for part in ["leaf.toml:16: `port.side`: found \"both\"", "10.0.2.11", "; better: a `mac`"] {
+        assert!(warnings[0].contains(part), "{part} is missing in {}", warnings[0]);
+    }
+    // A shared port that leads to no server is none of the ways to pretend.
+    let clients = unsure.replace("\"clients\"", "\"both\"");
+    assert_eq!(parse(&clients).unwrap().warnings(), [""; 0]);
+    let far = both(&unsure).replace("10.0.2.1/24\"", "10.0.3.1/24\"\ngateway = \"10.0.3.2\"");
+    assert_eq!(parse(&far).unwrap().warnings().len(), 1, "behind a gateway as well");
 }
 
 /// Replaces one line and expects the error to name place, key, found and allowed.
@@ -73,6 +104,22 @@ fn every_fault_names_its_place_and_what_is_allowed() {
         "seed = 7",
         "worker_timeout_ms = 70000",
         &["leaf.toml:7", "leaf.worker_timeout_ms", "70000", "0 to 65535"],
+    );
+    faulty(
+        "seed = 7",
+        "connections = 8\nmulti_packet_per_source = 9",
+        &["leaf.toml:8", "leaf.multi_packet_per_source", "found 9", "1 to 8"],
+    );
+    faulty(
+        "seed = 7",
+        "multi_packet_per_source = 0",
+        &["leaf.multi_packet_per_source", "found 0", "1 to 65536"],
+    );
+    faulty("pool = 1\n", "pool = 1\nregisters = 1\n", &["leaf.toml:28", "server.registers"]);
+    faulty(
+        "policy = \"horus\"",
+        "policy = \"horus\"\nshared_workers = \"no\"",
+        &["leaf.toml:22", "pool.shared_workers"],
     );
     faulty("cores = [1]", "cores = []", &["leaf.toml:5", "leaf.cores", "0 cores", "1 to 64"]);
     faulty("cores = [1]", "cores = [1, 1]", &["leaf.cores", "1 twice", "each CPU once"]);

@@ -38,7 +38,7 @@ impl Stand {
              [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{name}-c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
              [[port]]\ndevice = 'net_memif1,role=server,id=1,socket=@{name}-w'\nside = 'workers'\nip = '10.0.2.1/24'\n\
              [[pool]]\nid = 1\npolicy = 'horus'\n\
-             [[server]]\nip = '10.0.2.11'\nworkers = '0-2'\npool = 1\n",
+             [[server]]\nip = '10.0.2.11'\nworkers = '0-2'\npool = 1\nregisters = true\n",
             cpu(0),
             at("leaf.state").display()
         );
