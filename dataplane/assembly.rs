@@ -43,12 +43,14 @@ fn servers(config: &Config) -> Vec<ServerSpec> {
         mac: server.mac,
         workers: server.workers.clone(),
         pool: server.pool,
+        registers: server.registers,
     });
     let here = config.agent.iter().flat_map(|agent| &agent.pools).map(|pool| ServerSpec {
         ip: host::AGENT_IP,
         mac: Some(host::AGENT_MAC),
         workers: pool.workers.clone(),
         pool: pool.id,
+        registers: true,
     });
     elsewhere.chain(here).collect()
 }
@@ -69,6 +71,7 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
         role: Role::Leaf,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
+        ports: config.ports.len() + usize::from(config.agent.is_some()),
         servers: servers.iter().map(|server| server.ip).collect(),
         pools: config
             .pools
@@ -149,7 +152,9 @@ pub fn stages(
         dispatcher
     });
     let timeout = config.leaf.connection_timeout_ms.saturating_mul(ticks_hz) / 1000;
-    let connections = Connections::new(config.leaf.connections, timeout);
+    let pools = config.pools.len();
+    let mut connections = Connections::new(config.leaf.connections, timeout, pools, seed);
+    connections.set_per_source(config.leaf.multi_packet_per_source);
     let mut stages = Stages::new(
         Arc::clone(network),
         table.neighbours(),
@@ -160,6 +165,7 @@ pub fn stages(
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
         stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
+        stages.set_shared_workers(pool, entry.shared_workers);
     }
     stages
 }

@@ -18,9 +18,6 @@ pub const WORKER_ID_MAX: u16 = 0x7FFE;
 /// Members of one pool: workers under a leaf, leaves under a spine.
 pub const MEMBERS_MAX: usize = 0x7FFF;
 
-/// Slots of the neighbour (ARP) table, a power of two.
-pub const NEIGHBOURS: usize = 4096;
-
 /// Packets a core holds while it waits for a neighbour's MAC address.
 pub const UNRESOLVED_HELD_MAX: usize = 256;
 
@@ -40,7 +37,6 @@ pub const MULTI_PACKET_PER_SOURCE: usize = 256;
 /// Bytes of the largest packet that the dataplane itself makes (ARP, refusals, signals).
 pub const OWN_PACKET_MAX: usize = 128;
 
-const _: () = assert!(NEIGHBOURS.is_power_of_two());
 const _: () = assert!(CONNECTIONS.is_power_of_two());
 const _: () = assert!(MEMBERS_MAX <= u16::MAX as usize);
 const _: () = assert!(WORKER_ID_MAX < crate::wire::task::NO_MEMBER);

@@ -36,6 +36,8 @@ pub enum DropReason {
     TaskCode,
     /// A code that this role does not take.
     TaskRole,
+    /// A task whose source no reply would reach.
+    SourceUnreachable,
     /// A task from the workers' side, or a reply or registration from the clients'.
     WrongSide,
     /// Time to live used up.
@@ -48,12 +50,16 @@ pub enum DropReason {
     PoolMismatch,
     /// A reply or registration whose source address is not that worker's server.
     SpoofedReply,
+    /// A registration of a worker whose server is not configured to register.
+    RegistrationOff,
     /// The pool has no live member.
     NoMember,
     /// A continuation of a task that is not known (any more).
     UnknownConnection,
     /// A multi-packet task for which the connection table has no room.
     ConnectionsFull,
+    /// A multi-packet task whose source has too many that are not complete.
+    MultiPacketBound,
     /// ARP with wrong types or lengths.
     ArpMalformed,
     /// ARP about other hosts.
@@ -62,6 +68,8 @@ pub enum DropReason {
     NeighbourUnresolved,
     /// Too many packets wait for a neighbour already.
     NeighbourQueueFull,
+    /// ARP that contradicts what is known of a live host.
+    ArpConflict,
     /// No port leads to the packet's destination.
     NoRoute,
     /// The device took no more packets, twice.
@@ -85,7 +93,7 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them, in the order of their counters.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 41] = [
         Self::Runt,
         Self::OtherMac,
         Self::EtherType,
@@ -102,19 +110,23 @@ impl DropReason {
         Self::TaskReservedBit,
         Self::TaskCode,
         Self::TaskRole,
+        Self::SourceUnreachable,
         Self::WrongSide,
         Self::TtlExpired,
         Self::UnknownPool,
         Self::UnknownWorker,
         Self::PoolMismatch,
         Self::SpoofedReply,
+        Self::RegistrationOff,
         Self::NoMember,
         Self::UnknownConnection,
         Self::ConnectionsFull,
+        Self::MultiPacketBound,
         Self::ArpMalformed,
         Self::ArpOther,
         Self::NeighbourUnresolved,
         Self::NeighbourQueueFull,
+        Self::ArpConflict,
         Self::NoRoute,
         Self::TxFull,
         Self::QueueFull,
@@ -145,19 +157,23 @@ impl DropReason {
             Self::TaskReservedBit => "task_reserved_bit",
             Self::TaskCode => "task_code",
             Self::TaskRole => "task_role",
+            Self::SourceUnreachable => "source_unreachable",
             Self::WrongSide => "wrong_side",
             Self::TtlExpired => "ttl_expired",
             Self::UnknownPool => "unknown_pool",
             Self::UnknownWorker => "unknown_worker",
             Self::PoolMismatch => "pool_mismatch",
             Self::SpoofedReply => "spoofed_reply",
+            Self::RegistrationOff => "registration_off",
             Self::NoMember => "no_member",
             Self::UnknownConnection => "unknown_connection",
             Self::ConnectionsFull => "connections_full",
+            Self::MultiPacketBound => "multi_packet_bound",
             Self::ArpMalformed => "arp_malformed",
             Self::ArpOther => "arp_other",
             Self::NeighbourUnresolved => "neighbour_unresolved",
             Self::NeighbourQueueFull => "neighbour_queue_full",
+            Self::ArpConflict => "arp_conflict",
             Self::NoRoute => "no_route",
             Self::TxFull => "tx_full",
             Self::QueueFull => "queue_full",

@@ -174,7 +174,9 @@ pub(crate) fn spec(
         workers: pool.workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect(),
     });
     let (servers, pools) = (address.collect(), pools.collect());
-    Spec { role: Role::Agent, node, cores: 1, servers, pools, ticks_hz: eal.ticks_hz(), seed }
+    // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
+    let (role, cores, ports) = (Role::Agent, 1, 0);
+    Spec { role, node, cores, ports, servers, pools, ticks_hz: eal.ticks_hz(), seed }
 }
 
 fn open_devices(

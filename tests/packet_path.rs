@@ -75,6 +75,7 @@ fn rig(policy: &str) -> Rig {
     let table = Table::heap(&Spec {
         node: 1,
         cores: 1,
+        ports: 2,
         servers: SERVERS.to_vec(),
         pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
         ticks_hz: 1_000_000_000,
@@ -94,6 +95,7 @@ fn rig(policy: &str) -> Rig {
         mac: (at == 0).then_some(Mac([2, 0, 0, 0, 2, 11])),
         workers: (0..4).map(|worker| FIRST_WORKER + 4 * at + worker).collect(),
         pool: POOL,
+        registers: false,
     };
     let neighbours = table.neighbours();
     let network =
@@ -104,7 +106,7 @@ fn rig(policy: &str) -> Rig {
         Arc::new(network),
         neighbours,
         vec![dispatcher],
-        Connections::new(64, 1_000_000),
+        Connections::new(64, 1_000_000, 1, 7),
         table.counters(0),
     );
     stages.set_backlog(0, Backlog::new(64, Overflow::Refuse));

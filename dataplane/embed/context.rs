@@ -9,10 +9,9 @@ use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::role::leaf::Timing;
 use crate::role::outbox;
-use crate::stage::{self, Rewrite, Stages, Verdicts};
+use crate::stage::{self, Probe, Rewrite, Server, Stages, Verdicts};
 use crate::state::{Counter, Counters};
 use crate::wire::arp;
-use crate::wire::ether::Mac;
 use crate::wire::task::NO_MEMBER;
 
 /// The worker of a packet that has none yet.
@@ -84,6 +83,8 @@ pub struct Context {
     pub(super) timing: Timing,
     pub(super) next_tick: u64,
     next_servers: u64,
+    /// As the table of neighbours told last.
+    link_changes: u64,
     /// Which of the packets that are held may go on now.
     pub(super) due: Due,
     /// Some pool's policy lets tasks wait.
@@ -120,12 +121,13 @@ impl Context {
     pub(super) fn new(stages: Stages, ticks_hz: u64) -> Self {
         let timing = Timing { ticks_hz };
         Self {
-            held: Held::new(&stages, timing.ask()),
+            held: Held::new(&stages, Timing::ASK_MS),
             holds: stages.holds_tasks(),
             stages,
             timing,
             next_tick: 0,
             next_servers: 0,
+            link_changes: 0,
             due: Due::default(),
         }
     }
@@ -246,7 +248,8 @@ impl Context {
             stage::Verdict::Forward { port, worker } => Verdict::Forward { port, worker },
             stage::Verdict::Hold { port, worker, slot } => {
                 let next_hop = self.stages.neighbours().address(slot);
-                match self.held.hold(port, worker, slot, next_hop, now) {
+                self.stages.want_neighbour(usize::from(port));
+                match self.held.hold(port, worker, slot, next_hop, self.timing.to_ms(now)) {
                     Some(place) => {
                         self.next_tick = now; // its question is due at once
                         Verdict::Hold { place, worker }
@@ -333,11 +336,20 @@ impl Context {
     #[cold]
     pub(super) fn tick(&mut self, now: u64) {
         self.next_tick = now.saturating_add(self.timing.tick());
-        self.stages.tick(self.timing.to_ns(now));
+        self.stages.tick(now, self.timing.to_ns(now));
         self.stages.collect_picks();
-        if now >= self.next_servers {
-            self.next_servers = now.saturating_add(self.timing.servers());
+        let link_changes = self.stages.neighbours().link_changes();
+        if now >= self.next_servers || link_changes != self.link_changes {
+            (self.next_servers, self.link_changes) =
+                (now.saturating_add(self.timing.servers()), link_changes);
             self.ask_for_servers(now);
+        }
+        while let Some(Probe { port, slot, address }) = self.stages.next_probe() {
+            self.held.resolver.ask(port, slot, address, true, self.timing.to_ms(now));
+        }
+        let now_ms = self.timing.to_ms(now);
+        while let Some(slot) = self.held.resolver.silent(now_ms, self.stages.neighbours()) {
+            self.stages.lose(slot);
         }
         self.due.look_again();
     }
@@ -345,7 +357,8 @@ impl Context {
     fn ask_for_servers(&mut self, now: u64) {
         for server in self.stages.network().servers() {
             if self.stages.neighbours().mac(server.slot).is_none() {
-                self.held.neighbourhood.ask(server.port, server.slot, server.next_hop, now);
+                let &Server { port, slot, next_hop, .. } = server;
+                self.held.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
             }
         }
     }
@@ -354,12 +367,12 @@ impl Context {
     /// [`Context::release`], until there is none.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; arp::FRAME_LEN]) -> Option<Question> {
-        if self.held.neighbourhood.is_quiet() {
+        if self.held.resolver.is_quiet() {
             return None;
         }
-        let ask = self.held.neighbourhood.due(now, self.stages.neighbours())?;
+        let ask = self.held.resolver.due(self.timing.to_ms(now), self.stages.neighbours())?;
         let own = *self.stages.network().port(usize::from(ask.port));
-        arp::Packet::request(own.mac, own.ip, ask.address).emit(frame, Mac::BROADCAST);
+        arp::Packet::request(own.mac, own.ip, ask.address).emit(frame, ask.to);
         self.stages.counters().add(Counter::Originated, 1);
         Some(Question { port: ask.port, len: frame.len() })
     }

@@ -1,8 +1,10 @@
 //! Packets that their owner keeps for a context: which of them wait for what, by the places that the owner keeps them at.
 
-use crate::limits::UNRESOLVED_HELD_MAX;
+use arrayvec::ArrayVec;
+
+use crate::limits::{BURST, UNRESOLVED_HELD_MAX};
 use crate::policy::Dispatcher;
-use crate::role::neighbourhood::Neighbourhood;
+use crate::role::resolver::ArpResolver;
 use crate::stage::{CentralQueue, Stages};
 use crate::state::neighbour::Slot;
 
@@ -30,21 +32,24 @@ pub struct Held {
     free: Vec<u32>,
     places: usize,
     /// Those that wait for a neighbour, and the questions for it.
-    pub neighbourhood: Neighbourhood<Complete>,
+    pub resolver: ArpResolver<Complete>,
+    /// Those that had to make room for others, to be given back.
+    pub pushed_out: ArrayVec<u32, BURST>,
     /// Those that wait for a worker: a queue for each pool, in the network's order.
     pub central: Vec<CentralQueue<Waiting>>,
 }
 
 impl Held {
-    pub fn new(stages: &Stages, ask_ticks: u64) -> Self {
+    pub fn new(stages: &Stages, ask_ms: u64) -> Self {
         let bounds: Vec<_> =
             (0..stages.network().pools()).map(|pool| bound(stages, pool)).collect();
-        let places = UNRESOLVED_HELD_MAX + bounds.iter().sum::<usize>();
+        let places = UNRESOLVED_HELD_MAX + BURST + bounds.iter().sum::<usize>();
         Self {
             // Low places are given out first.
             free: (0..places as u32).rev().collect(),
             places,
-            neighbourhood: Neighbourhood::new(ask_ticks),
+            resolver: ArpResolver::new(ask_ms),
+            pushed_out: ArrayVec::new(),
             central: bounds.into_iter().map(CentralQueue::new).collect(),
         }
     }
@@ -61,10 +66,10 @@ impl Held {
         worker: u16,
         slot: Slot,
         address: u32,
-        now: u64,
+        now_ms: u64,
     ) -> Option<u32> {
         let place = self.free.pop()?;
-        let held = self.hold_at(Complete { place, port, worker }, slot, address, now);
+        let held = self.hold_at(Complete { place, port, worker }, slot, address, now_ms);
         if !held {
             self.free.push(place);
         }
@@ -72,8 +77,13 @@ impl Held {
     }
 
     /// The same for a packet that has its place.
-    pub fn hold_at(&mut self, packet: Complete, slot: Slot, address: u32, now: u64) -> bool {
-        self.neighbourhood.hold(packet, packet.port, slot, address, now).is_none()
+    pub fn hold_at(&mut self, packet: Complete, slot: Slot, address: u32, now_ms: u64) -> bool {
+        if self.pushed_out.is_full() {
+            return false;
+        }
+        let oldest = self.resolver.hold(packet, packet.port, slot, address, now_ms);
+        self.pushed_out.extend(oldest.map(|oldest| oldest.place));
+        true
     }
 
     /// A task waits, last in its pool's queue; it is kept at the place returned, if there is room.

@@ -79,6 +79,9 @@ impl Context {
         if self.due.all {
             return self.next_abandoned();
         }
+        if let Some(place) = self.held.pushed_out.pop() {
+            return Some((place, self.drop(DropReason::NeighbourQueueFull)));
+        }
         if self.due.neighbours {
             if let Some(met) = self.next_met(now, held) {
                 return Some(met);
@@ -97,15 +100,14 @@ impl Context {
 
     /// A packet whose next hop has become known, or is not to be had.
     fn next_met<B: Buf>(&mut self, now: u64, held: &mut [Option<B>]) -> Option<(u32, Verdict)> {
-        let neighbourhood = &mut self.held.neighbourhood;
-        let Some((packet, port, slot)) = neighbourhood.resolved(self.stages.neighbours()) else {
-            let Complete { place, .. } = neighbourhood.given_up(now)?;
+        let resolver = &mut self.held.resolver;
+        let Some((packet, port, mac)) = resolver.resolved(self.stages.neighbours()) else {
+            let Complete { place, .. } = resolver.given_up(self.timing.to_ms(now))?;
             return Some((place, self.drop(DropReason::NeighbourUnresolved)));
         };
         let Complete { place, worker, .. } = packet;
         let own = self.stages.network().port(usize::from(port)).mac;
-        let (Some(frame), Some(mac)) = (kept(held, place), self.stages.neighbours().mac(slot))
-        else {
+        let Some(frame) = kept(held, place) else {
             return Some((place, self.drop(DropReason::Shutdown)));
         };
         if frame.bytes().len() >= ether::LEN {
@@ -151,7 +153,8 @@ impl Context {
             stage::Verdict::Hold { port, worker, slot } => {
                 let next_hop = self.stages.neighbours().address(slot);
                 let packet = Complete { place, port, worker };
-                if self.held.hold_at(packet, slot, next_hop, now) {
+                self.stages.want_neighbour(usize::from(port));
+                if self.held.hold_at(packet, slot, next_hop, self.timing.to_ms(now)) {
                     self.next_tick = now; // its question is due at once
                     return None;
                 }
@@ -164,7 +167,7 @@ impl Context {
     }
 
     fn next_abandoned(&mut self) -> Option<(u32, Verdict)> {
-        if let Some(packet) = self.held.neighbourhood.abandon() {
+        if let Some(packet) = self.held.resolver.abandon() {
             return Some((packet.place, self.drop(DropReason::Shutdown)));
         }
         let tasks = self.held.central.iter_mut().enumerate();
@@ -181,7 +184,10 @@ impl Context {
     pub(super) fn note_held(&self) {
         let (counters, queued) = (self.stages.counters(), self.stages.waiting());
         counters.set(Counter::Queued, queued as u64);
-        counters.set(Counter::Held, (queued + self.held.neighbourhood.held()) as u64);
+        counters.set(
+            Counter::Held,
+            (queued + self.held.resolver.held() + self.held.pushed_out.len()) as u64,
+        );
     }
 }
 

@@ -455,6 +455,10 @@ impl Policy for Bounded {
         self.room.ranks.set(report.member, left);
     }
 
+    fn on_written_off(&mut self, member: Member, view: &mut View) {
+        self.room.ranks.set(member, view.outstanding(member));
+    }
+
     fn on_members(&mut self, core: Core, view: &mut View) {
         self.room.core = core;
         self.watched.resize(view.members(), Watched::default());

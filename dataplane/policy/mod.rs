@@ -78,6 +78,12 @@ pub struct Core {
 impl Core {
     /// The only core.
     pub const ONLY: Self = Self { index: 0, count: 1 };
+
+    /// What one core does for each member, this one does for `member`.
+    #[must_use]
+    pub fn looks_after(self, member: Member) -> bool {
+        member.index() % self.count == self.index
+    }
 }
 
 /// A way to choose a member for a task. [`Policy::pick`] is the only hook that must be there.
@@ -137,6 +143,9 @@ pub trait Policy {
         }
         surplus
     }
+
+    /// Tasks of `member` were written off: it has fewer than its answers told.
+    fn on_written_off(&mut self, _member: Member, _view: &mut View) {}
 
     /// The active members changed, or the policy starts: what it derives from them is stale.
     fn on_members(&mut self, _core: Core, _view: &mut View) {}
@@ -213,6 +222,18 @@ impl Dispatcher {
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
         self.policy.on_sent(member, &mut self.view);
+    }
+
+    /// Takes `lost` tasks off those outstanding at `member`: nobody will answer them.
+    pub fn write_off(&mut self, member: Member, lost: u32) {
+        self.view.write_off(member, lost);
+        self.policy.on_written_off(member, &mut self.view);
+    }
+
+    /// The core that it is on.
+    #[must_use]
+    pub fn core(&self) -> Core {
+        self.core
     }
 
     /// Tells the members' service rates.

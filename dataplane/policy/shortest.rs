@@ -40,7 +40,7 @@ impl Shortest {
 }
 
 /// The first member, its queue as the view has it, and the front that it is of. A core that is alone is told of every
-/// task, so nothing is looked up; what was written off beside it, the member's next answer puts right.
+/// task, and of all that is written off, so nothing is looked up.
 #[inline(always)]
 fn first<R: Rank>(
     ranks: &mut R,
@@ -242,6 +242,10 @@ impl Policy for Shortest {
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         self.ranks.set(report.member, note_outstanding(report, view));
+    }
+
+    fn on_written_off(&mut self, member: Member, view: &mut View) {
+        self.ranks.set(member, view.outstanding(member));
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {

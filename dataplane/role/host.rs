@@ -103,7 +103,7 @@ where
                         dispatcher.refresh(&idle);
                     }
                     // What it had is lost, or done by another in its name.
-                    false => dispatcher.view_mut().write_off(local.member, u32::MAX),
+                    false => dispatcher.write_off(local.member, u32::MAX),
                 }
             }
             stages.note_freed();

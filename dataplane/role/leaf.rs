@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::neighbourhood::Neighbourhood;
 use super::outbox::Outbox;
+use super::resolver::{ArpResolver, Ask};
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::policy::{Dispatcher, PolicySpec};
 use crate::reason::DropReason;
-use crate::stage::{CentralQueue, Stages, Verdict};
+use crate::stage::{CentralQueue, Probe, Server, Stages, Verdict};
 use crate::state::{Counter, Member};
 use crate::wire::arp;
-use crate::wire::ether::{self, Mac};
+use crate::wire::ether;
 
 /// What a control thread asks of a core; done between bursts.
 #[derive(Clone, Debug)]
@@ -50,14 +50,17 @@ impl Timing {
         (self.ticks_hz / 10_000).max(1)
     }
 
-    /// Between two ARP questions for one neighbour.
-    pub(crate) fn ask(self) -> u64 {
-        (self.ticks_hz / 5).max(1)
-    }
+    /// Milliseconds between two ARP questions for one neighbour.
+    pub(crate) const ASK_MS: u64 = 200;
 
     /// Between two rounds of questions for servers that have not answered.
     pub(crate) fn servers(self) -> u64 {
         self.ticks_hz.max(1)
+    }
+
+    /// Milliseconds, for what need not be exact.
+    pub(crate) fn to_ms(self, ticks: u64) -> u64 {
+        self.to_ns(ticks) / 1_000_000
     }
 
     /// A product, not a quotient: policies that measure are told the time at every poll. Exact to two ticks for years.
@@ -82,11 +85,13 @@ pub struct Leaf<P: Port, A> {
     /// One for each pool, in the network's order.
     central: Vec<CentralQueue<Waiting<P::Buf>>>,
     pool: A,
-    neighbourhood: Neighbourhood<P::Buf>,
+    resolver: ArpResolver<P::Buf>,
     commands: Arc<ArrayQueue<Command>>,
     timing: Timing,
     next_tick: u64,
     next_servers: u64,
+    /// As the table of neighbours told last.
+    link_changes: u64,
     last_poll: u64,
     was_busy: bool,
     /// Some pool's policy lets tasks wait.
@@ -117,11 +122,12 @@ where
             central: (0..stages.network().pools()).map(|pool| queue_for(&stages, pool)).collect(),
             stages,
             pool,
-            neighbourhood: Neighbourhood::new(timing.ask()),
+            resolver: ArpResolver::new(Timing::ASK_MS),
             commands,
             timing,
             next_tick: 0,
             next_servers: 0,
+            link_changes: 0,
             last_poll: 0,
             was_busy: false,
             holds,
@@ -210,9 +216,11 @@ where
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
             Verdict::Hold { port, slot, .. } => {
                 let next_hop = self.stages.neighbours().address(slot);
-                if self.neighbourhood.hold(packet, port, slot, next_hop, now).is_some() {
+                let now_ms = self.timing.to_ms(now);
+                if self.resolver.hold(packet, port, slot, next_hop, now_ms).is_some() {
                     self.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
                 }
+                self.stages.want_neighbour(usize::from(port));
                 self.next_tick = now; // ask at once
             }
             Verdict::Queue { pool } => self.enqueue(packet, usize::from(pool), from),
@@ -266,7 +274,7 @@ where
                 dispatcher.view().note_queued(queue.len());
             }
         }
-        counters.set(Counter::Held, (queued + self.neighbourhood.held()) as u64);
+        counters.set(Counter::Held, (queued + self.resolver.held()) as u64);
     }
 
     #[inline]
@@ -282,13 +290,18 @@ where
         while let Some(command) = self.commands.pop() {
             self.obey(command);
         }
-        self.stages.tick(self.timing.to_ns(now));
-        if now >= self.next_servers {
-            self.next_servers = now.saturating_add(self.timing.servers());
+        self.stages.tick(now, self.timing.to_ns(now));
+        let link_changes = self.stages.neighbours().link_changes();
+        if now >= self.next_servers || link_changes != self.link_changes {
+            (self.next_servers, self.link_changes) =
+                (now.saturating_add(self.timing.servers()), link_changes);
             self.ask_for_servers(now);
         }
-        if !self.neighbourhood.is_quiet() {
-            self.meet_neighbours(now);
+        while let Some(Probe { port, slot, address }) = self.stages.next_probe() {
+            self.resolver.ask(port, slot, address, true, self.timing.to_ms(now));
+        }
+        if !self.resolver.is_quiet() {
+            self.poll_arp(now);
         }
         if self.stages.waiting() > 0 {
             self.release(now);
@@ -317,36 +330,37 @@ where
         for index in 0..self.stages.network().servers().len() {
             let server = self.stages.network().servers()[index];
             if self.stages.neighbours().mac(server.slot).is_none() {
-                self.neighbourhood.ask(server.port, server.slot, server.next_hop, now);
+                let Server { port, slot, next_hop, .. } = server;
+                self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
             }
         }
     }
 
     /// Asks for neighbours, sends on what waited for those that answered, and gives up on the others.
-    fn meet_neighbours(&mut self, now: u64) {
-        while let Some(ask) = self.neighbourhood.due(now, self.stages.neighbours()) {
-            self.ask(ask.port, ask.address);
+    fn poll_arp(&mut self, now: u64) {
+        let now_ms = self.timing.to_ms(now);
+        while let Some(ask) = self.resolver.due(now_ms, self.stages.neighbours()) {
+            self.ask(ask);
         }
-        while let Some((mut packet, port, slot)) =
-            self.neighbourhood.resolved(self.stages.neighbours())
-        {
+        while let Some((mut packet, port, mac)) = self.resolver.resolved(self.stages.neighbours()) {
             let port = usize::from(port);
-            if let Some(mac) = self.stages.neighbours().mac(slot) {
-                let own = self.stages.network().port(port).mac;
-                ether::emit_addresses(packet.bytes_mut(), mac, own);
-            }
+            let own = self.stages.network().port(port).mac;
+            ether::emit_addresses(packet.bytes_mut(), mac, own);
             self.out.forward(packet, port);
         }
-        while self.neighbourhood.given_up(now).is_some() {
+        while self.resolver.given_up(now_ms).is_some() {
             self.stages.counters().drop(DropReason::NeighbourUnresolved, 1);
+        }
+        while let Some(slot) = self.resolver.silent(now_ms, self.stages.neighbours()) {
+            self.stages.lose(slot);
         }
     }
 
-    fn ask(&mut self, port: u8, address: u32) {
+    fn ask(&mut self, Ask { port, address, to }: Ask) {
         let port = usize::from(port);
         let own = *self.stages.network().port(port);
         self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
-            arp::Packet::request(own.mac, own.ip, address).emit(frame, Mac::BROADCAST);
+            arp::Packet::request(own.mac, own.ip, address).emit(frame, to);
         });
     }
 
@@ -357,7 +371,7 @@ where
     }
 
     fn abandon_held(&mut self) {
-        while self.neighbourhood.abandon().is_some() {
+        while self.resolver.abandon().is_some() {
             self.stages.counters().drop(DropReason::Shutdown, 1);
         }
         for pool in 0..self.central.len() {

@@ -5,8 +5,8 @@ pub mod agent;
 mod fixtures;
 pub mod host;
 pub mod leaf;
-pub(crate) mod neighbourhood;
 pub(crate) mod outbox;
+pub(crate) mod resolver;
 
 pub use agent::Agent;
 pub use host::Host;

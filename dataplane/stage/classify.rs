@@ -1,10 +1,11 @@
 //! Replies, what servers say of their workers, and ARP into the state; chooses nothing.
 
-use super::network::{Network, Worker};
+use super::network::{Network, Side, Worker};
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
 use crate::reason::DropReason;
+use crate::state::neighbour::Heard;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::arp::{self, Operation};
 use crate::wire::task::{Code, Extension, Header};
@@ -24,7 +25,7 @@ pub fn burst<B: Buf>(
         match parsed.kind {
             Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {}
             Kind::Waiting | Kind::Overflowing => {}
-            Kind::Reply => match reply(stages, packet.bytes(), parsed) {
+            Kind::Reply => match reply(stages, port, packet.bytes(), parsed) {
                 Ok(()) => replies += 1,
                 Err(reason) => {
                     parsed.kind = Kind::Refused(reason);
@@ -32,12 +33,11 @@ pub fn burst<B: Buf>(
                 }
             },
             Kind::Registration | Kind::KeepAlive => {
-                *verdict =
-                    presence(stages, packet.bytes_mut(), parsed).unwrap_or_else(Verdict::Drop);
+                *verdict = presence(stages, port, packet.bytes_mut(), parsed)
+                    .unwrap_or_else(Verdict::Drop);
             }
             Kind::Arp => {
-                *verdict = arp(&stages.network, &stages.neighbours, port, packet.bytes_mut())
-                    .unwrap_or_else(Verdict::Drop);
+                *verdict = arp(stages, port, packet.bytes_mut()).unwrap_or_else(Verdict::Drop);
             }
             Kind::Refused(reason) => *verdict = Verdict::Drop(reason),
         }
@@ -49,9 +49,17 @@ pub fn burst<B: Buf>(
 }
 
 #[inline]
-fn reply(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<(), DropReason> {
+fn reply(
+    stages: &mut Stages,
+    port: usize,
+    frame: &[u8],
+    parsed: &Packet,
+) -> Result<(), DropReason> {
     let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
-    take(stages, &answer)
+    let worker = sender(&stages.network, &answer)?;
+    is_from_server(&stages.network, &stages.neighbours, port, frame, worker)?;
+    take(stages, worker, &answer);
+    Ok(())
 }
 
 /// What a reply says, and where it comes from.
@@ -82,28 +90,61 @@ impl Answer {
     }
 }
 
-/// Takes what a reply reports, once it is certain that its worker sent it.
+/// Takes what a reply of this worker reports.
 #[inline]
-fn take(stages: &mut Stages, answer: &Answer) -> Result<(), DropReason> {
-    let worker = sender(&stages.network, answer)?;
+fn take(stages: &mut Stages, worker: Worker, answer: &Answer) {
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
-    let report = Report { member: worker.member, load, service_ns };
-    if !stages.dispatchers[usize::from(worker.pool)].reply(&report) {
+    let pool = usize::from(worker.pool);
+    let mut report = [Report { member: worker.member, load, service_ns }];
+    stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
+    if stages.dispatchers[pool].reply_run(&report) > 0 {
         stages.counters.add(Counter::SurplusReplies, 1);
     }
-    Ok(())
+}
+
+/// Where clients are, too, a server's word comes from its MAC address: anybody there can write its address as the source.
+///
+/// # Errors
+/// When it comes from another, or nobody knows where the server is.
+#[inline]
+pub(super) fn is_from_server(
+    network: &Network,
+    neighbours: &Neighbours,
+    port: usize,
+    frame: &[u8],
+    worker: Worker,
+) -> Result<(), DropReason> {
+    if network.port(port).side != Side::Both {
+        return Ok(());
+    }
+    let slot = network.server(worker.server).slot;
+    match neighbours.mac(slot) {
+        Some(mac) if mac == ether::src(frame) => Ok(()),
+        _ => Err(DropReason::SpoofedReply),
+    }
 }
 
 /// Takes a server's word that a worker is there and what it has to do, and answers if it is the first.
 #[cold]
-fn presence(stages: &mut Stages, frame: &mut [u8], parsed: &Packet) -> Result<Verdict, DropReason> {
+fn presence(
+    stages: &mut Stages,
+    port: usize,
+    frame: &mut [u8],
+    parsed: &Packet,
+) -> Result<Verdict, DropReason> {
     let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
     let worker = sender(&stages.network, &answer)?;
+    is_from_server(&stages.network, &stages.neighbours, port, frame, worker)?;
+    if !stages.network.server(worker.server).registers {
+        return Err(DropReason::RegistrationOff);
+    }
     let (pool, member) = (usize::from(worker.pool), worker.member);
     let dispatcher = &mut stages.dispatchers[pool];
-    stages.supervision.welcome(pool, member, dispatcher, &stages.counters);
+    stages.liveness.welcome(pool, member, dispatcher, &stages.counters);
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
-    dispatcher.refresh(&Report { member, load, service_ns });
+    let mut report = [Report { member, load, service_ns }];
+    stages.liveness.bound(pool, dispatcher, &mut report);
+    dispatcher.refresh(&report[0]);
     stages.freed = true;
     if parsed.kind == Kind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
@@ -111,7 +152,7 @@ fn presence(stages: &mut Stages, frame: &mut [u8], parsed: &Packet) -> Result<Ve
     }
     stages.counters.add(Counter::Registrations, 1);
     let header = Header::parse(parsed.payload(frame))?;
-    let timeout_ms = stages.supervision.timeout_ms();
+    let timeout_ms = stages.liveness.timeout_ms();
     rewrite::answer(frame, parsed, &header.acknowledged_by(stages.network.node, timeout_ms));
     Ok(Verdict::Answer)
 }
@@ -132,31 +173,30 @@ pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropR
     Ok(worker)
 }
 
-/// Learns from an ARP packet and answers it, RFC 826: whoever speaks to us is noted, and whoever is
-/// noted already is kept up to date.
+/// Answers an ARP packet and learns from it (RFC 826), but only where somebody whom the node has a place for is: whoever
+/// merely speaks is answered and forgotten.
 #[cold]
-fn arp(
-    network: &Network,
-    neighbours: &Neighbours,
-    port: usize,
-    frame: &mut [u8],
-) -> Result<Verdict, DropReason> {
-    let address = network.port(port);
+fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropReason> {
+    let address = stages.network.port(port);
     let packet = arp::Packet::parse(frame)?;
-    let for_us = packet.target == address.ip;
-    let credible = address.reaches(packet.sender) && !network.is_own(packet.sender);
-    let known = if credible { neighbours.find(port, packet.sender) } else { None };
-    let slot = if credible && for_us {
-        known.or_else(|| neighbours.insert(port, packet.sender))
-    } else {
-        known
-    };
-    if let Some(slot) = slot {
-        neighbours.learn(slot, packet.sender_mac);
-    }
-    if for_us && packet.operation == Operation::Request {
+    let heard = hear(stages, port, &packet);
+    if packet.target == address.ip && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
     }
-    if slot.is_some() { Ok(Verdict::Consumed) } else { Err(DropReason::ArpOther) }
+    match heard {
+        Some(Heard::Conflict) => Err(DropReason::ArpConflict),
+        Some(Heard::Learnt | Heard::Confirmed) => Ok(Verdict::Consumed),
+        None => Err(DropReason::ArpOther),
+    }
+}
+
+/// Takes what an ARP packet says of its sender, if that has a place among the neighbours.
+fn hear(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<Heard> {
+    let (network, neighbours) = (&stages.network, &stages.neighbours);
+    let credible = network.port(port).reaches(packet.sender)
+        && !network.is_own(packet.sender)
+        && network.may_be_hosts(packet.sender_mac);
+    let slot = neighbours.find(port, packet.sender).filter(|_| credible)?;
+    Some(neighbours.hear(slot, packet.sender_mac, stages.now_ms()))
 }

@@ -1,12 +1,21 @@
-//! Which member has the further packets of a task: a bounded table with a timeout, taken at start-up.
+//! The affinity table: which member has the further packets of a task. Bounded, with a timeout, taken at start-up.
 //!
-//! Eight-way sets. A new connection takes an empty or expired way, else that of a task whose last
-//! packet has passed; when all eight are live the task is refused rather than another one broken.
-//! A finished connection stays until its way is needed, since packets may overtake each other.
+//! Sets of eight ways, chosen by a keyed hash. A new task takes an empty or expired way, else that of a task whose last
+//! packet has passed; when all eight are live the task is refused rather than another one broken. A finished task stays
+//! until its way is needed, since packets may overtake each other.
+//!
+//! A task of which packets are still missing is worth nothing to a worker, and its sender may never send them. So it can't
+//! keep others out: a source address has a bounded number of them, a task that times out gives its place at its member
+//! back, and a pool whose members are all full takes the place of its oldest unfinished task at once
+//! ([`Connections::reclaim`]); that task's place is counted again when its last packet comes.
+
+use std::collections::VecDeque;
 
 use crate::state::Member;
 
 const WAYS: usize = 8;
+/// Counters of unfinished tasks by source address; addresses that share one share its bound.
+const SOURCES: usize = 4096;
 
 /// What names a multi-packet task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,13 +32,17 @@ pub struct Key {
     pub seq: u32,
 }
 
+fn mixed(seed: u64, value: u64) -> u64 {
+    let mixed = (value ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+}
+
 impl Key {
     #[inline]
-    fn hash(self) -> usize {
+    fn hash(self, seed: u64) -> usize {
         let a = u64::from(self.src) << 32 | u64::from(self.seq);
         let b = u64::from(self.app) << 32 | u64::from(self.src_port) << 16 | u64::from(self.pool);
-        let mixed = (a ^ b.rotate_left(29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 32) as usize
+        (mixed(seed, mixed(seed, a) ^ b) >> 32) as usize
     }
 }
 
@@ -37,76 +50,241 @@ impl Key {
 struct Way {
     key: Key,
     member: Member,
+    /// Index of the pool.
+    pool: u16,
     /// The last packet has passed.
     finished: bool,
+    /// It has a place at its member: it counts as outstanding there.
+    placed: bool,
     /// Ticks of the last packet seen; 0 is an empty way.
     seen: u64,
+    /// Tells this task from others that had the way before.
+    number: u32,
 }
 
 const EMPTY: Way = Way {
     key: Key { pool: 0, src_port: 0, src: 0, app: 0, seq: 0 },
     member: Member(0),
+    pool: 0,
     finished: false,
+    placed: false,
     seen: 0,
+    number: 0,
 };
 
-/// One core's connections.
+/// An unfinished task.
+#[derive(Clone, Copy, Debug)]
+struct Unfinished {
+    /// Its way's index over all sets.
+    at: u32,
+    number: u32,
+    /// When to see whether its packets have come on, in ticks.
+    due: u64,
+}
+
+/// A pool's unfinished tasks, the oldest first, among some that are finished or gone by now.
+#[derive(Debug)]
+struct PoolQueue {
+    tasks: VecDeque<Unfinished>,
+    /// So many at the front have no place any more.
+    reclaimed: usize,
+}
+
+/// A task whose packets have a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The member.
+    pub member: Member,
+    /// The task is complete with this packet and had lost its place: it counts as outstanding anew.
+    pub replaced: bool,
+}
+
+/// Why a task is not noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its set is full of live tasks.
+    Full,
+    /// Its source has too many tasks whose packets are missing.
+    Source,
+}
+
+/// One core's multi-packet tasks.
 #[derive(Debug)]
 pub struct Connections {
     sets: Box<[[Way; WAYS]]>,
     timeout_ticks: u64,
+    seed: u64,
+    sources: Box<[u32]>,
+    per_source: u32,
+    /// One for each pool, by index.
+    queues: Vec<PoolQueue>,
+    /// Places that tasks lost when their way was needed, to be told by [`Connections::expire`].
+    lost: Vec<(usize, Member)>,
+    number: u32,
 }
 
 impl Connections {
-    /// Room for about `capacity` tasks, rounded up to a power of two, each forgotten when no packet of it
-    /// came for `timeout_ticks`.
+    /// Room for about `capacity` tasks of `pools` pools, rounded up to a power of two, each forgotten when no packet of
+    /// it came for `timeout_ticks`. `seed` keys the hash.
     #[must_use]
-    pub fn new(capacity: usize, timeout_ticks: u64) -> Self {
+    pub fn new(capacity: usize, timeout_ticks: u64, pools: usize, seed: u64) -> Self {
         let sets = capacity.div_ceil(WAYS).next_power_of_two();
-        Self { sets: vec![[EMPTY; WAYS]; sets].into_boxed_slice(), timeout_ticks }
+        let each = (2 * WAYS * sets).div_ceil(pools.max(1)).max(64);
+        let queue = |_| PoolQueue { tasks: VecDeque::with_capacity(each), reclaimed: 0 };
+        Self {
+            sets: vec![[EMPTY; WAYS]; sets].into_boxed_slice(),
+            timeout_ticks,
+            seed,
+            sources: vec![0; SOURCES].into_boxed_slice(),
+            per_source: u32::MAX,
+            queues: (0..pools).map(queue).collect(),
+            lost: Vec::with_capacity(WAYS * sets),
+            number: 0,
+        }
     }
 
-    #[inline]
-    fn set(&mut self, key: Key) -> &mut [Way; WAYS] {
-        let mask = self.sets.len() - 1;
-        &mut self.sets[key.hash() & mask]
+    /// A source address may have so many tasks whose packets are missing.
+    pub fn set_per_source(&mut self, tasks: usize) {
+        self.per_source = u32::try_from(tasks).unwrap_or(u32::MAX);
+    }
+
+    fn set_of(&self, key: Key) -> usize {
+        key.hash(self.seed) & (self.sets.len() - 1)
+    }
+
+    fn source(&mut self, src: u32) -> &mut u32 {
+        let at = (mixed(self.seed, u64::from(src)) >> 40) as usize;
+        &mut self.sources[at & (SOURCES - 1)]
+    }
+
+    fn way(&mut self, at: u32) -> &mut Way {
+        &mut self.sets[at as usize / WAYS][at as usize % WAYS]
     }
 
     /// The member that has the task's earlier packets. `last`: this packet is the task's last.
-    pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<Member> {
+    pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<Found> {
         let timeout = self.timeout_ticks;
-        let way = self.set(key).iter_mut().find(|way| {
+        let set = self.set_of(key);
+        let way = self.sets[set].iter_mut().find(|way| {
             way.seen != 0 && way.key == key && now.saturating_sub(way.seen) <= timeout
         })?;
         way.seen = now.max(1);
+        let finishes = last && !way.finished;
         way.finished |= last;
-        Some(way.member)
+        let replaced = finishes && !std::mem::replace(&mut way.placed, true);
+        let found = Found { member: way.member, replaced };
+        if finishes {
+            *self.source(key.src) -= 1;
+        }
+        Some(found)
     }
 
     /// There is room for this task.
-    #[must_use]
-    pub fn has_room(&mut self, key: Key, now: u64) -> bool {
-        self.free_way(key, now).is_some()
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn check_room(&mut self, key: Key, now: u64) -> Result<(), Refused> {
+        let per_source = self.per_source;
+        if *self.source(key.src) >= per_source {
+            return Err(Refused::Source);
+        }
+        self.free_way(key, now).map(|_| ()).ok_or(Refused::Full)
     }
 
-    fn free_way(&mut self, key: Key, now: u64) -> Option<&mut Way> {
+    /// Index over all sets of a way for a new task.
+    fn free_way(&self, key: Key, now: u64) -> Option<u32> {
         let timeout = self.timeout_ticks;
         let free = |way: &Way| way.seen == 0 || now.saturating_sub(way.seen) > timeout;
-        let set = self.set(key);
+        let index = self.set_of(key);
+        let set = &self.sets[index];
         let at = set.iter().position(free).or_else(|| {
             let finished = set.iter().enumerate().filter(|(_, way)| way.finished);
             finished.min_by_key(|(_, way)| way.seen).map(|(at, _)| at)
         })?;
-        Some(&mut set[at])
+        Some((WAYS * index + at) as u32)
     }
 
-    /// Notes a task's member; false when there is no room.
-    pub fn insert(&mut self, key: Key, member: Member, now: u64) -> bool {
-        let Some(way) = self.free_way(key, now) else {
+    /// Notes the member of a pool's new task, which has a place there; false when there is no room.
+    pub fn insert(&mut self, key: Key, pool: usize, member: Member, now: u64) -> bool {
+        let Some(at) = self.free_way(key, now) else {
             return false;
         };
-        *way = Way { key, member, finished: false, seen: now.max(1) };
+        self.forget(at);
+        self.number = self.number.wrapping_add(1);
+        let (number, due) = (self.number, now.saturating_add(self.timeout_ticks));
+        *self.way(at) = Way {
+            key,
+            member,
+            pool: pool as u16,
+            finished: false,
+            placed: true,
+            seen: now.max(1),
+            number,
+        };
+        *self.source(key.src) += 1;
+        let Some(queue) = self.queues.get_mut(pool) else { return true };
+        if queue.tasks.len() == queue.tasks.capacity() {
+            // Whoever was in front gives its place back when its way is needed.
+            queue.tasks.pop_front();
+            queue.reclaimed = queue.reclaimed.saturating_sub(1);
+        }
+        queue.tasks.push_back(Unfinished { at, number, due });
         true
+    }
+
+    /// Empties a way; an unfinished task gives back what it has.
+    fn forget(&mut self, at: u32) {
+        let way = *self.way(at);
+        if way.seen == 0 || way.finished {
+            return;
+        }
+        *self.source(way.key.src) -= 1;
+        if way.placed {
+            self.lost.push((usize::from(way.pool), way.member));
+        }
+        *self.way(at) = EMPTY;
+    }
+
+    /// Takes the place of the pool's oldest unfinished task, at this member, for another task.
+    pub fn reclaim(&mut self, pool: usize) -> Option<Member> {
+        loop {
+            let queue = self.queues.get_mut(pool)?;
+            let &Unfinished { at, number, .. } = queue.tasks.get(queue.reclaimed)?;
+            queue.reclaimed += 1;
+            let way = self.way(at);
+            if way.number == number && way.seen != 0 && !way.finished && way.placed {
+                way.placed = false;
+                return Some(way.member);
+            }
+        }
+    }
+
+    /// The next place that an unfinished task has given up, because its packets did not come in time: index of the pool,
+    /// and member.
+    pub fn expire(&mut self, now: u64) -> Option<(usize, Member)> {
+        let timeout = self.timeout_ticks;
+        for pool in 0..self.queues.len() {
+            while self.lost.is_empty() {
+                let queue = &mut self.queues[pool];
+                let Some(&Unfinished { at, number, due }) = queue.tasks.front() else { break };
+                if due >= now {
+                    break;
+                }
+                queue.tasks.pop_front();
+                queue.reclaimed = queue.reclaimed.saturating_sub(1);
+                let way = *self.way(at);
+                if way.number != number || way.seen == 0 || way.finished {
+                    continue;
+                }
+                let due = way.seen.saturating_add(timeout);
+                match due < now {
+                    true => self.forget(at),
+                    // Its packets come on.
+                    false => self.queues[pool].tasks.push_back(Unfinished { at, number, due }),
+                }
+            }
+        }
+        self.lost.pop()
     }
 }
 
@@ -118,37 +296,108 @@ mod tests {
         Key { pool: 1, src_port: 40_000, src: 0x0A00_0102, app: 0, seq }
     }
 
+    fn connections(capacity: usize) -> Connections {
+        Connections::new(capacity, 100, 2, 7)
+    }
+
+    fn member(found: Option<Found>) -> Option<Member> {
+        found.map(|found| found.member)
+    }
+
     #[test]
     fn packets_of_a_task_find_its_member_until_the_timeout() {
-        let mut connections = Connections::new(64, 100);
-        assert!(connections.insert(key(1), Member(7), 10));
-        assert_eq!(connections.find(key(1), false, 60), Some(Member(7)));
-        assert_eq!(connections.find(key(1), false, 160), Some(Member(7)));
+        let mut connections = connections(64);
+        assert!(connections.insert(key(1), 0, Member(7), 10));
+        assert_eq!(member(connections.find(key(1), false, 60)), Some(Member(7)));
+        assert_eq!(member(connections.find(key(1), false, 160)), Some(Member(7)));
         assert_eq!(connections.find(key(2), false, 160), None);
         assert_eq!(connections.find(key(1), false, 261), None);
     }
 
     #[test]
     fn the_last_packet_may_be_overtaken() {
-        let mut connections = Connections::new(64, 100);
-        connections.insert(key(1), Member(7), 10);
-        assert_eq!(connections.find(key(1), true, 11), Some(Member(7)));
-        assert_eq!(connections.find(key(1), false, 12), Some(Member(7)));
+        let mut connections = connections(64);
+        connections.insert(key(1), 0, Member(7), 10);
+        assert_eq!(member(connections.find(key(1), true, 11)), Some(Member(7)));
+        assert_eq!(member(connections.find(key(1), false, 12)), Some(Member(7)));
     }
 
     #[test]
     fn a_full_set_takes_finished_and_expired_ways_and_breaks_no_live_task() {
-        let mut connections = Connections::new(8, 100); // one set
+        let mut connections = connections(8); // one set
         for seq in 0..8 {
-            assert!(connections.insert(key(seq), Member(seq as u16), 10));
+            assert!(connections.insert(key(seq), 0, Member(seq as u16), 10));
         }
-        assert!(!connections.insert(key(8), Member(8), 20) && !connections.has_room(key(8), 20));
+        assert!(!connections.insert(key(8), 0, Member(8), 20));
+        assert_eq!(connections.check_room(key(8), 20), Err(Refused::Full));
         connections.find(key(3), true, 21);
-        assert!(connections.insert(key(8), Member(8), 22));
+        assert!(connections.insert(key(8), 0, Member(8), 22));
         assert_eq!(connections.find(key(3), false, 23), None);
         for seq in [0, 1, 2, 4, 5, 6, 7, 8] {
-            assert_eq!(connections.find(key(seq), false, 24), Some(Member(seq as u16)));
+            assert_eq!(member(connections.find(key(seq), false, 24)), Some(Member(seq as u16)));
         }
-        assert!(connections.insert(key(9), Member(9), 200));
+        assert!(connections.insert(key(9), 0, Member(9), 200));
+        assert_eq!(connections.expire(200).map(|lost| lost.0), Some(0), "it took a live one's way");
+    }
+
+    #[test]
+    fn tasks_that_are_never_completed_give_their_places_back_once() {
+        let mut connections = connections(64);
+        for seq in 0..4 {
+            connections.insert(key(seq), (seq % 2) as usize, Member(seq as u16), 10);
+        }
+        connections.find(key(0), true, 20); // complete: its reply gives its place back
+        connections.find(key(1), false, 90); // goes on
+        let mut expired = |now| {
+            let mut all: Vec<_> = std::iter::from_fn(|| connections.expire(now)).collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(expired(110), []);
+        assert_eq!(expired(111), [(0, Member(2)), (1, Member(3))]);
+        assert_eq!(expired(190), [], "its packets came on");
+        assert_eq!(expired(191), [(1, Member(1))]);
+        assert_eq!(expired(u64::MAX), []);
+    }
+
+    #[test]
+    fn the_oldest_unfinished_task_lends_its_place_and_gets_one_back_when_it_is_complete() {
+        let mut connections = connections(64);
+        for seq in 0..3 {
+            connections.insert(key(seq), 1, Member(seq as u16), 10);
+        }
+        connections.find(key(0), true, 11);
+        assert_eq!(connections.reclaim(0), None);
+        assert_eq!(connections.reclaim(1), Some(Member(1)), "a complete task keeps its place");
+        assert_eq!(connections.reclaim(1), Some(Member(2)));
+        assert_eq!(connections.reclaim(1), None);
+        let found = connections.find(key(1), false, 12).unwrap();
+        assert!(!found.replaced);
+        let found = connections.find(key(1), true, 13).unwrap();
+        assert_eq!(found, Found { member: Member(1), replaced: true });
+        assert!(!connections.find(key(1), true, 14).unwrap().replaced, "once");
+        // What has no place has none to give back.
+        assert_eq!(connections.expire(500), None);
+        connections.insert(key(9), 1, Member(9), 600);
+        assert_eq!(connections.reclaim(1), Some(Member(9)));
+    }
+
+    #[test]
+    fn a_source_has_a_bound_of_unfinished_tasks() {
+        let mut connections = connections(64);
+        connections.set_per_source(2);
+        for seq in 0..2 {
+            assert_eq!(connections.check_room(key(seq), 10), Ok(()));
+            connections.insert(key(seq), 0, Member(0), 10);
+        }
+        assert_eq!(connections.check_room(key(2), 10), Err(Refused::Source));
+        let other = Key { src: 0x0A00_0103, ..key(2) };
+        assert_eq!(connections.check_room(other, 10), Ok(()));
+        connections.find(key(0), true, 11);
+        assert_eq!(connections.check_room(key(2), 11), Ok(()));
+        connections.insert(key(2), 0, Member(0), 11);
+        assert_eq!(connections.check_room(key(3), 12), Err(Refused::Source));
+        while connections.expire(1_000).is_some() {}
+        assert_eq!(connections.check_room(key(3), 1_000), Ok(()));
     }
 }

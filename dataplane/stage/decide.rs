@@ -48,7 +48,7 @@ pub fn burst<B: Buf>(
                 *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, values);
             }
             Kind::Reply => {
-                *verdict = towards_client(network, neighbours, packet.bytes(), parsed, values);
+                *verdict = towards_client(stages, packet.bytes(), parsed, values);
             }
             // An answer, which goes out of here as it is.
             Kind::Overflowing => rewrite::give_back(stages, packet.bytes_mut(), parsed),
@@ -79,14 +79,14 @@ fn towards_worker(
 }
 
 fn towards_client(
-    network: &Network,
-    neighbours: &Neighbours,
+    stages: &Stages,
     frame: &[u8],
     parsed: &Packet,
     rewrite: &mut Rewrite,
 ) -> Verdict {
     let client = ipv4::dst(&frame[ether::LEN..]);
-    let exit = match Exit::to(network, neighbours, client) {
+    let (network, neighbours) = (&stages.network, &stages.neighbours);
+    let exit = match Exit::to(network, neighbours, client, stages.now_ms()) {
         Ok(exit) => exit,
         Err(reason) => return Verdict::Drop(reason),
     };

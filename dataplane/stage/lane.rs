@@ -77,6 +77,17 @@ impl Run {
         self.len = at + 1;
     }
 
+    /// Leaves the stages what stands behind the first task whose source no reply would reach.
+    fn end_before_strangers<B: Buf>(&mut self, network: &Network, packets: &[B]) {
+        let is_client = |at: usize| {
+            let frame = packets.get(at).map_or(&[][..], |packet| packet.bytes());
+            frame.get(IP..).is_some_and(|datagram| network.is_client(ipv4::src(datagram)))
+        };
+        if let Some(at) = self.tasks().find(|&at| !is_client(at)) {
+            self.len = at;
+        }
+    }
+
     fn replies(&self) -> Places {
         Places(self.replies & Places::first(self.len).0)
     }
@@ -104,7 +115,10 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) {
         return 0;
     }
-    let run = read_well(&stages.plain[port].of_pool([high, low]), packets);
+    let mut run = read_well(&stages.plain[port].of_pool([high, low]), packets);
+    if stages.plain[port].sources_vary() {
+        run.end_before_strangers(&stages.network, packets);
+    }
     if run.replies().len() > 0 {
         replies(stages, port, pool, run.replies(), packets, verdicts);
     }
@@ -165,21 +179,23 @@ fn replies<B: Buf>(
             return;
         };
         let frame = packet.bytes();
-        if let Some(report) = report(network, pool, frame) {
+        let from = (&stages.neighbours, port);
+        if let Some(report) = report(network, from, pool, frame) {
             reports.push(report);
             believed.0 |= 1 << at;
         } else {
-            let reason = refusal(network, port, frame);
+            let reason = refusal(network, from, frame);
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
     }
+    stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
     let surplus = stages.dispatchers[pool].reply_run(&reports);
     if surplus > 0 {
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    let mut way = Homewards::new(network, &stages.neighbours);
+    let mut way = Homewards::new(network, &stages.neighbours, stages.now_ms);
     for at in believed {
         let plain = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
         let Some(plain) = plain else {
@@ -194,12 +210,18 @@ fn replies<B: Buf>(
 
 /// What a plain reply reports, if one of the pool's workers sent it to a client.
 #[inline(always)]
-fn report(network: &Network, pool: usize, frame: &[u8]) -> Option<Report> {
+fn report(
+    network: &Network,
+    (neighbours, port): (&Neighbours, usize),
+    pool: usize,
+    frame: &[u8],
+) -> Option<Report> {
     let head = frame.first_chunk::<HEAD>()?;
     let worker = network.worker(task::src(&head[TASK..]))?;
     let believed = worker.ip == ipv4::src(&head[IP..])
         && usize::from(worker.pool) == pool
-        && !network.is_own(ipv4::dst(&head[IP..]));
+        && !network.is_own(ipv4::dst(&head[IP..]))
+        && classify::is_from_server(network, neighbours, port, frame, worker).is_ok();
     let service_ns = match Kind::of(head).is_extended() {
         true => Extension::parse(&frame[TASK..]).service_ns,
         false => 0,
@@ -210,7 +232,11 @@ fn report(network: &Network, pool: usize, frame: &[u8]) -> Option<Report> {
 
 /// Why there is no such report.
 #[cold]
-fn refusal(network: &Network, port: usize, frame: &[u8]) -> DropReason {
+fn refusal(
+    network: &Network,
+    (neighbours, port): (&Neighbours, usize),
+    frame: &[u8],
+) -> DropReason {
     if network.is_own(ipv4::dst(&frame[IP..])) {
         let mut parsed = Packet::REFUSED;
         let read = parse::one(network, network.port(port), frame, true, &mut parsed);
@@ -218,6 +244,8 @@ fn refusal(network: &Network, port: usize, frame: &[u8]) -> DropReason {
     }
     let answer = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
     let sender = answer.and_then(|answer| classify::sender(network, &answer));
+    let sender = sender
+        .and_then(|worker| classify::is_from_server(network, neighbours, port, frame, worker));
     sender.err().unwrap_or(DropReason::PoolMismatch)
 }
 
@@ -310,20 +338,34 @@ mod tests {
     const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const SERVER: u32 = 0x0A00_010B;
 
+    const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
+
     fn stages() -> Stages {
+        stages_of(Side::Both)
+    }
+
+    /// With that side behind the port at which packets come, and workers behind another.
+    fn stages_of(side: Side) -> Stages {
         let workers = (0..8).map(|id| WorkerSpec { id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 0x0107, policy: "horus".to_owned(), workers }];
-        let spec = Spec { cores: 1, servers: vec![SERVER], pools, ..Spec::default() };
+        let server = if side == Side::Clients { SERVER | 0x300 } else { SERVER };
+        let spec = Spec { cores: 1, ports: 2, servers: vec![server], pools, ..Spec::default() };
         let table = Table::heap(&spec);
         let neighbours = table.neighbours();
         let mac = LEAF_MAC;
-        let port = PortAddress { mac, ip: LEAF, prefix: 24, side: Side::Both, gateway: None };
-        let mac = Some(Mac([2, 0, 0, 0, 1, 11]));
-        let server = ServerSpec { ip: SERVER, mac, workers: (0..8).collect(), pool: 0x0107 };
-        let network = Network::new(1234, vec![port], vec![0x0107], &[server], &neighbours).unwrap();
+        let port = |ip, side| PortAddress { mac, ip, prefix: 24, side, gateway: None };
+        let ports = vec![port(LEAF, side), port(LEAF | 0x300, Side::Workers)];
+        let server = ServerSpec {
+            ip: server,
+            mac: Some(SERVER_MAC),
+            workers: (0..8).collect(),
+            pool: 0x0107,
+            registers: false,
+        };
+        let network = Network::new(1234, ports, vec![0x0107], &[server], &neighbours).unwrap();
         let dispatcher =
             Dispatcher::new(&"horus".parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
-        let connections = Connections::new(64, 1000);
+        let connections = Connections::new(64, 1000, 1, 7);
         let counters = table.counters(0);
         Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters)
     }
@@ -337,7 +379,7 @@ mod tests {
         frame[udp::PAYLOAD..].copy_from_slice(&bytes);
         let is_reply = header.code.is_reply();
         let flow = Flow {
-            src_mac: Mac([2, 0, 0, 0, 1, 2]),
+            src_mac: if is_reply { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
             dst_mac: LEAF_MAC,
             src: if is_reply { SERVER } else { 0x0A00_0102 },
             dst: if is_reply { 0x0A00_0102 } else { LEAF },
@@ -370,14 +412,19 @@ mod tests {
                 proptest::option::weighted(0.2, any::<prop::sample::Index>()),
             ), 1..40),
             unsummed: bool,
+            side in proptest::sample::select(vec![Side::Both, Side::Clients, Side::Workers]),
+            source in proptest::option::of(proptest::sample::select(STRANGERS.to_vec())),
         ) {
             let pool = FramePool::new(4, 256);
-            let (mut with, mut without) = (stages(), stages());
+            let (mut with, mut without) = (stages_of(side), stages_of(side));
             for ((seq, extended, replies), kind, payload, edits, cut) in packets {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq, extended) };
                 let mut frame = frame(Header { more: kind == 0, extended, ..header }, &payload);
                 if unsummed {
                     frame[UDP + 6..UDP + 8].fill(0);
+                }
+                if let Some(source) = source.filter(|_| seq % 4 == 0) {
+                    readdress(&mut frame, source);
                 }
                 for (at, byte) in edits {
                     let at = at.index(frame.len());
@@ -390,6 +437,7 @@ mod tests {
                 let mut other = [pool.frame(&frame).unwrap()];
                 let (mut first, mut second) = ([Verdict::Consumed], [Verdict::Consumed]);
                 with.process(0, 1, &mut one, &mut first[..]);
+                without.learn(0, &other);
                 without.process_in_stages(0, 1, &mut other, &mut second);
                 prop_assert_eq!(first, second);
                 prop_assert_eq!(one[0].bytes(), other[0].bytes());
@@ -468,6 +516,54 @@ mod tests {
         }));
         let count = |counter| stages.counters.read(counter);
         assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+    }
+
+    /// Sources that are no clients of a leaf with these networks, and two that are.
+    const STRANGERS: [u32; 12] = [
+        LEAF,
+        LEAF | 0x300,
+        SERVER,
+        SERVER | 0x300,
+        0x0A00_0100,
+        0x0A00_01FF,
+        0x0A00_0305,
+        0x0808_0808,
+        0x7F00_0001,
+        0xFFFF_FFFF,
+        0x0A00_0199,
+        0x0A00_0101 + 1,
+    ];
+
+    /// Gives the packet another source.
+    fn readdress(frame: &mut [u8], source: u32) {
+        let delta = Delta::default().double_word(ipv4::src(&frame[IP..]), source);
+        if frame[UDP + 6..UDP + 8] != [0, 0] {
+            udp::mend(&mut frame[UDP..], delta);
+        }
+        let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
+        frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+        frame[IP + 12..IP + 16].copy_from_slice(&source.to_be_bytes());
+    }
+
+    #[test]
+    fn tasks_that_no_reply_would_reach_are_refused() {
+        let pool = FramePool::new(4, 256);
+        for side in [Side::Both, Side::Clients] {
+            for (at, &source) in STRANGERS.iter().enumerate() {
+                // What the server answers without the leaf is known where the server is in the clients' network.
+                let is_client = at >= 10 || (at == 2 && side == Side::Clients);
+                let mut stages = stages_of(side);
+                let mut frame = frame(task(at as u16, false), &[1; 8]);
+                readdress(&mut frame, source);
+                let mut burst = [pool.frame(&frame).unwrap()];
+                let mut verdicts = [Verdict::Consumed];
+                stages.process(0, 1, &mut burst, &mut verdicts[..]);
+                let forwarded = matches!(verdicts[0], Verdict::Forward { .. });
+                assert_eq!(forwarded, is_client, "{source:#x} {side:?} {verdicts:?}");
+                let refused = stages.counters.dropped(DropReason::SourceUnreachable);
+                assert_eq!(refused, u64::from(!is_client));
+            }
+        }
     }
 
     /// A reply that is addressed to the leaf.

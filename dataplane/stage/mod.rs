@@ -9,12 +9,13 @@ pub mod classify;
 pub mod connections;
 pub mod decide;
 mod lane;
+mod learn;
+pub mod liveness;
 pub mod network;
 pub mod parse;
 mod plain;
 pub mod rewrite;
 pub mod schedule;
-pub mod supervision;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
@@ -23,9 +24,9 @@ use std::sync::Arc;
 pub use central::{Backlog, CentralQueue, Overflow};
 pub use connections::Connections;
 pub use decide::Rewrite;
+pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
-pub use supervision::Supervision;
 
 use crate::io::Buf;
 use crate::limits::{BURST, QUEUE};
@@ -119,7 +120,10 @@ pub struct Stages {
     waiting: usize,
     /// A reply came since this was last asked.
     freed: bool,
-    supervision: Supervision,
+    now_ms: u32,
+    liveness: Liveness,
+    /// Where sources of tasks may teach who is where.
+    learning: learn::Learning,
     packets: Box<[Packet]>,
 }
 
@@ -137,7 +141,8 @@ impl Stages {
         let ports = 0..network.ports().len();
         let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
-            supervision: Supervision::new(0, &dispatchers),
+            liveness: Liveness::new(0, &network, &dispatchers),
+            learning: learn::Learning::default(),
             plain: ports.map(|port| plain::Plain::new(&network, port)).collect(),
             network,
             neighbours,
@@ -147,6 +152,7 @@ impl Stages {
             backlogs,
             waiting: 0,
             freed: false,
+            now_ms: 0,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
     }
@@ -164,6 +170,7 @@ impl Stages {
         packets: &mut [B],
         verdicts: &mut (impl Verdicts + ?Sized),
     ) {
+        self.learn(port, packets);
         let done = lane::burst(self, port, packets, verdicts);
         if done < packets.len() {
             let mut others = [Verdict::Consumed; BURST];
@@ -175,6 +182,14 @@ impl Stages {
                     other => verdicts.other(done + at, other),
                 }
             }
+        }
+    }
+
+    /// Looks now and then at who sends tasks.
+    #[inline(always)]
+    fn learn<B: Buf>(&mut self, port: usize, packets: &[B]) {
+        if self.learning.is_due(port) {
+            learn::burst(self, port, packets);
         }
     }
 
@@ -208,6 +223,7 @@ impl Stages {
         rewrites: &mut [Rewrite],
     ) {
         let (verdicts, rewrites) = (&mut verdicts[..packets.len()], &mut rewrites[..packets.len()]);
+        self.learn(port, packets);
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];
         self.judge(port, now, packets, parsed_burst, verdicts);
@@ -248,7 +264,13 @@ impl Stages {
 
     /// Says after how many nanoseconds a registered worker is silent, 0 for never; before the first packet.
     pub fn set_worker_timeout(&mut self, timeout_ns: u64) {
-        self.supervision = Supervision::new(timeout_ns, &self.dispatchers);
+        self.liveness = Liveness::new(timeout_ns, &self.network, &self.dispatchers);
+    }
+
+    /// Says that other schedulers send tasks to a pool's workers, too: their reports are then believed as they are; after
+    /// [`Stages::set_worker_timeout`] and before the first packet.
+    pub fn set_shared_workers(&mut self, pool: usize, shared: bool) {
+        self.liveness.set_shared(pool, shared);
     }
 
     /// Lets a pool's member (both by index) be chosen, or no longer. One that is silent may be when it is heard of
@@ -258,7 +280,7 @@ impl Stages {
             return;
         };
         let known = member.index() < dispatcher.view().members();
-        if known && !self.supervision.defer(pool, member, active) {
+        if known && !self.liveness.defer(pool, member, active) {
             dispatcher.set_active(member, active);
         }
     }
@@ -333,13 +355,41 @@ impl Stages {
         }
     }
 
-    /// Lets the policies see time pass, and looks after registered workers.
-    pub fn tick(&mut self, now_ns: u64) {
-        let returned = self.supervision.tick(now_ns, &mut self.dispatchers, &self.counters);
-        self.freed |= returned;
+    /// Lets the policies see time pass, and looks after workers and neighbours; `now` in ticks and in nanoseconds.
+    pub fn tick(&mut self, now: u64, now_ns: u64) {
+        self.now_ms = liveness::to_ms(now_ns);
+        self.learning.tick(self.now_ms);
+        while let Some((pool, member)) = self.connections.expire(now) {
+            self.dispatchers[pool].write_off(member, 1);
+            self.freed = true;
+        }
+        let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
+        self.freed |= self.liveness.tick(now_ns, dispatchers, neighbours, &self.counters);
         for dispatcher in &mut self.dispatchers {
             dispatcher.tick(now_ns);
         }
+    }
+
+    /// The next host that is to be asked by ARP whether it is where it is believed to be.
+    pub fn next_probe(&mut self) -> Option<Probe> {
+        self.liveness.next_probe()
+    }
+
+    /// A reply waits until it is known where a client behind this port is: its next task may tell.
+    pub fn want_neighbour(&mut self, port: usize) {
+        self.learning.want(port, self.now_ms);
+    }
+
+    /// A next hop was asked for in every way and has not answered: the workers behind it are out of reach.
+    pub fn lose(&mut self, slot: Slot) {
+        let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
+        self.liveness.lose(slot, dispatchers, neighbours, &self.counters);
+    }
+
+    /// Milliseconds of the node's clock at the last tick, as the table of neighbours has them.
+    #[inline]
+    fn now_ms(&self) -> u32 {
+        self.now_ms
     }
 
     /// Some pool's policy lets tasks wait.

@@ -60,8 +60,14 @@ impl PortAddress {
         (address ^ self.ip) & self.mask() == 0
     }
 
-    fn mask(&self) -> u32 {
+    pub(super) fn mask(&self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    }
+
+    /// The addresses of this port's network that are no host's: its own name, and the one that means all of its hosts.
+    pub(super) fn no_hosts(&self) -> Option<[u32; 2]> {
+        let name = self.ip & self.mask();
+        (self.prefix < 31).then(|| [name, name | !self.mask()])
     }
 }
 
@@ -76,6 +82,8 @@ pub struct Server {
     pub next_hop: u32,
     /// The next hop's place among the neighbours.
     pub slot: Slot,
+    /// Its workers register themselves.
+    pub registers: bool,
 }
 
 /// A worker's place.
@@ -175,6 +183,8 @@ pub struct ServerSpec {
     pub workers: Vec<u16>,
     /// Id of the pool they serve.
     pub pool: u16,
+    /// Its workers register themselves: what does so for others is refused.
+    pub registers: bool,
 }
 
 /// Why a network can't be.
@@ -204,7 +214,10 @@ pub struct Network {
     /// The ports' addresses.
     own: ArrayVec<u32, PORTS_MAX>,
     to_clients: Routes,
+    gateway: Option<(usize, Slot, u32)>,
     servers: Vec<Server>,
+    /// Their addresses, in order.
+    server_ips: Vec<u32>,
     workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
     pool_ids: Vec<u16>,
@@ -235,8 +248,10 @@ impl Network {
             node: 0,
             own: ports.iter().map(|port| port.ip).collect(),
             to_clients: Routes::new(&ports, Side::has_clients),
+            gateway: None,
             ports,
             servers: Vec::with_capacity(servers.len()),
+            server_ips: Vec::with_capacity(servers.len()),
             workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
             members: vec![Vec::new(); pool_ids.len()],
             pool_index,
@@ -244,6 +259,11 @@ impl Network {
         };
         for spec in servers {
             network.add_server(spec, neighbours)?;
+        }
+        network.server_ips.sort_unstable();
+        if let Some((port, address)) = network.to_clients.gateway {
+            let slot = neighbours.pin(port, address).ok_or(NetworkError::TooManyNeighbours)?;
+            network.gateway = Some((port, slot, address));
         }
         Ok(network)
     }
@@ -256,12 +276,14 @@ impl Network {
         let (port, next_hop) = Routes::new(&self.ports, Side::has_workers)
             .find(spec.ip)
             .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(spec.ip)))?;
-        let slot = neighbours.insert(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
+        let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
         if let Some(mac) = spec.mac {
             neighbours.fix(slot, mac);
         }
         let server = self.servers.len() as u16;
-        self.servers.push(Server { ip: spec.ip, port: port as u8, next_hop, slot });
+        let (ip, registers) = (spec.ip, spec.registers);
+        self.server_ips.push(spec.ip);
+        self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers });
         let pool = self.pool_index[usize::from(spec.pool)];
         let way = Way { mac: self.ports[port].mac.to_bits(), port: port as u8, slot };
         for &id in &spec.workers {
@@ -278,6 +300,48 @@ impl Network {
     #[must_use]
     pub fn client_route(&self, address: u32) -> Option<(usize, u32)> {
         self.to_clients.find(address)
+    }
+
+    /// A reply to `address` reaches a client: it is a host's address behind a port on the clients' side, and neither the
+    /// node's own, nor a server's, nor one that servers answer without the node.
+    #[must_use]
+    pub fn is_client(&self, address: u32) -> bool {
+        let [high, ..] = address.to_be_bytes();
+        // This network, loopback, multicast and reserved (RFC 1122, 3.2.1.3; RFC 1112).
+        let is_host = !matches!(high, 0 | 127 | 224..);
+        let near = self.ports.iter().filter(|port| port.reaches(address));
+        let mut may_be = true;
+        for port in near {
+            may_be &= port.side.has_clients();
+            may_be &= port.no_hosts().is_none_or(|others| !others.contains(&address));
+        }
+        is_host
+            && may_be
+            && !self.is_own(address)
+            && self.server_ips.binary_search(&address).is_err()
+            && self.to_clients.find(address).is_some()
+    }
+
+    /// All sources that are clients' and can come to the port at `index` are in its network, and all hosts of that are
+    /// clients but the node itself.
+    pub(super) fn has_only_near_clients(&self, index: usize) -> bool {
+        let port = &self.ports[index];
+        let alone = self.ports.iter().enumerate().all(|(at, other)| {
+            at == index
+                || (other.ip & port.mask() != port.ip & port.mask() && !other.reaches(port.ip))
+        });
+        port.side == Side::Clients
+            && self.to_clients.gateway.is_none()
+            && alone
+            && !self.server_ips.iter().any(|&server| port.reaches(server))
+            && matches!(port.ip.to_be_bytes()[0], 1..=126 | 128..=223)
+            && port.prefix >= 8
+    }
+
+    /// A host may have this MAC address: it is neither zero nor a group's nor one of the node's own.
+    #[must_use]
+    pub fn may_be_hosts(&self, mac: Mac) -> bool {
+        mac != Mac::default() && !mac.is_group() && !self.ports.iter().any(|port| port.mac == mac)
     }
 
     /// The port at `index`.
@@ -298,6 +362,12 @@ impl Network {
     #[must_use]
     pub fn is_own(&self, address: u32) -> bool {
         self.own.contains(&address)
+    }
+
+    /// The router to clients on other networks, if there is one: its port, its place among the neighbours, its address.
+    #[must_use]
+    pub fn gateway(&self) -> Option<(usize, Slot, u32)> {
+        self.gateway
     }
 
     /// All servers.
@@ -358,10 +428,9 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::region::Region;
 
     fn neighbours() -> Neighbours {
-        Neighbours::new(Region::heap(1024).slice(0, 128))
+        Neighbours::heap(2, 4)
     }
 
     fn port(ip: u32, prefix: u8, side: Side, gateway: Option<u32>) -> PortAddress {
@@ -383,7 +452,13 @@ mod tests {
             port(0x0A00_0101, 24, Side::Clients, Some(0x0A00_01FE)),
             port(0x0A00_0201, 24, Side::Workers, None),
         ];
-        let server = ServerSpec { ip: 0x0A00_020B, mac: None, workers: vec![7, 9], pool: 3 };
+        let server = ServerSpec {
+            ip: 0x0A00_020B,
+            mac: None,
+            workers: vec![7, 9],
+            pool: 3,
+            registers: false,
+        };
         let network = Network::new(1234, ports, vec![5, 3], &[server], &neighbours()).unwrap();
         assert_eq!((network.pool(3), network.pool(5), network.pool(0)), (Some(1), Some(0), None));
         assert_eq!(network.worker(8), None);
@@ -404,7 +479,8 @@ mod tests {
     #[test]
     fn a_server_out_of_reach_is_refused() {
         let ports = vec![port(0x0A00_0101, 24, Side::Clients, None)];
-        let server = ServerSpec { ip: 0x0A00_010B, mac: None, workers: vec![0], pool: 1 };
+        let server =
+            ServerSpec { ip: 0x0A00_010B, mac: None, workers: vec![0], pool: 1, registers: false };
         let error = Network::new(1234, ports, vec![1], &[server], &neighbours()).unwrap_err();
         assert!(error.to_string().contains("10.0.1.11"), "{error}");
     }

@@ -160,6 +160,9 @@ pub fn one(
     if !right_side {
         return Err(DropReason::WrongSide);
     }
+    if header.code.is_task() && !network.is_client(datagram.src) {
+        return Err(DropReason::SourceUnreachable);
+    }
     if ipv4::ttl(&frame[ether::LEN..]) < 2 {
         return Err(DropReason::TtlExpired);
     }

@@ -52,6 +52,8 @@ impl Kind {
 pub struct Pattern {
     pub expected: [u8; Self::LEN],
     pub mask: [u8; Self::LEN],
+    /// What the source address must not be, in memory order, where it is known to be in a network.
+    pub no_source: [u32; 4],
 }
 
 impl Pattern {
@@ -60,7 +62,8 @@ impl Pattern {
 
     /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
     fn datagram(address: &PortAddress) -> Self {
-        let mut pattern = Self { expected: [0; Self::LEN], mask: [0; Self::LEN] };
+        let mut pattern =
+            Self { expected: [0; Self::LEN], mask: [0; Self::LEN], no_source: [0; 4] };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
         pattern.require(12, &[0x08, 0x00, ipv4::PLAIN], &[0xFF; 3]);
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
@@ -68,12 +71,18 @@ impl Pattern {
         pattern
     }
 
-    /// A whole task to this port's address.
-    fn task(address: &PortAddress, udp_port: u16) -> Self {
+    /// A whole task to this port's address, from a host of its network if all clients are there.
+    fn task(address: &PortAddress, udp_port: u16, is_near: bool) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require(IP + 16, &address.ip.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
         pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
+        if is_near {
+            let (network, mask) = (address.ip & address.mask(), address.mask());
+            pattern.require(IP + 12, &network.to_be_bytes(), &mask.to_be_bytes());
+            let [name, all] = address.no_hosts().unwrap_or([address.ip; 2]);
+            pattern.no_source = [address.ip, name, all, all].map(u32::to_be);
+        }
         pattern
     }
 
@@ -86,7 +95,8 @@ impl Pattern {
     }
 
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self = Self { expected: [1; Self::LEN], mask: [0; Self::LEN] };
+    const NOTHING: Self =
+        Self { expected: [1; Self::LEN], mask: [0; Self::LEN], no_source: [0; 4] };
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
@@ -104,35 +114,49 @@ impl Pattern {
         for at in (0..Self::LEN).step_by(8) {
             differs |= (word(head, at) & word(&self.mask, at)) ^ word(&self.expected, at);
         }
-        differs == 0
+        let source = u32::from_ne_bytes(bytes(head, IP + 12));
+        (differs == 0) & !self.no_source.contains(&source)
     }
 }
 
 /// What is plain on one port: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain([Pattern; 2]);
+pub struct Plain {
+    /// Of tasks, and of replies.
+    patterns: [Pattern; 2],
+    /// Whether a task's source is a client's is not told by its pattern.
+    sources_vary: bool,
+}
 
 impl Plain {
     /// What is plain on the port at `index`.
     pub fn new(network: &Network, index: usize) -> Self {
         let address = network.port(index);
         let on = |side: bool, pattern| if side { pattern } else { Pattern::NOTHING };
-        Self([
-            on(address.side.has_clients(), Pattern::task(address, network.udp_port)),
+        let is_near = network.has_only_near_clients(index);
+        let patterns = [
+            on(address.side.has_clients(), Pattern::task(address, network.udp_port, is_near)),
             on(address.side.has_workers(), Pattern::reply(address, network.udp_port)),
-        ])
+        ];
+        Self { patterns, sources_vary: address.side.has_clients() && !is_near }
+    }
+
+    /// The sources of tasks that are plain here have still to be looked at.
+    #[inline(always)]
+    pub fn sources_vary(&self) -> bool {
+        self.sources_vary
     }
 
     /// As it is, and of this pool (its id as it stands in packets).
     pub fn of_pool(self, pool: [u8; 2]) -> Self {
-        Self(self.0.map(|pattern| pattern.of_pool(pool)))
+        Self { patterns: self.patterns.map(|pattern| pattern.of_pool(pool)), ..self }
     }
 
     /// What packets of that kind must be.
     #[inline(always)]
     pub fn pattern(&self, kind: Kind) -> &Pattern {
         // Chosen by arithmetic: which of the two comes next is anybody's guess.
-        &self.0[usize::from(kind.is_reply())]
+        &self.patterns[usize::from(kind.is_reply())]
     }
 
     /// What the frame is, when it is plain.

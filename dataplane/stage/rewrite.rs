@@ -35,7 +35,8 @@ pub fn burst<B: Buf>(
             }
             Kind::Reply => {
                 let at = usize::from(parsed.at);
-                *verdict = towards_client(network, neighbours, packet.bytes_mut(), at);
+                let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
+                *verdict = towards_client(network, neighbours, now_ms, frame, at);
             }
             Kind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
             Kind::Registration | Kind::KeepAlive => {}
@@ -112,10 +113,11 @@ pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
 fn towards_client(
     network: &Network,
     neighbours: &Neighbours,
+    now_ms: u32,
     frame: &mut [u8],
     at: usize,
 ) -> Verdict {
-    let exit = match Exit::to(network, neighbours, ipv4::dst(&frame[ether::LEN..])) {
+    let exit = match Exit::to(network, neighbours, ipv4::dst(&frame[ether::LEN..]), now_ms) {
         Ok(exit) => exit,
         Err(reason) => return Verdict::Drop(reason),
     };
@@ -145,29 +147,27 @@ impl Exit {
         network: &Network,
         neighbours: &Neighbours,
         client: u32,
+        now_ms: u32,
     ) -> Result<Self, DropReason> {
         let next_hop = network.client_route(client).ok_or(DropReason::NoRoute)?;
-        Self::by(network, neighbours, next_hop)
+        Ok(Self::by(network, neighbours, next_hop, now_ms))
     }
 
     #[inline(never)]
-    fn by(
-        network: &Network,
-        neighbours: &Neighbours,
-        next_hop: (usize, u32),
-    ) -> Result<Self, DropReason> {
+    fn by(network: &Network, neighbours: &Neighbours, next_hop: (usize, u32), now_ms: u32) -> Self {
         let (port, address) = next_hop;
-        let slot = neighbours.find(port, address).or_else(|| neighbours.insert(port, address));
-        let slot = slot.ok_or(DropReason::NeighbourUnresolved)?;
+        let found = neighbours.find(port, address);
+        let slot = found.unwrap_or_else(|| neighbours.insert(port, address, now_ms));
+        neighbours.note_use(slot, now_ms);
         let own = network.port(port);
         let mend = Delta::default().double_word(0, own.ip);
-        Ok(Self {
+        Self {
             next_hop,
             way: Way { mac: own.mac.to_bits(), port: port as u8, slot },
             ip: own.ip.to_be_bytes(),
             udp_mend: Mend::known(mend),
             ip_mend: Mend::known(ipv4::hop(mend)),
-        })
+        }
     }
 }
 
@@ -175,12 +175,13 @@ impl Exit {
 pub(super) struct Homewards<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
+    now_ms: u32,
     last: Option<Exit>,
 }
 
 impl<'a> Homewards<'a> {
-    pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours) -> Self {
-        Self { network, neighbours, last: None }
+    pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours, now_ms: u32) -> Self {
+        Self { network, neighbours, now_ms, last: None }
     }
 
     /// Turns the one at a place of a burst.
@@ -195,7 +196,7 @@ impl<'a> Homewards<'a> {
         let next_hop = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
         let exit = match self.last {
             Some(last) if last.next_hop == next_hop => last,
-            _ => *self.last.insert(Exit::by(self.network, self.neighbours, next_hop)?),
+            _ => *self.last.insert(Exit::by(self.network, self.neighbours, next_hop, self.now_ms)),
         };
         let gone = ipv4::replace_src(&mut plain[IP..], exit.ip);
         let gone = Mend::double_word_gone(gone);

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::central::Room;
-use super::connections::Key;
+use super::connections::{Key, Refused};
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
@@ -117,8 +117,14 @@ fn flush_in_line(
 }
 
 fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
+    let dispatcher = &mut stages.dispatchers[pool];
     let mut picks = [None];
-    stages.dispatchers[pool].schedule(&[task], &mut picks);
+    dispatcher.schedule(&[task], &mut picks);
+    // Where members are full, a task that is not complete has to make room for one that is there.
+    while picks[0].is_none() && dispatcher.holds() {
+        dispatcher.write_off(stages.connections.reclaim(pool)?, 1);
+        dispatcher.schedule(&[task], &mut picks);
+    }
     stages.counters.add(Counter::Scheduled, u64::from(picks[0].is_some()));
     picks[0]
 }
@@ -226,9 +232,12 @@ fn follow(
         seq: extension.seq32,
     };
     // A first packet seen twice (a retransmission) keeps its member, too.
-    if let Some(member) = stages.connections.find(key, !header.more, now) {
+    if let Some(found) = stages.connections.find(key, !header.more, now) {
         stages.counters.add(Counter::Continuations, 1);
-        return Ok(Pick { member, idle: false });
+        if found.replaced {
+            stages.dispatchers[pool].follow(found.member);
+        }
+        return Ok(Pick { member: found.member, idle: false });
     }
     if !is_next {
         return Err(DropReason::NoMember);
@@ -236,10 +245,11 @@ fn follow(
     if parsed.kind == Kind::Continuation {
         return Err(DropReason::UnknownConnection);
     }
-    if !stages.connections.has_room(key, now) {
-        return Err(DropReason::ConnectionsFull);
-    }
+    stages.connections.check_room(key, now).map_err(|refused| match refused {
+        Refused::Full => DropReason::ConnectionsFull,
+        Refused::Source => DropReason::MultiPacketBound,
+    })?;
     let pick = pick(stages, pool, Task { class: extension.class }).ok_or(DropReason::NoMember)?;
-    stages.connections.insert(key, pick.member, now);
+    stages.connections.insert(key, pool, pick.member, now);
     Ok(pick)
 }

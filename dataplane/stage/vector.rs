@@ -115,6 +115,7 @@ fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B]) -> Option<Run> {
 #[inline]
 fn end(pattern: &Pattern, kind: Kind, head: &[u8; HEAD], len: usize) -> Option<usize> {
     let differs = _mm256_or_si256(differs(pattern, head, 0), differs(pattern, head, IP));
+    let differs = _mm256_or_si256(differs, is_no_source(pattern, head));
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
@@ -152,6 +153,17 @@ fn byte(head: &[u8; HEAD], at: usize) -> u8 {
 fn differs(pattern: &Pattern, head: &[u8; HEAD], at: usize) -> __m256i {
     let masked = _mm256_and_si256(load(head, at), load(&pattern.mask, at));
     _mm256_xor_si256(masked, load(&pattern.expected, at))
+}
+
+/// Ones where the source address is one that it must not be.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn is_no_source(pattern: &Pattern, head: &[u8; HEAD]) -> __m256i {
+    let addresses = _mm256_castsi256_si128(load(head, IP));
+    let source = _mm_shuffle_epi32::<0b11_11_11_11>(addresses);
+    // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
+    let others = unsafe { _mm_loadu_si128((&raw const pattern.no_source).cast()) };
+    _mm256_zextsi128_si256(_mm_cmpeq_epi32(source, others))
 }
 
 /// Sums up the headers and the datagram that `frame` ends with.

@@ -7,7 +7,7 @@
 //! | pools | per pool: id, members, policy name in four words | creator; the name, who changes the policy |
 //! | servers | u64 per server: address | creator |
 //! | workers | u64 per member: worker id, server | creator |
-//! | neighbours | two u64 per slot | any core |
+//! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
 //! | reported | per pool, u64 per member: report number, load | any core |
 //! | presence | per pool, u32 per member: configured, registered or silent | any core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::counters;
+use super::neighbour::Neighbours;
 use super::region::ALIGN;
 use super::words::Own;
 
@@ -36,8 +37,10 @@ pub struct Shape {
     pub pools: Vec<usize>,
     /// Worker servers.
     pub servers: usize,
-    /// Slots of the neighbour table.
-    pub neighbours: usize,
+    /// Ports, each with a cache of neighbours.
+    pub ports: usize,
+    /// Neighbours that the configuration names: next hops to servers, and gateways.
+    pub pinned: usize,
 }
 
 /// A pool's place.
@@ -121,7 +124,7 @@ impl Layout {
         let pool_entries = cursor.take(8 * POOL_WORDS * shape.pools.len());
         let servers = cursor.take(8 * shape.servers);
         let workers = cursor.take(8 * members);
-        let neighbours = cursor.take(16 * shape.neighbours);
+        let neighbours = cursor.take(8 * Neighbours::words(shape.ports, shape.pinned));
         let mut first_member = 0;
         let mut pools = Vec::with_capacity(shape.pools.len());
         for &members in &shape.pools {
@@ -174,14 +177,14 @@ mod tests {
 
     #[test]
     fn sections_are_disjoint_and_aligned() {
-        let shape = Shape { cores: 2, pools: vec![3, 0, 700], servers: 5, neighbours: 64 };
+        let shape = Shape { cores: 2, pools: vec![3, 0, 700], servers: 5, ports: 1, pinned: 9 };
         let layout = Layout::new(&shape);
         let mut sections = vec![
             (0, 8 * HEADER_WORDS),
             (layout.pool_entries, 8 * POOL_WORDS * 3),
             (layout.servers, 40),
             (layout.workers, 8 * 703),
-            (layout.neighbours, 1024),
+            (layout.neighbours, 8 * Neighbours::words(1, 9)),
         ];
         for pool in layout.pools.iter().filter(|pool| pool.members > 0) {
             sections.push((pool.reported, 8 * pool.members));

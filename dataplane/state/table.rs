@@ -16,13 +16,13 @@ use super::neighbour::Neighbours;
 use super::region::{Region, Slice, advice};
 use super::view::{Load, Presence, View};
 use super::words::Own;
-use crate::limits::{CORES_MAX, MEMBERS_MAX, NEIGHBOURS, POOLS_MAX};
+use crate::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX};
 use crate::reason::DropReason;
 
 /// "WEDJAT" and the sign that the writer was little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the layout; any change of [`super::layout`] or of the counters raises it.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// Numbers of the header's words.
 mod word {
@@ -33,7 +33,7 @@ mod word {
     pub const CORES: usize = 4;
     pub const POOLS: usize = 5;
     pub const SERVERS: usize = 6;
-    pub const NEIGHBOURS: usize = 7;
+    pub const PORTS: usize = 7;
     pub const NODE: usize = 8;
     pub const PID: usize = 9;
     pub const STARTED: usize = 10;
@@ -41,6 +41,7 @@ mod word {
     pub const SEED: usize = 12;
     pub const RUNNING: usize = 13;
     pub const ROLE: usize = 14;
+    pub const PINNED: usize = 15;
 }
 
 /// Why a state file can't be used.
@@ -150,6 +151,8 @@ pub struct Spec {
     pub node: u16,
     /// Dispatcher cores.
     pub cores: usize,
+    /// Ports with neighbours.
+    pub ports: usize,
     /// Servers' addresses.
     pub servers: Vec<u32>,
     /// Pools.
@@ -228,7 +231,8 @@ impl Table {
             (word::CORES, shape.cores as u64),
             (word::POOLS, shape.pools.len() as u64),
             (word::SERVERS, shape.servers as u64),
-            (word::NEIGHBOURS, shape.neighbours as u64),
+            (word::PORTS, shape.ports as u64),
+            (word::PINNED, shape.pinned as u64),
             (word::NODE, u64::from(spec.node)),
             (word::PID, u64::from(std::process::id())),
             (word::STARTED, unix_seconds()),
@@ -285,7 +289,7 @@ impl Table {
     /// The neighbours, shared by all cores.
     #[must_use]
     pub fn neighbours(&self) -> Neighbours {
-        Neighbours::new(self.region.slice(self.layout.neighbours, 2 * NEIGHBOURS))
+        neighbours_of(&self.region, &self.layout, &self.header)
     }
 }
 
@@ -295,12 +299,21 @@ impl Drop for Table {
     }
 }
 
+fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) -> Neighbours {
+    let value = |at: usize| header[at].load(Relaxed);
+    let (ports, pinned) = (value(word::PORTS) as usize, value(word::PINNED) as usize);
+    let words = Neighbours::words(ports, pinned);
+    Neighbours::new(region.slice(layout.neighbours, words), ports, pinned, value(word::SEED))
+}
+
 fn shape(spec: &Spec) -> Shape {
     Shape {
         cores: spec.cores,
         pools: spec.pools.iter().map(|pool| pool.workers.len()).collect(),
         servers: spec.servers.len(),
-        neighbours: NEIGHBOURS,
+        ports: spec.ports,
+        // The next hop to each server, and a gateway behind each port.
+        pinned: spec.servers.len() + spec.ports,
     }
 }
 
@@ -342,7 +355,8 @@ fn take_over(path: &Path) -> Result<Option<File>, StateError> {
 /// FNV-1a over what fixes the layout: the header's shape, and the pools' ids and sizes.
 fn check(header: &[AtomicU64], pools: &[AtomicU64]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let shape = header[word::CORES..=word::NEIGHBOURS].iter();
+    let shape =
+        header[word::CORES..=word::PORTS].iter().chain(&header[word::PINNED..=word::PINNED]);
     let fixed = pools.chunks_exact(POOL_WORDS).flat_map(|entry| &entry[..2]);
     for word in shape.chain(fixed).chain(&header[word::VERSION..=word::LEN]) {
         for byte in word.load(Relaxed).to_le_bytes() {
@@ -453,8 +467,7 @@ impl Snapshot {
     fn read(region: &Arc<Region>, layout: &Layout) -> Self {
         let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
         let value = |at: usize| header[at].load(Relaxed);
-        let neighbours =
-            Neighbours::new(region.slice(layout.neighbours, 2 * value(word::NEIGHBOURS) as usize));
+        let neighbours = neighbours_of(region, layout, &header);
         Self {
             role: if value(word::ROLE) == Role::Agent as u64 { Role::Agent } else { Role::Leaf },
             node: value(word::NODE) as u16,
@@ -513,11 +526,12 @@ fn open(path: &Path) -> Result<(Arc<Region>, Layout), StateError> {
     }
     let within =
         |at: usize, max: usize| usize::try_from(value(at)).ok().filter(|&count| count <= max);
-    let (Some(cores), Some(pools), Some(servers), Some(neighbours)) = (
+    let (Some(cores), Some(pools), Some(servers), Some(ports), Some(pinned)) = (
         within(word::CORES, CORES_MAX),
         within(word::POOLS, POOLS_MAX),
         within(word::SERVERS, MEMBERS_MAX),
-        within(word::NEIGHBOURS, 1 << 24).filter(|slots| slots.is_power_of_two()),
+        within(word::PORTS, PORTS_MAX),
+        within(word::PINNED, MEMBERS_MAX + PORTS_MAX),
     ) else {
         return Err(damaged("its header names impossible sizes"));
     };
@@ -533,7 +547,7 @@ fn open(path: &Path) -> Result<(Arc<Region>, Layout), StateError> {
     if members.iter().any(|&members| members > MEMBERS_MAX) {
         return Err(damaged("its header names impossible sizes"));
     }
-    let layout = Layout::new(&Shape { cores, pools: members, servers, neighbours });
+    let layout = Layout::new(&Shape { cores, pools: members, servers, ports, pinned });
     if layout.len as u64 != value(word::LEN) || layout.len > len {
         return Err(damaged(&format!("{len} bytes long instead of {}", layout.len)));
     }
@@ -629,6 +643,7 @@ mod tests {
         Spec {
             node: 3,
             cores: 2,
+            ports: 1,
             servers: vec![0x0A00_020B, 0x0A00_020C],
             pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
             ticks_hz: 1_000_000_000,
@@ -752,10 +767,16 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             Snapshot::open(&path)
         };
-        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 5, .. })));
-        for at in
-            [word::LEN, word::CHECK, word::CORES, word::POOLS, word::SERVERS, word::NEIGHBOURS]
-        {
+        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 4, .. })));
+        for at in [
+            word::LEN,
+            word::CHECK,
+            word::CORES,
+            word::POOLS,
+            word::SERVERS,
+            word::PORTS,
+            word::PINNED,
+        ] {
             for byte in 0..8 {
                 assert!(with(8 * at + byte, 0x41).is_err(), "header word {at}");
             }

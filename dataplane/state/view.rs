@@ -42,6 +42,13 @@ impl Load {
         Self((tasks as u32) << 16)
     }
 
+    /// How many whole tasks.
+    #[inline]
+    #[must_use]
+    pub const fn whole_tasks(self) -> u32 {
+        self.0 >> 16
+    }
+
     /// As a number, for people.
     #[must_use]
     pub fn as_f64(self) -> f64 {
@@ -60,6 +67,8 @@ pub enum Presence {
     Registered = 1,
     /// It did, and has fallen silent.
     Silent = 2,
+    /// Its server, or the next hop to it, does not answer ARP.
+    Unreachable = 3,
 }
 
 impl Presence {
@@ -69,6 +78,7 @@ impl Presence {
         match word {
             0 => Self::Configured,
             1 => Self::Registered,
+            3 => Self::Unreachable,
             _ => Self::Silent,
         }
     }
@@ -80,6 +90,7 @@ impl Presence {
             Self::Configured => "configured",
             Self::Registered => "registered",
             Self::Silent => "silent",
+            Self::Unreachable => "unreachable",
         }
     }
 }
@@ -217,7 +228,8 @@ impl View {
     /// and embedders without a state file use. All members are active and on no idle list.
     #[must_use]
     pub fn heap(members: usize, cores: usize) -> Vec<Self> {
-        let layout = Layout::new(&Shape { cores, pools: vec![members], servers: 0, neighbours: 0 });
+        let layout =
+            Layout::new(&Shape { cores, pools: vec![members], servers: 0, ports: 0, pinned: 0 });
         let region = Region::heap(layout.len);
         (0..cores).map(|core| Self::new(&region, &layout, core, 0)).collect()
     }
@@ -517,6 +529,12 @@ impl View {
     #[must_use]
     pub fn outstanding(&self, member: Member) -> u32 {
         self.of(member).outstanding()
+    }
+
+    /// What all cores have sent to `member` since its last report; saturating.
+    #[must_use]
+    pub fn drift_of_all(&self, member: Member) -> Load {
+        self.of(member).drift_of_all()
     }
 
     /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.

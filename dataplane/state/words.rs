@@ -172,6 +172,18 @@ impl MemberWords<'_> {
         (total as i32).max(0) as u32
     }
 
+    /// Load that all cores have sent since the last report; saturating.
+    #[must_use]
+    pub fn drift_of_all(self) -> Load {
+        let reported = self.reported.load(Relaxed);
+        let since = |own: &Own| {
+            let current = own.since.load(Relaxed) == reported;
+            if current { own.drift.load(Relaxed) } else { 0 }
+        };
+        let elsewhere = self.elsewhere.iter().map(|other| since(&other[self.member.index()]));
+        Load(elsewhere.fold(since(self.own), u32::saturating_add))
+    }
+
     /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.
     #[inline(always)]
     pub fn set_load(self, load: Load) {

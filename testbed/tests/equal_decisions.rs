@@ -77,6 +77,7 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let ids = FIRST..FIRST + WORKERS as u16;
     let table = Table::heap(&Spec {
         cores: 1,
+        ports: 2,
         servers: vec![SERVER],
         pools: vec![PoolSpec {
             id: POOL,
@@ -93,15 +94,16 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
         gateway: None,
     };
     let mac = Some(Mac([2, 0, 0, 0, 2, 11]));
-    let server = ServerSpec { ip: SERVER, mac, workers: ids.collect(), pool: POOL };
+    let server =
+        ServerSpec { ip: SERVER, mac, workers: ids.collect(), pool: POOL, registers: false };
     let neighbours = table.neighbours();
-    neighbours.fix(neighbours.insert(0, CLIENT).unwrap(), Mac([2, 0, 0, 0, 1, 2]));
+    neighbours.fix(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
     let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
     let network = Network::new(1234, ports, vec![POOL], &[server], &neighbours).unwrap();
     let seed = stream_seed(SEED, 0, 0);
     let mut dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed);
     dispatcher.set_rates(&SPEEDS);
-    let connections = Connections::new(8, 1);
+    let connections = Connections::new(8, 1, 1, 7);
     let counters = table.counters(0);
     let mut stages =
         Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters);
@@ -203,7 +205,7 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
         match event {
             Event::Time(now_ns) => {
                 rig.now_ns = *now_ns;
-                rig.leaf.stages_mut().tick(*now_ns);
+                rig.leaf.stages_mut().tick(*now_ns, *now_ns);
             }
             Event::Arrival(task) => rig.arrive(*task),
             Event::Reply(report) => rig.reply(report),

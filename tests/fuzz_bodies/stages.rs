@@ -255,11 +255,12 @@ fn network(neighbours: &Neighbours) -> Arc<Network> {
         mac: (at != 1).then_some(Mac([2, 0, 0, 0, 2, 11 + at as u8])), // one is left to ARP
         workers: WORKERS.iter().filter(|worker| worker.1 == at).map(|worker| worker.0).collect(),
         pool: POOLS[at / 2],
+        registers: at != 2,
     };
     let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
     let servers = [server(0), server(1), server(2)];
     for server in &servers {
-        let slot = neighbours.insert(1, server.ip).expect("room for three");
+        let slot = neighbours.pin(1, server.ip).expect("room for three");
         if let Some(mac) = server.mac {
             neighbours.fix(slot, mac);
         }
@@ -281,6 +282,7 @@ fn rig(policy: &str) -> Rig {
     let table = Table::heap(&Spec {
         node: 1,
         cores: 1,
+        ports: 2,
         servers: SERVERS.to_vec(),
         pools: vec![pool(0), pool(1)],
         ticks_hz: 1_000_000_000,
@@ -296,7 +298,7 @@ fn rig(policy: &str) -> Rig {
         network,
         neighbours,
         vec![dispatcher(0), dispatcher(1)],
-        Connections::new(4, 1_000),
+        Connections::new(4, 1_000, 2, 7),
         table.counters(0),
     );
     stages.set_worker_timeout(u64::from(TIMEOUT_MS) * 1_000_000);
@@ -388,7 +390,7 @@ impl Rig {
         self.forwarded.0 += to_workers;
         self.forwarded.1 += to_clients;
         self.release();
-        self.stages.tick(self.now * 1000);
+        self.stages.tick(self.now, self.now * 1000);
         self.stages.collect_picks();
     }
 }

@@ -189,7 +189,7 @@ impl<T: Work> Crew<T> {
         let idle = seat.way.sender().outstanding() == 0;
         if let Err(task) = seat.way.give(task) {
             // The policy knows no bound, the ring does.
-            self.dispatcher.view_mut().write_off(member, 1);
+            self.dispatcher.write_off(member, 1);
             return Err((task, DropReason::QueueFull));
         }
         if idle {
@@ -393,7 +393,7 @@ impl<T: Work> Crew<T> {
             let outcome = Err(DropReason::WorkerLost);
             done(Done { task, place, left: 0, outcome, channel, number });
         });
-        self.dispatcher.view_mut().write_off(member, lost);
+        self.dispatcher.write_off(member, lost);
     }
 
     /// The next of the tasks that nobody will do: the agent ends. Those that threads have, and are

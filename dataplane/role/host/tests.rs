@@ -52,6 +52,7 @@ fn leaf(
     let table = Table::heap(&Spec {
         node: 1,
         cores: 1,
+        ports: 2,
         servers: vec![SERVER, AGENT_IP],
         pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
         ticks_hz: HZ,
@@ -68,11 +69,12 @@ fn leaf(
         mac: Some(mac),
         workers: ids.to_vec(),
         pool: POOL,
+        registers: true,
     };
     let servers = [server(SERVER, SERVER_MAC, REMOTE), server(AGENT_IP, AGENT_MAC, LOCAL)];
     let network = Network::new(1234, ports, vec![POOL], &servers, &table.neighbours()).unwrap();
     let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
-    let connections = Connections::new(64, HZ);
+    let connections = Connections::new(64, HZ, 1, 7);
     let mut stages = Stages::new(
         Arc::new(network),
         table.neighbours(),

@@ -1,0 +1,100 @@
+//! What tasks that pass tell of their senders: a host on one of the node's own networks is at the MAC address that its
+//! packets come from. An entry that is alive is not changed by it, see [`crate::state::neighbour`].
+//!
+//! Looking at every task would cost each of them; so only one burst of each port between two ticks is looked at, and every
+//! burst of a port for a second after a reply had to wait for a client there.
+
+use super::Stages;
+use super::parse::PREFETCH_AHEAD;
+use crate::io::Buf;
+use crate::limits::PORTS_MAX;
+use crate::state::neighbour::Heard;
+use crate::wire::ether;
+use crate::wire::{ipv4, udp};
+
+/// A port's bursts are looked at for so long after a reply there had to wait.
+const WANTED_MS: u32 = 1_000;
+
+/// Which bursts are to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Learning {
+    /// A bit for each port.
+    due: u8,
+    wanted: u8,
+    wanted_until_ms: [u32; PORTS_MAX],
+}
+
+const _: () = assert!(PORTS_MAX <= u8::BITS as usize);
+
+impl Default for Learning {
+    fn default() -> Self {
+        Self { due: u8::MAX, wanted: 0, wanted_until_ms: [0; PORTS_MAX] }
+    }
+}
+
+impl Learning {
+    /// The next burst of this port is to be looked at.
+    #[inline(always)]
+    pub fn is_due(&self, port: usize) -> bool {
+        (self.due >> port) & 1 != 0
+    }
+
+    /// A reply waits for a client behind this port.
+    pub fn want(&mut self, port: usize, now_ms: u32) {
+        self.due |= 1 << port;
+        self.wanted |= 1 << port;
+        self.wanted_until_ms[port] = now_ms.wrapping_add(WANTED_MS);
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now_ms: u32) {
+        for (port, until_ms) in self.wanted_until_ms.iter().enumerate() {
+            if now_ms.wrapping_sub(*until_ms) <= u32::MAX / 2 {
+                self.wanted &= !(1 << port);
+            }
+        }
+        self.due = u8::MAX;
+    }
+
+    fn done(&mut self, port: usize) {
+        self.due &= !(1 << port) | self.wanted;
+    }
+}
+
+/// Looks at the sources of a burst's tasks.
+#[cold]
+#[inline(never)]
+pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
+    if !stages.network.port(port).side.has_clients() {
+        return stages.learning.done(port);
+    }
+    packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);
+    let mut seen = false;
+    for packet in packets.iter().filter(|packet| !packet.is_segmented()) {
+        seen |= one(stages, port, packet.bytes());
+    }
+    if seen {
+        stages.learning.done(port);
+    }
+}
+
+/// Takes what a frame shows of a client; false when it shows nothing. Whether its task will be taken is decided later.
+fn one(stages: &Stages, port: usize, frame: &[u8]) -> bool {
+    let (network, address) = (&stages.network, stages.network.port(port));
+    let is_ours = frame.len() >= udp::PAYLOAD
+        && ether::ether_type(frame) == ether::IPV4
+        && ether::is_to(frame, address.mac);
+    if !is_ours {
+        return false;
+    }
+    let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
+    if !address.reaches(source) || !network.is_client(source) || !network.may_be_hosts(mac) {
+        return false;
+    }
+    let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
+    let slot = neighbours.find(port, source);
+    let slot = slot.unwrap_or_else(|| neighbours.insert(port, source, now_ms));
+    // A claim that contradicts what is known has the known host asked.
+    let _: Heard = neighbours.hear(slot, mac, now_ms);
+    true
+}

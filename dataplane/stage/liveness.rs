@@ -1,0 +1,546 @@
+//! Who is alive, and what can be believed of what members report: looked at between bursts, never for a packet.
+//!
+//! Each core looks at all members within a lap of some milliseconds, a part of them at each tick.
+//!
+//! - A worker that registered and falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on what servers say of
+//!   themselves), and comes back when it is heard of again.
+//! - A server whose tasks go unanswered, or that nothing was heard of for long, is asked by ARP whether it is there; one
+//!   that does not answer is taken out with all of its workers until it does, whether they registered or not.
+//! - Clients and gateways that packets go to are asked now and then, too.
+//! - Tasks that are lost on their way are written off, so that no count stays for ever.
+//! - A worker can't have more tasks than it was sent, and can't be idle while a task is due that was sent to it a lap ago.
+//!   Reports that say so are replaced by what was sent (unless other schedulers send to the pool's workers as well).
+//!
+//! Whether a worker is registered, silent or out of reach is one word that all cores share ([`Presence`]); each core looks
+//! at the words and takes such workers out of its own choice, so no core writes another's lists. That a worker was heard of
+//! shows in the number of its reports, which replies raise anyway: they cost nothing more.
+
+use arrayvec::ArrayVec;
+
+use super::Network;
+use crate::policy::Dispatcher;
+use crate::state::neighbour::{PORT_SETS, Slot};
+use crate::state::view::Presence;
+use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
+
+/// Looks at each worker within a timeout: a worker is silent for at most so much of it too long.
+const LOOKS: u64 = 8;
+/// A lap takes so long at most.
+const LAP_MOST_NS: u64 = 10_000_000;
+/// A lap takes so long at least, however short the timeout is.
+const LAP_LEAST_NS: u64 = 100_000;
+/// A server with tasks that nothing was heard of for so long is asked whether it is there.
+const UNANSWERED_MS: u32 = 1_000;
+/// Anybody else whom packets go to is asked when it was not heard of for so long (Linux: `base_reachable_time_ms`).
+const REACHABLE_MS: u32 = 30_000;
+/// Hosts to be asked at once.
+const PROBES_MAX: usize = 64;
+/// A cache of neighbours is gone through in so many ticks.
+const SWEEP_TICKS: usize = PORT_SETS;
+/// Looks with news of a member over which tasks that never leave its count are lost.
+const LOST_LOOKS: u8 = 64;
+/// Without any news of a member for so long, what it has is lost.
+const LOST_NS: u64 = 10_000_000_000;
+/// Looks in a row at which a member's reports contradict what is due from it before they are doubted.
+const CONTRADICTIONS: u8 = 3;
+/// Reports are doubted for so long at first, and twice as long each time, up to the second.
+const DOUBT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
+/// A report of so many tasks is compared at once with what the member was sent; of fewer, at the next look.
+const IMPLAUSIBLE: Load = Load::tasks(64);
+
+/// One member as one core sees it.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    pool: u16,
+    member: Member,
+    /// Index of its server's next hop.
+    hop: u16,
+    /// It is taken out of this core's choice, because it is silent or out of reach.
+    out: bool,
+    /// It comes back into choice with its next sign of life.
+    returns: bool,
+    /// This core looks after its counts: one core does for each member.
+    is_ours: bool,
+    /// Looks in a row at which its reports said less than is due.
+    contradictions: u8,
+    /// Looks with news since tasks were last written off.
+    news: u8,
+    /// Number of its reports when last looked at.
+    reports: u32,
+    /// What it had outstanding then.
+    outstanding: u32,
+    /// Least number of tasks in flight seen at a look with news.
+    least_in_flight: u32,
+    /// When the number of its reports was last seen to have moved, 0 when it never was.
+    heard_ns: u64,
+}
+
+/// What is thought of the reports of a member that contradicted itself.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    pool: usize,
+    member: Member,
+    until_ns: u64,
+    /// How long the next one lasts.
+    next_ns: u64,
+}
+
+/// The next hop to some servers.
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    port: u8,
+    slot: Slot,
+    address: u32,
+    /// Somebody behind it was heard of in this lap.
+    heard: bool,
+    /// Somebody behind it has tasks.
+    has_tasks: bool,
+}
+
+/// A host to be asked by ARP whether it is where it is believed to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Index of the port that leads to it.
+    pub port: u8,
+    /// Its place among the neighbours.
+    pub slot: Slot,
+    /// Its address.
+    pub address: u32,
+}
+
+/// What one core does about silence, loss and contradictions.
+#[derive(Debug)]
+pub struct Liveness {
+    timeout_ns: u64,
+    lap_ns: u64,
+    lap_started_ns: u64,
+    /// The next member of this lap.
+    cursor: usize,
+    /// Nobody's silence counts before this.
+    heard_before_ns: u64,
+    watches: Vec<Watch>,
+    /// Index of each pool's first watch.
+    first: Vec<usize>,
+    hops: Vec<Hop>,
+    /// Watches of members that are taken out: they are looked at more often.
+    out: Vec<usize>,
+    /// Members that are doubted, or were: few, and none where all tell the truth.
+    doubts: Vec<Doubt>,
+    /// By pool: other schedulers send to these workers, too.
+    shared: Vec<bool>,
+    probes: ArrayVec<Probe, PROBES_MAX>,
+    /// The next set of every port's cache of neighbours to be gone through.
+    sweep: usize,
+    ports: usize,
+}
+
+impl Liveness {
+    /// Registered workers of these pools are silent after `timeout_ns` without a word; never, when that is 0.
+    #[must_use]
+    pub fn new(timeout_ns: u64, network: &Network, dispatchers: &[Dispatcher]) -> Self {
+        let (mut watches, mut first, mut hops) = (Vec::new(), Vec::new(), Vec::<Hop>::new());
+        for (pool, dispatcher) in dispatchers.iter().enumerate() {
+            first.push(watches.len());
+            for (at, target) in network.members(pool).iter().enumerate() {
+                let (slot, member) = (target.way.slot, Member(at as u16));
+                let hop = hops.iter().position(|hop| hop.slot == slot).unwrap_or_else(|| {
+                    let server = network.servers().iter().find(|server| server.slot == slot);
+                    let address = server.map_or(0, |server| server.next_hop);
+                    let port = target.way.port;
+                    hops.push(Hop { port, slot, address, heard: false, has_tasks: false });
+                    hops.len() - 1
+                });
+                watches.push(Watch {
+                    pool: pool as u16,
+                    member,
+                    hop: hop as u16,
+                    out: false,
+                    returns: false,
+                    is_ours: dispatcher.core().looks_after(member),
+                    contradictions: 0,
+                    news: 0,
+                    reports: dispatcher.view().reports(member),
+                    outstanding: 0,
+                    least_in_flight: u32::MAX,
+                    heard_ns: 0,
+                });
+            }
+        }
+        // Nobody is behind it, but it is asked as the others are.
+        hops.extend(network.gateway().map(|(port, slot, address)| Hop {
+            port: port as u8,
+            slot,
+            address,
+            heard: false,
+            has_tasks: false,
+        }));
+        let lap_ns = match timeout_ns {
+            0 => LAP_MOST_NS,
+            timeout_ns => (timeout_ns / LOOKS).clamp(LAP_LEAST_NS, LAP_MOST_NS),
+        };
+        Self {
+            timeout_ns,
+            lap_ns,
+            lap_started_ns: 0,
+            cursor: 0,
+            heard_before_ns: 0,
+            first,
+            hops,
+            out: Vec::with_capacity(watches.len()),
+            doubts: Vec::with_capacity(watches.len()),
+            shared: vec![false; dispatchers.len()],
+            watches,
+            probes: ArrayVec::new(),
+            sweep: 0,
+            ports: network.ports().len(),
+        }
+    }
+
+    /// Other schedulers send tasks to the workers of a pool, too: their reports are not held against what this node sent.
+    pub fn set_shared(&mut self, pool: usize, shared: bool) {
+        self.shared[pool] = shared;
+    }
+
+    /// The timeout in milliseconds, as acknowledgements tell it.
+    #[must_use]
+    pub fn timeout_ms(&self) -> u16 {
+        (self.timeout_ns / 1_000_000).min(u64::from(u16::MAX)) as u16
+    }
+
+    /// A worker says that it is there.
+    pub(super) fn welcome(
+        &mut self,
+        pool: usize,
+        member: Member,
+        dispatcher: &mut Dispatcher,
+        counters: &Counters,
+    ) {
+        note_return(member, Presence::Silent, Presence::Registered, dispatcher, counters);
+        dispatcher.view().set_presence(member, Presence::Registered);
+        self.let_back(self.first[pool] + member.index(), dispatcher);
+    }
+
+    /// The next host that is to be asked whether it is there.
+    pub(super) fn next_probe(&mut self) -> Option<Probe> {
+        self.probes.pop()
+    }
+
+    /// A host did not answer: the workers behind it are out of reach, until it does.
+    pub(super) fn lose(
+        &mut self,
+        slot: Slot,
+        dispatchers: &mut [Dispatcher],
+        neighbours: &Neighbours,
+        counters: &Counters,
+    ) {
+        let Some(hop) = self.hops.iter().position(|hop| hop.slot == slot) else { return };
+        if !neighbours.is_link_up(usize::from(self.hops[hop].port)) {
+            return; // nobody is there, and nothing is known of this one
+        }
+        for at in 0..self.watches.len() {
+            let Watch { pool, member, hop: own, .. } = self.watches[at];
+            let dispatcher = &mut dispatchers[usize::from(pool)];
+            let was = dispatcher.view().presence(member);
+            if usize::from(own) == hop
+                && matches!(was, Presence::Configured | Presence::Registered)
+                && dispatcher.view().change_presence(member, was, Presence::Unreachable)
+            {
+                counters.add(Counter::WorkersLost, 1);
+                self.take_out(at, dispatcher);
+                dispatcher.write_off(member, u32::MAX);
+            }
+        }
+    }
+
+    /// Looks at the members that are due; true when one came back.
+    pub(super) fn tick(
+        &mut self,
+        now_ns: u64,
+        dispatchers: &mut [Dispatcher],
+        neighbours: &Neighbours,
+        counters: &Counters,
+    ) -> bool {
+        let returned = self.look_at_out(now_ns, dispatchers, neighbours, counters);
+        let elapsed = now_ns.saturating_sub(self.lap_started_ns);
+        // A core that was held up has not heard of anybody meanwhile: their time starts anew.
+        if elapsed > 2 * self.lap_ns.max(self.timeout_ns / LOOKS) {
+            self.heard_before_ns = now_ns;
+        }
+        let share = elapsed as f64 / self.lap_ns as f64;
+        let due = ((self.watches.len() as f64 * share) as usize).min(self.watches.len());
+        while self.cursor < due {
+            self.look_at(self.cursor, now_ns, dispatchers, counters);
+            self.cursor += 1;
+        }
+        if elapsed >= self.lap_ns {
+            (self.lap_started_ns, self.cursor) = (now_ns, 0);
+            self.end_lap(now_ns, neighbours);
+        }
+        self.sweep(now_ns, neighbours);
+        returned
+    }
+
+    fn look_at(
+        &mut self,
+        at: usize,
+        now_ns: u64,
+        dispatchers: &mut [Dispatcher],
+        counters: &Counters,
+    ) {
+        let watch = &mut self.watches[at];
+        let (pool, member) = (usize::from(watch.pool), watch.member);
+        let dispatcher = &mut dispatchers[pool];
+        let view = dispatcher.view();
+        let (presence, reports) = (view.presence(member), view.reports(member));
+        let outstanding = view.outstanding(member);
+        let hop = &mut self.hops[usize::from(watch.hop)];
+        hop.has_tasks |= outstanding > 0;
+        hop.heard |= watch.reports != reports;
+        if watch.is_ours {
+            self.judge(at, reports, outstanding, now_ns, dispatcher);
+        }
+        let watch = &mut self.watches[at];
+        watch.outstanding = outstanding;
+        if watch.out {
+            // Looked at elsewhere; what another core sent it until it noticed is lost, too.
+            if outstanding > 0 && watch.is_ours && presence != Presence::Registered {
+                dispatcher.write_off(member, outstanding);
+            }
+            return;
+        }
+        if watch.reports != dispatcher.view().reports(member) || watch.heard_ns == 0 {
+            // Another core may have registered it and not yet taken its report.
+            (watch.reports, watch.heard_ns) = (dispatcher.view().reports(member), now_ns.max(1));
+        }
+        let silent_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
+        match presence {
+            Presence::Configured => return,
+            Presence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => return,
+            Presence::Registered => {
+                // The core that is first to notice counts it and writes off what the worker had, of all cores.
+                if dispatcher.view().change_presence(member, presence, Presence::Silent) {
+                    counters.add(Counter::WorkersLost, 1);
+                    dispatcher.write_off(member, u32::MAX);
+                }
+            }
+            Presence::Silent | Presence::Unreachable => {}
+        }
+        self.take_out(at, dispatcher);
+    }
+
+    /// Takes a member out of this core's choice.
+    fn take_out(&mut self, at: usize, dispatcher: &mut Dispatcher) {
+        let watch = &mut self.watches[at];
+        if !watch.out {
+            (watch.out, watch.returns) = (true, dispatcher.view().is_active(watch.member));
+            dispatcher.set_active(watch.member, false);
+            self.out.push(at);
+        }
+    }
+
+    /// Holds what a member reported against what it was sent.
+    fn judge(
+        &mut self,
+        at: usize,
+        reports: u32,
+        outstanding: u32,
+        now_ns: u64,
+        dispatcher: &mut Dispatcher,
+    ) {
+        let watch = &mut self.watches[at];
+        let (pool, member) = (usize::from(watch.pool), watch.member);
+        let believed = dispatcher.view().load(member).whole_tasks()
+            + dispatcher.view().drift_of_all(member).whole_tasks();
+        let answered = reports.wrapping_sub(watch.reports);
+        // Tasks that are lost on their way never leave the number of those in flight.
+        if answered > 0 {
+            watch.least_in_flight = watch.least_in_flight.min(outstanding.saturating_sub(believed));
+            watch.news += 1;
+        }
+        let unheard_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
+        let lost = if watch.news >= LOST_LOOKS {
+            watch.news = 0;
+            std::mem::replace(&mut watch.least_in_flight, u32::MAX)
+        } else if answered == 0 && watch.heard_ns > 0 && unheard_ns > LOST_NS {
+            outstanding
+        } else {
+            0
+        };
+        if lost > 0 {
+            dispatcher.write_off(member, lost);
+        }
+        if self.shared[pool] || watch.out {
+            return;
+        }
+        // What was outstanding at the last look and has not been answered is at the member by now.
+        let due = watch.outstanding.saturating_sub(answered);
+        if answered > 0 && believed < due.min(outstanding) {
+            watch.contradictions += 1;
+            if watch.contradictions == CONTRADICTIONS {
+                watch.contradictions = 0;
+                self.doubt(pool, member, now_ns);
+            }
+        } else if answered > 0 {
+            watch.contradictions = 0;
+        } else if believed > outstanding && watch.outstanding == outstanding {
+            // Nothing came or went since the last look, so that it is no report on its way.
+            let load = Load::tasks(outstanding.min(u32::from(u16::MAX)) as u16);
+            dispatcher.refresh(&Report { member, load, service_ns: 0 });
+            self.watches[at].reports = dispatcher.view().reports(member);
+        }
+    }
+
+    fn doubt(&mut self, pool: usize, member: Member, now_ns: u64) {
+        let (first_ns, most_ns) = DOUBT_NS;
+        let known = self.doubts.iter_mut().find(|one| (one.pool, one.member) == (pool, member));
+        match known {
+            Some(doubt) if now_ns >= doubt.until_ns => {
+                doubt.until_ns = now_ns.saturating_add(doubt.next_ns);
+                doubt.next_ns = (2 * doubt.next_ns).min(most_ns);
+            }
+            Some(_) => {}
+            None => {
+                let until_ns = now_ns.saturating_add(first_ns);
+                self.doubts.push(Doubt { pool, member, until_ns, next_ns: 2 * first_ns });
+            }
+        }
+    }
+
+    /// Replaces what can't be true of a pool's reports by what the members were sent and have not answered.
+    #[inline(always)]
+    pub(super) fn bound(&self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
+        let most = reports.iter().fold(0, |all, report| all | report.load.0);
+        if most >= IMPLAUSIBLE.0 || !self.doubts.is_empty() {
+            self.bound_each(pool, dispatcher, reports);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn bound_each(&self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
+        if self.shared[pool] {
+            return;
+        }
+        for report in reports {
+            let member = report.member;
+            // Those of this run that stand before it are few, and not counted as answered yet.
+            let left = dispatcher.view().outstanding(member).saturating_sub(1);
+            let left = Load::tasks(left.min(u32::from(u16::MAX)) as u16);
+            if report.load >= IMPLAUSIBLE {
+                report.load = report.load.min(left);
+            }
+            let doubted = |doubt: &Doubt| (doubt.pool, doubt.member) == (pool, member);
+            if self
+                .doubts
+                .iter()
+                .any(|doubt| doubted(doubt) && self.lap_started_ns < doubt.until_ns)
+            {
+                report.load = report.load.max(left);
+            }
+        }
+    }
+
+    /// Whoever was heard of is where it is believed to be, and whoever should have been is asked.
+    fn end_lap(&mut self, now_ns: u64, neighbours: &Neighbours) {
+        let now_ms = to_ms(now_ns);
+        for hop in &mut self.hops {
+            let (heard, has_tasks) = (hop.heard, hop.has_tasks);
+            (hop.heard, hop.has_tasks) = (false, false);
+            if neighbours.mac(hop.slot).is_none() {
+                continue; // asked for already, now and then
+            }
+            if heard {
+                neighbours.confirm(hop.slot, now_ms);
+                continue;
+            }
+            let patience = if has_tasks { UNANSWERED_MS } else { REACHABLE_MS };
+            if neighbours.age_ms(hop.slot, now_ms).is_none_or(|age| age > patience) {
+                let &mut Hop { port, slot, address, .. } = hop;
+                let _ = self.probes.try_push(Probe { port, slot, address });
+            }
+        }
+    }
+
+    /// Goes through a part of the caches of neighbours, for hosts that packets go to and that were not heard of for long.
+    fn sweep(&mut self, now_ns: u64, neighbours: &Neighbours) {
+        self.sweep = (self.sweep + 1) % SWEEP_TICKS;
+        let now_ms = to_ms(now_ns);
+        for port in 0..self.ports {
+            for (slot, address) in neighbours.to_confirm(port, self.sweep, now_ms, REACHABLE_MS) {
+                let _ = self.probes.try_push(Probe { port: port as u8, slot, address });
+            }
+        }
+    }
+
+    fn look_at_out(
+        &mut self,
+        now_ns: u64,
+        dispatchers: &mut [Dispatcher],
+        neighbours: &Neighbours,
+        counters: &Counters,
+    ) -> bool {
+        let before = self.out.len();
+        for at in (0..before).rev() {
+            let at = self.out[at];
+            let watch = &mut self.watches[at];
+            let (member, hop) = (watch.member, self.hops[usize::from(watch.hop)]);
+            let dispatcher = &mut dispatchers[usize::from(watch.pool)];
+            let reports = dispatcher.view().reports(member);
+            let heard = watch.reports != reports;
+            match dispatcher.view().presence(member) {
+                Presence::Silent if heard => {
+                    let (from, to) = (Presence::Silent, Presence::Registered);
+                    note_return(member, from, to, dispatcher, counters);
+                }
+                Presence::Unreachable if neighbours.mac(hop.slot).is_some() => {
+                    let (from, to) = (Presence::Unreachable, Presence::Configured);
+                    note_return(member, from, to, dispatcher, counters);
+                }
+                _ => {}
+            }
+            let presence = dispatcher.view().presence(member);
+            if matches!(presence, Presence::Configured | Presence::Registered) {
+                (watch.reports, watch.heard_ns) = (reports, now_ns.max(1));
+                self.let_back(at, dispatcher);
+            }
+        }
+        self.out.len() < before
+    }
+
+    /// Takes a worker that was out into this core's choice again.
+    fn let_back(&mut self, at: usize, dispatcher: &mut Dispatcher) {
+        let watch = &mut self.watches[at];
+        if watch.out {
+            watch.out = false;
+            self.out.retain(|&out| out != at);
+            dispatcher.set_active(watch.member, watch.returns);
+        }
+    }
+
+    /// Whether a member may be chosen is decided elsewhere, too; for one that is out it takes effect when it is heard of
+    /// again. True when that is so.
+    pub(super) fn defer(&mut self, pool: usize, member: Member, active: bool) -> bool {
+        let watch = &mut self.watches[self.first[pool] + member.index()];
+        watch.returns = active;
+        watch.out
+    }
+}
+
+/// Milliseconds, as the table of neighbours has them.
+pub(super) fn to_ms(ns: u64) -> u32 {
+    (ns / 1_000_000) as u32
+}
+
+/// The core that is first to hear of a worker that was out counts it, and writes off what it was sent too late.
+fn note_return(
+    member: Member,
+    from: Presence,
+    to: Presence,
+    dispatcher: &mut Dispatcher,
+    counters: &Counters,
+) {
+    if dispatcher.view().change_presence(member, from, to) {
+        counters.add(Counter::WorkersBack, 1);
+        dispatcher.write_off(member, u32::MAX);
+    }
+}
