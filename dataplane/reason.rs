@@ -48,7 +48,7 @@ pub enum DropReason {
     UnknownWorker,
     /// A reply or registration, or a task at an agent, that names another pool than its worker's.
     PoolMismatch,
-    /// A reply or registration whose source address is not that worker's server.
+    /// A reply or registration whose source is not that worker's server, or an acknowledgement whose is not the leaf.
     SpoofedReply,
     /// A registration of a worker whose server is not configured to register.
     RegistrationOff,
@@ -86,6 +86,8 @@ pub enum DropReason {
     BadReply,
     /// Its worker died, left, fell silent or was shut out.
     WorkerLost,
+    /// An acknowledgement of a registration that is not pending.
+    NotAsked,
 }
 
 impl DropReason {
@@ -93,7 +95,7 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All of them, in the order of their counters.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::Runt,
         Self::OtherMac,
         Self::EtherType,
@@ -135,6 +137,7 @@ impl DropReason {
         Self::Unanswered,
         Self::BadReply,
         Self::WorkerLost,
+        Self::NotAsked,
     ];
 
     /// The key under which it is reported.
@@ -182,6 +185,7 @@ impl DropReason {
             Self::Unanswered => "unanswered",
             Self::BadReply => "bad_reply",
             Self::WorkerLost => "worker_lost",
+            Self::NotAsked => "not_asked",
         }
     }
 }

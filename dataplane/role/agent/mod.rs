@@ -131,7 +131,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 /// What a packet is to an agent.
 enum Arrival<B> {
     Task(Packet<B>),
-    Acknowledgement { from: u32, header: Header },
+    Acknowledgement { from: (u32, Mac), header: Header },
     Arp,
 }
 
@@ -223,10 +223,10 @@ where
         match self.read(port, &mut packet) {
             Ok(Arrival::Task(task)) => self.submit(task, now),
             Ok(Arrival::Acknowledgement { from, header }) => {
-                let registrar = self.registrar.as_mut();
-                match registrar.is_some_and(|registrar| registrar.acknowledged(from, &header)) {
-                    true => self.ending.out.counters.add(Counter::Consumed, 1),
-                    false => self.ending.out.counters.drop(DropReason::UnknownWorker, 1),
+                let registrar = self.registrar.as_mut().ok_or(DropReason::NotAsked);
+                match registrar.and_then(|leaf| leaf.acknowledged(port, from, &header)) {
+                    Ok(()) => self.ending.out.counters.add(Counter::Consumed, 1),
+                    Err(reason) => self.ending.out.counters.drop(reason, 1),
                 }
             }
             Ok(Arrival::Arp) => {
@@ -262,7 +262,8 @@ where
         let payload = &frame[datagram.payload()..usize::from(datagram.end)];
         let header = Header::parse(payload)?;
         if header.code == Code::WorkerIdAck {
-            return Ok(Arrival::Acknowledgement { from: datagram.src, header });
+            let from = (datagram.src, ether::src(frame));
+            return Ok(Arrival::Acknowledgement { from, header });
         }
         if payload.len() - header.len() > self.payload_max {
             return Err(DropReason::TaskTooLong);
@@ -348,7 +349,7 @@ where
             .as_mut()
             .filter(|registrar| registrar.port == port && registrar.leaf() == packet.sender);
         let leaf = known.is_some();
-        if let Some(registrar) = known {
+        if let Some(registrar) = known.filter(|_| packet.target == address.ip) {
             registrar.learn(packet.sender, packet.sender_mac);
         }
         let for_us = packet.target == address.ip && packet.operation == Operation::Request;

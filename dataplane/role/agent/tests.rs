@@ -303,7 +303,7 @@ fn every_refusal_has_its_counter() {
         (DropReason::UnknownPool, frame(&Header { pool: POOL + 1, ..plain }, &[])),
         (DropReason::UnknownWorker, frame(&Header { dst: 12, ..plain }, &[])),
         (DropReason::UnknownWorker, frame(&Header { dst: u16::MAX, ..plain }, &[])),
-        (DropReason::UnknownWorker, frame(&plain.acknowledged_by(9, 100), &[])),
+        (DropReason::SpoofedReply, frame(&plain.acknowledged_by(9, 100), &[])),
     ];
     for (reason, bytes) in cases {
         let before = rig.dropped(reason);
@@ -493,18 +493,77 @@ fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     headers.map(|header| (header.code, header.src, header.qlen)).collect()
 }
 
-#[test]
-fn workers_that_are_there_are_registered_and_kept_alive() {
-    let mut rig = Rig::new("jbsq(k=2)", 3, 16, Overflow::Drop);
-    let (mut first, mut second) = (rig.come(0), rig.come(2));
+/// The agent asks where the leaf is, and is told.
+fn find_leaf(rig: &mut Rig) {
     let question = rig.wire.receive().expect("where is the leaf?");
     let asked = arp::Packet::parse(question.bytes()).unwrap();
     assert_eq!((asked.operation, asked.target), (Operation::Request, LEAF));
-    assert!(registrations(&mut rig).is_empty(), "nobody knows where it is");
+    assert!(registrations(rig).is_empty(), "nobody knows where it is");
     let mut answer = [0; arp::FRAME_LEN];
     asked.answer(LEAF_MAC).emit(&mut answer, AGENT_MAC);
     drop(question);
     rig.send(&answer);
+}
+
+/// A WORKER_ID_ACK from these addresses for a worker's question of this number.
+fn acknowledgement(src: u32, src_mac: Mac, worker: u16, seq: u16, timeout_ms: u16) -> Vec<u8> {
+    let header = Header::worker_id(POOL, worker, 0, seq).acknowledged_by(9, timeout_ms);
+    let dst_mac = AGENT_MAC;
+    let flow = Flow { src_mac, dst_mac, src, dst: AGENT, src_port: 1234, dst_port: 1234 };
+    fixtures::datagram(&flow, &header, &[])
+}
+
+#[test]
+fn an_acknowledgement_that_answers_no_question_changes_nothing() {
+    const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
+    let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let _guest = rig.come(0);
+    find_leaf(&mut rig);
+    rig.after(200);
+    assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
+    let forged = [
+        (DropReason::SpoofedReply, acknowledgement(LEAF, OTHER_MAC, 10, 1, 1)),
+        (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
+        (DropReason::UnknownWorker, acknowledgement(LEAF, LEAF_MAC, 12, 1, 1)),
+        (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 10, 2, 1)),
+        (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // nobody is there
+    ];
+    for (reason, bytes) in forged {
+        let before = rig.dropped(reason);
+        rig.send(&bytes);
+        assert_eq!((rig.dropped(reason), rig.agent.registered()), (before + 1, 0), "{reason:?}");
+    }
+    rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
+    assert_eq!(rig.agent.registered(), 1);
+    // Whatever number and timeout, whoever sends it: ten keep-alives a second, as the leaf has asked for.
+    let before = rig.dropped(DropReason::NotAsked);
+    for at in 0..1000_u16 {
+        rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));
+    }
+    assert_eq!(rig.dropped(DropReason::NotAsked), before + 1000);
+    registrations(&mut rig);
+    let mut alive = 0;
+    for _ in 0..10_000 {
+        rig.after(HZ / 10_000);
+        alive += registrations(&mut rig).len();
+    }
+    assert!((9..=11).contains(&alive), "{alive} keep-alives in a second");
+    // Nor does ARP that is not meant for this host move the leaf.
+    let gratuitous =
+        arp::Packet { sender_mac: OTHER_MAC, ..arp::Packet::request(LEAF_MAC, LEAF, LEAF) };
+    let mut bytes = [0; arp::FRAME_LEN];
+    gratuitous.emit(&mut bytes, Mac::BROADCAST);
+    rig.send(&bytes);
+    rig.after(HZ / 5);
+    assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
+    rig.balanced();
+}
+
+#[test]
+fn workers_that_are_there_are_registered_and_kept_alive() {
+    let mut rig = Rig::new("jbsq(k=2)", 3, 16, Overflow::Drop);
+    let (mut first, mut second) = (rig.come(0), rig.come(2));
+    find_leaf(&mut rig);
     rig.task(10, 1, &[]);
     (0..4).for_each(|_| rig.after(100));
     assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 1), (Code::WorkerId, 12, 0)]);
@@ -514,22 +573,8 @@ fn workers_that_are_there_are_registered_and_kept_alive() {
     // Repeated until acknowledged; from then on kept alive, five times within the leaf's timeout.
     (0..4).for_each(|_| rig.after(HZ / 20));
     assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
-    let acknowledge = |worker| {
-        let header = Header::worker_id(POOL, worker, 0, 1).acknowledged_by(9, 50);
-        let mut bytes = frame(&header, &[]);
-        let flow = Flow {
-            src_mac: LEAF_MAC,
-            dst_mac: AGENT_MAC,
-            src: LEAF,
-            dst: AGENT,
-            src_port: 1234,
-            dst_port: 1234,
-        };
-        flow.emit(&mut bytes, task::LEN);
-        bytes
-    };
-    rig.send(&acknowledge(10));
-    rig.send(&acknowledge(12));
+    rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 50));
+    rig.send(&acknowledgement(LEAF, LEAF_MAC, 12, 1, 50));
     assert_eq!(rig.agent.registered(), 2);
     rig.after(200);
     rig.after(200);
