@@ -12,6 +12,8 @@ pub trait Word {
     fn load(&self, order: Ordering) -> u64;
     /// Stores it.
     fn store(&self, value: u64, order: Ordering);
+    /// A sequentially consistent fence of the same memory model.
+    fn fence();
 }
 
 impl Word for AtomicU64 {
@@ -23,6 +25,11 @@ impl Word for AtomicU64 {
     #[inline]
     fn store(&self, value: u64, order: Ordering) {
         Self::store(self, value, order);
+    }
+
+    #[inline]
+    fn fence() {
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 
@@ -46,8 +53,10 @@ pub mod claim {
     pub const CLAIM: usize = 0;
     /// Its process.
     pub const PID: usize = 1;
+    /// The last claim that was granted and then given back in order: what a successor's claim does not replace.
+    pub const LEFT: usize = 2;
     /// How many words.
-    pub const WORDS: usize = 2;
+    pub const WORDS: usize = 3;
     /// The worker is there.
     pub const THERE: u64 = 1;
 }
@@ -95,6 +104,18 @@ pub enum Fault {
         /// Tasks that it says are completed.
         found: u64,
     },
+}
+
+/// What has become of the worker that has the grant, as its channel's words tell. Whether its process still runs is
+/// told by its lock alone, as long as nobody else has claimed its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// It has not said that it leaves.
+    There,
+    /// It has left in order.
+    Left,
+    /// It has not left, and another has its place: it has died.
+    Died,
 }
 
 /// A channel's shared words.
@@ -297,8 +318,24 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         self.words.claim[claim::PID].load(Relaxed)
     }
 
-    /// Lets the worker of this claim begin. Outstanding tasks must have been given up.
-    pub fn grant(&mut self, claimed: u64) {
+    /// What has become of the worker that has the grant.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        let found = self.words.claim[claim::CLAIM].load(Acquire);
+        if found == self.granted {
+            return Holder::There;
+        }
+        // Who claimed the place after a worker that left has its words before it, by the lock of the place.
+        let left = self.words.claim[claim::LEFT].load(Relaxed) == self.granted;
+        match left || found == self.granted & !claim::THERE {
+            true => Holder::Left,
+            false => Holder::Died,
+        }
+    }
+
+    /// Lets the worker of this claim begin; false, and nobody has the grant, when it has gone meanwhile. Outstanding
+    /// tasks must have been given up.
+    pub fn grant(&mut self, claimed: u64) -> bool {
         debug_assert_eq!(self.outstanding(), 0);
         self.busy_ns = 0;
         self.words.credit[credit::BUSY_NS].store(0, Relaxed);
@@ -306,6 +343,13 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         self.words.control[control::START].store(self.next, Relaxed);
         self.words.control[control::GRANTED].store(claimed, Release);
         self.granted = claimed;
+        // Either the worker that leaves now sees the grant and says so in LEFT, or it is seen here to have left.
+        W::fence();
+        let there = self.claim() == claimed;
+        if !there {
+            self.revoke();
+        }
+        there
     }
 
     /// Ends the worker's grant; returns the numbers of its outstanding tasks, which count as given up.
@@ -440,8 +484,13 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         self.words.control[control::WISHES].load(Acquire) & control::STOP != 0
     }
 
-    /// Leaves the channel.
+    /// Leaves the channel, while the lock that keeps others off it is still held.
     pub fn leave(&mut self) {
         self.words.claim[claim::CLAIM].store(self.claimed & !claim::THERE, Release);
+        // A predecessor's word stays until its grant is taken back; see `Sender::grant`.
+        W::fence();
+        if self.is_granted() {
+            self.words.claim[claim::LEFT].store(self.claimed, Release);
+        }
     }
 }

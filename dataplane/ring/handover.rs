@@ -106,12 +106,10 @@ impl<T: Token> Giver<T> {
         self.channel.sender()
     }
 
-    /// Lets the worker begin; once.
-    pub fn welcome(&mut self) {
+    /// Lets the worker begin; once. False when it has gone already.
+    pub fn welcome(&mut self) -> bool {
         let claim = self.sender().claim();
-        if claim != 0 && !self.sender().is_granted() {
-            self.channel.sender_mut().grant(claim);
-        }
+        claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
     }
 
     /// A worker is there, and a slot is free.

@@ -6,7 +6,7 @@
 //! | header | u64 x [`HEADER_WORDS`] | creator |
 //! | workers | u64 per channel: worker id, pool | creator |
 //! | per channel: control | u64: granted claim, first task, wishes | dispatcher |
-//! | per channel: claim | u64: claim, process | worker, when it comes and goes |
+//! | per channel: claim | u64: claim, process, who left in order | worker, when it comes and goes |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked | worker |
 //! | per channel: slots | two u64 per slot: number, length; place, class | dispatcher |

@@ -27,7 +27,7 @@ pub mod layout;
 pub mod park;
 pub mod region;
 
-pub use channel::{Fault, Notice, Receiver, Sender};
+pub use channel::{Fault, Holder, Notice, Receiver, Sender};
 pub use guest::Guest;
 pub use handover::{Giver, Taker, Token};
 pub use host::{Channel, Outcome, TaskIds};

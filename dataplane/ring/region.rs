@@ -25,7 +25,7 @@ use crate::state::region::{Region, Slice, advice};
 /// "WEDJATwk": a region of workers, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the layout; any change of [`super::layout`] or of the channels' words raises it.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Folder of regions that are named without one.
 const FOLDER: &str = "/dev/shm";
 

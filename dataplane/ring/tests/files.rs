@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::super::layout::HEADER_WORDS;
+use super::super::region;
 use super::*;
 
 fn places(count: u16) -> Vec<Place> {
@@ -84,7 +85,8 @@ fn other_versions_and_damaged_or_truncated_regions_are_refused() {
         fs::write(&copy, &bytes).unwrap();
         WorkerRegion::open(&copy)
     };
-    assert!(matches!(with(8, 2), Err(RegionError::Version { found: 3, .. })));
+    let other = region::VERSION ^ 128;
+    assert!(matches!(with(8, 128), Err(RegionError::Version { found, .. }) if found == other));
     for at in 2..6 {
         for byte in 0..8 {
             assert!(with(8 * at + byte, 0x41).is_err(), "header word {at}, byte {byte}");

@@ -6,7 +6,9 @@ use loom::thread;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{self, Relaxed};
 
-use super::super::channel::{Notice, Receiver, Sender, Word, Words, claim, control, credit};
+use super::super::channel::{
+    Holder, Notice, Receiver, Sender, Word, Words, claim, control, credit,
+};
 
 impl Word for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
@@ -15,6 +17,10 @@ impl Word for AtomicU64 {
 
     fn store(&self, value: u64, order: Ordering) {
         Self::store(self, value, order);
+    }
+
+    fn fence() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 
@@ -157,6 +163,52 @@ fn a_second_worker_begins_where_the_first_ended() {
         assert_eq!(wait(|| sender.collect().ok().filter(|done| !done.is_empty())), 2..3);
         worker.join().expect("the worker");
     });
+}
+
+/// Who had the grant and left is told from who died, whoever has claimed the place since and however quickly; who went
+/// before it was let in is not counted at all.
+#[test]
+fn who_left_and_who_died_is_told_apart_after_successors() {
+    for dies in [false, true] {
+        loom::model(move || {
+            let words = words(1);
+            let mut sender = Sender::new(words.clone());
+            let first = Receiver::claim(words.clone(), 1);
+            let worker = thread::spawn(move || {
+                let mut first = first;
+                if !dies {
+                    first.leave();
+                }
+                Receiver::claim(words.clone(), 2).leave();
+                Receiver::claim(words, 3)
+            });
+            let (mut joined, mut gone, mut last) = (Vec::new(), Vec::new(), 0);
+            let mut look = || {
+                let (claim, granted) = (sender.claim(), sender.granted());
+                let holder = sender.holder();
+                if granted != 0 && holder != Holder::There {
+                    gone.push((granted, holder));
+                    sender.revoke();
+                }
+                if claim != 0 && claim != last && !sender.is_granted() {
+                    last = claim;
+                    joined.extend(sender.grant(claim).then_some(claim));
+                }
+            };
+            look();
+            look();
+            let third = worker.join().expect("the worker");
+            look();
+            look();
+            assert!(third.is_granted());
+            let (_, before) = joined.split_last().expect("the third");
+            assert_eq!(before, gone.iter().map(|(claim, _)| *claim).collect::<Vec<_>>());
+            for (claim, how) in gone {
+                let died = dies && claim == 3; // the first claim of a channel
+                assert_eq!(how, if died { Holder::Died } else { Holder::Left }, "claim {claim}");
+            }
+        });
+    }
 }
 
 /// Who sees the word to stop sees every task given before it.

@@ -9,7 +9,7 @@ use super::way::{Way, Work};
 use crate::limits::BURST;
 use crate::policy::{Dispatcher, Pick, Task};
 use crate::reason::DropReason;
-use crate::ring::{Channel, Outcome, Place};
+use crate::ring::{Channel, Holder, Outcome, Place};
 use crate::stage::CentralQueue;
 use crate::state::{Load, Member, Report};
 
@@ -324,12 +324,16 @@ impl<T: Work> Crew<T> {
             let sender = seat.way.sender();
             let (claim, granted) = (sender.claim(), sender.granted());
             let silent = now.saturating_sub(seat.touched) > self.timeout;
-            if granted != 0 && claim != granted {
-                self.part(at, Parting::Left, done);
-            } else if granted != 0 && sender.outstanding() > 0 && silent {
-                self.silent(at, done);
+            match sender.holder() {
+                _ if granted == 0 => {}
+                Holder::Left => self.part(at, Parting::Left, done),
+                Holder::Died => self.part(at, Parting::Died, done),
+                Holder::There if sender.outstanding() > 0 && silent => self.silent(at, done),
+                Holder::There => {}
             }
-            if claim != 0 && claim != self.seats[at].last {
+            // A worker may write its claim at any moment: who has the grant is parted with first.
+            let seat = &self.seats[at];
+            if claim != 0 && claim != seat.last && !seat.way.sender().is_granted() {
                 self.let_in(at, claim, now);
             }
         }
@@ -350,8 +354,10 @@ impl<T: Work> Crew<T> {
 
     fn let_in(&mut self, at: usize, claim: u64, now: u64) {
         let seat = &mut self.seats[at];
-        seat.way.let_in(claim);
         (seat.last, seat.touched) = (claim, now);
+        if !seat.way.let_in(claim) {
+            return;
+        }
         let member = Member(at as u16);
         self.dispatcher.set_active(member, true);
         // Idle lists hold those that have said so.
@@ -362,11 +368,11 @@ impl<T: Work> Crew<T> {
     /// The process of a worker has ended, as its lock tells; `claim` is the one that was looked at.
     pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Done<'_, T>)) {
         let Some(seat) = self.seats.get(at) else { return };
-        let (now_claimed, granted) = (seat.way.sender().claim(), seat.way.sender().granted());
-        if granted != 0 && granted == claim {
+        let sender = seat.way.sender();
+        if sender.is_granted() && sender.granted() == claim {
             // One that has left in order lets go of its lock, too, and that may be seen first.
-            let parting = if now_claimed == granted { Parting::Died } else { Parting::Left };
-            self.part(at, parting, done);
+            let left = sender.holder() == Holder::Left;
+            self.part(at, if left { Parting::Left } else { Parting::Died }, done);
         }
     }
 

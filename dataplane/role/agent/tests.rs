@@ -425,6 +425,29 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
 }
 
 #[test]
+fn workers_that_are_replaced_at_once_are_counted_by_how_they_went() {
+    let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
+    let go = |guest: Guest, dies: bool| if dies { guest.die() } else { drop(guest) };
+    let mut expected = Comings { joined: 1, ..Comings::default() };
+    let mut guest = rig.come(0);
+    for round in 0..24 {
+        // One with tasks goes, others come and go before anybody has looked at them, and one stays.
+        rig.task(NO_MEMBER, round, &[]);
+        let dies = round % 2 == 0;
+        go(guest, dies);
+        (0..round % 4).for_each(|passing| go(rig.doors.claim(0), (round / 4 + passing) % 2 == 0));
+        guest = rig.come(0);
+        expected.joined += 1;
+        *(if dies { &mut expected.died } else { &mut expected.left }) += 1;
+        assert_eq!(rig.comings(), expected, "round {round}");
+        assert_eq!(rig.dropped(DropReason::WorkerLost), u64::from(round) + 1);
+    }
+    rig.task(NO_MEMBER, 99, &[]);
+    assert!(work(&mut guest), "who stays has the task");
+    rig.balanced();
+}
+
+#[test]
 fn a_worker_that_answers_what_it_was_not_given_is_shut_out() {
     let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
     let (mut bad, mut other) = (rig.come(0), rig.come(1));

@@ -107,8 +107,8 @@ impl<T: Work> Way<T> {
         }
     }
 
-    /// Lets the worker of this claim begin.
-    pub fn let_in(&mut self, claim: u64) {
+    /// Lets the worker of this claim begin; false when it has gone already.
+    pub fn let_in(&mut self, claim: u64) -> bool {
         match self {
             Self::Copied { channel, .. } => channel.sender_mut().grant(claim),
             Self::Handed(giver) => giver.welcome(),
