@@ -209,16 +209,24 @@ impl Scheduler {
         self.bad_calls.load(Relaxed)
     }
 
-    /// Ends it, unless a context is in use.
+    /// Ends it, unless a context is in use: nothing has changed then.
     pub fn free(&self) -> Result<i32, i32> {
         let contexts = &self.body().contexts;
-        for (at, context) in contexts.iter().enumerate() {
-            let taken = context
-                .state
-                .fetch_update(AcqRel, Acquire, |state| (state != BUSY).then_some(BUSY));
-            if taken.is_err() {
-                contexts[..at].iter().for_each(|earlier| earlier.state.store(IDLE, Release));
-                return Err(WEDJAT_ERROR_BUSY);
+        // Looked at before any is taken: a call for another context meanwhile is not refused for our sake.
+        if contexts.iter().any(|context| context.state.load(Acquire) == BUSY) {
+            return Err(WEDJAT_ERROR_BUSY);
+        }
+        let mut before = Vec::with_capacity(contexts.len());
+        for context in contexts {
+            let free = |state| (state != BUSY).then_some(BUSY);
+            match context.state.fetch_update(AcqRel, Acquire, free) {
+                Ok(state) => before.push(state),
+                // A call has begun since: each gets back what it was, given out or not, whole or broken.
+                Err(_) => {
+                    let taken = contexts.iter().zip(before);
+                    taken.for_each(|(context, state)| context.state.store(state, Release));
+                    return Err(WEDJAT_ERROR_BUSY);
+                }
             }
         }
         if self.magic.compare_exchange(LIVE, FREED, AcqRel, Acquire).is_err() {
@@ -247,7 +255,7 @@ mod tests {
     use super::*;
 
     fn scheduler() -> (*mut Scheduler, *mut Context) {
-        let text = "[leaf]\nid = 1\ncores = [0]\nconnections = 8\n\
+        let text = "[leaf]\nid = 1\ncores = [0, 1, 2]\nconnections = 8\n\
             [[port]]\ndevice = 'any'\nside = 'both'\nip = '10.0.0.1/24'\nmac = '02:00:00:00:00:01'\n\
             [[pool]]\nid = 1\npolicy = 'random'\n\
             [[server]]\nip = '10.0.0.2'\nworkers = '0'\npool = 1\n";
@@ -269,6 +277,21 @@ mod tests {
         assert_eq!(with_context(scheduler, context, |_| Ok(3)), 3);
         assert_eq!(live(scheduler).unwrap().bad_calls(), 2);
         assert_eq!((end(scheduler), end(scheduler)), (0, WEDJAT_ERROR_HANDLE));
+    }
+
+    #[test]
+    fn an_end_that_is_refused_changes_nothing() {
+        let (scheduler, broken) = scheduler();
+        let give = |core| live(scheduler).unwrap().body().give(core);
+        assert_eq!(with_context(scheduler, broken, |_| panic!("a defect")), WEDJAT_ERROR_DEFECT);
+        let busy = give(2).unwrap();
+        let refused = with_context(scheduler, busy, |_| Ok(end(scheduler)));
+        assert_eq!(refused, WEDJAT_ERROR_BUSY);
+        assert_eq!(with_context(scheduler, broken, |_| Ok(1)), WEDJAT_ERROR_DEFECT);
+        let kept = give(1).expect("it was not given out before");
+        assert_eq!(with_context(scheduler, kept, |_| Ok(1)), 1);
+        assert_eq!(with_context(scheduler, busy, |_| Ok(1)), 1);
+        assert_eq!(end(scheduler), 0);
     }
 
     #[test]

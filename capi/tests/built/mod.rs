@@ -18,6 +18,11 @@ pub fn run(command: &mut Command) {
 /// Compiles `source`, a path in this package, into a program in `folder`. A library built beside crates that use DPDK
 /// needs libdpdk, so it is built alone first.
 pub fn compile(source: &str, folder: &Path) -> PathBuf {
+    compile_with(source, folder, &[])
+}
+
+/// The same with further arguments for the compiler.
+pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(package).args(["build", "--locked", "--package", "wedjat-capi"]);
@@ -32,6 +37,6 @@ pub fn compile(source: &str, folder: &Path) -> PathBuf {
     cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&program);
     cc.arg(package.join(source)).arg("-I").arg(profile().join("include"));
     cc.arg("-L").arg(folder).arg("-lwedjat");
-    run(cc.arg(format!("-Wl,-rpath,{}", folder.display())));
+    run(cc.arg(format!("-Wl,-rpath,{}", folder.display())).args(more));
     program
 }

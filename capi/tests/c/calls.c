@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,14 +19,16 @@
         }                                                                                   \
     } while (0)
 
+static unsigned long allocations;
+#ifndef __SANITIZE_ADDRESS__ /* which has an allocator of its own */
 /* The allocator, counting: these stand before the C library's own, for the shared library as well. */
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 extern void __libc_free(void *);
-static unsigned long allocations;
 void *malloc(size_t size) { allocations++; return __libc_malloc(size); }
 void *calloc(size_t n, size_t size) { allocations++; return __libc_calloc(n, size); }
 void *realloc(void *old, size_t size) { allocations++; return __libc_realloc(old, size); }
 void free(void *memory) { allocations++; __libc_free(memory); }
+#endif
 
 static const char CONFIG[] =
     "[leaf]\nid = 1\ncores = [0, 1]\nseed = 7\nconnections = 64\n"
@@ -427,6 +430,51 @@ static void freed_twice(void)
     unharmed(1);
 }
 
+static struct wedjat_scheduler *in_use;
+static uint8_t *page;
+static int ended;
+
+/* In the middle of a call, which has come to a packet that it can't read yet. */
+static void on_fault(int number)
+{
+    (void)number;
+    ended = wedjat_free(in_use);
+    if (mprotect(page, 4096, PROT_READ | PROT_WRITE) != 0)
+        _exit(3);
+}
+
+/* A scheduler that is told to end in the middle of a call goes on as if nobody had asked. */
+static void free_refused(void)
+{
+    struct wedjat_context *first, *second;
+    struct wedjat_verdict verdict;
+    tasks();
+    in_use = create();
+    CHECK(wedjat_context(in_use, 1, &second) == 0);
+    page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    CHECK(signal(SIGSEGV, on_fault) != SIG_ERR);
+    for (int round = 0; round < 2; round++) {
+        struct wedjat_packet packet = {page, 60, 0};
+        task(page);
+        CHECK(mprotect(page, 4096, PROT_NONE) == 0);
+        ended = 0;
+        CHECK(wedjat_process(in_use, second, 0, 1, &packet, 1, &verdict) == 1);
+        CHECK(ended == WEDJAT_ERROR_BUSY && verdict.action != WEDJAT_DROP);
+        /* The other context was not given out before, and is in use in the second round. */
+        if (round == 0)
+            CHECK(wedjat_context(in_use, 0, &first) == 0);
+        CHECK(wedjat_process(in_use, first, 0, 1, packets, 1, &verdict) == 1);
+        CHECK(verdict.action != WEDJAT_DROP);
+        tasks();
+    }
+    CHECK(wedjat_context(in_use, 0, &first) == WEDJAT_ERROR_CORE);
+    CHECK(wedjat_free(in_use) == 0 && wedjat_free(in_use) == WEDJAT_ERROR_HANDLE);
+    CHECK(wedjat_process(in_use, second, 0, 1, packets, 1, &verdict) == WEDJAT_ERROR_HANDLE);
+    CHECK(munmap(page, 4096) == 0);
+    unharmed(0);
+}
+
 static void misaligned(void)
 {
     static uint64_t nothing[32];
@@ -523,7 +571,7 @@ static const struct {
     {"versions", versions}, {"create_refuses", create_refuses}, {"decides", decides}, {"holds", holds},
     {"waits", waits}, {"members", members}, {"null", null}, {"burst", burst}, {"lengths_and_places", lengths_and_places},
     {"limits", limits}, {"port", port}, {"foreign_context", foreign_context},
-    {"freed_twice", freed_twice}, {"misaligned", misaligned}, {"from_anywhere", from_anywhere},
+    {"freed_twice", freed_twice}, {"free_refused", free_refused}, {"misaligned", misaligned}, {"from_anywhere", from_anywhere},
     {"nothing_is_allocated", nothing_is_allocated},
 };
 
