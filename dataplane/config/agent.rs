@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::check::{Faults, MBUFS, SPEEDS, quoted};
-use super::port::{self, reaches};
+use super::port::{self, is_edge, reaches};
 use super::{ConfigError, Fault, ids, raw};
 use crate::limits::{QUEUE_MAX, WORKER_ID_MAX};
 use crate::policy::PolicySpec;
@@ -326,9 +326,14 @@ fn leaf(faults: &mut Faults<'_>, raw: &RawAgent, ports: &[AgentPort]) -> Option<
         return None;
     };
     let ip = faults.address(at, "agent.leaf");
-    let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && port.ip != ip);
+    let own = ports.iter().any(|port| port.ip == ip);
+    let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && !own);
     if port.is_none() && !ip.is_unspecified() {
         faults.note(at, "agent.leaf", quoted(at), "another host in the network of a [[port]]");
+    }
+    let AgentPort { ip: here, prefix, .. } = ports[port?];
+    if is_edge(ip, prefix) {
+        faults.note(at, "agent.leaf", quoted(at), &port::within(here, prefix));
     }
     Some(LeafAddress { ip, mac, port: port? })
 }
@@ -541,6 +546,27 @@ overflow = "refuse"
             let error = parse(&GOOD.replacen(old, new, 1)).unwrap_err().to_string();
             for part in expected {
                 assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
+            }
+        }
+        // What no host has, the network's own address and its broadcast address, wherever one is named.
+        let (own, others) = ("10.0.2.11/24", "10.0.2.1\"");
+        for (address, key) in [(own, "port.ip"), (others, "agent.leaf")] {
+            for none in
+                ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.9", "240.0.0.1", "255.255.255.255"]
+            {
+                let bad = address.replace("10.0.2.11", none).replace("10.0.2.1", none);
+                let error = parse(&GOOD.replacen(address, &bad, 1)).unwrap_err();
+                let found: Vec<_> = error.faults.iter().map(|fault| &fault.key[..]).collect();
+                assert!(found.contains(&key), "{bad}: {error}");
+                assert!(error.to_string().contains(none) && error.to_string().contains("a host's"));
+            }
+            for edge in ["10.0.2.0", "10.0.2.255"] {
+                let bad = address.replace("10.0.2.11", edge).replace("10.0.2.1", edge);
+                let error = parse(&GOOD.replacen(address, &bad, 1)).unwrap_err().to_string();
+                assert!(
+                    error.contains(key) && error.contains("a host's address"),
+                    "{bad}: {error}"
+                );
             }
         }
         let all = parse("[agent]\nname = ''\ncore = 0\nslots = 3\n").unwrap_err();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::port::{self, reaches};
+use super::port::{self, is_edge, is_unicast, reaches};
 use super::raw::{self, line_of};
 use super::{
     Config, Fault, HostConfig, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids, local,
@@ -16,6 +16,7 @@ use crate::limits::{
     WORKER_ID_MAX,
 };
 use crate::policy::{PolicySpec, Runs};
+use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
 use crate::wire::ether::Mac;
 use crate::wire::task::UDP_PORT;
@@ -61,16 +62,19 @@ impl<'a> Faults<'a> {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
     }
 
+    /// A host's address; 0.0.0.0 when it is none, which is noted then.
     pub fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
-        at.get_ref().parse().unwrap_or_else(|_| {
-            self.note(at, key, quoted(at), "an IPv4 address such as 10.0.2.11");
+        let address = at.get_ref().parse().ok().filter(|&address| is_unicast(address));
+        address.unwrap_or_else(|| {
+            self.note(at, key, quoted(at), "a host's IPv4 address such as 10.0.2.11");
             Ipv4Addr::UNSPECIFIED
         })
     }
 
     pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
-        let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| !mac.is_group());
+        let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
+        let mac = at.get_ref().parse::<Mac>().ok().filter(one);
         if mac.is_none() {
             let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
             self.note(at, key, quoted(at), allowed);
@@ -213,9 +217,9 @@ fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
     let port::End { device, ip, prefix, mac, queue_slots } = keys(raw).check(faults);
     let gateway = raw.gateway.as_ref().map(|gateway| {
         let address = faults.address(gateway, "port.gateway");
-        if !reaches(ip, prefix, address) || address == ip {
-            let allowed = format!("another address in {ip}/{prefix}");
-            faults.note(gateway, "port.gateway", quoted(gateway), &allowed);
+        let fits = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
+        if !fits && is_unicast(address) && is_unicast(ip) {
+            faults.note(gateway, "port.gateway", quoted(gateway), &port::within(ip, prefix));
         }
         address
     });
@@ -267,7 +271,17 @@ fn warnings(
         let better = "a `mac` for each [[server]] behind this port, or a port for workers alone";
         Some(Fault { line, key: "port.side".to_owned(), found, allowed: better.to_owned() })
     });
-    unsure.collect()
+    let mut warnings: Vec<_> = unsure.collect();
+    let too_short = |ms: &&Spanned<u64>| (1..TIMEOUT_KEPT_MS).contains(ms.get_ref());
+    if let Some(at) = raw.leaf.worker_timeout_ms.as_ref().filter(too_short) {
+        let better = format!(
+            "0, or at least {TIMEOUT_KEPT_MS}: workers that register are not sure to be heard of more often"
+        );
+        let (line, key) = (line_of(text, at.span().start), "leaf.worker_timeout_ms".to_owned());
+        warnings.push(Fault { line, key, found: at.get_ref().to_string(), allowed: better });
+    }
+    warnings.sort_by_key(|warning| warning.line);
+    warnings
 }
 
 /// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would
@@ -384,10 +398,18 @@ fn reachable(
     if !ports.iter().any(|port| port.side.has_workers()) || server.ip.is_unspecified() {
         return; // noted already
     }
-    if port_to(ports, server.ip).is_none() {
-        let allowed =
-            "an address in the network of a port on the workers' side, or a `gateway` there";
-        faults.note(at, "server.ip", quoted(at), allowed);
+    match port_to(ports, server.ip) {
+        None => {
+            let allowed =
+                "an address in the network of a port on the workers' side, or a `gateway` there";
+            faults.note(at, "server.ip", quoted(at), allowed);
+        }
+        Some(port)
+            if reaches(port.ip, port.prefix, server.ip) && is_edge(server.ip, port.prefix) =>
+        {
+            faults.note(at, "server.ip", quoted(at), &port::within(port.ip, port.prefix));
+        }
+        Some(_) => {}
     }
 }
 

@@ -77,12 +77,25 @@ fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (ip, prefix) = text.split_once('/')?;
     let ip: Ipv4Addr = ip.parse().ok()?;
     let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
-    // The first address of a network is its own name, the last means all of its hosts.
+    (is_unicast(ip) && !is_edge(ip, prefix)).then_some((ip, prefix))
+}
+
+/// A host's address: not of 0.0.0.0/8 (nobody yet), 127.0.0.0/8 (this machine to itself), nor from 224.0.0.0 on (groups,
+/// reserved addresses, broadcast).
+pub fn is_unicast(address: Ipv4Addr) -> bool {
+    matches!(address.octets()[0], 1..=126 | 128..=223)
+}
+
+/// The first address of a network of this prefix, which is its own name, or the last, which means all of its hosts.
+pub fn is_edge(address: Ipv4Addr, prefix: u8) -> bool {
     let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-    let host = ip.to_bits() & hosts;
-    let is_host = prefix >= 31 || (host != 0 && host != hosts);
-    let is_one = !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast();
-    (is_one && is_host).then_some((ip, prefix))
+    let host = address.to_bits() & hosts;
+    prefix < 31 && (host == 0 || host == hosts)
+}
+
+/// What is allowed instead of the first or the last address of the network that `ip` is in.
+pub fn within(ip: Ipv4Addr, prefix: u8) -> String {
+    format!("a host's address in {ip}/{prefix}: not the network's first or last, nor {ip} itself")
 }
 
 /// `address` is in the network of a port with this address.

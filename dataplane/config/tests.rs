@@ -76,6 +76,14 @@ fn a_port_that_clients_and_workers_share_is_warned_of() {
     // A shared port that leads to no server is none of the ways to pretend.
     let clients = unsure.replace("\"clients\"", "\"both\"");
     assert_eq!(parse(&clients).unwrap().warnings(), [""; 0]);
+    let short = GOOD.replace("seed = 7", "worker_timeout_ms = 9");
+    let warnings = parse(&both(&short).replace("mac = ", "# mac = ")).unwrap().warnings();
+    assert!(warnings[0].contains("leaf.toml:7: `leaf.worker_timeout_ms`: found 9; better: 0, or"));
+    assert!(warnings.len() == 2 && warnings[1].contains("port.side"), "in order: {warnings:?}");
+    for kept in ["0", "10"] {
+        let text = GOOD.replace("seed = 7", &format!("worker_timeout_ms = {kept}"));
+        assert_eq!(parse(&text).unwrap().warnings(), [""; 0]);
+    }
     let far = both(&unsure).replace("10.0.2.1/24\"", "10.0.3.1/24\"\ngateway = \"10.0.3.2\"");
     assert_eq!(parse(&far).unwrap().warnings().len(), 1, "behind a gateway as well");
 }
@@ -157,7 +165,7 @@ fn every_fault_names_its_place_and_what_is_allowed() {
         "policy = \"horus\"\noverflow = \"lose\"",
         &["leaf.toml:22", "pool.overflow", "lose", "drop", "refuse"],
     );
-    faulty("10.0.2.11", "10.0.2", &["leaf.toml:24", "server.ip", "10.0.2`", "IPv4 address"]);
+    faulty("10.0.2.11", "10.0.2", &["leaf.toml:24", "server.ip", "10.0.2`", "host's IPv4"]);
     faulty("10.0.2.11", "10.0.3.11", &["leaf.toml:24", "server.ip", "10.0.3.11", "gateway"]);
     faulty("10.0.2.11", "10.0.2.1", &["leaf.toml:24", "server.ip", "leaf's own"]);
     faulty("02:00:00:00:02:0b", "02:00", &["leaf.toml:25", "server.mac", "02:00", "MAC"]);
@@ -173,6 +181,40 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     );
     faulty("seed = 7", "seed = ", &["leaf.toml:7"]);
     faulty("[leaf]", "[leaf", &["leaf.toml:2"]);
+}
+
+/// What no host has is refused wherever an address is named.
+#[test]
+fn every_address_is_a_hosts() {
+    let text = GOOD.replace("10.0.2.1/24\"", "10.0.2.1/24\"\ngateway = \"10.0.2.254\"");
+    assert!(parse(&text).is_ok());
+    let keys = [
+        ("10.0.1.1/24", "leaf.toml:12: `port.ip`"),
+        ("10.0.2.254", "leaf.toml:18: `port.gateway`"),
+        ("10.0.2.11", "leaf.toml:25: `server.ip`"),
+    ];
+    let nobodys = ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.9", "240.0.0.1", "255.255.255.255"];
+    for (old, place) in keys {
+        let (address, prefix) = old.split_at(old.find('/').unwrap_or(old.len()));
+        let edges = ["0", "255"].map(|last| match address.rsplit_once('.') {
+            Some((network, _)) => format!("{network}.{last}"),
+            None => panic!("{address} has no dots"),
+        });
+        for bad in nobodys.map(str::to_owned).iter().chain(&edges) {
+            let error = parse(&text.replacen(old, &format!("{bad}{prefix}"), 1)).unwrap_err();
+            let all = error.to_string();
+            assert!(
+                all.starts_with(&format!("{place}: found `{bad}{prefix}`; allowed: a host's")),
+                "{all}"
+            );
+            let once = error.faults.iter().filter(|fault| fault.found.contains(bad)).count();
+            assert_eq!(once, 1, "told once: {all}");
+        }
+    }
+    // A network of two addresses has neither a name nor a broadcast address, and behind a gateway nobody can tell.
+    let pair = text.replace("10.0.2.1/24", "10.0.2.254/31").replace("10.0.2.254\"", "10.0.2.255\"");
+    assert!(parse(&pair).is_ok(), "{}", parse(&pair).unwrap_err());
+    faulty("02:00:00:00:02:0b", "00:00:00:00:00:00", &["leaf.toml:25", "server.mac", "unicast"]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crossbeam_queue::ArrayQueue;
 pub use crew::{Comings, Crew, Done, Parting};
 pub use names::Names;
 pub use packet::Packet;
-pub use register::Registrar;
+pub use register::{Registrar, TIMEOUT_KEPT_MS};
 pub use thread::{Request, ThreadWorker};
 pub use way::{Way, Work};
 

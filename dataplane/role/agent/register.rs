@@ -12,11 +12,11 @@ use crate::wire::udp::{self, Flow};
 
 /// Keep-alives within a leaf's timeout: one more than it asks for.
 const WITHIN_TIMEOUT: u64 = 5;
-/// A timeout below this is not believed: a leaf looks for silent workers eight times within its timeout, and an agent's
+/// Milliseconds; a timeout below this is not kept: a leaf looks for silent workers eight times within its timeout, and an agent's
 /// core may itself stand still for milliseconds.
-const TIMEOUT_LEAST_MS: u64 = 10;
+pub const TIMEOUT_KEPT_MS: u64 = 10;
 /// Milliseconds between two words of one worker, at least.
-pub const INTERVAL_LEAST_MS: u64 = TIMEOUT_LEAST_MS / WITHIN_TIMEOUT;
+pub const INTERVAL_LEAST_MS: u64 = TIMEOUT_KEPT_MS / WITHIN_TIMEOUT;
 /// Milliseconds between two words of one worker, at most, and before the leaf has told its timeout. A longer timeout
 /// does not make them rarer: 10 small packets a second are no load, and a leaf that comes back soon hears who is there.
 const INTERVAL_MOST_MS: u64 = 100;
