@@ -18,6 +18,7 @@ use crate::wire::udp::{self, Flow};
 mod central;
 mod neighbours;
 mod presence;
+mod shared;
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;
@@ -70,6 +71,20 @@ fn rigs_with(
     cores: usize,
     backlog: Backlog,
 ) -> Vec<Rig> {
+    let sides = [Side::Clients, Side::Workers];
+    rigs_on(sides, policy, servers_known, client_known, depth, cores, backlog)
+}
+
+/// With these sides of the two ports.
+fn rigs_on(
+    sides: [Side; 2],
+    policy: &str,
+    servers_known: bool,
+    client_known: bool,
+    depth: usize,
+    cores: usize,
+    backlog: Backlog,
+) -> Vec<Rig> {
     let workers = (0..8).map(|at| WorkerSpec { id: 10 + at, server: at / 4 }).collect();
     let table = Table::heap(&Spec {
         node: 1,
@@ -95,8 +110,8 @@ fn rigs_with(
         })
         .collect();
     let ports = vec![
-        port(LEAF_MACS[0], LEAF_CLIENTS, Side::Clients),
-        port(LEAF_MACS[1], LEAF_WORKERS, Side::Workers),
+        port(LEAF_MACS[0], LEAF_CLIENTS, sides[CLIENTS]),
+        port(LEAF_MACS[1], LEAF_WORKERS, sides[WORKERS]),
     ];
     let mut network = Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap();
     network.node = 9;

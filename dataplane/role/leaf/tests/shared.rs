@@ -1,0 +1,82 @@
+//! A port that clients and workers share: a client there may know a worker's address, but does not send from its MAC
+//! address.
+
+use super::presence::{alive, join};
+use super::*;
+use crate::state::view::Presence;
+
+const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
+
+fn shared(policy: &str, servers_known: bool) -> Rig {
+    let sides = [Side::Clients, Side::Both];
+    rigs_on(sides, policy, servers_known, true, 256, 1, Backlog::new(64, Overflow::Drop)).remove(0)
+}
+
+/// The same packet from another MAC address.
+fn sent_by(mac: Mac, mut frame: Vec<u8>) -> Vec<u8> {
+    frame[6..12].copy_from_slice(&mac.0);
+    frame
+}
+
+/// What a worker may say that the leaf acts on.
+fn words() -> [(&'static str, Vec<u8>); 3] {
+    [("reply", reply(11, 60)), ("registration", join(11, 60)), ("keep-alive", alive(11, 60))]
+}
+
+#[test]
+fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
+    for (name, word) in words() {
+        // By itself, which is the fast path for a reply; and behind a packet that ends it.
+        for behind_another in [false, true] {
+            let mut rig = shared("jsq", true);
+            let forged = sent_by(FORGER_MAC, word.clone());
+            if behind_another {
+                let mut question = [0; arp::FRAME_LEN];
+                let (asker, own) = (CLIENT + 0x100, LEAF_WORKERS);
+                arp::Packet::request(CLIENT_MAC, asker, own).emit(&mut question, Mac::BROADCAST);
+                assert!(rig.far[WORKERS].send(&question));
+            }
+            assert!(rig.far[WORKERS].send(&forged));
+            rig.poll();
+            assert_eq!(rig.drops(), [("spoofed_reply", 1)], "{name}, {behind_another}");
+            assert!(rig.receive(CLIENTS).is_empty(), "{name}: nothing goes on");
+            let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+            assert_eq!(view.estimate(Member(1)), 0, "{name}: its queue is not believed");
+            assert_eq!(view.presence(Member(1)), Presence::Configured, "{name}");
+            let heard = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
+            assert!(heard.iter().all(|&counter| rig.count(counter) == 0), "{name}");
+            rig.assert_accounted();
+        }
+    }
+}
+
+#[test]
+fn on_a_shared_port_the_server_itself_is_heard() {
+    let mut rig = shared("jsq", true);
+    let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
+    let server = usize::from(header.dst - 10) / 4;
+    let answer = sent_by(server_mac(server), reply(header.dst, 0));
+    assert_eq!(rig.one(WORKERS, &answer, CLIENTS).1.src, header.dst);
+    assert_eq!(rig.drops(), []);
+    rig.assert_accounted();
+}
+
+#[test]
+fn on_a_shared_port_a_server_that_was_not_found_yet_is_nobody() {
+    let mut rig = shared("jsq", false);
+    rig.receive(WORKERS);
+    let forged = sent_by(FORGER_MAC, reply(11, 60));
+    assert!(rig.through(WORKERS, &forged, CLIENTS).is_empty());
+    assert_eq!(rig.drops(), [("spoofed_reply", 1)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn on_a_port_of_their_own_workers_are_known_by_their_address() {
+    let mut rig = rig("jsq");
+    let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
+    let answer = sent_by(FORGER_MAC, reply(header.dst, 0));
+    assert_eq!(rig.one(WORKERS, &answer, CLIENTS).1.src, header.dst);
+    assert_eq!(rig.drops(), []);
+    rig.assert_accounted();
+}
