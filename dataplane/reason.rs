@@ -1,200 +1,118 @@
 //! Every reason for which a packet is dropped; each has a counter of its own.
 
-/// Why a packet went no further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DropReason {
+/// Makes the enum, its list and its names of one table.
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident => $key:literal,)+) => {
+        /// Why a packet went no further. A reason's number is the index of its counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl DropReason {
+            /// All of them, in the order of their counters.
+            pub const ALL: [Self; [$($key),+].len()] = [$(Self::$name),+];
+
+            /// The key under which it is reported.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $key,)+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// Shorter than the headers it must have.
-    Runt,
+    Runt => "runt",
     /// Sent to a MAC address that is neither the port's nor broadcast.
-    OtherMac,
+    OtherMac => "other_mac",
     /// Neither IPv4 nor ARP.
-    EtherType,
+    EtherType => "ether_type",
     /// IPv4 header with a wrong version, header length or total length.
-    Ipv4Header,
+    Ipv4Header => "ipv4_header",
     /// IPv4 header checksum wrong.
-    Ipv4Checksum,
+    Ipv4Checksum => "ipv4_checksum",
     /// A fragment of an IPv4 packet.
-    Ipv4Fragment,
+    Ipv4Fragment => "ipv4_fragment",
     /// Spread over several buffers.
-    Segmented,
+    Segmented => "segmented",
     /// IPv4, but not UDP.
-    NotUdp,
+    NotUdp => "not_udp",
     /// UDP length beyond the packet, or below its own header.
-    UdpLength,
+    UdpLength => "udp_length",
     /// UDP checksum present and wrong.
-    UdpChecksum,
+    UdpChecksum => "udp_checksum",
     /// Neither to this node's address nor a worker's reply.
-    OtherAddress,
+    OtherAddress => "other_address",
     /// To this node, but not to its task port.
-    UdpPort,
+    UdpPort => "udp_port",
     /// Payload shorter than the task header, or than the extension it announces.
-    TaskShort,
+    TaskShort => "task_short",
     /// Bit 6 of `kind` set.
-    TaskReservedBit,
+    TaskReservedBit => "task_reserved_bit",
     /// A code reserved or unassigned.
-    TaskCode,
+    TaskCode => "task_code",
     /// A code that this role does not take.
-    TaskRole,
+    TaskRole => "task_role",
     /// A task whose source no reply would reach.
-    SourceUnreachable,
+    SourceUnreachable => "source_unreachable",
     /// A task from the workers' side, or a reply or registration from the clients'.
-    WrongSide,
+    WrongSide => "wrong_side",
     /// Time to live used up.
-    TtlExpired,
+    TtlExpired => "ttl_expired",
     /// No pool of that id.
-    UnknownPool,
+    UnknownPool => "unknown_pool",
     /// No worker of that id.
-    UnknownWorker,
+    UnknownWorker => "unknown_worker",
     /// A reply or registration, or a task at an agent, that names another pool than its worker's.
-    PoolMismatch,
+    PoolMismatch => "pool_mismatch",
     /// A reply or registration whose source is not that worker's server, or an acknowledgement whose is not the leaf.
-    SpoofedReply,
+    SpoofedReply => "spoofed_reply",
     /// A registration of a worker whose server is not configured to register.
-    RegistrationOff,
+    RegistrationOff => "registration_off",
     /// The pool has no live member.
-    NoMember,
+    NoMember => "no_member",
     /// A continuation of a task that is not known (any more).
-    UnknownConnection,
+    UnknownConnection => "unknown_connection",
     /// A multi-packet task for which the connection table has no room.
-    ConnectionsFull,
+    ConnectionsFull => "connections_full",
     /// A multi-packet task whose source has too many that are not complete.
-    MultiPacketBound,
+    MultiPacketBound => "multi_packet_bound",
     /// ARP with wrong types or lengths.
-    ArpMalformed,
+    ArpMalformed => "arp_malformed",
     /// ARP about other hosts.
-    ArpOther,
+    ArpOther => "arp_other",
     /// The next hop did not answer ARP in time.
-    NeighbourUnresolved,
+    NeighbourUnresolved => "neighbour_unresolved",
     /// Too many packets wait for a neighbour already.
-    NeighbourQueueFull,
+    NeighbourQueueFull => "neighbour_queue_full",
     /// ARP that contradicts what is known of a live host.
-    ArpConflict,
+    ArpConflict => "arp_conflict",
     /// No port leads to the packet's destination.
-    NoRoute,
+    NoRoute => "no_route",
     /// The device took no more packets, twice.
-    TxFull,
+    TxFull => "tx_full",
     /// The pool's central queue is full.
-    QueueFull,
+    QueueFull => "queue_full",
     /// Still held when the node stopped.
-    Shutdown,
+    Shutdown => "shutdown",
     /// A task with more bytes than a worker's ring takes.
-    TaskTooLong,
+    TaskTooLong => "task_too_long",
     /// Its worker completed it without an answer.
-    Unanswered,
+    Unanswered => "unanswered",
     /// Its worker's answer could not be: another task's, or too long.
-    BadReply,
+    BadReply => "bad_reply",
     /// Its worker died, left, fell silent or was shut out.
-    WorkerLost,
+    WorkerLost => "worker_lost",
     /// An acknowledgement of a registration that is not pending.
-    NotAsked,
+    NotAsked => "not_asked",
 }
 
 impl DropReason {
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
-
-    /// All of them, in the order of their counters.
-    pub const ALL: [Self; 42] = [
-        Self::Runt,
-        Self::OtherMac,
-        Self::EtherType,
-        Self::Ipv4Header,
-        Self::Ipv4Checksum,
-        Self::Ipv4Fragment,
-        Self::Segmented,
-        Self::NotUdp,
-        Self::UdpLength,
-        Self::UdpChecksum,
-        Self::OtherAddress,
-        Self::UdpPort,
-        Self::TaskShort,
-        Self::TaskReservedBit,
-        Self::TaskCode,
-        Self::TaskRole,
-        Self::SourceUnreachable,
-        Self::WrongSide,
-        Self::TtlExpired,
-        Self::UnknownPool,
-        Self::UnknownWorker,
-        Self::PoolMismatch,
-        Self::SpoofedReply,
-        Self::RegistrationOff,
-        Self::NoMember,
-        Self::UnknownConnection,
-        Self::ConnectionsFull,
-        Self::MultiPacketBound,
-        Self::ArpMalformed,
-        Self::ArpOther,
-        Self::NeighbourUnresolved,
-        Self::NeighbourQueueFull,
-        Self::ArpConflict,
-        Self::NoRoute,
-        Self::TxFull,
-        Self::QueueFull,
-        Self::Shutdown,
-        Self::TaskTooLong,
-        Self::Unanswered,
-        Self::BadReply,
-        Self::WorkerLost,
-        Self::NotAsked,
-    ];
-
-    /// The key under which it is reported.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Runt => "runt",
-            Self::OtherMac => "other_mac",
-            Self::EtherType => "ether_type",
-            Self::Ipv4Header => "ipv4_header",
-            Self::Ipv4Checksum => "ipv4_checksum",
-            Self::Ipv4Fragment => "ipv4_fragment",
-            Self::Segmented => "segmented",
-            Self::NotUdp => "not_udp",
-            Self::UdpLength => "udp_length",
-            Self::UdpChecksum => "udp_checksum",
-            Self::OtherAddress => "other_address",
-            Self::UdpPort => "udp_port",
-            Self::TaskShort => "task_short",
-            Self::TaskReservedBit => "task_reserved_bit",
-            Self::TaskCode => "task_code",
-            Self::TaskRole => "task_role",
-            Self::SourceUnreachable => "source_unreachable",
-            Self::WrongSide => "wrong_side",
-            Self::TtlExpired => "ttl_expired",
-            Self::UnknownPool => "unknown_pool",
-            Self::UnknownWorker => "unknown_worker",
-            Self::PoolMismatch => "pool_mismatch",
-            Self::SpoofedReply => "spoofed_reply",
-            Self::RegistrationOff => "registration_off",
-            Self::NoMember => "no_member",
-            Self::UnknownConnection => "unknown_connection",
-            Self::ConnectionsFull => "connections_full",
-            Self::MultiPacketBound => "multi_packet_bound",
-            Self::ArpMalformed => "arp_malformed",
-            Self::ArpOther => "arp_other",
-            Self::NeighbourUnresolved => "neighbour_unresolved",
-            Self::NeighbourQueueFull => "neighbour_queue_full",
-            Self::ArpConflict => "arp_conflict",
-            Self::NoRoute => "no_route",
-            Self::TxFull => "tx_full",
-            Self::QueueFull => "queue_full",
-            Self::Shutdown => "shutdown",
-            Self::TaskTooLong => "task_too_long",
-            Self::Unanswered => "unanswered",
-            Self::BadReply => "bad_reply",
-            Self::WorkerLost => "worker_lost",
-            Self::NotAsked => "not_asked",
-        }
-    }
 }
-
-const _: () = {
-    // A reason's number is the index of its counter.
-    let mut i = 0;
-    while i < DropReason::COUNT {
-        assert!(DropReason::ALL[i] as usize == i);
-        i += 1;
-    }
-};

@@ -105,7 +105,7 @@ fn take(stages: &mut Stages, worker: Worker, answer: &Answer) {
 /// Where clients are, too, a server's word comes from its MAC address: anybody there can write its address as the source.
 ///
 /// # Errors
-/// When it comes from another, or nobody knows where the server is.
+/// When it comes from another or by another port, or nobody knows where the server is.
 #[inline]
 pub(super) fn is_from_server(
     network: &Network,
@@ -117,9 +117,9 @@ pub(super) fn is_from_server(
     if network.port(port).side != Side::Both {
         return Ok(());
     }
-    let slot = network.server(worker.server).slot;
-    match neighbours.mac(slot) {
-        Some(mac) if mac == ether::src(frame) => Ok(()),
+    let server = network.server(worker.server);
+    match neighbours.mac(server.slot) {
+        Some(mac) if usize::from(server.port) == port && mac == ether::src(frame) => Ok(()),
         _ => Err(DropReason::SpoofedReply),
     }
 }

@@ -16,6 +16,7 @@ use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
 
 mod central;
+mod forged;
 mod neighbours;
 mod presence;
 mod shared;
@@ -71,13 +72,20 @@ fn rigs_with(
     cores: usize,
     backlog: Backlog,
 ) -> Vec<Rig> {
-    let sides = [Side::Clients, Side::Workers];
-    rigs_on(sides, policy, servers_known, client_known, depth, cores, backlog)
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true };
+    rigs_on(networks, policy, servers_known, client_known, depth, cores, backlog)
 }
 
-/// With these sides of the two ports.
-fn rigs_on(
+/// What is behind the two ports.
+#[derive(Clone, Copy)]
+struct Networks {
     sides: [Side; 2],
+    /// Servers are configured to register their workers.
+    registers: bool,
+}
+
+fn rigs_on(
+    Networks { sides, registers }: Networks,
     policy: &str,
     servers_known: bool,
     client_known: bool,
@@ -106,7 +114,7 @@ fn rigs_on(
             mac: servers_known.then(|| server_mac(at)),
             workers: (0..4).map(|worker| 10 + 4 * at as u16 + worker).collect(),
             pool: 7,
-            registers: true,
+            registers,
         })
         .collect();
     let ports = vec![

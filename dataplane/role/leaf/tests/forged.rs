@@ -1,0 +1,233 @@
+//! Tasks that nobody can answer, tasks that are never completed, and reports that are not true: they cost the honest
+//! nothing that lasts.
+
+use super::*;
+use crate::policy::{CATALOGUE, Runs};
+use crate::state::View;
+use crate::state::view::Presence;
+
+const MS: u64 = 1_000_000;
+/// Number of tasks of other clients, whose answers are not looked at.
+const OTHERS: u16 = u16::MAX;
+
+/// Eight workers that serve first come, first served, a millisecond a task.
+struct Workers {
+    rig: Rig,
+    /// When each worker will be done with each of its tasks, and who sent it.
+    queues: Vec<std::collections::VecDeque<(u64, u32, u16)>>,
+    /// Replies that came to the client: number and time.
+    answered: Vec<(u16, u64)>,
+    /// What worker 0 says of its queue, if it does not tell the truth.
+    lie: Option<u16>,
+    /// Tasks that each worker got.
+    got: [usize; 8],
+}
+
+impl Workers {
+    fn new(policy: &str) -> Self {
+        let mut rig = rig(policy);
+        rig.leaf.stages_mut().connections.set_per_source(16);
+        let queues = vec![std::collections::VecDeque::new(); 8];
+        Self { rig, queues, answered: Vec::new(), lie: None, got: [0; 8] }
+    }
+
+    fn view(&self) -> &View {
+        self.rig.leaf.stages().dispatcher(0).unwrap().view()
+    }
+
+    /// Lets a packet in and time pass, 50 microseconds at a time; workers take what comes and answer what is done.
+    fn step(&mut self, frame: Option<&[u8]>) {
+        if let Some(frame) = frame {
+            assert!(self.rig.far[CLIENTS].send(frame));
+        }
+        self.rig.wait(50_000);
+        let now = self.rig.now;
+        for frame in self.rig.receive(WORKERS) {
+            let Ok(datagram) = udp::parse(frame.bytes(), false) else { continue };
+            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            if header.more {
+                continue; // it waits for the rest
+            }
+            self.got[usize::from(header.dst - 10)] += 1;
+            let queue = &mut self.queues[usize::from(header.dst - 10)];
+            let start = queue.back().map_or(now, |last| last.0.max(now));
+            queue.push_back((start + MS, datagram.src, header.seq));
+        }
+        for at in 0..8 {
+            while self.queues[at].front().is_some_and(|first| first.0 <= now) {
+                let (_, client, seq) = self.queues[at].pop_front().unwrap();
+                assert_eq!(client, CLIENT, "no other task is one that a worker can answer");
+                let left = self.lie.filter(|_| at == 0).unwrap_or(self.queues[at].len() as u16);
+                let header = Header { seq, ..done(10 + at as u16, left) };
+                assert!(self.rig.far[WORKERS].send(&reply_from(SERVERS[at / 4], header)));
+            }
+        }
+        self.rig.poll();
+        for frame in self.rig.receive(CLIENTS) {
+            let Ok(datagram) = udp::parse(frame.bytes(), false) else { continue };
+            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            self.answered.push((header.seq, self.rig.now));
+        }
+    }
+
+    /// An honest client sends a task each 5 ms, while `attack` has one frame sent in each of the 100 steps in between.
+    /// Returns the times from each task to its answer, in order.
+    fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
+        let mut sent = Vec::new();
+        for at in 0..tasks {
+            sent.push(self.rig.now);
+            self.step(Some(&task(at)));
+            for step in 0..99 {
+                let frame = attack(u32::from(at) * 100 + step);
+                self.step(frame.as_deref());
+            }
+        }
+        (0..400).for_each(|_| self.step(None));
+        let honest = self.answered.iter().filter(|&&(seq, _)| seq < tasks);
+        let mut times: Vec<_> = honest.map(|&(seq, at)| at - sent[usize::from(seq)]).collect();
+        times.sort_unstable();
+        times
+    }
+
+    fn outstanding(&self) -> u32 {
+        (0..8).map(|member| self.view().outstanding(Member(member))).sum()
+    }
+}
+
+/// The first packet of a task that is never completed.
+fn unfinished(source: u32, seq: u16) -> Vec<u8> {
+    let mut payload = [0; 20];
+    Header { more: true, ..Header::new_task(7, seq) }.emit(&mut payload);
+    frame(&Flow { src: source, ..client_flow() }, &payload)
+}
+
+/// A task that looks whole, from a source that no reply can reach.
+fn unanswerable(source: u32, seq: u16) -> Vec<u8> {
+    let mut payload = [0; 20];
+    Header::new_task(7, seq).emit(&mut payload);
+    frame(&Flow { src: source, ..client_flow() }, &payload)
+}
+
+fn policies() -> impl Iterator<Item = &'static str> {
+    CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name)
+}
+
+#[test]
+fn tasks_without_a_way_back_and_tasks_that_are_never_complete_stop_nobody() {
+    let unreachable = [LEAF_CLIENTS, SERVERS[1], LEAF_WORKERS | 0x77, 0x0808_0808, 0, u32::MAX];
+    for policy in policies() {
+        let alone = Workers::new(policy).serve(40, |_| None);
+        assert_eq!(alone.len(), 40, "{policy}");
+        let mut workers = Workers::new(policy);
+        // 10,000 packets a second: from where no reply goes, from one source, and from all of a network.
+        let times = workers.serve(40, |at| {
+            Some(match at % 4 {
+                0 | 1 => unanswerable(unreachable[at as usize / 4 % 6], at as u16),
+                2 => unfinished(CLIENT, at as u16),
+                _ => unfinished(0x0A00_0110 + at / 4 % 200, at as u16),
+            })
+            .filter(|_| at % 2 == 0)
+        });
+        assert_eq!(times.len(), 40, "{policy}: {:?}", workers.rig.drops());
+        assert!(times[39] <= 2 * alone[39], "{policy}: {} instead of {}", times[39], alone[39]);
+        assert_eq!(workers.outstanding(), 0, "{policy}: no count leaks");
+        assert_eq!(workers.rig.count(Counter::Queued), 0, "{policy}");
+        let drops = workers.rig.drops();
+        assert!(drops.iter().any(|&(name, _)| name == "source_unreachable"), "{policy} {drops:?}");
+        workers.rig.assert_accounted();
+    }
+}
+
+#[test]
+fn a_source_has_no_more_than_its_bound_under_way() {
+    let mut workers = Workers::new("horus");
+    for at in 0..40 {
+        drop(workers.rig.through(CLIENTS, &unfinished(CLIENT, at), WORKERS));
+    }
+    assert_eq!(workers.rig.drops(), [("multi_packet_bound", 24)]);
+    workers.rig.assert_accounted();
+}
+
+#[test]
+fn an_unfinished_task_gets_its_place_back_when_it_is_complete() {
+    let mut workers = Workers::new("jbsq(k=1)");
+    for at in 0..8 {
+        workers.step(Some(&unfinished(CLIENT, at)));
+    }
+    assert_eq!(workers.outstanding(), 8, "all places are taken");
+    workers.step(Some(&task(100)));
+    assert_eq!(workers.got.iter().sum::<usize>(), 1, "and one is given up for a whole task");
+    assert_eq!(workers.outstanding(), 8);
+    let mut rest = [0; 20];
+    Header { code: Code::TaskContinuation, ..Header::new_task(7, 0) }.emit(&mut rest);
+    workers.step(Some(&frame(&client_flow(), &rest)));
+    assert_eq!(workers.outstanding(), 9, "the first task is complete: it is served, too");
+    (0..400).for_each(|_| workers.step(None));
+    assert_eq!(workers.answered.len(), 2);
+    assert_eq!(workers.outstanding(), 0, "the others timed out");
+    workers.rig.assert_accounted();
+}
+
+#[test]
+fn a_report_of_more_than_was_sent_does_not_last() {
+    for policy in ["horus", "racksched", "lsq-update", "jbsq", "sed"] {
+        let mut workers = Workers::new(policy);
+        // Worker 0 answers what it was not sent, and says that it has very much, or a little too much, to do.
+        for qlen in [u16::MAX, 40] {
+            drop(workers.rig.through(WORKERS, &reply(10, qlen), CLIENTS));
+            (0..600).for_each(|_| workers.step(None));
+            let believed = workers.view().estimate(Member(0));
+            assert_eq!(believed, 0, "{policy}: nothing was sent to it");
+        }
+        workers.serve(60, |at| (at % 10 == 0).then(|| task(OTHERS)));
+        assert!(workers.got[0] > 20, "{policy}: {:?}", workers.got);
+        workers.rig.assert_accounted();
+    }
+}
+
+#[test]
+fn a_worker_that_always_says_that_it_is_idle_does_not_draw_all_tasks() {
+    for policy in ["horus", "racksched", "lsq-update", "jiq", "ppot"] {
+        let mut workers = Workers::new(policy);
+        workers.lie = Some(0);
+        // 6000 tasks a second, of 8000 that the workers can do.
+        workers.serve(200, |at| (at % 10 < 3).then(|| task(OTHERS)));
+        let all: usize = workers.got.iter().sum();
+        assert!(workers.got[0] * 8 < 3 * all, "{policy}: {:?}", workers.got);
+        workers.rig.assert_accounted();
+    }
+}
+
+#[test]
+fn who_is_not_configured_to_register_cannot_be_registered_by_anybody() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false };
+    let backlog = Backlog::new(64, Overflow::Drop);
+    let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
+    for word in [presence::join(12, 0), presence::alive(12, 0)] {
+        assert!(rig.through(WORKERS, &word, WORKERS).is_empty());
+    }
+    assert_eq!(rig.drops(), [("registration_off", 2)]);
+    let presence = |rig: &Rig| {
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        (view.presence(Member(2)), view.is_active(Member(2)))
+    };
+    for _ in 0..50 {
+        rig.wait(10 * MS);
+    }
+    assert_eq!(presence(&rig), (Presence::Configured, true));
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_that_are_lost_are_written_off_under_every_policy() {
+    for policy in policies() {
+        let mut workers = Workers::new(policy);
+        for at in 0..24 {
+            workers.rig.through(CLIENTS, &task(at), WORKERS); // nobody gets them
+        }
+        workers.serve(40, |at| (at % 7 == 0).then(|| task(OTHERS)));
+        (0..2_300).for_each(|_| workers.rig.wait(5 * MS));
+        assert_eq!(workers.outstanding(), 0, "{policy}");
+        workers.rig.assert_accounted();
+    }
+}
