@@ -6,7 +6,7 @@
 use arrayvec::ArrayVec;
 
 use super::classify::{self, Answer};
-use super::network::{Network, Target};
+use super::network::{Network, Side, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
 use super::plain::{HEAD, IP, Kind, Plain, TASK};
 use super::rewrite::Homewards;
@@ -174,17 +174,19 @@ fn replies<B: Buf>(
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
     let mut believed = Places(0);
+    let is_shared = network.port(port).side == Side::Both;
     for at in places {
         let Some(packet) = packets.get(at) else {
             return;
         };
         let frame = packet.bytes();
-        let from = (&stages.neighbours, port);
-        if let Some(report) = report(network, from, pool, frame) {
+        if let Some(report) = report(network, pool, frame).filter(|report| {
+            !is_shared || is_from_server(network, &stages.neighbours, port, frame, report)
+        }) {
             reports.push(report);
             believed.0 |= 1 << at;
         } else {
-            let reason = refusal(network, from, frame);
+            let reason = refusal(network, (&stages.neighbours, port), frame);
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
@@ -210,24 +212,32 @@ fn replies<B: Buf>(
 
 /// What a plain reply reports, if one of the pool's workers sent it to a client.
 #[inline(always)]
-fn report(
-    network: &Network,
-    (neighbours, port): (&Neighbours, usize),
-    pool: usize,
-    frame: &[u8],
-) -> Option<Report> {
+fn report(network: &Network, pool: usize, frame: &[u8]) -> Option<Report> {
     let head = frame.first_chunk::<HEAD>()?;
     let worker = network.worker(task::src(&head[TASK..]))?;
     let believed = worker.ip == ipv4::src(&head[IP..])
         && usize::from(worker.pool) == pool
-        && !network.is_own(ipv4::dst(&head[IP..]))
-        && classify::is_from_server(network, neighbours, port, frame, worker).is_ok();
+        && !network.is_own(ipv4::dst(&head[IP..]));
     let service_ns = match Kind::of(head).is_extended() {
         true => Extension::parse(&frame[TASK..]).service_ns,
         false => 0,
     };
     let load = Load::tasks(task::reported_queue(&head[TASK..]));
     believed.then_some(Report { member: worker.member, load, service_ns })
+}
+
+/// Where clients are, too: the worker's server sent the frame.
+#[cold]
+fn is_from_server(
+    network: &Network,
+    neighbours: &Neighbours,
+    port: usize,
+    frame: &[u8],
+    report: &Report,
+) -> bool {
+    let worker = frame.get(TASK..).and_then(|payload| network.worker(task::src(payload)));
+    let from = |worker| classify::is_from_server(network, neighbours, port, frame, worker).is_ok();
+    worker.is_some_and(|worker| worker.member == report.member && from(worker))
 }
 
 /// Why there is no such report.
@@ -524,8 +534,8 @@ mod tests {
         LEAF | 0x300,
         SERVER,
         SERVER | 0x300,
-        0x0A00_0100,
-        0x0A00_01FF,
+        0xE000_0001,
+        0x0000_0007,
         0x0A00_0305,
         0x0808_0808,
         0x7F00_0001,

@@ -63,12 +63,6 @@ impl PortAddress {
     pub(super) fn mask(&self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
     }
-
-    /// The addresses of this port's network that are no host's: its own name, and the one that means all of its hosts.
-    pub(super) fn no_hosts(&self) -> Option<[u32; 2]> {
-        let name = self.ip & self.mask();
-        (self.prefix < 31).then(|| [name, name | !self.mask()])
-    }
 }
 
 /// A worker server.
@@ -203,6 +197,38 @@ pub enum NetworkError {
 const NO_POOL: u16 = u16::MAX;
 const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
 
+/// Addresses that are no clients'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stranger {
+    pub network: u32,
+    pub mask: u32,
+}
+
+impl Stranger {
+    fn is(self, address: u32) -> bool {
+        (address ^ self.network) & self.mask == 0
+    }
+}
+
+pub(super) type Strangers = Vec<Stranger>;
+
+/// This network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
+const NO_HOSTS: [Stranger; 3] = [
+    Stranger { network: 0, mask: 0xFF00_0000 },
+    Stranger { network: 0x7F00_0000, mask: 0xFF00_0000 },
+    Stranger { network: 0xE000_0000, mask: 0xE000_0000 },
+];
+
+/// The node's own addresses, and the networks behind ports where there are workers alone: they answer hosts there
+/// without the node.
+fn strangers(ports: &[PortAddress]) -> Strangers {
+    let of = |port: &PortAddress| match port.side.has_clients() {
+        true => Stranger { network: port.ip, mask: u32::MAX },
+        false => Stranger { network: port.ip & port.mask(), mask: port.mask() },
+    };
+    NO_HOSTS.into_iter().chain(ports.iter().map(of)).collect()
+}
+
 /// Ports, servers, workers and pools, in tables that need no search.
 #[derive(Debug)]
 pub struct Network {
@@ -218,6 +244,8 @@ pub struct Network {
     servers: Vec<Server>,
     /// Their addresses, in order.
     server_ips: Vec<u32>,
+    /// Who can't be a client, whatever the routes say.
+    strangers: Strangers,
     workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
     pool_ids: Vec<u16>,
@@ -248,6 +276,7 @@ impl Network {
             node: 0,
             own: ports.iter().map(|port| port.ip).collect(),
             to_clients: Routes::new(&ports, Side::has_clients),
+            strangers: strangers(&ports),
             gateway: None,
             ports,
             servers: Vec::with_capacity(servers.len()),
@@ -302,40 +331,34 @@ impl Network {
         self.to_clients.find(address)
     }
 
-    /// A reply to `address` reaches a client: it is a host's address behind a port on the clients' side, and neither the
+    /// A reply to `address` comes back to the node, and a port leads from there to a client: the address is neither the
     /// node's own, nor a server's, nor one that servers answer without the node.
     #[must_use]
     pub fn is_client(&self, address: u32) -> bool {
-        let [high, ..] = address.to_be_bytes();
-        // This network, loopback, multicast and reserved (RFC 1122, 3.2.1.3; RFC 1112).
-        let is_host = !matches!(high, 0 | 127 | 224..);
-        let near = self.ports.iter().filter(|port| port.reaches(address));
-        let mut may_be = true;
-        for port in near {
-            may_be &= port.side.has_clients();
-            may_be &= port.no_hosts().is_none_or(|others| !others.contains(&address));
-        }
-        is_host
-            && may_be
-            && !self.is_own(address)
+        let listed = |strangers: &Strangers| strangers.iter().any(|one| one.is(address));
+        !listed(&self.strangers)
             && self.server_ips.binary_search(&address).is_err()
             && self.to_clients.find(address).is_some()
     }
 
-    /// All sources that are clients' and can come to the port at `index` are in its network, and all hosts of that are
-    /// clients but the node itself.
-    pub(super) fn has_only_near_clients(&self, index: usize) -> bool {
-        let port = &self.ports[index];
-        let alone = self.ports.iter().enumerate().all(|(at, other)| {
-            at == index
-                || (other.ip & port.mask() != port.ip & port.mask() && !other.reaches(port.ip))
-        });
-        port.side == Side::Clients
-            && self.to_clients.gateway.is_none()
-            && alone
-            && !self.server_ips.iter().any(|&server| port.reaches(server))
-            && matches!(port.ip.to_be_bytes()[0], 1..=126 | 128..=223)
-            && port.prefix >= 8
+    /// What sources of tasks are to be compared with, at the port at `index`: one network that all clients are in, where
+    /// there is no router to others, and what must not be among them.
+    pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, Strangers) {
+        let mut strangers = self.strangers.clone();
+        let listed = |strangers: &Strangers, ip| strangers.iter().any(|one| one.is(ip));
+        for &ip in &self.server_ips {
+            if !listed(&strangers, ip) {
+                strangers.push(Stranger { network: ip, mask: u32::MAX });
+            }
+        }
+        if self.to_clients.gateway.is_some() {
+            return (None, strangers);
+        }
+        let (network, mask) =
+            (self.ports[index].ip & self.ports[index].mask(), self.ports[index].mask());
+        let touches = |one: &Stranger| (one.network ^ network) & one.mask & mask == 0;
+        strangers.retain(|one| touches(one));
+        (Some((network, mask)), strangers)
     }
 
     /// A host may have this MAC address: it is neither zero nor a group's nor one of the node's own.

@@ -1,7 +1,7 @@
 //! What a plain packet is: the common task and the common reply, whole in one packet, without IP options and
 //! with nothing to object to. Recognised at fixed offsets, mostly by comparing whole words under a mask.
 
-use super::network::{Network, PortAddress};
+use super::network::{Network, PortAddress, Stranger};
 use crate::wire::checksum::Sum;
 use crate::wire::task::{self, Code};
 use crate::wire::{ether, ipv4, udp};
@@ -46,14 +46,18 @@ impl Kind {
     }
 }
 
+/// Addresses or networks that a task's source is compared with: as many as a vector holds.
+pub const NO_SOURCES: usize = 8;
+
 /// What the first bytes of a frame must be, where the mask has ones.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))] // a power of two, so that one of two is found by a shift
 pub struct Pattern {
     pub expected: [u8; Self::LEN],
     pub mask: [u8; Self::LEN],
-    /// What the source address must not be, in memory order, where it is known to be in a network.
-    pub no_source: [u32; 4],
+    /// What the source address must not be where the mask has ones, in memory order.
+    pub no_source: [u32; NO_SOURCES],
+    pub no_source_mask: [u32; NO_SOURCES],
 }
 
 impl Pattern {
@@ -62,8 +66,7 @@ impl Pattern {
 
     /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
     fn datagram(address: &PortAddress) -> Self {
-        let mut pattern =
-            Self { expected: [0; Self::LEN], mask: [0; Self::LEN], no_source: [0; 4] };
+        let mut pattern = Self { expected: [0; Self::LEN], ..Self::NOTHING };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
         pattern.require(12, &[0x08, 0x00, ipv4::PLAIN], &[0xFF; 3]);
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
@@ -71,17 +74,22 @@ impl Pattern {
         pattern
     }
 
-    /// A whole task to this port's address, from a host of its network if all clients are there.
-    fn task(address: &PortAddress, udp_port: u16, is_near: bool) -> Self {
+    /// A whole task to this port's address, from a source that is one of its clients' if that can be told here.
+    fn task(
+        address: &PortAddress,
+        udp_port: u16,
+        (near, strangers): (Option<(u32, u32)>, &[Stranger]),
+    ) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require(IP + 16, &address.ip.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
         pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
-        if is_near {
-            let (network, mask) = (address.ip & address.mask(), address.mask());
+        if let Some((network, mask)) = near {
             pattern.require(IP + 12, &network.to_be_bytes(), &mask.to_be_bytes());
-            let [name, all] = address.no_hosts().unwrap_or([address.ip; 2]);
-            pattern.no_source = [address.ip, name, all, all].map(u32::to_be);
+        }
+        for (at, stranger) in strangers.iter().take(NO_SOURCES).enumerate() {
+            pattern.no_source[at] = (stranger.network & stranger.mask).to_be();
+            pattern.no_source_mask[at] = stranger.mask.to_be();
         }
         pattern
     }
@@ -95,8 +103,13 @@ impl Pattern {
     }
 
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self =
-        Self { expected: [1; Self::LEN], mask: [0; Self::LEN], no_source: [0; 4] };
+    const NOTHING: Self = Self {
+        expected: [1; Self::LEN],
+        mask: [0; Self::LEN],
+        // Nor is any source one of these.
+        no_source: [1; NO_SOURCES],
+        no_source_mask: [0; NO_SOURCES],
+    };
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
@@ -115,7 +128,8 @@ impl Pattern {
             differs |= (word(head, at) & word(&self.mask, at)) ^ word(&self.expected, at);
         }
         let source = u32::from_ne_bytes(bytes(head, IP + 12));
-        (differs == 0) & !self.no_source.contains(&source)
+        let mut strangers = self.no_source.iter().zip(&self.no_source_mask);
+        differs == 0 && !strangers.any(|(network, mask)| source & mask == *network)
     }
 }
 
@@ -133,12 +147,13 @@ impl Plain {
     pub fn new(network: &Network, index: usize) -> Self {
         let address = network.port(index);
         let on = |side: bool, pattern| if side { pattern } else { Pattern::NOTHING };
-        let is_near = network.has_only_near_clients(index);
+        let (near, strangers) = network.sources(index);
+        let task = Pattern::task(address, network.udp_port, (near, &strangers));
         let patterns = [
-            on(address.side.has_clients(), Pattern::task(address, network.udp_port, is_near)),
+            on(address.side.has_clients(), task),
             on(address.side.has_workers(), Pattern::reply(address, network.udp_port)),
         ];
-        Self { patterns, sources_vary: address.side.has_clients() && !is_near }
+        Self { patterns, sources_vary: strangers.len() > NO_SOURCES }
     }
 
     /// The sources of tasks that are plain here have still to be looked at.

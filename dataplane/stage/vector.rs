@@ -159,11 +159,14 @@ fn differs(pattern: &Pattern, head: &[u8; HEAD], at: usize) -> __m256i {
 #[target_feature(enable = "avx2")]
 #[inline]
 fn is_no_source(pattern: &Pattern, head: &[u8; HEAD]) -> __m256i {
-    let addresses = _mm256_castsi256_si128(load(head, IP));
-    let source = _mm_shuffle_epi32::<0b11_11_11_11>(addresses);
+    let mut source = [0; 4];
+    source.copy_from_slice(&head[IP + 12..IP + 16]);
+    let source = _mm256_set1_epi32(i32::from_ne_bytes(source));
     // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
-    let others = unsafe { _mm_loadu_si128((&raw const pattern.no_source).cast()) };
-    _mm256_zextsi128_si256(_mm_cmpeq_epi32(source, others))
+    let others = unsafe { _mm256_loadu_si256((&raw const pattern.no_source).cast()) };
+    // SAFETY: as above.
+    let mask = unsafe { _mm256_loadu_si256((&raw const pattern.no_source_mask).cast()) };
+    _mm256_cmpeq_epi32(_mm256_and_si256(source, mask), others)
 }
 
 /// Sums up the headers and the datagram that `frame` ends with.
