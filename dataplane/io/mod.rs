@@ -11,6 +11,7 @@ use crate::limits::BURST;
 pub mod dpdk;
 pub mod fault;
 pub mod link;
+pub mod memif_control;
 pub mod pcap;
 pub mod ring;
 

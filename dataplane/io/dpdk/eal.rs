@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use wedjat_sys as sys;
 
-use super::memif::{self, Relay};
+use super::folders::{self, eal_prefix};
+use super::memif::{self, Interposed, Relays, SocketError};
 use super::turns;
 
 /// Mebibytes that EAL maps at start when there are no hugepages; pages are taken as they are touched.
@@ -25,8 +26,8 @@ pub struct Eal {
 
 struct Running {
     arguments: Vec<String>,
-    /// Of memif devices, by name.
-    relays: Vec<(String, Arc<Relay>)>,
+    /// Of memif devices.
+    relays: Relays,
 }
 
 impl Drop for Running {
@@ -39,7 +40,7 @@ impl Drop for Running {
         // SAFETY: made only after a successful rte_eal_init; pools and devices hold an `Eal`, so none is left.
         unsafe { sys::rte_eal_cleanup() };
         // EAL leaves its folder behind, and its telemetry socket until the process exits; ours has a name of our own.
-        if folder.ends_with(&own_prefix(std::process::id())) {
+        if folder.ends_with(&eal_prefix(std::process::id())) {
             let _ = fs::remove_dir_all(folder);
         }
     }
@@ -64,15 +65,8 @@ pub enum EalError {
         hint: &'static str,
     },
     /// The socket of a memif device cannot be had.
-    #[error(
-        "memif socket {socket}: {reason}: does another process serve it? Give each server a socket= of its own"
-    )]
-    Memif {
-        /// Its name.
-        socket: String,
-        /// The system's text.
-        reason: String,
-    },
+    #[error(transparent)]
+    Memif(#[from] SocketError),
     /// `rte_thread_register` failed.
     #[error(
         "DPDK cannot register this thread: {reason}; at most {} threads can be, and none after a secondary process joined",
@@ -112,17 +106,16 @@ impl Eal {
             // EAL gives its control threads the caller's CPUs less the lcores', or the main lcore's when none is left.
             stay_on(&cpus);
         }
+        // Before free pages are looked for.
+        folders::clean();
         let arguments = arguments(user, devices, hugepages_usable(), &cpus, std::process::id());
         Self::start(&arguments)
     }
 
     fn start(arguments: &[String]) -> Result<Self, EalError> {
-        let mut relays = Vec::new();
+        let mut relays = Relays::default();
         let settle: memif::Settle = Arc::new(|| turns::take_turn(&|| {}));
-        let given =
-            memif::interpose(arguments, &settle, &mut relays).map_err(|(socket, error)| {
-                EalError::Memif { socket: socket.to_string(), reason: error.to_string() }
-            })?;
+        let given = relays.interpose(arguments, &settle)?;
         let mut argv = Vec::with_capacity(given.len() + 2);
         for argument in std::iter::once("wedjat").chain(given.iter().map(String::as_str)) {
             let text =
@@ -154,9 +147,8 @@ impl Eal {
     }
 
     /// What stands between a memif device and its peers.
-    pub(super) fn relay(&self, name: &str) -> Option<Arc<Relay>> {
-        let there = self.running.relays.iter().find(|(device, _)| device == name);
-        there.map(|(_, relay)| Arc::clone(relay))
+    pub(super) fn relay(&self, device: &str) -> Option<Interposed> {
+        self.running.relays.of(device).cloned()
     }
 
     /// Ticks of [`Eal::now`] in a second.
@@ -268,7 +260,7 @@ pub fn arguments(
         }
     }
     if !given(&["--file-prefix"]) {
-        add(&["--file-prefix", &own_prefix(process)]);
+        add(&["--file-prefix", &eal_prefix(process)]);
     }
     if !places_lcores(user) && !cpus.is_empty() {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
@@ -311,10 +303,6 @@ fn stay_on(cpus: &[usize]) {
         }
         libc::sched_setaffinity(0, size_of_val(&set), &set);
     }
-}
-
-fn own_prefix(process: u32) -> String {
-    format!("wedjat-{process}")
 }
 
 /// `-m512`, `-m` (its value follows), `--vdev=x` and `--vdev` (its value follows) all are the option.

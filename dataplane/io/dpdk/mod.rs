@@ -35,7 +35,7 @@
 //!
 //! | device | arguments | needs |
 //! |---|---|---|
-//! | `net_memif0` | `role=server,id=0,socket=@wedjat` on one side, `role=client,id=0,socket=@wedjat` on the other | nothing |
+//! | `net_memif0` | `role=server,id=0,socket=wedjat` on one side, `role=client,id=0,socket=wedjat` on the other | nothing |
 //! | `net_vhost0` with `net_virtio_user0` | `iface=/run/wedjat.sock,queues=1` on the server, `path=/run/wedjat.sock,queues=1,queue_size=256` on the client | nothing |
 //! | `net_af_packet0` | `iface=veth0`, several queues: `,qpairs=2` | `CAP_NET_RAW` |
 //! | `net_af_xdp0` | `iface=veth0`, several queues: `,queue_count=2` | `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_BPF` |
@@ -44,8 +44,10 @@
 //! | `net_ring0` | none | nothing; it receives what it sends |
 //!
 //! What the drivers do not tell (DPDK 22.11):
-//! - memif: a socket name is abstract, and so belongs to a network namespace, unless `,socket-abstract=no` makes it a
-//!   file. The server outlives its clients. A client connects when it is started, to a server that must have been
+//! - memif: `socket=` is the path of a file when it has a slash, abstract (and so of a network namespace) when it begins with
+//!   `@` or `,socket-abstract=yes` says so, and else a file in a folder of this user's (`/run/wedjat` for root, `wedjat` in
+//!   `$XDG_RUNTIME_DIR`, or `/tmp/wedjat-UID`). Peers are processes of this user, of root, and of the users in
+//!   `,users=NAME+UID`. What they say is checked before the driver hears it. The server outlives its clients. A client connects when it is started, to a server that must have been
 //!   started before ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`].
 //! - memif: the driver maps a peer's memory from EAL's interrupt thread when that peer comes, and unmaps it when it has
 //!   gone, in the middle of bursts too. So it never has the peer's socket but one of ours, and learns of both between bursts. A
@@ -55,6 +57,7 @@
 //! - AF_XDP keeps the mbufs of its fill queue when it is closed, so its pool is not full again at the end.
 
 mod eal;
+mod folders;
 mod gate;
 mod mbuf;
 mod memif;
@@ -66,6 +69,7 @@ mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
+pub use memif::SocketError;
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use yardsticks::{Distributor, RingPair, YardstickError};

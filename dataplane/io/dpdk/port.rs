@@ -6,8 +6,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use wedjat_sys as sys;
 use super::eal::{Eal, LogCapture, error_text, indented_end, is_pci_address};
 use super::gate::Pass;
 use super::mbuf::Mbuf;
-use super::memif::{Relay, Role, Serving};
+use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::turns::take_turn;
 use crate::io::{Burst, Port};
@@ -57,6 +57,8 @@ pub struct DeviceOptions {
     pub checksums: bool,
     /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
     pub wait_for_peer: Duration,
+    /// Set by whoever wants that wait to end.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Default for DeviceOptions {
@@ -71,6 +73,7 @@ impl Default for DeviceOptions {
             promiscuous: false,
             checksums: true,
             wait_for_peer: Duration::from_secs(10),
+            stop: Arc::default(),
         }
     }
 }
@@ -116,14 +119,24 @@ pub enum DeviceError {
     },
     /// The memif server did not appear.
     #[error(
-        "device {name:?}: no memif server came within {waited:?}: start the side with role=server first, with the same \
-         socket= and id="
+        "device {name:?}: no memif server came within {waited:?} on {socket}: {reason}: start the side with role=server \
+         first, as the same user, with the same socket= and id="
     )]
     NoPeer {
         /// The device.
         name: String,
         /// How long it was waited for.
         waited: Duration,
+        /// Where.
+        socket: String,
+        /// Why the last try failed.
+        reason: String,
+    },
+    /// It was told to stop while it waited for its memif server.
+    #[error("device {name:?}: told to stop before its memif server came")]
+    Stopped {
+        /// The device.
+        name: String,
     },
     /// `restart` was not given all ports.
     #[error("device {name:?} restarts with all of its {queues} ports in hand, not {given}")]
@@ -145,8 +158,10 @@ struct Opened {
     name: String,
     driver: String,
     queues: u16,
+    /// Receive queues in all.
+    rx: u16,
     /// Where peers come and go by a socket of ours.
-    relay: Option<Arc<Relay>>,
+    relay: Option<Interposed>,
     serving: Option<Serving>,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
@@ -172,6 +187,8 @@ pub struct DeviceStats {
     pub rx_no_mbuf: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
+    /// Peers that a memif device's socket has refused.
+    pub peers_refused: u64,
 }
 
 /// State of the link.
@@ -218,7 +235,7 @@ impl Device {
         said.lines().for_each(|line| log::warn!("{line}"));
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
-            let pass = device.relay.as_ref().map(|relay| relay.gate().pass());
+            let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());
             QueuePort { id, queue, inlets, pass, device, _one_thread: PhantomData }
         };
         let mut ports: Vec<_> = (0..options.queues).map(port).collect();
@@ -250,9 +267,12 @@ impl Device {
         }
         let log = LogCapture::start();
         // Every port is borrowed here, so no thread polls.
-        let started = self.0.stop().and_then(|()| self.0.start(wait_for_peer, u32::MAX)).map(drop);
+        let started = self.0.stop().and_then(|()| {
+            let options = DeviceOptions { wait_for_peer, ..DeviceOptions::default() };
+            self.0.start(&options, u32::MAX)
+        });
         let said = log.map(LogCapture::finish).unwrap_or_default();
-        started.map_err(|error| error.with_log(&said))
+        started.map(drop).map_err(|error| error.with_log(&said))
     }
 
     /// The name it was opened by.
@@ -292,6 +312,12 @@ impl Device {
         self.0.link()
     }
 
+    /// How many connections with memif peers have ended since it was opened; always 0 for other devices. A peer that left and
+    /// came back between two looks at [`Device::link`] shows here.
+    pub fn disconnects(&self) -> u64 {
+        self.0.relay.as_ref().map_or(0, |memif| memif.relay.ended(memif.id))
+    }
+
     /// What the device has counted; zeros where it counts nothing.
     pub fn stats(&self) -> DeviceStats {
         let mut stats = sys::rte_eth_stats::default();
@@ -306,6 +332,7 @@ impl Device {
             rx_errors: stats.ierrors,
             rx_no_mbuf: stats.rx_nombuf,
             tx_errors: stats.oerrors,
+            peers_refused: self.0.relay.as_ref().map_or(0, |memif| memif.relay.refused()),
         }
     }
 }
@@ -314,14 +341,16 @@ impl Opened {
     /// Starts the device. A memif client connects once, when it is started, and only to a server that has been started
     /// itself, so it is tried again until its link is up.
     /// False when the server was there and did not take it for so many times.
-    fn start(&self, wait_for_peer: Duration, refusals: u32) -> Result<bool, DeviceError> {
-        let Some(relay) = self.relay.as_ref().filter(|relay| relay.role() == Role::Client) else {
+    fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
+        let is_client = |memif: &&Interposed| memif.relay.role() == Role::Client;
+        let Some(Interposed { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
             return self.try_start().map(|()| true);
         };
+        let rings = memif::rings(Role::Client, self.rx, self.queues);
         let (began, mut refused) = (Instant::now(), 0);
         loop {
-            if let Some(connection) = relay.connect(|| self.try_start().is_ok()) {
-                if self.becomes_linked(&connection) {
+            if let Some(connection) = relay.connect(*id, rings, || self.try_start().is_ok()) {
+                if self.becomes_linked(&connection, &options.stop) {
                     return Ok(true);
                 }
                 self.stop()?;
@@ -330,17 +359,23 @@ impl Opened {
                     return Ok(false);
                 }
             }
-            if began.elapsed() >= wait_for_peer {
-                let (name, waited) = (self.name.clone(), wait_for_peer);
-                return Err(DeviceError::NoPeer { name, waited });
+            let name = self.name.clone();
+            if options.stop.load(Acquire) {
+                return Err(DeviceError::Stopped { name });
+            }
+            if began.elapsed() >= options.wait_for_peer {
+                let (socket, reason) = (relay.place().to_string(), relay.last_refusal());
+                let waited = options.wait_for_peer;
+                return Err(DeviceError::NoPeer { name, waited, socket, reason });
             }
             std::thread::sleep(PEER_RETRY);
         }
     }
 
-    fn becomes_linked(&self, connection: &JoinHandle<()>) -> bool {
+    fn becomes_linked(&self, connection: &JoinHandle<()>, stop: &AtomicBool) -> bool {
         let began = Instant::now();
-        while began.elapsed() < PEER_ANSWER && !connection.is_finished() {
+        let goes_on = || !connection.is_finished() && !stop.load(Acquire);
+        while began.elapsed() < PEER_ANSWER && goes_on() {
             if self.link().up {
                 return true;
             }
@@ -518,7 +553,7 @@ impl Setup<'_> {
         self.check_queues(&info)?;
         let driver = driver_name(&info);
         let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
-        self.count_queues(&info, relay.as_deref(), &driver);
+        self.count_queues(&info, relay.as_ref(), &driver);
         self.configure(&info)?;
         // From here on a failure closes the device.
         let mut opened = Opened {
@@ -528,6 +563,7 @@ impl Setup<'_> {
             serving: None,
             driver,
             queues: self.tx,
+            rx: self.rx,
             _pool: self.pool.clone(),
             _eal: eal.clone(),
         };
@@ -537,15 +573,16 @@ impl Setup<'_> {
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
         let patience = if self.tx > self.options.queues { REFUSALS } else { u32::MAX };
-        if !opened.start(self.options.wait_for_peer, patience)? {
+        if !opened.start(self.options, patience)? {
             // The server has fewer receive queues than we would send on.
             (self.tx, opened.queues) = (self.options.queues, self.options.queues);
             self.configure(&info)?;
             self.queues()?;
-            opened.start(self.options.wait_for_peer, u32::MAX)?;
+            opened.start(self.options, u32::MAX)?;
         }
-        let served = opened.relay.as_ref().filter(|relay| relay.role() == Role::Server);
-        opened.serving = served.map(Relay::serve);
+        let served = opened.relay.as_ref().filter(|memif| memif.relay.role() == Role::Server);
+        let rings = memif::rings(Role::Server, self.rx, self.tx);
+        opened.serving = served.map(|memif| memif.relay.serve(memif.id, rings));
         Ok(opened)
     }
 
@@ -579,11 +616,18 @@ impl Setup<'_> {
     /// - a memif server is not told how many of its rings its client has made, and writing to one that was not made
     ///   spoils the first; a client's rings are all there, or it is refused;
     /// - AF_PACKET and AF_XDP spread what they receive over all the queues that there are.
-    fn count_queues(&mut self, info: &sys::rte_eth_dev_info, relay: Option<&Relay>, driver: &str) {
+    fn count_queues(
+        &mut self,
+        info: &sys::rte_eth_dev_info,
+        relay: Option<&Interposed>,
+        driver: &str,
+    ) {
         let DeviceOptions { queues, outlets, inlets, .. } = *self.options;
         let spare = |most: u16| outlets.min(most.saturating_sub(queues));
         let (rx, outlets) = match driver {
-            "net_memif" if relay.is_none_or(|relay| relay.role() == Role::Server) => (queues, 0),
+            "net_memif" if relay.is_none_or(|memif| memif.relay.role() == Role::Server) => {
+                (queues, 0)
+            }
             "net_af_packet" | "net_af_xdp" => {
                 let outlets = spare(info.max_tx_queues.min(info.max_rx_queues));
                 (queues + outlets, outlets)

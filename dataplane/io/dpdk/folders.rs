@@ -1,0 +1,191 @@
+//! Folders for what this process shows other processes, and what dead processes of ours have left there.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// What the names of EAL's files begin with, before the process id.
+const PREFIX: &str = "wedjat-";
+/// What the names of folders with drivers' sockets begin with, before the process id.
+const PRIVATE: &str = "memif-";
+
+/// EAL's file prefix of a process.
+pub(super) fn eal_prefix(process: u32) -> String {
+    format!("{PREFIX}{process}")
+}
+
+/// The folder of this user's sockets, which nobody else may enter: `/run/wedjat` for root, else `wedjat` in
+/// `$XDG_RUNTIME_DIR`, else `/tmp/wedjat-UID`. It is made if need be.
+///
+/// # Errors
+/// When it cannot be made, or is not this user's alone; the text names it.
+pub(super) fn runtime() -> io::Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let folder = match given.filter(|given| given.is_absolute() && given.is_dir()) {
+        _ if user == 0 => PathBuf::from("/run/wedjat"),
+        Some(given) => given.join("wedjat"),
+        None => PathBuf::from(format!("/tmp/wedjat-{user}")),
+    };
+    own(&folder)?;
+    Ok(folder)
+}
+
+/// A folder in [`runtime`] for the sockets that drivers of this process use; it goes with the value.
+pub(super) struct Private(PathBuf);
+
+impl Private {
+    /// # Errors
+    /// As [`runtime`].
+    pub(super) fn new() -> io::Result<Self> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
+        let folder = runtime()?.join(format!("{PRIVATE}{process}.{number}"));
+        // A process of this number has left it.
+        let _ = fs::remove_dir_all(&folder);
+        own(&folder)?;
+        Ok(Self(folder))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Makes a folder for this user alone, or sees to it that the one that is there is.
+fn own(folder: &Path) -> io::Result<()> {
+    let told = |error: io::Error| {
+        io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
+    };
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(told(error)),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder).map_err(told)?;
+    let user = rustix::process::geteuid().as_raw();
+    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let text = format!("it must be a folder of user {user} with mode 0700: remove it");
+    Err(told(io::Error::new(io::ErrorKind::PermissionDenied, text)))
+}
+
+/// Removes what processes of ours that are dead have left: EAL's folders and files on huge pages with a prefix of our form,
+/// and folders of sockets. Whatever belongs to another user, or may be in use, stays.
+pub(super) fn clean() {
+    if let Some(folder) = eal_runtime() {
+        clean_folders(&folder, PREFIX);
+    }
+    if let Ok(folder) = runtime() {
+        clean_folders(&folder, PRIVATE);
+    }
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    for mount in mounts.lines() {
+        let mut words = mount.split(' ');
+        if let (Some(_), Some(folder), Some("hugetlbfs")) =
+            (words.next(), words.next(), words.next())
+        {
+            clean_pages(Path::new(folder));
+        }
+    }
+}
+
+/// Where EAL makes a folder for each prefix (`eal_create_runtime_dir`).
+fn eal_runtime() -> Option<PathBuf> {
+    let folder = match std::env::var_os("RUNTIME_DIRECTORY") {
+        Some(given) => PathBuf::from(given),
+        None if rustix::process::getuid().is_root() => PathBuf::from("/var/run"),
+        None => std::env::var_os("XDG_RUNTIME_DIR").map_or("/tmp".into(), PathBuf::from),
+    };
+    let folder = folder.join("dpdk");
+    let found = fs::symlink_metadata(&folder).ok()?;
+    // In /tmp anybody may have made it.
+    (found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()).then_some(folder)
+}
+
+/// Folders in `home` whose name is `prefix` and the number of a dead process.
+fn clean_folders(home: &Path, prefix: &str) {
+    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let process = process.and_then(|rest| rest.split('.').next()?.parse().ok());
+        let is_dead = process.is_some_and(is_gone);
+        if is_dead && is_own(&entry.path(), fs::Metadata::is_dir) && nobody_uses(&entry.path()) {
+            log::info!("{} was left by a process that died: removed", entry.path().display());
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Files on huge pages, such as `wedjat-123map_0`, whose process is dead. EAL holds a lock on each.
+fn clean_pages(home: &Path) {
+    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let parts = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once("map_"));
+        let Some((process, _)) =
+            parts.filter(|(_, rest)| rest.bytes().all(|byte| byte.is_ascii_digit()))
+        else {
+            continue;
+        };
+        let is_dead =
+            process.parse().is_ok_and(is_gone) && is_own(&entry.path(), fs::Metadata::is_file);
+        let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_dead && open(&entry.path()).is_ok_and(is_free) {
+            log::info!("{} was left by a process that died: removed", entry.path().display());
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// In this view of processes; in another (a container's) it may live, and holds a lock or serves a socket then.
+fn is_gone(process: u32) -> bool {
+    process != std::process::id() && !Path::new("/proc").join(process.to_string()).exists()
+}
+
+fn is_own(path: &Path, is_such: fn(&fs::Metadata) -> bool) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|found| is_such(&found) && found.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// EAL holds a lock on `config` as long as it runs, and somebody serves every socket.
+fn nobody_uses(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut entries| {
+        entries.all(|entry| {
+            entry.is_ok_and(|entry| {
+                let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+                match entry.file_name() == "config" {
+                    true => open(&entry.path()).is_ok_and(|file| {
+                        fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+                    }),
+                    false => !is_socket || is_unserved(&entry.path()),
+                }
+            })
+        })
+    })
+}
+
+/// Nobody listens at a socket. One of another type than asked for that somebody has is told apart from that.
+pub(super) fn is_unserved(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let asked = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(path)?));
+    asked == Err(Errno::CONNREFUSED)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
