@@ -28,7 +28,7 @@ use crate::role::{Command, Host, Leaf, leaf::Timing};
 use crate::serve;
 use crate::stage::network::NetworkError;
 use crate::stage::{Network, Stages};
-use crate::state::{Counters, StateError};
+use crate::state::{Counters, StateError, Table};
 use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
 use crate::wire::ether::Mac;
 use local::{AgentParts, Ended, LocalAgent};
@@ -147,7 +147,12 @@ pub fn run(
     let agent = config.agent.as_ref().zip(region);
     let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, &eal, seed));
     let agent = agent.transpose()?;
-    let (devices, mut queues) = open_devices(config, &eal, &mbufs)?;
+    let opened = open_devices(config, &eal, &mbufs, stop);
+    if let Err(DeviceError::Stopped { name }) = &opened {
+        log::info!("told to stop while {name} waited for its peer");
+        return not_started(config, &eal, &table, seed);
+    }
+    let (devices, mut queues) = opened?;
     let macs = config.ports.iter().zip(&devices);
     let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
     let network = Arc::new(assembly::network(config, macs, &table)?);
@@ -179,7 +184,9 @@ pub fn run(
     }
     drop(queues);
     let watch = Watch { agent: agent.as_ref(), duration: options.duration, started };
-    watch.until_ended(stop, &counters, &cores, &mut report);
+    let mut links = Links::of(&devices);
+    let mut look = || links.look(&devices, link_changed);
+    watch.until_ended(stop, &counters, &cores, &mut look, &mut report);
     stop.store(true, Release);
     watch.drain(&cores);
     let ended = join(cores)?;
@@ -198,6 +205,66 @@ pub fn run(
     Ok(account)
 }
 
+/// The account of a leaf that was told to stop before its devices had started.
+fn not_started(
+    config: &Config,
+    eal: &Eal,
+    table: &Table,
+    seed: u64,
+) -> Result<LeafStats, LaunchError> {
+    let macs = config.ports.iter().map(|port| port.mac.unwrap_or(Mac([0; 6])));
+    let network = assembly::network(config, macs, table)?;
+    let mut account = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal));
+    describe(&mut account, config, &network, seed);
+    Ok(account)
+}
+
+/// A device's link has come up or gone down, or a memif peer has left, of which a peer that came at once may hide the rest:
+/// then both are told of, first that it is down. Called by the watching thread.
+pub(crate) fn link_changed(port: usize, device: &Device, is_up: bool) {
+    log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
+}
+
+/// What the watching thread has seen of the devices' links.
+pub(crate) struct Links(Vec<LinkSeen>);
+
+/// At the last look.
+struct LinkSeen {
+    is_up: bool,
+    /// Memif peers that had left.
+    disconnects: u64,
+}
+
+impl LinkSeen {
+    /// The disconnects first: what comes after them the next look sees.
+    fn of(device: &Device) -> Self {
+        let disconnects = device.disconnects();
+        Self { is_up: device.link().up, disconnects }
+    }
+
+    /// What has happened since then, in order: true for a link that came up.
+    fn until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
+        let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
+        let came_up = now.is_up && (went_down || !self.is_up);
+        went_down.then_some(false).into_iter().chain(came_up.then_some(true))
+    }
+}
+
+impl Links {
+    pub(crate) fn of(devices: &[Device]) -> Self {
+        Self(devices.iter().map(LinkSeen::of).collect())
+    }
+
+    /// Calls `changed` for each link that has changed since the last look, with its port and whether it is up.
+    pub(crate) fn look(&mut self, devices: &[Device], changed: impl Fn(usize, &Device, bool)) {
+        for (port, (seen, device)) in self.0.iter_mut().zip(devices).enumerate() {
+            let now = LinkSeen::of(device);
+            seen.until(&now).for_each(|is_up| changed(port, device, is_up));
+            *seen = now;
+        }
+    }
+}
+
 pub(crate) fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     let usable: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
@@ -209,7 +276,12 @@ pub(crate) fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
 
 type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
 
-fn open_devices(config: &Config, eal: &Eal, mbufs: &MbufPool) -> Result<Devices, DeviceError> {
+fn open_devices(
+    config: &Config,
+    eal: &Eal,
+    mbufs: &MbufPool,
+    stop: &Arc<AtomicBool>,
+) -> Result<Devices, DeviceError> {
     let mut devices = Vec::new();
     let mut queues = Vec::new();
     for port in &config.ports {
@@ -219,6 +291,7 @@ fn open_devices(config: &Config, eal: &Eal, mbufs: &MbufPool) -> Result<Devices,
             tx_slots: port.queue_slots,
             // A device that has another MAC address than we use must pass ours.
             promiscuous: port.mac.is_some(),
+            stop: Arc::clone(stop),
             ..DeviceOptions::default()
         };
         let (device, ports) = Device::open(eal, &port.device, mbufs, &options)?;
@@ -339,6 +412,7 @@ impl Watch<'_> {
         stop: &AtomicBool,
         counters: &[Counters],
         cores: &[(usize, CoreThread)],
+        look: &mut impl FnMut(),
         report: &mut impl FnMut(&str),
     ) {
         let started = self.started;
@@ -349,6 +423,7 @@ impl Watch<'_> {
                 return;
             }
             self.pause(left);
+            look();
             let interval = reported.elapsed().as_secs_f64();
             if interval >= 1.0 {
                 let now = Totals::read(counters);
@@ -404,6 +479,8 @@ pub(crate) fn port_stats(device: &Device) -> PortStats {
         rx_no_mbuf: counted.rx_no_mbuf,
         rx_errors: counted.rx_errors,
         tx_errors: counted.tx_errors,
+        peers_refused: counted.peers_refused,
+        peers_left: device.disconnects(),
     }
 }
 
@@ -431,5 +508,23 @@ fn describe(account: &mut LeafStats, config: &Config, network: &Network, seed: u
             let name = format!("core{core}.pool{}", entry.id);
             account.seeds.insert(name, stream_seed(seed, core, pool));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_left_is_noticed_whether_or_not_another_came() {
+        let seen = |is_up, disconnects| LinkSeen { is_up, disconnects };
+        let between = |before: LinkSeen, now| before.until(&now).collect::<Vec<_>>();
+        assert_eq!(between(seen(true, 3), seen(true, 3)), []);
+        assert_eq!(between(seen(false, 3), seen(false, 3)), []);
+        assert_eq!(between(seen(false, 0), seen(true, 0)), [true]);
+        assert_eq!(between(seen(true, 0), seen(false, 0)), [false], "a cable");
+        assert_eq!(between(seen(true, 0), seen(false, 1)), [false], "a peer");
+        assert_eq!(between(seen(true, 1), seen(true, 3)), [false, true], "back at once");
+        assert_eq!(between(seen(false, 1), seen(false, 2)), [false], "came and left");
     }
 }

@@ -19,7 +19,7 @@ use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     self, Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
-use crate::launch::{LaunchError, Options, check_cpus, drain, port_stats};
+use crate::launch::{LaunchError, Links, Options, check_cpus, drain, link_changed, port_stats};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
 use crate::ring::{Giver, Place, RegionError, WorkerRegion};
@@ -113,7 +113,12 @@ fn start(
         Sends::Try | Sends::Must if hire.is_some() => places.len(),
         _ => 0,
     };
-    let (devices, ports, queues) = open_devices(config, &eal, &mbufs, senders)?;
+    let opened = open_devices(config, &eal, &mbufs, senders, stop);
+    if let Err(DeviceError::Stopped { name }) = &opened {
+        log::info!("told to stop while {name} waited for its peer");
+        return Ok(not_started(config, &eal, seed));
+    }
+    let (devices, ports, queues) = opened?;
     let mut hired = hire.map(|hire| hire(&eal, queues)).transpose()?.unwrap_or_default();
     let mut givers = std::mem::take(&mut hired.givers).into_iter();
     let way = |channel: usize| match givers.next().flatten() {
@@ -140,7 +145,9 @@ fn start(
     let counters = [table.counters(0)];
     let roll = RefCell::new(Roll::new(region));
     let watch = Watch { host, region, deaths: &deaths, roll, started };
-    watch.until_ended(options.duration, stop, &counters, &core, report);
+    let mut links = Links::of(&devices);
+    let mut look = || links.look(&devices, link_changed);
+    watch.until_ended(options.duration, stop, &counters, &core, &mut look, report);
     let (comings, registered) = join(core, config.core)?;
     threads::join(hired.threads);
     let seconds = started.elapsed().as_secs_f64();
@@ -153,6 +160,14 @@ fn start(
     describe(&mut ledger, host, config.core, seed);
     let comings = comings.into_iter().fold(Comings::default(), Comings::and);
     Ok(AgentStats { ledger, name: host.name.clone(), comings, registered, senders })
+}
+
+/// The account of an agent that was told to stop before its devices had started.
+fn not_started(config: &AgentConfig, eal: &Eal, seed: u64) -> AgentStats {
+    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal));
+    describe(&mut ledger, &config.host, config.core, seed);
+    let (name, comings) = (config.host.name.clone(), Comings::default());
+    AgentStats { ledger, name, comings, registered: 0, senders: 0 }
 }
 
 /// What the host's workers attach to.
@@ -184,6 +199,7 @@ fn open_devices(
     eal: &Eal,
     mbufs: &MbufPool,
     senders: usize,
+    stop: &Arc<AtomicBool>,
 ) -> Result<(Vec<Device>, Vec<QueuePort>, Queues), DeviceError> {
     let (mut devices, mut queues, mut spare) = (Vec::new(), Vec::new(), Vec::new());
     for port in &config.ports {
@@ -192,6 +208,7 @@ fn open_devices(
             tx_slots: port.queue_slots,
             promiscuous: port.mac.is_some(),
             outlets: senders as u16,
+            stop: Arc::clone(stop),
             ..DeviceOptions::default()
         };
         let (device, mut ports, outlets) =
@@ -313,6 +330,7 @@ impl Watch<'_> {
         stop: &AtomicBool,
         counters: &[Counters],
         core: &CoreThread,
+        look: &mut impl FnMut(),
         report: &mut impl FnMut(&str),
     ) {
         let mut before = Totals::default();
@@ -323,6 +341,7 @@ impl Watch<'_> {
             }
             look_for_deaths(self.host, self.region, self.deaths);
             self.roll.borrow_mut().call(self.region);
+            look();
             std::thread::sleep(WATCH);
             let interval = reported.elapsed().as_secs_f64();
             if interval >= 1.0 && !stop.load(Acquire) {

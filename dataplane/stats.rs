@@ -92,6 +92,10 @@ pub struct PortStats {
     pub rx_errors: u64,
     /// Packets the device failed to send.
     pub tx_errors: u64,
+    /// Peers that a memif device's socket has refused: those of other users, and those that said what no peer may.
+    pub peers_refused: u64,
+    /// Connections with memif peers that have ended.
+    pub peers_left: u64,
 }
 
 /// A leaf's account at its end.

@@ -4,6 +4,7 @@
  *   ./scheduler -l 0 --no-huge --no-pci --vdev net_memif0,role=server,id=0,socket=@wedjat-clients \
  *       --vdev net_memif1,role=server,id=1,socket=@wedjat-workers -- leaf.toml
  *
+ * Its memif sockets are abstract, as DPDK has them unless told otherwise: its peers name them with the @.
  * EAL's ports are the configuration's, in order. Ends on SIGINT or SIGTERM, or, with a number of seconds behind the
  * configuration, when nothing came for so long. */
 #include <inttypes.h>

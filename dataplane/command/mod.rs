@@ -25,8 +25,8 @@ enum Command {
     /// Run a leaf scheduler until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = "Example, with two virtual devices and no hugepages:
   wedjat leaf --config leaf.toml --duration 5s --stats - -- \\
-      --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=@wedjat-clients \\
-      --vdev=net_memif1,role=server,id=1,socket=@wedjat-workers
+      --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=wedjat-clients \\
+      --vdev=net_memif1,role=server,id=1,socket=wedjat-workers
 Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.")]
     Leaf(LeafArguments),
     /// Run a host's agent, which has worker processes do the tasks, until SIGINT, SIGTERM or the end of its duration.
@@ -298,15 +298,31 @@ fn agent(arguments: &AgentArguments) -> Outcome {
     report.end(&account, account.ledger.is_balanced())
 }
 
-/// Set by SIGINT and SIGTERM. The second signal ends the process at once, the first in order.
+/// Set by SIGINT, SIGTERM and SIGHUP (unless that is ignored from the start, as under nohup). The second signal ends the
+/// process at once, the first in order. SIGUSR1 does nothing.
 #[cfg(feature = "dpdk")]
 fn stop_on_signals() -> std::io::Result<std::sync::Arc<std::sync::atomic::AtomicBool>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
     let stop = std::sync::Arc::default();
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
         signal_hook::flag::register_conditional_shutdown(signal, 1, std::sync::Arc::clone(&stop))?;
         signal_hook::flag::register(signal, std::sync::Arc::clone(&stop))?;
     }
+    signal_hook::flag::register(SIGUSR1, std::sync::Arc::default())?;
     Ok(stop)
+}
+
+/// Whether whoever started this process has it ignore a signal.
+#[cfg(feature = "dpdk")]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
 /// Where a run's lines and its account go.

@@ -30,7 +30,7 @@ pub enum Command {
     /// Offer one load and report what came of it
     #[command(after_help = "Example, a leaf on memif:\n  \
         wedjat-pktgen run --rate 200k --service 'exp(50us)' --pool 1 --dst 10.0.1.1 --duration 10s \\\n    \
-        --device net_memif0,role=client,socket=@leaf\n\n\
+        --device net_memif0,role=client,socket=leaf\n\n\
         Service times:\n  fixed(10us)  exp(50us)  normal(50us,5us)  lognormal(MEAN,SIGMA)  pareto(MEAN,ALPHA)\n  \
         uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n  \
         rocksdb-90-10  rocksdb-50-50  tpcc  echo (mixes known by name; latency is reported by class)\n\
@@ -53,7 +53,7 @@ pub enum Command {
     /// Answer every task at once: the other end of a loopback measurement over a real device
     #[command(
         after_help = "Example, the other end of a memif for a generator in a second process:\n  \
-        wedjat-pktgen reflect --device net_memif0,role=server,socket=@loop"
+        wedjat-pktgen reflect --device net_memif0,role=server,socket=loop"
     )]
     Reflect(ReflectArgs),
     /// Write the manual pages into a folder; for the installation

@@ -327,7 +327,7 @@ fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
         }
     }
     Err("no device: give --device NAME, a PCI address or a virtual device with its arguments, such as \
-         net_memif0,role=client,socket=@leaf"
+         net_memif0,role=client,socket=leaf"
         .into())
 }
 

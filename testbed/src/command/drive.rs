@@ -15,11 +15,11 @@ use super::{Failure, Format, seconds};
 pub const EXAMPLE: &str =
     "Examples, a leaf on two memif devices, 32 workers at 80% of their capacity:
   wedjat-testbed drive --rate 80% --service 'exp(100us)' --workers 32 --duration 5s \\
-    --client-device net_memif0,role=client,socket=@wedjat-clients \\
-    --worker-device net_memif1,role=client,id=1,socket=@wedjat-workers
+    --client-device net_memif0,role=client,socket=wedjat-clients \\
+    --worker-device net_memif1,role=client,id=1,socket=wedjat-workers
 the agent host1, 32 emulated workers at it, answers checked:
   wedjat-testbed drive --rate 90% --service 'exp(50us)' --workers 32 --attach host1 --verify \
-    --client-device net_memif0,role=client,socket=@host1
+    --client-device net_memif0,role=client,socket=host1
 Service times and arrivals: see `wedjat-pktgen run --help`.";
 
 /// The command line of `drive`.

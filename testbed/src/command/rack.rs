@@ -10,7 +10,7 @@ use super::{Failure, Format, seconds};
 /// Shown behind the help.
 pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
   wedjat-testbed rack --servers 10.0.2.11+4 --workers 32 \\
-    --device net_memif0,role=client,id=1,socket=@wedjat-workers
+    --device net_memif0,role=client,id=1,socket=wedjat-workers
 The leaf's [[server]] entries: ip 10.0.2.11 with workers \"0-7\", 10.0.2.12 with \"8-15\", and so on;
 the rack answers ARP for all of them. It replies to the MAC address that a task came from.";
 
