@@ -20,11 +20,14 @@ fn main() {
 
 #[cfg(feature = "dpdk")]
 mod peers {
+    use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
     use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
     use wedjat::io::{Buf, Burst, Pool, Port};
+
+    use super::siege;
 
     /// Long enough for the slowest machine; a healthy one needs a fraction of a second.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,6 +45,7 @@ mod peers {
             ours(3, "server"),
             ours(4, "client"),
             format!("net_vhost0,iface={vhost},queues=1"),
+            ours(6, "client"),
         ];
         let names: Vec<&str> = devices.iter().map(String::as_str).collect();
         let eal = Eal::init(&[], &names).unwrap();
@@ -54,9 +58,14 @@ mod peers {
         assert_eq!(wire.send(1), 0, "nobody takes it");
         let peer = theirs("client", 0);
         let first = visit(&mut wire, &peer);
+        assert_eq!(wire.device.disconnects(), 0);
+        let left = sockets_of(first.id());
         kill(&mut wire, first);
+        assert!(left.exists(), "what a killed process leaves");
         let second = visit(&mut wire, &peer);
+        assert!(!left.exists(), "the next one removes it");
         say_goodbye(&mut wire, second);
+        assert_eq!(wire.device.disconnects(), 2);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
@@ -112,6 +121,36 @@ mod peers {
             wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
         }
         wire.wait_for_link(true);
+        say_goodbye(&mut wire, server);
+        drop(wire);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+
+        println!("memif: a server of few descriptors, with an honest client and many hostile ones");
+        let mut command = peer_command(&theirs("server", 6));
+        let server = command.env("WEDJAT_TEST_DESCRIPTORS", "160").spawn().unwrap();
+        let (device, ports) = open(&eal, &devices[6], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
+        let before = siege::counts(server.id());
+        let attack = std::thread::spawn({
+            let (socket, server) = (socket(6), server.id());
+            move || siege::lay(&socket, server)
+        });
+        let mut visits = 0;
+        while !attack.is_finished() || visits < 3 {
+            wire.wait_for_link(true);
+            wire.echo(1000);
+            assert_eq!(wire.device.disconnects(), visits, "nobody cuts off an honest client");
+            wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+            visits += 1;
+        }
+        let most = attack.join().unwrap();
+        assert!(
+            most.0 <= 160 && most.1 <= before.1 + 2,
+            "descriptors and threads: {before:?}, {most:?}"
+        );
+        wire.wait_for_link(true);
+        wire.echo(1000);
+        siege::wait_for(server.id(), before);
         say_goodbye(&mut wire, server);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
@@ -181,8 +220,24 @@ mod peers {
     }
 
     fn spawn(device: &str) -> Child {
-        let own = std::env::current_exe().unwrap();
-        Command::new(own).args(["peer", device]).stdin(Stdio::piped()).spawn().unwrap()
+        peer_command(device).spawn().unwrap()
+    }
+
+    fn peer_command(device: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["peer", device]).stdin(Stdio::piped());
+        command
+    }
+
+    /// The folder in which a process has the sockets of its drivers.
+    fn sockets_of(process: u32) -> PathBuf {
+        let user = rustix::process::geteuid().as_raw();
+        let home = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+            _ if user == 0 => PathBuf::from("/run/wedjat"),
+            Some(given) if given.is_dir() => given.join("wedjat"),
+            _ => PathBuf::from(format!("/tmp/wedjat-{user}")),
+        };
+        home.join(format!("memif-{process}.0"))
     }
 
     struct Wire {
@@ -273,6 +328,12 @@ mod peer {
 
     /// Inverts and returns what arrives until standard input is closed.
     pub fn run(device: &str) {
+        if let Some(most) =
+            std::env::var("WEDJAT_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok())
+        {
+            let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        }
         let eal = Eal::init(&[], &[device]).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
         let (opened, mut ports) =
@@ -296,5 +357,148 @@ mod peer {
         }
         drop((opened, ports));
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
+    }
+}
+
+/// Clients of a memif server that mean no good.
+#[cfg(feature = "dpdk")]
+mod siege {
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::time::{Duration, Instant};
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+        SocketType,
+    };
+
+    const REGION: u64 = 1 << 16;
+    const CONNECTIONS: u64 = 3000;
+    const AT_ONCE: usize = 64;
+
+    /// Descriptors and threads of a process.
+    pub fn counts(process: u32) -> (usize, usize) {
+        let count = |what: &str| {
+            std::fs::read_dir(format!("/proc/{process}/{what}"))
+                .map_or(0, |entries| entries.count())
+        };
+        (count("fd"), count("task"))
+    }
+
+    /// Until a process has no more than it had.
+    pub fn wait_for(process: u32, before: (usize, usize)) {
+        let began = Instant::now();
+        while counts(process).0 > before.0 {
+            let now = counts(process);
+            assert!(
+                began.elapsed() < Duration::from_secs(120),
+                "it keeps {now:?}, of {before:?} before"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Thousands of clients of all bad kinds, up to [`AT_ONCE`] at a time; the most descriptors and threads that the server
+    /// had meanwhile.
+    pub fn lay(socket: &str, server: u32) -> (usize, usize) {
+        let address = SocketAddrUnix::new_abstract_name(socket.as_bytes()).unwrap();
+        let mut most = (0, 0);
+        let mut open = std::collections::VecDeque::new();
+        for number in 0..CONNECTIONS {
+            let peer =
+                rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+            rustix::net::connect(&peer, &address).unwrap();
+            misbehave(&peer, number);
+            let now = counts(server);
+            most = (now.0.max(most.0), now.1.max(most.1));
+            open.push_back(peer);
+            // Most go at once, some stay half open, so that the server's places are taken now and then.
+            if number % 256 != 0 || open.len() > AT_ONCE {
+                open.pop_front();
+            }
+        }
+        most
+    }
+
+    /// What a client may do wrong, in one of many ways.
+    fn misbehave(peer: &OwnedFd, number: u64) {
+        let init = message(3, &[(2, &0x200_u16.to_ne_bytes())]);
+        let region = |bytes: u64, index: u16| {
+            message(4, &[(2, &index.to_ne_bytes()), (4, &bytes.to_ne_bytes())])
+        };
+        let ring = |flags: u16, offset: u32, log2: u8| {
+            message(5, &[(2, &flags.to_ne_bytes()), (8, &offset.to_ne_bytes()), (12, &[log2])])
+        };
+        let memory = memory();
+        let connect = message(6, &[]);
+        match number % 8 {
+            0 => {}
+            1 => say(peer, &message(4, &[]), Some(&memory)),
+            // The region is longer than what is behind it: the driver would find its rings beyond the end.
+            2 => {
+                say(peer, &init, None);
+                say(peer, &region(1 << 30, 0), Some(&memory));
+                say(peer, &ring(1, (1 << 29) as u32, 10), Some(&memory));
+                say(peer, &ring(0, (1 << 29) as u32, 10), Some(&memory));
+                say(peer, &connect, None);
+            }
+            // Rings that do not lie in the region.
+            3 => {
+                say(peer, &init, None);
+                say(peer, &region(REGION, 0), Some(&memory));
+                say(peer, &ring(1, u32::MAX - 3, 14), Some(&memory));
+                say(peer, &ring(0, 0, 14), Some(&memory));
+                say(peer, &connect, None);
+            }
+            // More descriptors than one client may have.
+            4 => {
+                say(peer, &init, None);
+                (0..64).for_each(|index| say(peer, &region(REGION, index), Some(&memory)));
+            }
+            // It breaks off in the middle.
+            5 => {
+                say(peer, &init, None);
+                say(peer, &region(REGION, 0), Some(&memory));
+                say(peer, &ring(1, 0, 4), Some(&memory));
+            }
+            6 => say(peer, &message(number as u16, &[(2, &number.to_ne_bytes())]), Some(&memory)),
+            _ => {
+                let bytes: Vec<u8> = (0..number % 300).map(|at| (at * number) as u8).collect();
+                send(peer, &bytes, None);
+            }
+        }
+    }
+
+    fn memory() -> OwnedFd {
+        let file = memfd_create("region", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, REGION).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        file
+    }
+
+    fn message(kind: u16, fields: &[(usize, &[u8])]) -> [u8; 128] {
+        let mut bytes = [0; 128];
+        bytes[..2].copy_from_slice(&kind.to_ne_bytes());
+        for (at, field) in fields {
+            bytes[*at..at + field.len()].copy_from_slice(field);
+        }
+        bytes
+    }
+
+    fn say(peer: &OwnedFd, bytes: &[u8; 128], descriptor: Option<&OwnedFd>) {
+        send(peer, bytes, descriptor);
+    }
+
+    /// The server may have closed its end.
+    fn send(peer: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let rights = descriptor.map(|descriptor| [descriptor.as_fd()]);
+        if let Some(rights) = &rights {
+            control.push(SendAncillaryMessage::ScmRights(rights));
+        }
+        let parts = [std::io::IoSlice::new(bytes)];
+        let _ = rustix::net::sendmsg(peer, &parts, &mut control, SendFlags::NOSIGNAL);
     }
 }

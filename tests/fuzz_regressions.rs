@@ -44,6 +44,15 @@ fn config() {
     assert!(feed("config", fuzz_bodies::config::run) > 0);
 }
 
+#[test]
+fn memif_control() {
+    let mut let_through = 0;
+    let fed = feed("memif_control", |input| {
+        let_through += usize::from(fuzz_bodies::memif_control::run(input));
+    });
+    assert!(let_through > 0 && fed > let_through, "{let_through} of {fed} clients let through");
+}
+
 /// A cheap stand-in for the fuzzer, the same inputs every time.
 #[test]
 fn stages_take_whatever_comes() {
@@ -57,5 +66,6 @@ fn stages_take_whatever_comes() {
         .collect();
         fuzz_bodies::stages::run(&input);
         fuzz_bodies::task_header::run(&input);
+        fuzz_bodies::memif_control::run(&input);
     }
 }

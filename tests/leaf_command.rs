@@ -406,3 +406,28 @@ fn a_peer_that_vanishes_may_return() {
     let account = account(&under_test.stop("-TERM"));
     assert!(account["scheduled"].as_u64() > Some(4_000), "{account}");
 }
+
+/// Told to stop while its memif client waits for a server, a leaf does not wait it out: that would end with a failure.
+#[test]
+fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
+    for signal in ["TERM", "HUP"] {
+        let home = Home::new([&traffic(), &traffic()], "");
+        let socket = home.path("nobody");
+        home.configure(&format!("net_memif0,role=client,socket={}", socket.display()), "");
+        let account = home.path("account.json");
+        let mut leaf = home.leaf(&["--stats", account.to_str().unwrap()]).spawn().unwrap();
+        let start = Instant::now();
+        while !home.path("state").exists() {
+            assert!(start.elapsed() < PATIENCE && leaf.try_wait().unwrap().is_none());
+            std::thread::yield_now();
+        }
+        let pid = leaf.id().to_string();
+        for signal in ["USR1", signal] {
+            assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        }
+        assert!(leaf.wait().unwrap().success(), "SIG{signal}");
+        let account: Value = serde_json::from_slice(&fs::read(&account).unwrap()).unwrap();
+        assert_eq!(account["policy"], "horus", "{account}");
+        assert_eq!(account["workers"], 8);
+    }
+}

@@ -2,5 +2,6 @@
 //! feeds kept ones.
 
 pub mod config;
+pub mod memif_control;
 pub mod stages;
 pub mod task_header;

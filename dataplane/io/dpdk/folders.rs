@@ -189,3 +189,101 @@ fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+    use std::process::Command;
+
+    use super::*;
+
+    /// The number of a process that has ended.
+    fn dead() -> u32 {
+        let mut child = Command::new("true").spawn().unwrap();
+        let number = child.id();
+        child.wait().unwrap();
+        number
+    }
+
+    #[test]
+    fn what_dead_processes_left_is_removed_and_nothing_else() {
+        let home = tempfile::tempdir().unwrap();
+        let (dead, alive) = (dead(), std::process::id());
+        let folder = |name: String| {
+            let folder = home.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            folder
+        };
+        let left = folder(eal_prefix(dead));
+        File::create(left.join("config")).unwrap();
+        drop(UnixDatagram::bind(left.join("mp_socket")).unwrap());
+        let ours = folder(eal_prefix(alive));
+        let of_others = [folder(format!("rte-{dead}")), folder("wedjat-x".to_owned())];
+        // Alive where this process does not see it.
+        let served = folder(format!("{}.2", eal_prefix(dead)));
+        let listener = UnixListener::bind(served.join("telemetry")).unwrap();
+        let link = home.path().join(format!("{}.3", eal_prefix(dead)));
+        std::os::unix::fs::symlink(&of_others[0], &link).unwrap();
+        // Somebody else holds a lock on its configuration, as EAL does.
+        let locked = folder(format!("{}.4", eal_prefix(dead)));
+        let config = locked.join("config");
+        File::create(&config).unwrap();
+        let mut holder = Command::new("python3")
+            .arg("-c")
+            .arg("import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX); print('x',flush=True); input()")
+            .arg(&config)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+
+        clean_folders(home.path(), PREFIX);
+        assert!(!left.exists());
+        assert!(ours.exists() && of_others.iter().all(|other| other.exists()));
+        assert!(served.exists() && link.is_symlink() && locked.exists());
+        drop((listener, holder.stdin.take()));
+        holder.wait().unwrap();
+        clean_folders(home.path(), PREFIX);
+        assert!(!served.exists() && !locked.exists());
+    }
+
+    #[test]
+    fn pages_of_dead_processes_are_removed_unless_somebody_holds_them() {
+        let home = tempfile::tempdir().unwrap();
+        let prefix = eal_prefix(dead());
+        let file = |name: &str| {
+            let path = home.path().join(name);
+            (File::create(&path).unwrap(), path)
+        };
+        let (_, left) = file(&format!("{prefix}map_0"));
+        let (held, held_path) = file(&format!("{prefix}map_1"));
+        flock(&held, FlockOperation::LockShared).unwrap();
+        let others = [
+            file(&format!("{}map_0", eal_prefix(std::process::id()))),
+            file("rtemap_0"),
+            file(&format!("{prefix}map_x")),
+            file(&format!("{prefix}0")),
+        ];
+        clean_pages(home.path());
+        assert!(!left.exists() && held_path.exists());
+        assert!(others.iter().all(|(_, path)| path.exists()));
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_or_made_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("wedjat");
+        own(&folder).unwrap();
+        own(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
+        let refused = own(&folder).unwrap_err().to_string();
+        assert!(refused.contains("wedjat") && refused.contains("0700"), "{refused}");
+        let link = home.path().join("link");
+        std::os::unix::fs::symlink(home.path(), &link).unwrap();
+        assert!(own(&link).is_err(), "somebody else may have made it");
+        assert!(own(&home.path().join("a/b")).is_err());
+    }
+}

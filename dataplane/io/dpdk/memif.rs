@@ -50,6 +50,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_millis(100);
 /// Descriptors that are left to the rest of the process: EAL's interrupt thread ends it when it gets none.
 const SPARE: usize = 32;
+/// Why a peer is refused that would take them.
+const NO_DESCRIPTORS: &str = "too few descriptors left for another peer: raise ulimit -n";
 /// Between two lines of the log about refused peers.
 const COMPLAINTS: Duration = Duration::from_secs(1);
 /// For a socket that is bound but not served yet.
@@ -739,7 +741,7 @@ impl Carrier {
         }
         if !relay.has_room_for(SPARE) {
             self.takes_from = Some(Instant::now() + REST);
-            return relay.refuse(&peer, &"this process has no descriptors left (ulimit -n)");
+            return relay.refuse(&peer, &NO_DESCRIPTORS);
         }
         let most =
             |of: fn(&Rings) -> u16| locked(&relay.served).values().map(of).max().unwrap_or(0);
@@ -806,6 +808,7 @@ impl Carrier {
         let message = Message::receive(peer)?;
         let memory: Vec<_> =
             message.descriptors.iter().map(|one| Descriptor::of(one.as_fd())).collect();
+        let has_room = message.descriptors.is_empty() || relay.has_room_for(SPARE);
         let rings_of = |id: u32| match locked(&relay.served).get(&id) {
             _ if self.connected.contains(&id) => Err(Refusal::Taken(id)),
             Some(&rings) => Ok(rings),
@@ -819,6 +822,11 @@ impl Carrier {
         };
         let id = says.id().unwrap_or_default();
         match step {
+            Ok(_) if !has_room => {
+                self.takes_from = Some(Instant::now() + REST);
+                refuse(&NO_DESCRIPTORS);
+                None
+            }
             Ok(Step::Next) => {
                 Message::new(memif_control::ack()).send(peer, None);
                 Some(Stage::Client { says, said })
@@ -830,7 +838,7 @@ impl Carrier {
             }
             Ok(Step::Complete) if !relay.has_room_for(SPARE + 2 * said.len()) => {
                 self.takes_from = Some(Instant::now() + REST);
-                refuse(&"no descriptors left (ulimit -n)");
+                refuse(&NO_DESCRIPTORS);
                 None
             }
             Ok(Step::Complete) => match relay.introduce(&said) {

@@ -1,0 +1,9 @@
+#![no_main]
+//! Fuzzes: any sequence of memif control messages.
+
+#[path = "../../tests/fuzz_bodies/memif_control.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    body::run(input);
+});

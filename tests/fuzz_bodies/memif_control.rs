@@ -1,0 +1,116 @@
+//! Any sequence of memif control messages, as a server and as a client would hear it: what is let through is safe to map.
+
+use wedjat::io::memif_control::{
+    ClientSays, Descriptor, Kind, MESSAGE_BYTES, REGIONS_MAX, Refusal, Rings, ServerSays, Step,
+};
+
+const RINGS: Rings = Rings { to_server: 2, to_client: 1 };
+const ID: u32 = 1;
+
+/// What was said, read a second time and by the letter: regions' sizes, and rings as (flags, index, region, offset, log2).
+#[derive(Default)]
+struct Said {
+    regions: Vec<(u64, Descriptor)>,
+    rings: Vec<(u16, u16, usize, u64, u8)>,
+}
+
+/// One input; true when a client in it was let through.
+///
+/// It is a script: an octet tells what comes with the next message and how it starts, which the octets behind it change.
+pub fn run(input: &[u8]) -> bool {
+    let mut bytes = input.iter().copied();
+    let (mut client, mut server) = (ClientSays::default(), ServerSays::new(RINGS));
+    let mut said = Said::default();
+    let (mut is_open, mut is_complete, mut greetings) = (true, false, 0);
+    while let Some(how) = bytes.next() {
+        let mut message = [0; MESSAGE_BYTES];
+        message[0] = how & 0x0F;
+        let changed = usize::from(bytes.next().unwrap_or(0) % 24);
+        if message[0] == 3 && how & 0x80 == 0 {
+            (message[3], message[4]) = (2, ID as u8);
+        }
+        // Many sizes and offsets are zero but for one octet.
+        for _ in 0..changed {
+            let at = usize::from(bytes.next().unwrap_or(0)) % 48;
+            message[at] = bytes.next().unwrap_or(0);
+        }
+        let memory = Descriptor {
+            bytes: 1 << (bytes.next().unwrap_or(0) % 40),
+            keeps_its_size: how & 0x20 == 0,
+            is_writable: how & 0x40 == 0,
+        };
+        let kind = Kind::of(&message);
+        let wants = matches!(kind, Ok(Kind::AddRegion | Kind::AddRing));
+        let descriptors = vec![memory; usize::from(wants != (how & 0x10 != 0))];
+
+        if is_open {
+            let rings_of = |id| if id == ID { Ok(RINGS) } else { Err(Refusal::NoDevice(id)) };
+            match client.take(&message, &descriptors, rings_of) {
+                Ok(step) => {
+                    assert!(!is_complete || step == Step::Leaves, "it has said all");
+                    said.note(&message, &descriptors);
+                    if step == Step::Complete {
+                        assert_eq!(client.id(), Some(ID));
+                        said.is_safe();
+                        is_complete = true;
+                    }
+                    is_open = step != Step::Leaves;
+                }
+                Err(refusal) => {
+                    assert!(!refusal.to_string().is_empty());
+                    is_open = false;
+                }
+            }
+        }
+        // A driver hears one greeting, else it makes its regions twice.
+        if let Ok(kind) = server.take(&message, descriptors.len()) {
+            greetings += usize::from(kind == Kind::Hello);
+            assert!(greetings <= 1 && kind != Kind::Connected, "nobody has asked yet");
+            assert!(descriptors.is_empty());
+        }
+        let cut = usize::from(how) % MESSAGE_BYTES;
+        assert_eq!(Kind::of(&message[..cut]), Err(Refusal::Length(cut)));
+    }
+    is_complete
+}
+
+impl Said {
+    fn note(&mut self, message: &[u8; MESSAGE_BYTES], descriptors: &[Descriptor]) {
+        let number = |at: usize, len: usize| {
+            let mut wide = [0; 8];
+            wide[..len].copy_from_slice(&message[at..at + len]);
+            u64::from_le_bytes(wide)
+        };
+        match message[0] {
+            4 => self.regions.push((number(4, 8), descriptors[0])),
+            5 => self.rings.push((
+                number(2, 2) as u16,
+                number(4, 2) as u16,
+                number(6, 2) as usize,
+                number(8, 4),
+                message[12],
+            )),
+            _ => {}
+        }
+    }
+
+    fn is_safe(&self) {
+        assert!(self.regions.len() <= usize::from(REGIONS_MAX));
+        for (bytes, memory) in &self.regions {
+            assert!(
+                memory.keeps_its_size && memory.is_writable && (1..=memory.bytes).contains(bytes)
+            );
+        }
+        for flags in [0, 1] {
+            let rings: Vec<_> = self.rings.iter().filter(|ring| ring.0 == flags).collect();
+            let needed = if flags == 1 { RINGS.to_server } else { RINGS.to_client };
+            assert_eq!(rings.len(), usize::from(needed), "each queue has its ring");
+            assert!(rings.iter().enumerate().all(|(at, ring)| usize::from(ring.1) == at));
+        }
+        assert_eq!(self.rings.len(), usize::from(RINGS.to_server + RINGS.to_client));
+        for &(_, _, region, offset, log2) in &self.rings {
+            assert!(log2 <= 14 && offset % 4 == 0);
+            assert!(offset + 128 + (16 << log2) <= self.regions[region].0);
+        }
+    }
+}
