@@ -231,7 +231,7 @@ mod tests {
         File::create(&config).unwrap();
         let mut holder = Command::new("python3")
             .arg("-c")
-            .arg("import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX); print('x',flush=True); input()")
+            .arg("import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX); print('x',flush=True); sys.stdin.read()")
             .arg(&config)
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())

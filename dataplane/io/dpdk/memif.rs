@@ -371,10 +371,11 @@ impl Relays {
             }
             Some(relay) => Arc::clone(relay),
             None => {
-                if self.private.is_none() {
-                    self.private = Some(Private::new().map_err(SocketError::Folder)?);
-                }
-                let folder = self.private.as_ref().map(Private::path).unwrap_or(Path::new("/"));
+                let private = match self.private.take() {
+                    Some(private) => private,
+                    None => Private::new().map_err(SocketError::Folder)?,
+                };
+                let folder = self.private.insert(private).path();
                 Arc::new(Relay::new(role, socket, folder, users, Arc::clone(settle))?)
             }
         };
@@ -527,7 +528,7 @@ impl Relay {
                 log::warn!("memif socket {socket}: refused {count} peers, last {who}: {why}")
             }
             Role::Client => {
-                log::info!("memif socket {socket}: refused by or refusing {who}: {why}")
+                log::info!("memif socket {socket}: the server, {who}, is refused: {why}")
             }
         }
     }
@@ -900,7 +901,7 @@ impl Carrier {
                 return Some(Stage::Connected { id, driver });
             }
             Ok(Kind::Disconnect) => {
-                relay.refuse(peer, &memif_control::reason(message.bytes()));
+                locked(&relay.told).last = memif_control::reason(message.bytes());
                 self.end(peer, &driver, Some(message));
                 return None;
             }
@@ -1104,14 +1105,14 @@ mod tests {
     }
 
     /// A server's relay whose driver is played by the test.
-    struct Stage0 {
+    struct Scene {
         relay: Arc<Relay>,
         driver: OwnedFd,
         _serving: Serving,
         _relays: Relays,
     }
 
-    impl Stage0 {
+    impl Scene {
         fn new(test: &str, settle: &Settle) -> Self {
             let mut relays = Relays::default();
             let vdev = format!("--vdev=net_memif0,role=server,id=3,socket={}", name(test));
@@ -1281,28 +1282,28 @@ mod tests {
         for (farewell, test) in [(None, "falls"), (Some(Kind::Disconnect), "leaves")] {
             let (settled, told) = channel();
             let told = Mutex::new(told);
-            let stage = Stage0::new(
+            let scene = Scene::new(
                 test,
                 &(Arc::new(move || told.lock().unwrap().recv().unwrap()) as Settle),
             );
-            let pass = stage.relay.gate().pass();
-            let peer = stage.connect();
+            let pass = scene.relay.gate().pass();
+            let peer = scene.connect();
             assert_eq!(hear_kind(&peer), Some(Kind::Hello));
             let (last, all) = introduction(3).into_iter().collect::<Vec<_>>().split_off_last();
             for message in &all {
                 message.send(&peer, None);
                 assert_eq!(hear_kind(&peer), Some(Kind::Ack));
             }
-            assert!(!stage.has_driver_heard(), "the client has not said all");
+            assert!(!scene.has_driver_heard(), "the client has not said all");
             last.send(&peer, None);
-            let driver = stage.drive();
+            let driver = scene.drive();
             assert_eq!(pass.burst(|| 1), 0, "it maps the region");
             settled.send(()).unwrap();
             assert_eq!(hear_kind(&peer), Some(Kind::Connected));
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
             }
-            assert_eq!(stage.relay.ended(3), 0);
+            assert_eq!(scene.relay.ended(3), 0);
 
             let is_quiet = |end: &OwnedFd| {
                 let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -1324,7 +1325,7 @@ mod tests {
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
             }
-            while stage.relay.ended(3) == 0 {
+            while scene.relay.ended(3) == 0 {
                 thread::yield_now();
             }
         }
@@ -1343,8 +1344,8 @@ mod tests {
     /// Each beside an honest peer, which stays connected.
     #[test]
     fn hostile_clients_are_refused_with_a_reason_and_their_driver_never_hears_of_them() {
-        let stage = Stage0::new("hostile", &at_once());
-        let (honest, driver) = stage.admit();
+        let scene = Scene::new("hostile", &at_once());
+        let (honest, driver) = scene.admit();
         let good = SealFlags::SHRINK;
         let mut long = plain(Kind::Init);
         long.len += 1;
@@ -1359,13 +1360,13 @@ mod tests {
             ("version", vec![message(Kind::Init, &[(2, &[1, 1])], None)]),
             ("Init with 1 descriptors", vec![message(Kind::Init, &[], Some(memory(good)))]),
         ];
-        let before = stage.relay.refused();
+        let before = scene.relay.refused();
         for (why, all) in &cases {
-            let (_, last, reason) = stage.visit(all);
+            let (_, last, reason) = scene.visit(all);
             assert_eq!(last, Some(Kind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
-        assert_eq!(stage.relay.refused() - before, cases.len() as u64);
+        assert_eq!(scene.relay.refused() - before, cases.len() as u64);
 
         // Those that need the device.
         drop(driver);
@@ -1392,21 +1393,21 @@ mod tests {
             }),
         ];
         for (why, all) in &cases {
-            let (_, last, reason) = stage.visit(all);
+            let (_, last, reason) = scene.visit(all);
             assert_eq!(last, Some(Kind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
-        assert!(!stage.has_driver_heard());
-        let (honest, _driver) = stage.admit();
+        assert!(!scene.has_driver_heard());
+        let (honest, _driver) = scene.admit();
         drop(honest);
     }
 
     #[test]
     fn a_driver_never_gets_what_a_peer_could_block_it_with() {
-        let stage = Stage0::new("bell", &at_once());
+        let scene = Scene::new("bell", &at_once());
         thread::scope(|scope| {
-            let visitor = scope.spawn(|| stage.visit(&introduction(3)));
-            let driver = stage.hear_of_one();
+            let visitor = scope.spawn(|| scene.visit(&introduction(3)));
+            let driver = scene.hear_of_one();
             let mut bells = 0;
             loop {
                 let heard = hear(&driver).unwrap();
@@ -1435,14 +1436,14 @@ mod tests {
 
     #[test]
     fn half_open_clients_hold_places_for_a_moment_only_and_leave_nothing_behind() {
-        let stage = Stage0::new("half", &at_once());
-        let (honest, driver) = stage.admit();
+        let scene = Scene::new("half", &at_once());
+        let (honest, driver) = scene.admit();
         let before = descriptors();
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         let threads_before = threads();
         let mut most = 0;
         for _ in 0..20 {
-            let silent: Vec<_> = (0..HANDSHAKES).map(|_| stage.connect()).collect();
+            let silent: Vec<_> = (0..HANDSHAKES).map(|_| scene.connect()).collect();
             for (number, peer) in silent.iter().enumerate() {
                 // Each breaks off at another message.
                 for message in introduction(4).iter().take(number % 3) {
@@ -1454,15 +1455,15 @@ mod tests {
         assert!(threads() <= threads_before + 8, "a thread for each would be {}", 20 * HANDSHAKES);
         assert!(most < before + 8 * HANDSHAKES, "{most} descriptors");
         // One that says nothing at all is sent away, and an honest one gets its turn.
-        let silent = stage.connect();
+        let silent = scene.connect();
         assert_eq!(hear_kind(&silent), Some(Kind::Hello));
         assert!(hear(&silent).is_none(), "its time was up");
-        assert!(stage.relay.refused() > 0);
+        assert!(scene.relay.refused() > 0);
         drop((honest, driver, silent));
-        while stage.relay.ended(3) == 0 {
+        while scene.relay.ended(3) == 0 {
             thread::yield_now();
         }
-        let (honest, driver) = stage.admit();
+        let (honest, driver) = scene.admit();
         drop((honest, driver));
         let began = Instant::now();
         // Other tests of this process have descriptors of their own, which come and go.
@@ -1474,7 +1475,7 @@ mod tests {
 
     #[test]
     fn strangers_are_refused() {
-        let stage = Stage0::new("strangers", &at_once());
+        let scene = Scene::new("strangers", &at_once());
         let (ours, _theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -1482,9 +1483,9 @@ mod tests {
             None,
         )
         .unwrap();
-        assert_eq!(stage.relay.admit(&ours), Ok(()), "this process is our user's");
+        assert_eq!(scene.relay.admit(&ours), Ok(()), "this process is our user's");
         let no_socket = OwnedFd::from(std::io::pipe().unwrap().0);
-        assert!(stage.relay.admit(&no_socket).is_err());
+        assert!(scene.relay.admit(&no_socket).is_err());
         assert_eq!(number_of("root"), Some(0));
         assert_eq!(number_of("4711"), Some(4711));
         assert_eq!(number_of("nobody-of-that-name"), None);

@@ -47,8 +47,9 @@
 //! - memif: `socket=` is the path of a file when it has a slash, abstract (and so of a network namespace) when it begins with
 //!   `@` or `,socket-abstract=yes` says so, and else a file in a folder of this user's (`/run/wedjat` for root, `wedjat` in
 //!   `$XDG_RUNTIME_DIR`, or `/tmp/wedjat-UID`). Peers are processes of this user, of root, and of the users in
-//!   `,users=NAME+UID`. What they say is checked before the driver hears it. The server outlives its clients. A client connects when it is started, to a server that must have been
-//!   started before ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`].
+//!   `,users=NAME+UID`. What they say is checked before the driver hears it. The server outlives its clients. A client
+//!   connects when it is started, to a server that must have been started before ([`DeviceOptions::wait_for_peer`]), and
+//!   connects again only by [`Device::restart`]. Both ends must poll: nobody is woken by the other end's interrupt.
 //! - memif: the driver maps a peer's memory from EAL's interrupt thread when that peer comes, and unmaps it when it has
 //!   gone, in the middle of bursts too. So it never has the peer's socket but one of ours, and learns of both between bursts. A
 //!   burst pays a fence for it, some 20 cycles.
