@@ -27,15 +27,20 @@ pub(super) fn eal_prefix(process: u32) -> String {
 /// # Errors
 /// When it cannot be made, or is not this user's alone; the text names it.
 pub(super) fn runtime() -> io::Result<PathBuf> {
+    let folder = place();
+    own(&folder)?;
+    Ok(folder)
+}
+
+/// Where that folder is, or would be.
+fn place() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let folder = match given.filter(|given| given.is_absolute() && given.is_dir()) {
+    match given.filter(|given| given.is_absolute() && given.is_dir()) {
         _ if user == 0 => PathBuf::from("/run/wedjat"),
         Some(given) => given.join("wedjat"),
         None => PathBuf::from(format!("/tmp/wedjat-{user}")),
-    };
-    own(&folder)?;
-    Ok(folder)
+    }
 }
 
 /// A folder in [`runtime`] for the sockets that drivers of this process use; it goes with the value.
@@ -86,11 +91,11 @@ fn own(folder: &Path) -> io::Result<()> {
 /// Removes what processes of ours that are dead have left: EAL's folders and files on huge pages with a prefix of our form,
 /// and folders of sockets. Whatever belongs to another user, or may be in use, stays.
 pub(super) fn clean() {
-    if let Some(folder) = eal_runtime() {
-        clean_folders(&folder, PREFIX);
-    }
-    if let Ok(folder) = runtime() {
-        clean_folders(&folder, PRIVATE);
+    for (folder, prefix) in [(eal_place(), PREFIX), (place(), PRIVATE)] {
+        // In /tmp anybody may have made it.
+        if is_own(&folder, fs::Metadata::is_dir) {
+            clean_folders(&folder, prefix);
+        }
     }
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     for mount in mounts.lines() {
@@ -104,16 +109,13 @@ pub(super) fn clean() {
 }
 
 /// Where EAL makes a folder for each prefix (`eal_create_runtime_dir`).
-fn eal_runtime() -> Option<PathBuf> {
+fn eal_place() -> PathBuf {
     let folder = match std::env::var_os("RUNTIME_DIRECTORY") {
         Some(given) => PathBuf::from(given),
         None if rustix::process::getuid().is_root() => PathBuf::from("/var/run"),
         None => std::env::var_os("XDG_RUNTIME_DIR").map_or("/tmp".into(), PathBuf::from),
     };
-    let folder = folder.join("dpdk");
-    let found = fs::symlink_metadata(&folder).ok()?;
-    // In /tmp anybody may have made it.
-    (found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()).then_some(folder)
+    folder.join("dpdk")
 }
 
 /// Folders in `home` whose name is `prefix` and the number of a dead process.
