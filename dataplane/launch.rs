@@ -220,7 +220,8 @@ fn not_started(
 }
 
 /// A device's link has come up or gone down, or a memif peer has left, of which a peer that came at once may hide the rest:
-/// then both are told of, first that it is down. Called by the watching thread.
+/// then both are told of, first that it is down. That may be told twice of one peer: its link is down a moment before the
+/// peer counts as gone. Called by the watching thread.
 pub(crate) fn link_changed(port: usize, device: &Device, is_up: bool) {
     log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
 }

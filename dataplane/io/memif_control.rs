@@ -32,7 +32,8 @@ const SLOT_BYTES: u64 = 16;
 const RING_ALIGNMENT: u32 = 4;
 /// The only flag of a ring: it leads to the server.
 const TO_SERVER: u16 = 1;
-const HUGETLBFS: i64 = 0x958458f6;
+/// The magic number of the file system of huge pages, from which there may be none when one is touched.
+const HUGETLBFS: u32 = 0x958458f6;
 
 /// The type of a message, in its first two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,10 +275,11 @@ impl Descriptor {
     pub fn of(descriptor: BorrowedFd<'_>) -> Self {
         let seals = fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
         let flags = fcntl_getfl(descriptor).unwrap_or(OFlags::empty());
-        let reserved = fstatfs(descriptor).map(|system| system.f_type as i64 & 0xffff_ffff);
+        // The field's type differs between machines; the number has 32 bits.
+        let system = fstatfs(descriptor).map(|system| system.f_type as u32);
         Self {
             bytes: fstat(descriptor).map_or(0, |status| status.st_size.try_into().unwrap_or(0)),
-            keeps_its_size: seals.contains(SealFlags::SHRINK) && reserved != Ok(HUGETLBFS),
+            keeps_its_size: seals.contains(SealFlags::SHRINK) && system != Ok(HUGETLBFS),
             is_writable: flags & OFlags::RWMODE == OFlags::RDWR
                 && !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE),
         }

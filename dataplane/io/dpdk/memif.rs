@@ -548,28 +548,32 @@ impl Relay {
     /// Tells a server's driver what a client has said, and waits for its consent, with which the connection stands.
     ///
     /// # Errors
-    /// The driver's last word, if it had one.
-    fn introduce(&self, said: &[Message]) -> Result<(OwnedFd, Message), Option<Message>> {
-        let driver = self.inner.connect().map_err(|_| None)?;
-        let answered = self.introduce_to(&driver, said);
-        match answered {
+    /// Why it does not consent, as far as it says.
+    fn introduce(&self, said: &[Message]) -> Result<(OwnedFd, Message), String> {
+        let driver = self.inner.connect().map_err(|error| error.to_string())?;
+        match self.introduce_to(&driver, said) {
             Ok(connected) => Ok((driver, connected)),
-            Err(last) => {
+            Err(reason) => {
                 self.ways.tell(|| {
                     let _ = rustix::net::shutdown(&driver, Shutdown::Both);
                 });
-                Err(last)
+                Err(reason)
             }
         }
     }
 
-    fn introduce_to(&self, driver: &OwnedFd, said: &[Message]) -> Result<Message, Option<Message>> {
-        let expect = |expected: Kind| match Message::await_from(driver) {
-            Some(answer) if answer.kind() == Ok(expected) => Ok(answer),
-            other => Err(other),
+    fn introduce_to(&self, driver: &OwnedFd, said: &[Message]) -> Result<Message, String> {
+        let silent = || "the driver does not take it".to_owned();
+        let expect = |expected: Kind| {
+            let answer = Message::await_from(driver).ok_or_else(silent)?;
+            match answer.kind() {
+                Ok(kind) if kind == expected => Ok(answer),
+                Ok(Kind::Disconnect) => Err(memif_control::reason(answer.bytes())),
+                _ => Err(silent()),
+            }
         };
         expect(Kind::Hello)?;
-        let Some((connect, all)) = said.split_last() else { return Err(None) };
+        let (connect, all) = said.split_last().ok_or_else(silent)?;
         for message in all {
             message.send(driver, Some(&self.bell));
             expect(Kind::Ack)?;
@@ -848,10 +852,8 @@ impl Carrier {
                     connected.send(peer, None);
                     Some(Stage::Connected { id, driver })
                 }
-                Err(last) => {
-                    let why = last.as_ref().map(|last| memif_control::reason(last.bytes()));
-                    let why = why.filter(|why| !why.is_empty());
-                    refuse(&why.as_deref().unwrap_or("the driver does not take it"));
+                Err(reason) => {
+                    refuse(&reason);
                     None
                 }
             },
