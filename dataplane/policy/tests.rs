@@ -547,6 +547,7 @@ fn a_change_of_policy_shows_in_the_state() {
         Dispatcher::new(&"horus".parse().unwrap(), table.view(0, 0), Core::ONLY, 1);
     for name in ["jbsq(k=3, silence-ms=1000)", "jsq(d=0)"] {
         dispatcher.change(&name.parse().unwrap());
+        table.publish();
         assert_eq!(Snapshot::open(&path).unwrap().pools[0].policy, name, "no rest of the former");
     }
 }

@@ -1,14 +1,16 @@
-//! A piece of memory, from the heap or mapped from a file, cut into slices of atomic words.
+//! A piece of memory, of this process or shared with others, cut into slices of atomic words.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use memmap2::{Mmap, MmapMut, MmapOptions};
+use memmap2::{MmapMut, MmapOptions};
+use rustix::fs::SealFlags;
 
 use super::words::Own;
 
@@ -21,20 +23,11 @@ struct Line([u8; ALIGN]);
 
 enum Backing {
     Heap(Vec<Line>),
-    Mapped(MmapMut),
-    ReadOnly(Mmap),
+    Shared(MmapMut),
 }
 
-/// What to do when the system refuses a file of shared memory; to be put behind what it said.
-#[must_use]
-pub fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound => "; make its folder first, or name another file",
-        io::ErrorKind::PermissionDenied => "; run as the file's owner, or name another file",
-        io::ErrorKind::StorageFull => "; make room there, or name another file",
-        _ => "",
-    }
-}
+/// Without these seals another process could take mapped memory away, and touching it would end this one.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Memory shared by everything that holds a [`Slice`] of it.
 pub struct Region {
@@ -58,28 +51,64 @@ impl Region {
         Arc::new(Self { base, len, backing: Backing::Heap(lines) })
     }
 
-    /// The first `len` bytes of a file, to be read and written. The file must not be shortened while
-    /// the region lives; this project never shortens one (it replaces the file instead).
+    /// The first `len` bytes of anonymous memory that other processes may have mapped, too. All its pages are there at
+    /// once, and are kept there if this process may lock so much.
     ///
     /// # Errors
-    /// Those of `mmap`.
-    pub fn map(file: &File, len: usize) -> io::Result<Arc<Self>> {
-        // SAFETY: other processes may write the file, and every access is through atomics;
-        // a file shortened by a stranger would raise SIGBUS, which no mapping can prevent.
-        let mut map = unsafe { MmapOptions::new().len(len).map_mut(file)? };
+    /// When somebody could still shorten it, when it is shorter than that, or those of `mmap`.
+    pub fn shared(memory: &File, len: usize) -> io::Result<Arc<Self>> {
+        let invalid = |text| io::Error::new(io::ErrorKind::InvalidData, text);
+        let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(SealFlags::empty());
+        if !seals.contains(SEALS) {
+            return Err(invalid("its memory could be taken away by another process"));
+        }
+        if memory.metadata()?.len() < len as u64 {
+            return Err(invalid("its memory is shorter than it should be"));
+        }
+        // SAFETY: other processes may write the memory, and every access is through atomics; its seals keep everybody
+        // from shortening it.
+        let mut map = unsafe { MmapOptions::new().len(len).populate().map_mut(memory)? };
+        let _ = map.lock(); // may be more than this process may lock
         let base = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Ok(Arc::new(Self { base, len, backing: Backing::Mapped(map) }))
+        Ok(Arc::new(Self { base, len, backing: Backing::Shared(map) }))
     }
 
-    /// The first `len` bytes of a file, to be read only: storing to a slice of it is a fault.
+    /// Bytes of it all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// There is none of it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes it all into a file, from byte `at` on. Others may write it meanwhile: each word is written as it was at some
+    /// moment of the call.
     ///
     /// # Errors
-    /// Those of `mmap`.
-    pub fn map_read_only(file: &File, len: usize) -> io::Result<Arc<Self>> {
-        // SAFETY: as in `map`.
-        let map = unsafe { MmapOptions::new().len(len).map(file)? };
-        let base = NonNull::new(map.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
-        Ok(Arc::new(Self { base, len, backing: Backing::ReadOnly(map) }))
+    /// Those of `pwrite`; some of it may have been written.
+    pub fn write_to(&self, file: &File, at: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.len {
+            // SAFETY: the bytes are the region's. They may change meanwhile, so no reference is made to them: the kernel
+            // reads them, as another process would.
+            let written = unsafe {
+                let from = self.base.as_ptr().add(done).cast();
+                libc::pwrite(file.as_raw_fd(), from, self.len - done, at as i64 + done as i64)
+            };
+            match written {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                1.. => done += written as usize,
+                _ => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(error),
+                },
+            }
+        }
+        Ok(())
     }
 
     /// `len` words at byte offset `at`.
@@ -101,8 +130,7 @@ impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match &self.backing {
             Backing::Heap(lines) => format!("heap, {} lines", lines.len()),
-            Backing::Mapped(map) => format!("mapped at {:p}", map.as_ptr()),
-            Backing::ReadOnly(map) => format!("mapped read-only at {:p}", map.as_ptr()),
+            Backing::Shared(map) => format!("shared at {:p}", map.as_ptr()),
         };
         write!(f, "Region({kind}, {} bytes)", self.len)
     }
@@ -187,13 +215,25 @@ mod tests {
         let _ = Region::heap(64).slice::<AtomicU64>(4, 1);
     }
 
+    #[cfg(not(miri))]
     #[test]
-    fn two_mappings_of_a_file_see_each_other() {
+    fn only_memory_that_nobody_can_take_away_is_shared() {
+        use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = File::from(memfd_create("test", flags).unwrap());
+        memory.set_len(4096).unwrap();
+        let refused = |memory: &File, len| Region::shared(memory, len).unwrap_err().to_string();
+        assert!(refused(&memory, 4096).contains("taken away"));
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert!(refused(&memory, 4097).contains("shorter"));
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        let writer = Region::map(&file, 4096).unwrap().slice::<AtomicU64>(8, 1);
-        let reader = Region::map_read_only(&file, 4096).unwrap().slice::<AtomicU64>(8, 1);
-        writer[0].store(7, Relaxed);
-        assert_eq!(reader[0].load(Relaxed), 7);
+        assert!(refused(&file, 4096).contains("taken away"), "a file has no seals");
+        let one = Region::shared(&memory, 4096).unwrap().slice::<AtomicU64>(8, 1);
+        let other = Region::shared(&memory, 4096).unwrap().slice::<AtomicU64>(8, 1);
+        assert!(memory.set_len(0).is_err());
+        one[0].store(7, Relaxed);
+        assert_eq!(other[0].load(Relaxed), 7);
     }
 }

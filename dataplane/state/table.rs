@@ -1,47 +1,40 @@
-//! The whole state of a node: created by the node, opened read-only by anybody.
+//! The whole state of a node: created by the node, which may publish it in a file for anybody to read.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::io;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use serde::Serialize;
 
 use super::counters::{self, Counter, Counters};
+use super::files::{Found, NameError, NameLock, advice};
 use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
 use super::neighbour::Neighbours;
-use super::region::{Region, Slice, advice};
+use super::publish::{self, MAGIC, Publisher, Unreadable, VERSION};
+use super::region::{Region, Slice};
 use super::view::{Load, Presence, View};
 use super::words::Own;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX};
 use crate::reason::DropReason;
 
-/// "WEDJAT" and the sign that the writer was little-endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
-/// Version of the layout; any change of [`super::layout`] or of the counters raises it.
-pub const VERSION: u64 = 5;
-
 /// Numbers of the header's words.
 mod word {
-    pub const MAGIC: usize = 0;
-    pub const VERSION: usize = 1;
-    pub const LEN: usize = 2;
-    pub const CHECK: usize = 3;
-    pub const CORES: usize = 4;
-    pub const POOLS: usize = 5;
-    pub const SERVERS: usize = 6;
-    pub const PORTS: usize = 7;
-    pub const NODE: usize = 8;
-    pub const PID: usize = 9;
-    pub const STARTED: usize = 10;
-    pub const TICKS_HZ: usize = 11;
-    pub const SEED: usize = 12;
-    pub const RUNNING: usize = 13;
-    pub const ROLE: usize = 14;
-    pub const PINNED: usize = 15;
+    pub const CORES: usize = 0;
+    pub const POOLS: usize = 1;
+    pub const SERVERS: usize = 2;
+    pub const PORTS: usize = 3;
+    pub const NODE: usize = 4;
+    pub const PID: usize = 5;
+    pub const STARTED: usize = 6;
+    pub const TICKS_HZ: usize = 7;
+    pub const SEED: usize = 8;
+    pub const RUNNING: usize = 9;
+    pub const ROLE: usize = 10;
+    pub const PINNED: usize = 11;
 }
 
 /// Why a state file can't be used.
@@ -75,10 +68,14 @@ pub enum StateError {
         pid: Option<u64>,
     },
     /// Something else lies there.
-    #[error("state file {path}: not a wedjat state file; remove it or name another file")]
+    #[error(
+        "state file {path}: not a wedjat state file but {found}; it is left alone, name another file"
+    )]
     Foreign {
         /// The file.
         path: PathBuf,
+        /// What lies there.
+        found: String,
     },
     /// Written by another version.
     #[error(
@@ -161,6 +158,8 @@ pub struct Spec {
     pub ticks_hz: u64,
     /// Seed of the node's random streams.
     pub seed: u64,
+    /// A group that may read the state file; its owner alone when none.
+    pub group: Option<u32>,
 }
 
 /// A node's state, as its owner sees it.
@@ -169,65 +168,51 @@ pub struct Table {
     region: Arc<Region>,
     layout: Layout,
     header: Slice<AtomicU64>,
-    /// Holds the lock that keeps a second owner away.
-    _file: Option<File>,
+    publisher: Option<Publisher>,
 }
 
 impl Table {
-    /// A state in memory of this process only.
+    /// A state that nobody else can read.
     #[must_use]
     pub fn heap(spec: &Spec) -> Self {
         let shape = shape(spec);
         let layout = Layout::new(&shape);
-        Self::fill(Region::heap(layout.len), layout, &shape, spec, None)
+        let region = Region::heap(layout.len);
+        let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
+        let table = Self { region, layout, header, publisher: None };
+        table.fill(&shape, spec);
+        table
     }
 
-    /// A state in the file at `path`, which others may open. A file left by a leaf that no longer runs is
-    /// replaced; the new file takes the old one's place when it is complete, so that readers never see
-    /// half of it.
+    /// A state that is published in the file at `path`, which others may read, for as long as this lives: see
+    /// [`publish`]. A file left by a node that no longer runs is replaced; the new one takes its place when it is complete,
+    /// so readers never see half of it.
     ///
     /// # Errors
-    /// When another leaf runs on the file, when it is no state file, or when the system refuses.
+    /// When another node runs on the file, when something else lies there, or when the system refuses.
     pub fn create(path: &Path, spec: &Spec) -> Result<Self, StateError> {
         let io = |error| StateError::Io { path: path.to_owned(), error };
-        let _old = take_over(path)?;
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".new-{}", std::process::id()));
-        let new = PathBuf::from(name);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&new)
-            .map_err(io)?;
-        let made = (|| {
-            let shape = shape(spec);
-            let layout = Layout::new(&shape);
-            file.try_lock().map_err(|error| io(error.into()))?;
-            file.set_len(layout.len as u64).map_err(io)?;
-            let region = Region::map(&file, layout.len).map_err(io)?;
-            let table = Self::fill(region, layout, &shape, spec, Some(file));
-            std::fs::rename(&new, path).map_err(io)?;
-            Ok(table)
-        })();
-        if made.is_err() {
-            let _ = std::fs::remove_file(&new);
-        }
-        made
+        check_replaceable(path)?; // also where nothing can be made beside it
+        let lock = NameLock::take(path).map_err(|error| match error {
+            NameError::Held(pid) => StateError::InUse { path: path.to_owned(), pid },
+            NameError::Foreign(path, found) => StateError::Foreign { path, found },
+            NameError::Io(error) => io(error),
+        })?;
+        check_replaceable(path)?;
+        let mut table = Self::heap(spec);
+        let publisher = Publisher::new(path, spec.group, &table.region, lock).map_err(io)?;
+        table.publisher = Some(publisher);
+        Ok(table)
     }
 
-    fn fill(
-        region: Arc<Region>,
-        layout: Layout,
-        shape: &Shape,
-        spec: &Spec,
-        file: Option<File>,
-    ) -> Self {
-        let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
+    /// Writes the state into its file now, if it has one; it is written every now and then anyway.
+    pub fn publish(&self) {
+        self.publisher.iter().for_each(Publisher::publish);
+    }
+
+    fn fill(&self, shape: &Shape, spec: &Spec) {
+        let Self { region, layout, header, .. } = self;
         let words = [
-            (word::VERSION, VERSION),
-            (word::LEN, layout.len as u64),
             (word::CORES, shape.cores as u64),
             (word::POOLS, shape.pools.len() as u64),
             (word::SERVERS, shape.servers as u64),
@@ -253,21 +238,12 @@ impl Table {
         for (word, worker) in workers.iter().zip(all) {
             word.store(u64::from(worker.id) << 32 | u64::from(worker.server), Relaxed);
         }
-        let table = Self { region, layout, header, _file: file };
         for (index, pool) in spec.pools.iter().enumerate() {
-            let entry = table.pool_entry(index);
+            let entry = self.pool_entry(index);
             entry[0].store(u64::from(pool.id), Relaxed);
             entry[1].store(pool.workers.len() as u64, Relaxed);
             name_policy(&entry, &pool.policy);
         }
-        let pools = table.pool_words();
-        table.header[word::CHECK].store(check(&table.header, &pools), Relaxed);
-        table.header[word::MAGIC].store(MAGIC, Release);
-        table
-    }
-
-    fn pool_words(&self) -> Slice<AtomicU64> {
-        self.region.slice(self.layout.pool_entries, POOL_WORDS * self.layout.pools.len())
     }
 
     fn pool_entry(&self, pool: usize) -> Slice<AtomicU64> {
@@ -295,7 +271,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.header[word::RUNNING].store(0, Relaxed);
+        self.header[word::RUNNING].store(0, Relaxed); // the last copy says so
     }
 }
 
@@ -323,51 +299,28 @@ fn unix_seconds() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Makes sure that what lies at `path` may be replaced, and keeps it locked until that is done.
-fn take_over(path: &Path) -> Result<Option<File>, StateError> {
+/// Makes sure that nothing lies at `path` but a state file of this user or root.
+///
+/// # Errors
+/// When something else does.
+pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
-    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(error)),
+    let Some(found) = Found::at(path).map_err(io)? else {
+        return Ok(());
     };
-    let mut head = [0; 16];
-    let mut filled = 0;
-    while filled < head.len() {
-        match file.read(&mut head[filled..]).map_err(io)? {
-            0 => break,
-            count => filled += count,
-        }
+    let foreign = |found| Err(StateError::Foreign { path: path.to_owned(), found });
+    if !found.is_file() || !found.is_own_or_roots() {
+        return foreign(found.describe());
     }
-    if filled > 0 && head[..8] != MAGIC.to_le_bytes() {
-        return Err(StateError::Foreign { path: path.to_owned() });
-    }
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => {
-            let pid = Snapshot::open(path).ok().map(|snapshot| snapshot.pid);
-            Err(StateError::InUse { path: path.to_owned(), pid })
-        }
-        Err(TryLockError::Error(error)) => Err(io(error)),
-    }
+    let mut magic = [0; 8];
+    let file = found.open(false).map_err(io)?;
+    let is_empty = file.metadata().map_err(io)?.len() == 0;
+    let is_ours = file.read_exact_at(&mut magic, 0).is_ok() && magic == MAGIC.to_le_bytes();
+    if is_empty || is_ours { Ok(()) } else { foreign("a file of something else".to_owned()) }
 }
 
-/// FNV-1a over what fixes the layout: the header's shape, and the pools' ids and sizes.
-fn check(header: &[AtomicU64], pools: &[AtomicU64]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let shape =
-        header[word::CORES..=word::PORTS].iter().chain(&header[word::PINNED..=word::PINNED]);
-    let fixed = pools.chunks_exact(POOL_WORDS).flat_map(|entry| &entry[..2]);
-    for word in shape.chain(fixed).chain(&header[word::VERSION..=word::LEN]) {
-        for byte in word.load(Relaxed).to_le_bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    hash
-}
-
-/// A state file as read at one moment. Its owner may run on meanwhile: each number is whole, but two
-/// numbers may be a few packets apart.
+/// A state file's newest copy of its node's state. The node ran on while it was made: each number is whole, but two numbers
+/// may be a few packets apart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
     /// What the node is.
@@ -450,18 +403,32 @@ pub struct NeighbourSnapshot {
 }
 
 impl Snapshot {
-    /// Reads the state file at `path`, mapped read-only; its owner may be running.
+    /// Reads the newest copy in the state file at `path`, and in that of the agent on its core if there is one. Its owner may
+    /// be running, and others may do to the file what they like meanwhile.
     ///
     /// # Errors
     /// When it is no state file, of another version, damaged, or can't be read.
     pub fn open(path: &Path) -> Result<Self, StateError> {
-        let (region, layout) = open(path)?;
-        let mut snapshot = Self::read(&region, &layout);
+        let mut snapshot = open(path)?;
         // One that an earlier process left is not this leaf's.
-        let beside = open(&agents_file(path)).map(|(region, layout)| Self::read(&region, &layout));
-        let own = beside.ok().filter(|agent| agent.pid == snapshot.pid);
+        let own = open(&agents_file(path)).ok().filter(|agent| agent.pid == snapshot.pid);
         snapshot.agent = own.map(Box::new);
         Ok(snapshot)
+    }
+
+    /// The newest copy in a state file's bytes.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn of(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let read_at = |into: &mut [u8], at: u64| {
+            let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..)?.get(..into.len()));
+            into.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        };
+        let region = publish::newest(bytes.len() as u64, read_at)?;
+        let layout = layout_of(&region).map_err(Unreadable::Damaged)?;
+        Ok(Self::read(&region, &layout))
     }
 
     fn read(region: &Arc<Region>, layout: &Layout) -> Self {
@@ -499,59 +466,58 @@ pub fn agents_file(leafs: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn open(path: &Path) -> Result<(Arc<Region>, Layout), StateError> {
+fn open(path: &Path) -> Result<Snapshot, StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
-    let damaged =
-        |reason: &str| StateError::Damaged { path: path.to_owned(), reason: reason.to_owned() };
-    let file = File::open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => StateError::Missing { path: path.to_owned() },
-        _ => io(error),
+    let missing = || StateError::Missing { path: path.to_owned() };
+    let found = Found::behind(path).map_err(io)?.ok_or_else(missing)?;
+    if !found.is_file() {
+        return Err(StateError::Foreign { path: path.to_owned(), found: found.describe() });
+    }
+    let file = found.open(false).map_err(io)?;
+    let len = file.metadata().map_err(io)?.len();
+    let newest = publish::newest(len, |into, at| file.read_exact_at(into, at));
+    let damaged = |reason| StateError::Damaged { path: path.to_owned(), reason };
+    let region = newest.map_err(|why| match why {
+        Unreadable::Io(error) => io(error),
+        Unreadable::Foreign => {
+            StateError::Foreign { path: path.to_owned(), found: "a file of something else".into() }
+        }
+        Unreadable::Version(found) => StateError::Version { path: path.to_owned(), found },
+        Unreadable::Damaged(reason) => damaged(reason),
     })?;
-    let len = usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(usize::MAX);
-    if len < Layout::POOL_ENTRIES {
-        return Err(if len < 8 {
-            StateError::Foreign { path: path.to_owned() }
-        } else {
-            damaged("shorter than its header")
-        });
+    let layout = layout_of(&region).map_err(damaged)?;
+    Ok(Snapshot::read(&region, &layout))
+}
+
+/// Where everything lies in a copy, as its header says; or what is wrong with that.
+fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
+    let impossible = || "its header names impossible sizes".to_owned();
+    if region.len() < Layout::POOL_ENTRIES {
+        return Err("shorter than its header".to_owned());
     }
-    let region = Region::map_read_only(&file, len).map_err(io)?;
     let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
-    if header[word::MAGIC].load(Acquire) != MAGIC {
-        return Err(StateError::Foreign { path: path.to_owned() });
-    }
-    let value = |at: usize| header[at].load(Relaxed);
-    if value(word::VERSION) != VERSION {
-        return Err(StateError::Version { path: path.to_owned(), found: value(word::VERSION) });
-    }
-    let within =
-        |at: usize, max: usize| usize::try_from(value(at)).ok().filter(|&count| count <= max);
-    let (Some(cores), Some(pools), Some(servers), Some(ports), Some(pinned)) = (
-        within(word::CORES, CORES_MAX),
-        within(word::POOLS, POOLS_MAX),
-        within(word::SERVERS, MEMBERS_MAX),
-        within(word::PORTS, PORTS_MAX),
-        within(word::PINNED, MEMBERS_MAX + PORTS_MAX),
-    ) else {
-        return Err(damaged("its header names impossible sizes"));
+    let within = |at: usize, max: usize| {
+        let count = usize::try_from(header[at].load(Relaxed)).ok();
+        count.filter(|&count| count <= max).ok_or_else(impossible)
     };
-    if len < Layout::POOL_ENTRIES + 8 * POOL_WORDS * pools {
-        return Err(damaged("shorter than its list of pools"));
+    let (cores, pools) = (within(word::CORES, CORES_MAX)?, within(word::POOLS, POOLS_MAX)?);
+    let servers = within(word::SERVERS, MEMBERS_MAX)?;
+    let ports = within(word::PORTS, PORTS_MAX)?;
+    let pinned = within(word::PINNED, MEMBERS_MAX + PORTS_MAX)?;
+    if region.len() < Layout::POOL_ENTRIES + 8 * POOL_WORDS * pools {
+        return Err(impossible());
     }
     let entries = region.slice::<AtomicU64>(Layout::POOL_ENTRIES, POOL_WORDS * pools);
-    if check(&header, &entries) != value(word::CHECK) {
-        return Err(damaged("its header's check sum is wrong"));
-    }
-    let members = entries.chunks_exact(POOL_WORDS).map(|entry| entry[1].load(Relaxed) as usize);
-    let members: Vec<usize> = members.collect();
-    if members.iter().any(|&members| members > MEMBERS_MAX) {
-        return Err(damaged("its header names impossible sizes"));
+    let members = entries.chunks_exact(POOL_WORDS).map(|entry| entry[1].load(Relaxed));
+    let members: Vec<_> = members.map(|members| members.min(u64::MAX >> 16) as usize).collect();
+    if members.iter().sum::<usize>() > MEMBERS_MAX {
+        return Err(impossible());
     }
     let layout = Layout::new(&Shape { cores, pools: members, servers, ports, pinned });
-    if layout.len as u64 != value(word::LEN) || layout.len > len {
-        return Err(damaged(&format!("{len} bytes long instead of {}", layout.len)));
+    if layout.len > region.len() {
+        return Err(format!("{} bytes long instead of {}", region.len(), layout.len));
     }
-    Ok((region, layout))
+    Ok(layout)
 }
 
 fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> PoolSnapshot {
@@ -671,6 +637,7 @@ mod tests {
         view.note_queued(6);
         table.counters(1).add(Counter::Scheduled, 2);
         table.counters(0).drop(DropReason::Runt, 1);
+        table.publish();
         let snapshot = Snapshot::open(&path).unwrap();
         assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, 42, true));
         let pool = &snapshot.pools[0];
@@ -694,12 +661,14 @@ mod tests {
         let beside = agents_file(&path);
         let agent = Table::create(&beside, &Spec { role: Role::Agent, ..spec() }).unwrap();
         agent.counters(0).add(Counter::Replies, 5);
+        agent.publish();
         let both = Snapshot::open(&path).unwrap();
         let read = both.agent.expect("its process is the leaf's");
         assert_eq!((both.role, read.role), (Role::Leaf, Role::Agent));
         assert_eq!(read.cores[0].counters["replies"], 5);
         // One that an earlier process left is not this leaf's.
         agent.header[word::PID].fetch_add(1, Relaxed);
+        agent.publish();
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
     }
 
@@ -715,8 +684,8 @@ mod tests {
         drop(table);
         let table = Table::create(&path, &spec()).unwrap();
         assert!(Snapshot::open(&path).unwrap().started >= old.started);
-        assert_eq!(std::fs::read_dir(_folder.path()).unwrap().count(), 1, "no scratch file stays");
         drop(table);
+        assert_eq!(std::fs::read_dir(_folder.path()).unwrap().count(), 1, "no other file stays");
     }
 
     #[test]
@@ -733,13 +702,176 @@ mod tests {
     fn what_is_no_state_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
-        std::fs::write(&path, "the only copy of something").unwrap();
-        assert!(matches!(Table::create(&path, &spec()), Err(StateError::Foreign { .. })));
-        assert!(matches!(
-            Snapshot::open(&path),
-            Err(StateError::Foreign { .. }) | Err(StateError::Damaged { .. })
-        ));
-        assert_eq!(std::fs::read(&path).unwrap(), b"the only copy of something");
+        for text in ["the only copy of something", "short"] {
+            std::fs::write(&path, text).unwrap();
+            let created = Table::create(&path, &spec()).unwrap_err();
+            let opened = Snapshot::open(&path).unwrap_err();
+            for error in [created, opened] {
+                let text = error.to_string();
+                assert!(matches!(error, StateError::Foreign { .. }), "{text}");
+                assert!(text.contains("left alone") && !text.contains("remove"), "{text}");
+            }
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, kind) in crate::state::files::tests::specials(folder.path()) {
+            let before = Found::at(&path).unwrap().unwrap().identity();
+            let error = Table::create(&path, &spec()).unwrap_err().to_string();
+            assert!(error.contains(kind) && error.contains("name another file"), "{error}");
+            if kind != "a symbolic link" {
+                let error = Snapshot::open(&path).unwrap_err().to_string();
+                assert!(error.contains(kind), "{error}");
+            }
+            assert_eq!(Found::at(&path).unwrap().unwrap().identity(), before, "{kind}");
+        }
+        let precious = std::fs::read_to_string(folder.path().join("precious")).unwrap();
+        assert_eq!(precious, "the only copy of something");
+        assert!(!folder.path().join("nowhere").exists());
+    }
+
+    /// What other processes may do to a file while its owner runs. Memory that is mapped from it would be gone.
+    #[test]
+    fn nothing_that_others_do_to_the_file_ends_its_owner() {
+        use std::fs::{File, Permissions, remove_file, rename, set_permissions, write};
+        use std::os::unix::fs::PermissionsExt;
+
+        let (folder, path, table) = created();
+        let elsewhere = folder.path().join("elsewhere");
+        let shorten = |len| File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+        let deeds: [(&str, &dyn Fn()); 8] = [
+            ("truncated to nothing", &|| shorten(0)),
+            ("truncated within its head", &|| shorten(20)),
+            ("truncated within a copy", &|| shorten(publish::HEAD as u64 + 1)),
+            ("lengthened", &|| shorten(1 << 24)),
+            ("overwritten", &|| write(&path, "x".repeat(10_000)).unwrap()),
+            ("closed to everybody", &|| set_permissions(&path, Permissions::from_mode(0)).unwrap()),
+            ("moved away", &|| rename(&path, &elsewhere).unwrap()),
+            ("removed", &|| remove_file(&elsewhere).unwrap()),
+        ];
+        for (number, (deed, act)) in deeds.into_iter().enumerate() {
+            act();
+            let _ = Snapshot::open(&path); // whatever a reader finds
+            for core in 0..2 {
+                let mut view = table.view(core, 0);
+                view.sent(Member(3));
+                view.set_load(Member(3), Load::tasks(2));
+                table.counters(core).add(Counter::Scheduled, 1);
+            }
+            table.publish();
+            table.publish();
+            if number < 5 {
+                let scheduled = Snapshot::open(&path).unwrap().cores[1].counters["scheduled"];
+                assert_eq!(scheduled, 1 + number as u64, "published again after it was {deed}");
+            }
+        }
+        drop(table);
+        assert!(Table::create(&path, &spec()).is_ok());
+    }
+
+    #[test]
+    fn a_full_disk_is_told_at_the_start() {
+        // A limit on the size of files stands for the disk, as in the test of that limit.
+        let (folder, path, table) = created();
+        drop(table);
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "state::table::tests::starts_on_a_full_disk", "--nocapture"])
+            .env("WEDJAT_FULL_DISK", &path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("as it should"), "{said}");
+        assert!(!Snapshot::open(&path).unwrap().running, "what was there is there");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing else");
+    }
+
+    /// The child's part of the test before; nothing to do without it.
+    #[test]
+    fn starts_on_a_full_disk() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+
+        let Some(path) = std::env::var_os("WEDJAT_FULL_DISK") else { return };
+        let path = Path::new(&path);
+        let limit = |current| {
+            setrlimit(Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+        };
+        limit(Some(10_000));
+        let error = Table::create(path, &spec()).unwrap_err().to_string();
+        assert!(error.contains("File too large") && error.contains("ulimit"), "{error}");
+        // Full later: the node goes on, its file shows what was.
+        limit(None);
+        let beside = path.with_extension("beside");
+        let table = Table::create(&beside, &spec()).unwrap();
+        limit(Some(10_000));
+        table.counters(0).add(Counter::Scheduled, 9);
+        table.publish();
+        assert_eq!(Snapshot::open(&beside).unwrap().cores[0].counters["scheduled"], 0);
+        limit(None);
+        table.publish();
+        assert_eq!(Snapshot::open(&beside).unwrap().cores[0].counters["scheduled"], 9);
+        drop(table);
+        std::fs::remove_file(beside).unwrap();
+        println!("as it should");
+    }
+
+    #[test]
+    fn a_reader_gets_one_copy_whole_while_the_owner_writes() {
+        let (_folder, path, table) = created();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    // Both far apart in the file, and equal whenever it is published.
+                    for core in 0..2 {
+                        table.counters(core).add(Counter::Scheduled, 1);
+                    }
+                    table.publish();
+                }
+            });
+            let counted = |core: &CoreSnapshot| core.counters["scheduled"];
+            let mut last = 0;
+            while last < 300 {
+                let read = Snapshot::open(&path);
+                let read = read.inspect_err(|_| is_over.store(true, Relaxed)).unwrap();
+                let [first, second] = [counted(&read.cores[0]), counted(&read.cores[1])];
+                if first.abs_diff(second) > 1 || first < last {
+                    is_over.store(true, Relaxed);
+                    panic!("{first} and {second} after {last}");
+                }
+                last = first;
+            }
+            is_over.store(true, Relaxed);
+        });
+    }
+
+    #[test]
+    fn the_file_is_written_without_being_asked_for() {
+        let (_folder, path, table) = created();
+        table.counters(0).add(Counter::Scheduled, 4);
+        let began = std::time::Instant::now();
+        while Snapshot::open(&path).unwrap().cores[0].counters["scheduled"] != 4 {
+            assert!(began.elapsed().as_secs() < 120, "nothing was written");
+            std::thread::sleep(publish::PERIOD);
+        }
+    }
+
+    #[test]
+    fn a_group_may_read_if_it_is_given() {
+        use std::os::unix::fs::MetadataExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        for (group, mode) in [(None, 0o600), (Some(rustix::process::getegid().as_raw()), 0o640)] {
+            let table = Table::create(&path, &Spec { group, ..spec() }).unwrap();
+            let found = std::fs::metadata(&path).unwrap();
+            assert_eq!(found.mode() & 0o777, mode);
+            assert_eq!(found.gid(), group.unwrap_or(found.gid()));
+            drop(table);
+        }
     }
 
     #[test]
@@ -757,7 +889,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_damaged_headers_are_refused() {
+    fn other_versions_and_damaged_files_are_refused() {
         let (_folder, path, table) = created();
         drop(table);
         let whole = std::fs::read(&path).unwrap();
@@ -767,20 +899,41 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             Snapshot::open(&path)
         };
-        assert!(matches!(with(8 * word::VERSION, 0x01), Err(StateError::Version { found: 4, .. })));
-        for at in [
-            word::LEN,
-            word::CHECK,
-            word::CORES,
-            word::POOLS,
-            word::SERVERS,
-            word::PORTS,
-            word::PINNED,
-        ] {
-            for byte in 0..8 {
-                assert!(with(8 * at + byte, 0x41).is_err(), "header word {at}");
+        let version = with(8 * publish::word::VERSION, 0x10);
+        assert!(
+            matches!(version, Err(StateError::Version { found, .. }) if found == VERSION ^ 0x10)
+        );
+        for at in 0..8 * publish::word::COUNT {
+            assert!(with(at, 0x41).is_err(), "byte {at} of the head");
+        }
+        // Any byte of the newest copy; the other one is nobody's business.
+        let number = whole[8 * publish::word::NUMBER];
+        let copy = (whole.len() - publish::HEAD) / 2;
+        let newest = publish::HEAD + usize::from(number & 1) * copy;
+        for at in (newest..newest + table_len()).step_by(61) {
+            assert!(matches!(with(at, 1), Err(StateError::Damaged { .. })), "byte {at}");
+        }
+    }
+
+    fn table_len() -> usize {
+        Layout::new(&shape(&spec())).len
+    }
+
+    #[test]
+    fn sizes_that_can_not_be_are_refused() {
+        let make = |at: usize, value: u64| {
+            let table = Table::heap(&spec());
+            table.region.slice::<AtomicU64>(8 * at, 1)[0].store(value, Relaxed);
+            layout_of(&table.region)
+        };
+        assert!(make(word::RUNNING, 7).is_ok());
+        let members = Layout::POOL_ENTRIES / 8 + 1;
+        for at in [word::CORES, word::POOLS, word::SERVERS, word::PORTS, word::PINNED, members] {
+            for value in [u64::MAX, 1 << 40, 0x7FFF_FFFF, 1 << 15] {
+                assert!(make(at, value).is_err(), "word {at} is {value}");
             }
         }
-        assert!(with(Layout::POOL_ENTRIES + 8, 1).is_err(), "members of a pool");
+        assert!(layout_of(&Region::heap(Layout::POOL_ENTRIES - 8)).is_err());
+        assert!(layout_of(&Region::heap(0)).is_err());
     }
 }

@@ -1,0 +1,207 @@
+//! What lies in a folder is looked at and left alone, what is made there is ours, and a name has one owner.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::sync::Barrier;
+
+use super::*;
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("name");
+    (folder, path)
+}
+
+fn names(folder: &tempfile::TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path()).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Everything that can lie at a path and is no regular file, with what it is called.
+pub fn specials(folder: &Path) -> Vec<(PathBuf, &'static str)> {
+    let at = |name: &str| folder.join(name);
+    let nodes = [("fifo", FileType::Fifo), ("socket", FileType::Socket)];
+    for (name, kind) in nodes {
+        rustix::fs::mknodat(rustix::fs::CWD, at(name), kind, OWNERS, 0).unwrap();
+    }
+    fs::create_dir(at("folder")).unwrap();
+    fs::write(at("precious"), "the only copy of something").unwrap();
+    symlink(at("precious"), at("link")).unwrap();
+    symlink(at("nowhere"), at("dangling")).unwrap();
+    vec![
+        (at("fifo"), "a FIFO"),
+        (at("socket"), "a socket"),
+        (at("folder"), "a folder"),
+        (at("link"), "a symbolic link"),
+        (at("dangling"), "a symbolic link"),
+        ("/dev/null".into(), "a character device"),
+        ("/dev/full".into(), "a character device"),
+    ]
+}
+
+#[test]
+fn what_lies_there_is_told_without_touching_it() {
+    let (folder, path) = folder();
+    assert!(Found::at(&path).unwrap().is_none());
+    for (path, kind) in specials(folder.path()) {
+        let found = Found::at(&path).unwrap().unwrap();
+        assert!(found.describe().starts_with(kind), "{}", found.describe());
+        assert!(!found.is_file() && found.is_socket() == (kind == "a socket"));
+    }
+    let link = folder.path().join("link");
+    assert!(Found::behind(&link).unwrap().unwrap().is_file(), "a reader may follow it");
+    let mut text = String::new();
+    let found = Found::behind(&link).unwrap().unwrap();
+    fs::rename(folder.path().join("fifo"), folder.path().join("precious")).unwrap();
+    found.open(false).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "the only copy of something", "what was looked at is what is opened");
+}
+
+#[test]
+fn what_is_made_is_nobody_elses_at_any_time() {
+    let (folder, path) = folder();
+    let made = Scratch::file(&path, None).unwrap();
+    let name = names(&folder).pop().unwrap();
+    assert!(name.starts_with(".wedjat-") && name.len() == 40, "{name}");
+    assert_ne!(made.entry.name, Scratch::file(&path, None).unwrap().entry.name);
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&folder.path().join(&name)), 0o600);
+    drop(made);
+    assert!(names(&folder).is_empty(), "what is not completed is removed");
+    let (_file, known) = Scratch::file(&path, None).unwrap().put_at(&path, false).unwrap();
+    assert_eq!((names(&folder), mode(&path)), (vec!["name".to_owned()], 0o600));
+    let second = Scratch::file(&path, None).unwrap().put_at(&path, false).unwrap_err();
+    assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
+    let group = fs::metadata(&path).unwrap().gid();
+    Scratch::file(&path, Some(group)).unwrap().put_at(&path, true).unwrap();
+    assert_eq!((names(&folder).len(), mode(&path)), (1, 0o640));
+    known.remove_at(&path);
+    assert!(path.exists(), "another file than the one it knows");
+    Scratch::socket(&path).unwrap().put_at(&path, true).unwrap();
+    assert_eq!((names(&folder).len(), mode(&path)), (1, 0o600));
+    assert!(Found::at(&path).unwrap().unwrap().is_socket());
+}
+
+#[test]
+fn a_path_may_be_longer_than_a_sockets_address() {
+    let (folder, _) = folder();
+    let deep = folder.path().join("f".repeat(100)).join("o".repeat(100));
+    fs::create_dir_all(&deep).unwrap();
+    let path = deep.join("name");
+    Scratch::socket(&path).unwrap().put_at(&path, false).unwrap();
+    assert!(Found::at(&path).unwrap().unwrap().is_socket());
+}
+
+#[test]
+fn a_name_has_one_owner_however_many_want_it_at_once() {
+    let (folder, path) = folder();
+    for round in 0..50 {
+        let start = Barrier::new(4);
+        let take = || {
+            start.wait();
+            NameLock::take(&path)
+        };
+        let taken: Vec<_> = std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(take));
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let own = Some(std::process::id());
+        let (won, lost): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
+        assert_eq!((won.len(), lost.len()), (1, 3), "round {round}");
+        for error in lost {
+            let Err(NameError::Held(pid)) = error else { panic!("{error:?}") };
+            assert!(pid.is_none() || pid == own.map(u64::from)); // none while it is written
+        }
+        assert_eq!(names(&folder), ["name.lock"]);
+        drop(won);
+        assert!(names(&folder).is_empty(), "an owner that ends in order leaves nothing");
+    }
+}
+
+#[test]
+fn a_name_is_had_while_others_give_it_back() {
+    let (folder, path) = folder();
+    let inside = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut had = 0;
+                while had < 200 {
+                    let Ok(lock) = NameLock::take(&path) else { continue };
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    drop(lock);
+                    had += 1;
+                }
+            });
+        }
+    });
+    assert!(names(&folder).is_empty());
+}
+
+#[test]
+fn a_lock_that_was_left_is_taken_over_and_what_is_none_is_left_alone() {
+    let (folder, path) = folder();
+    let lock = folder.path().join("name.lock");
+    for left in ["", "wedjat 999999999\n"] {
+        fs::write(&lock, left).unwrap();
+        drop(NameLock::take(&path).unwrap());
+        assert!(!lock.exists());
+    }
+    fs::write(&lock, "another program's\n").unwrap();
+    let error = NameLock::take(&path).unwrap_err();
+    assert!(matches!(&error, NameError::Foreign(at, _) if *at == lock), "{error:?}");
+    assert_eq!(fs::read_to_string(&lock).unwrap(), "another program's\n");
+    fs::remove_file(&lock).unwrap();
+    for (special, kind) in specials(folder.path()).into_iter().take(5) {
+        fs::rename(&special, &lock).unwrap();
+        let error = NameLock::take(&path).unwrap_err();
+        assert!(matches!(&error, NameError::Foreign(_, found) if found.starts_with(kind)));
+        fs::rename(&lock, &special).unwrap();
+    }
+    assert!(!folder.path().join("nowhere").exists());
+}
+
+#[test]
+fn a_program_that_listens_elsewhere_is_not_disturbed() {
+    let (_folder, path) = folder();
+    let listener = UnixListener::bind(&path).unwrap();
+    let found = Found::at(&path).unwrap().unwrap();
+    assert!(found.is_socket() && found.is_own());
+    drop(listener);
+}
+
+#[test]
+fn a_limit_on_file_sizes_is_an_error_and_no_end() {
+    let limit = rustix::process::Resource::Fsize;
+    let (folder, path) = folder();
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "state::files::tests::beyond_a_limit", "--nocapture"])
+        .env("WEDJAT_BEYOND", &path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("refused with File too large"), "{said}");
+    assert!(rustix::process::getrlimit(limit).current.is_none(), "here there is none");
+    drop(folder);
+}
+
+/// The child's part of the test before; nothing to do without it.
+#[test]
+fn beyond_a_limit() {
+    let Some(path) = std::env::var_os("WEDJAT_BEYOND") else { return };
+    let file = Scratch::file(Path::new(&path), None).unwrap();
+    let limit = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    let written = within_limits(|| file.item().write_all_at(&[1; 200], 0));
+    let again = within_limits(|| file.item().set_len(200));
+    assert!(again.is_err());
+    println!("refused with {}", written.unwrap_err());
+}
+
+#[test]
+fn groups_are_known_by_name_and_number() {
+    assert_eq!((group("root"), group("1234")), (Some(0), Some(1234)));
+    assert_eq!((group("nobody has such a group"), group("a\0b"), group("")), (None, None, None));
+}
