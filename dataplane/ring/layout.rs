@@ -1,10 +1,8 @@
-//! Where everything lies in a worker region. Both ends compute it from the region's shape, which its header
-//! holds; places are offsets, never pointers.
+//! Where everything lies in a worker region. Both ends compute it from the region's shape, which a worker is told when it
+//! attaches; places are offsets, never pointers.
 //!
 //! | section | words | written by |
 //! |---|---|---|
-//! | header | u64 x [`HEADER_WORDS`] | creator |
-//! | workers | u64 per channel: worker id, pool | creator |
 //! | per channel: control | u64: granted claim, first task, wishes | dispatcher |
 //! | per channel: claim | u64: claim, process, who left in order | worker, when it comes and goes |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
@@ -17,8 +15,6 @@
 use super::channel::SLOT_WORDS;
 use crate::state::region::ALIGN;
 
-/// u64 words of the header.
-pub const HEADER_WORDS: usize = 16;
 /// Bytes before a task's and before a reply's own: ids, or number and length.
 pub const HEAD: usize = 16;
 /// Bytes that a task's and a reply's part are a multiple of.
@@ -88,9 +84,6 @@ pub struct ChannelLayout {
 pub struct Layout {
     /// Bytes of it all.
     pub len: usize,
-    /// Offset of the workers' ids.
-    pub workers: usize,
-    first: usize,
     channel: ChannelLayout,
     channel_len: usize,
 }
@@ -100,8 +93,6 @@ impl Layout {
     #[must_use]
     pub fn new(shape: &Shape) -> Self {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
-        let workers = round(8 * HEADER_WORDS);
-        let first = round(workers + 8 * shape.channels);
         let slots = 4 * ALIGN;
         let area = slots + round(8 * SLOT_WORDS * shape.slots);
         let channel = ChannelLayout {
@@ -113,13 +104,13 @@ impl Layout {
             area,
         };
         let channel_len = area + round(shape.slots * shape.stride());
-        Self { len: first + shape.channels * channel_len, workers, first, channel, channel_len }
+        Self { len: shape.channels * channel_len, channel, channel_len }
     }
 
     /// The place of a channel.
     #[must_use]
     pub fn channel(&self, index: usize) -> ChannelLayout {
-        let start = self.first + index * self.channel_len;
+        let start = index * self.channel_len;
         let channel = self.channel;
         ChannelLayout {
             control: start + channel.control,
@@ -140,7 +131,7 @@ mod tests {
     fn sections_are_disjoint_aligned_and_within() {
         let shape = Shape { channels: 3, slots: 8, payload: 100 };
         let layout = Layout::new(&shape);
-        let mut sections = vec![(0, 8 * HEADER_WORDS), (layout.workers, 24)];
+        let mut sections = Vec::new();
         for index in 0..3 {
             let channel = layout.channel(index);
             sections.push((channel.control, 64));

@@ -13,11 +13,13 @@
 //! - [`channel`]: the protocol, over any words, so that loom can try its orderings;
 //! - [`layout`]: where everything lies in a region;
 //! - [`bytes`]: tasks' and replies' bytes;
-//! - [`region`]: the region and its file, attaching, and who is alive;
+//! - [`region`]: the region and its memory, and who is alive;
+//! - [`attach`]: how a worker's process gets it;
 //! - [`park`]: a worker that sleeps, and its awakening;
 //! - [`host`] and [`guest`]: the dispatcher's and the worker's end, the protocol with its bytes;
 //! - [`handover`]: both ends between threads of one process, where tasks change hands whole.
 
+pub mod attach;
 pub mod bytes;
 pub mod channel;
 pub mod guest;

@@ -1,44 +1,35 @@
-//! The region that a dispatcher shares with its workers: memory of one process, or a file that workers attach
-//! to by name.
+//! The region that a dispatcher shares with its workers: memory of one process, or anonymous memory that workers'
+//! processes get from their agent by its name ([`super::attach`]).
 //!
-//! Who is alive is told by locks on the file, which the system takes back from a process however it ends: the
-//! dispatcher holds the file's first byte, the worker of channel i byte i + 1. They are locks of the
-//! open file (F_OFD_SETLK), so threads of one process count as strangers, too, and looking for a lock
-//! takes none.
+//! The memory is sealed, so nobody can take it away from those who have mapped it, and all of it is there from the start.
+//! Who is alive is told by locks on it, which the system takes back from a process however it ends: the
+//! dispatcher holds the first byte, the worker of channel i byte i + 1. They are locks of the open file
+//! (F_OFD_SETLK), so threads of one process count as strangers, too, and looking for a lock takes none.
 #![allow(unsafe_code)]
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
+use rustix::io::Errno;
+
+use super::attach::{self, BadOffer, Door, NoOffer, Offer, Received, VERSION};
 use super::channel::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit};
 use super::guest::Guest;
 use super::host::Channel;
-use super::layout::{HEADER_WORDS, Layout, Shape};
-use crate::state::region::{Region, Slice, advice};
+use super::layout::{Layout, Shape};
+use crate::state::files::{
+    Found, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
+};
+use crate::state::region::{Region, Slice};
 
-/// "WEDJATwk": a region of workers, of a little-endian machine.
-const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
-/// Version of the layout; any change of [`super::layout`] or of the channels' words raises it.
-pub const VERSION: u64 = 2;
 /// Folder of regions that are named without one.
 const FOLDER: &str = "/dev/shm";
-
-/// Numbers of the header's words.
-mod word {
-    pub const MAGIC: usize = 0;
-    pub const VERSION: usize = 1;
-    pub const LEN: usize = 2;
-    pub const CHANNELS: usize = 3;
-    pub const SLOTS: usize = 4;
-    pub const PAYLOAD: usize = 5;
-    pub const PID: usize = 6;
-}
 
 /// Why a region can't be made or attached to.
 #[derive(Debug, thiserror::Error)]
@@ -46,49 +37,76 @@ pub enum RegionError {
     /// The system refused.
     #[error("worker region {path}: {error}{}", advice(error))]
     Io {
-        /// The file.
+        /// The agent's socket.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
     },
     /// Another agent runs on it.
     #[error(
-        "worker region {path}: in use by a running agent (pid {pid}); stop that one or give this one another `name`"
+        "worker region {path}: in use by a running agent{}; stop that one or give this one another `name`",
+        pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     InUse {
-        /// The file.
+        /// The agent's socket.
         path: PathBuf,
-        /// Who uses it.
-        pid: u64,
+        /// Who uses it, if that can be read.
+        pid: Option<u64>,
     },
-    /// There is no such file.
+    /// There is no such agent.
     #[error(
         "worker region {path}: there is none; start the agent first, or attach to the `name` of its configuration"
     )]
     Missing {
-        /// The file.
+        /// The agent's socket.
+        path: PathBuf,
+    },
+    /// The agent that made it has ended without taking it away.
+    #[error("worker region {path}: its agent does not run any more; start it")]
+    Dead {
+        /// The agent's socket.
+        path: PathBuf,
+    },
+    /// The agent does not answer.
+    #[error(
+        "worker region {path}: its agent does not answer; is it stopped, or out of descriptors (`ulimit -n`)?"
+    )]
+    Silent {
+        /// The agent's socket.
         path: PathBuf,
     },
     /// Something else lies there.
-    #[error("worker region {path}: not a region of wedjat workers; remove it or use another name")]
+    #[error(
+        "worker region {path}: not a region of wedjat workers but {found}; it is left alone, use another name"
+    )]
     Foreign {
-        /// The file.
+        /// What was looked at.
         path: PathBuf,
+        /// What lies there.
+        found: String,
+    },
+    /// Worker and agent are not the same user's.
+    #[error("worker region {path}: its agent is {whose}; run agent and workers as one user")]
+    Owner {
+        /// The agent's socket.
+        path: PathBuf,
+        /// Whose the agent is.
+        whose: String,
     },
     /// Made by another version.
     #[error(
         "worker region {path}: layout version {found}, this program uses version {VERSION}; build worker and agent from the same release"
     )]
     Version {
-        /// The file.
+        /// The agent's socket.
         path: PathBuf,
         /// Its version.
         found: u64,
     },
-    /// Its header contradicts itself or the file.
+    /// What the agent offers contradicts itself.
     #[error("worker region {path}: damaged ({reason}); restart the agent that owns it")]
     Damaged {
-        /// The file.
+        /// The agent's socket.
         path: PathBuf,
         /// What is wrong.
         reason: String,
@@ -107,13 +125,12 @@ pub struct Place {
     pub pool: u16,
 }
 
-/// See the module's text.
+/// Memory that a dispatcher and its workers share: a channel for each worker.
 #[derive(Debug)]
 pub struct WorkerRegion {
     region: Arc<Region>,
-    shape: Shape,
     layout: Layout,
-    header: Slice<AtomicU64>,
+    offer: Offer,
     backing: Backing,
 }
 
@@ -121,14 +138,21 @@ pub struct WorkerRegion {
 enum Backing {
     /// Which channels have a worker.
     Heap(Vec<AtomicBool>),
-    File {
-        file: File,
+    /// The memory of an agent, in its own process.
+    Agent {
+        door: Door,
+        /// An open file that no worker is given, for the agent's lock.
+        memory: File,
         path: PathBuf,
-        owned: bool,
+        socket: Identity,
+        /// Of the path; given back last.
+        name: NameLock,
     },
+    /// In a worker's.
+    Worker { memory: File, pid: u64 },
 }
 
-/// The file of an agent's name: the name itself when it holds a slash.
+/// Where the socket of an agent of this name is: the name itself when it holds a slash.
 #[must_use]
 pub fn path_of(name: &str) -> PathBuf {
     match name.contains('/') {
@@ -143,135 +167,94 @@ impl WorkerRegion {
     /// # Errors
     /// When the shape can't be.
     pub fn heap(workers: &[Place], slots: usize, payload: usize) -> Result<Self, RegionError> {
-        let shape = possible(Shape { channels: workers.len(), slots, payload })?;
-        let layout = Layout::new(&shape);
+        let (offer, layout) = planned(workers, slots, payload)?;
         let taken = workers.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self::fill(Region::heap(layout.len), shape, layout, workers, Backing::Heap(taken)))
+        let region = Region::heap(layout.len);
+        Ok(Self { region, layout, offer, backing: Backing::Heap(taken) })
     }
 
-    /// A region in the file at `path`. A file left by an agent that no longer runs is replaced; the new one
-    /// takes its place when it is complete.
+    /// A region that workers' processes of the same user get over a socket at `path`, for as long as this lives. A socket
+    /// left by an agent that no longer runs is replaced.
     ///
     /// # Errors
-    /// When another agent runs on the file, when it is something else, or when the system refuses.
+    /// When another agent runs at the path, when something else lies there, or when the system refuses.
     pub fn create(
         path: &Path,
         workers: &[Place],
         slots: usize,
         payload: usize,
     ) -> Result<Self, RegionError> {
-        let shape = possible(Shape { channels: workers.len(), slots, payload })?;
-        let _old = take_over(path)?;
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".new-{}", std::process::id()));
-        let new = PathBuf::from(name);
-        let made = Self::create_new(&new, path, shape, workers);
-        if made.is_err() {
-            let _ = std::fs::remove_file(&new);
-        }
-        made
-    }
-
-    fn create_new(
-        new: &Path,
-        path: &Path,
-        shape: Shape,
-        workers: &[Place],
-    ) -> Result<Self, RegionError> {
+        let (offer, layout) = planned(workers, slots, payload)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(new).map_err(io)?;
-        let layout = Layout::new(&shape);
-        file.set_len(layout.len as u64).map_err(io)?;
-        // A mapping keeps its open file, and with it the file's locks; this one goes with the region.
-        let own = open_again(&file).map_err(io)?;
-        lock(&own, 0).map_err(io)?;
-        let region = Region::map(&file, layout.len).map_err(io)?;
-        let backing = Backing::File { file: own, path: path.to_owned(), owned: true };
-        let made = Self::fill(region, shape, layout, workers, backing);
-        std::fs::rename(new, path).map_err(io)?;
-        Ok(made)
+        check_replaceable(path)?; // also where nothing can be made beside it
+        let name = NameLock::take(path).map_err(|error| match error {
+            NameError::Held(pid) => RegionError::InUse { path: path.to_owned(), pid },
+            NameError::Foreign(path, found) => RegionError::Foreign { path, found },
+            NameError::Io(error) => io(error),
+        })?;
+        let left = check_replaceable(path)?;
+        let given = within_limits(|| anonymous(layout.len)).map_err(io)?;
+        let memory = open_again(&given).map_err(io)?;
+        lock(&memory, 0).map_err(io)?;
+        let region = Region::shared(&given, layout.len).map_err(io)?;
+        // Whoever connects before the door opens waits for it.
+        let socket = Scratch::socket(path).map_err(io)?;
+        let (socket, identity) = socket.put_at(path, left).map_err(io)?;
+        let door = Door::open(socket, given, &offer).map_err(|error| {
+            identity.remove_at(path);
+            io(error)
+        })?;
+        let path = path.to_owned();
+        let backing = Backing::Agent { door, memory, path, socket: identity, name };
+        Ok(Self { region, layout, offer, backing })
     }
 
-    fn fill(
-        region: Arc<Region>,
-        shape: Shape,
-        layout: Layout,
-        workers: &[Place],
-        backing: Backing,
-    ) -> Self {
-        let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
-        let words = [
-            (word::VERSION, VERSION),
-            (word::LEN, layout.len as u64),
-            (word::CHANNELS, shape.channels as u64),
-            (word::SLOTS, shape.slots as u64),
-            (word::PAYLOAD, shape.payload as u64),
-            (word::PID, u64::from(std::process::id())),
-        ];
-        for (at, value) in words {
-            header[at].store(value, Relaxed);
-        }
-        let ids = region.slice::<AtomicU64>(layout.workers, workers.len());
-        for (word, place) in ids.iter().zip(workers) {
-            word.store(u64::from(place.id) << 32 | u64::from(place.pool), Relaxed);
-        }
-        header[word::MAGIC].store(MAGIC, Release);
-        Self { region, shape, layout, header, backing }
-    }
-
-    /// Opens the region of a running agent.
+    /// Gets the region of a running agent, whose socket lies at `path`.
     ///
     /// # Errors
-    /// When there is none, or it is foreign, of another version or damaged.
+    /// When there is none, when it does not answer, or when it is foreign, of another version or damaged.
     pub fn open(path: &Path) -> Result<Self, RegionError> {
-        let io = |error| RegionError::Io { path: path.to_owned(), error };
-        let file =
-            OpenOptions::new().read(true).write(true).open(path).map_err(|error| {
-                match error.kind() {
-                    io::ErrorKind::NotFound => RegionError::Missing { path: path.to_owned() },
-                    _ => io(error),
+        let Received { offer, memory, pid } =
+            attach::ask(path).map_err(|why| refused(path, why))?;
+        let layout = Layout::new(&offer.shape);
+        let region = Region::shared(&memory, layout.len).map_err(|error| {
+            let path = path.to_owned();
+            match error.kind() {
+                io::ErrorKind::InvalidData => {
+                    RegionError::Damaged { path, reason: error.to_string() }
                 }
-            })?;
-        let len = file.metadata().map_err(io)?.len();
-        if len < 8 * HEADER_WORDS as u64 {
-            return Err(RegionError::Foreign { path: path.to_owned() });
-        }
-        let head = Region::map(&file, 8 * HEADER_WORDS).map_err(io)?;
-        let shape = shape_of(&head.slice(0, HEADER_WORDS), path, len)?;
-        let layout = Layout::new(&shape);
-        let region = Region::map(&file, layout.len).map_err(io)?;
-        let header = region.slice(0, HEADER_WORDS);
-        let backing = Backing::File { file, path: path.to_owned(), owned: false };
-        Ok(Self { region, shape, layout, header, backing })
+                _ => RegionError::Io { path, error },
+            }
+        })?;
+        Ok(Self { region, layout, offer, backing: Backing::Worker { memory, pid } })
     }
 
     /// How much of everything there is.
     #[must_use]
     pub fn shape(&self) -> Shape {
-        self.shape
+        self.offer.shape
     }
 
     /// The agent's process.
     #[must_use]
     pub fn pid(&self) -> u64 {
-        self.header[word::PID].load(Relaxed)
+        match &self.backing {
+            Backing::Heap(_) | Backing::Agent { .. } => std::process::id().into(),
+            Backing::Worker { pid, .. } => *pid,
+        }
     }
 
     /// The worker of a channel.
     #[must_use]
     pub fn place(&self, channel: usize) -> Place {
-        let word = self.region.slice::<AtomicU64>(self.layout.workers + 8 * channel, 1);
-        let word = word[0].load(Relaxed);
-        Place { id: (word >> 32) as u16, pool: word as u16 }
+        self.offer.places[channel]
     }
 
     /// The dispatcher's end of a channel. Ask once for each.
     #[must_use]
     pub fn channel(&self, channel: usize) -> Channel {
         let sender = Sender::new(self.words(channel));
-        Channel::new(sender, self.sleep_word(channel), self.area(channel), self.shape)
+        Channel::new(sender, self.sleep_word(channel), self.area(channel), self.shape())
     }
 
     /// Claims a channel for the worker that it returns; none when it has one.
@@ -287,8 +270,8 @@ impl WorkerRegion {
                 Guard::Heap { region: Arc::clone(self), channel }
             }
             // Locks are the open file's, so each worker opens it for itself.
-            Backing::File { file, .. } => {
-                let own = open_again(file)?;
+            Backing::Agent { memory, .. } | Backing::Worker { memory, .. } => {
+                let own = open_again(memory)?;
                 match lock(&own, 1 + channel as i64) {
                     Ok(()) => Guard::File { _file: own },
                     Err(error) if is_held(&error) => return Ok(None),
@@ -299,7 +282,7 @@ impl WorkerRegion {
         let receiver = Receiver::claim(self.words(channel), std::process::id());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
         let place = self.place(channel);
-        Ok(Some(Guest::new(receiver, sleep, area, self.shape, place, guard)))
+        Ok(Some(Guest::new(receiver, sleep, area, self.shape(), place, guard)))
     }
 
     /// The worker of this channel lives.
@@ -307,7 +290,9 @@ impl WorkerRegion {
     pub fn has_worker(&self, channel: usize) -> bool {
         match &self.backing {
             Backing::Heap(taken) => taken[channel].load(Acquire),
-            Backing::File { file, .. } => is_locked(file, 1 + channel as i64),
+            Backing::Agent { memory, .. } | Backing::Worker { memory, .. } => {
+                is_locked(memory, 1 + channel as i64)
+            }
         }
     }
 
@@ -315,9 +300,8 @@ impl WorkerRegion {
     #[must_use]
     pub fn has_agent(&self) -> bool {
         match &self.backing {
-            Backing::Heap(_) => true,
-            Backing::File { owned: true, .. } => true,
-            Backing::File { file, .. } => is_locked(file, 0),
+            Backing::Heap(_) | Backing::Agent { .. } => true,
+            Backing::Worker { memory, .. } => is_locked(memory, 0),
         }
     }
 
@@ -333,8 +317,14 @@ impl WorkerRegion {
             control: self.region.slice(at.control, control::WORDS),
             claim: self.region.slice(at.claim, claim::WORDS),
             credit: self.region.slice(at.credit, credit::WORDS),
-            slots: self.region.slice(at.slots, SLOT_WORDS * self.shape.slots),
+            slots: self.region.slice(at.slots, SLOT_WORDS * self.shape().slots),
         }
+    }
+
+    /// All words of the region, any of which a worker may write.
+    #[must_use]
+    pub fn memory(&self) -> Slice<AtomicU64> {
+        self.region.slice(0, self.layout.len / 8)
     }
 
     fn sleep_word(&self, channel: usize) -> Slice<AtomicU32> {
@@ -342,16 +332,19 @@ impl WorkerRegion {
     }
 
     pub(super) fn area(&self, channel: usize) -> Slice<AtomicU64> {
-        let len = self.shape.slots * self.shape.stride() / 8;
+        let len = self.shape().slots * self.shape().stride() / 8;
         self.region.slice(self.layout.channel(channel).area, len)
     }
 }
 
 impl Drop for WorkerRegion {
     fn drop(&mut self) {
-        if let Backing::File { path, owned: true, .. } = &self.backing {
-            // Its lock is still held, so it is ours.
-            let _ = std::fs::remove_file(path);
+        let Backing::Agent { door, path, socket, name, .. } = &mut self.backing else {
+            return;
+        };
+        match name.is_own() {
+            true => socket.remove_at(path),
+            false => door.forget(),
         }
     }
 }
@@ -373,64 +366,75 @@ impl Drop for Guard {
     }
 }
 
-fn possible(shape: Shape) -> Result<Shape, RegionError> {
-    if shape.is_possible() { Ok(shape) } else { Err(RegionError::Shape(shape)) }
-}
-
-/// What a header says, read once and held against the file.
-fn shape_of(header: &[AtomicU64], path: &Path, len: u64) -> Result<Shape, RegionError> {
-    let value = |at: usize| header[at].load(Acquire);
-    let path = path.to_owned();
-    if value(word::MAGIC) != MAGIC {
-        return Err(RegionError::Foreign { path });
-    }
-    let found = value(word::VERSION);
-    if found != VERSION {
-        return Err(RegionError::Version { path, found });
-    }
-    let shape = Shape {
-        channels: value(word::CHANNELS) as usize,
-        slots: value(word::SLOTS) as usize,
-        payload: value(word::PAYLOAD) as usize,
-    };
+fn planned(
+    workers: &[Place],
+    slots: usize,
+    payload: usize,
+) -> Result<(Offer, Layout), RegionError> {
+    let shape = Shape { channels: workers.len(), slots, payload };
     if !shape.is_possible() {
-        return Err(RegionError::Damaged { path, reason: format!("{shape:?}") });
+        return Err(RegionError::Shape(shape));
     }
-    let needed = Layout::new(&shape).len as u64;
-    if value(word::LEN) != needed || len < needed {
-        let reason = format!("{len} bytes where {needed} are needed");
-        return Err(RegionError::Damaged { path, reason });
-    }
-    Ok(shape)
+    Ok((Offer { shape, places: workers.to_vec() }, Layout::new(&shape)))
 }
 
-/// Makes sure that what lies at `path` may be replaced, and keeps it locked until that is done.
-fn take_over(path: &Path) -> Result<Option<File>, RegionError> {
-    let io = |error| RegionError::Io { path: path.to_owned(), error };
-    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(error)),
+/// Memory without a name, all of it there, which nobody can shorten or lengthen.
+fn anonymous(len: usize) -> io::Result<File> {
+    let name = "wedjat-workers";
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Systems that can want it said that nothing in it will be executed; others don't know the flag.
+    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        result => result?,
     };
-    let mut head = Vec::new();
-    (&mut file).take(8 * HEADER_WORDS as u64).read_to_end(&mut head).map_err(io)?;
-    if !head.is_empty() && !head.starts_with(&MAGIC.to_le_bytes()) {
-        return Err(RegionError::Foreign { path: path.to_owned() });
+    rustix::fs::fchmod(&memory, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::ftruncate(&memory, len as u64)?;
+    rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, len as u64)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&memory, seals)?;
+    Ok(File::from(memory))
+}
+
+/// Makes sure that nothing lies at `path` but the socket of an agent that has ended; false when nothing does.
+fn check_replaceable(path: &Path) -> Result<bool, RegionError> {
+    let io = |error| RegionError::Io { path: path.to_owned(), error };
+    let foreign = |found| RegionError::Foreign { path: path.to_owned(), found };
+    let Some(found) = Found::at(path).map_err(io)? else {
+        return Ok(false);
+    };
+    if !found.is_socket() || !found.is_own_or_roots() {
+        return Err(foreign(found.describe()));
     }
-    match lock(&file, 0) {
-        Ok(()) => Ok(Some(file)),
-        Err(error) if is_held(&error) => {
-            let pid = head[8 * word::PID..].first_chunk().map_or(0, |pid| u64::from_le_bytes(*pid));
-            Err(RegionError::InUse { path: path.to_owned(), pid })
+    match attach::ask(path) {
+        Err(NoOffer::Dead | NoOffer::Missing) => Ok(true),
+        // An agent whose lock somebody has removed.
+        Ok(Received { pid, .. }) => {
+            Err(RegionError::InUse { path: path.to_owned(), pid: Some(pid) })
         }
-        Err(error) => Err(io(error)),
+        Err(NoOffer::Io(error)) => Err(io(error)),
+        Err(_) => Err(foreign(format!("{} of another program", found.describe()))),
     }
 }
 
-/// The same file, opened anew: an open file of its own, for locks of its own.
-fn open_again(file: &File) -> io::Result<File> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).open(path)
+/// What a worker is told.
+fn refused(path: &Path, why: NoOffer) -> RegionError {
+    let path = path.to_owned();
+    match why {
+        NoOffer::Missing => RegionError::Missing { path },
+        NoOffer::Foreign(found) => RegionError::Foreign { path, found },
+        NoOffer::Dead => RegionError::Dead { path },
+        NoOffer::Silent => RegionError::Silent { path },
+        NoOffer::Owner(user) => RegionError::Owner { path, whose: format!("user {user}'s") },
+        NoOffer::Io(error) => RegionError::Io { path, error },
+        NoOffer::Bad(BadOffer::Foreign) => {
+            RegionError::Foreign { path, found: "a socket of another program".to_owned() }
+        }
+        NoOffer::Bad(BadOffer::Version(found)) => RegionError::Version { path, found },
+        NoOffer::Bad(BadOffer::Refused) => {
+            RegionError::Owner { path, whose: "another user's".to_owned() }
+        }
+        NoOffer::Bad(BadOffer::Damaged(reason)) => RegionError::Damaged { path, reason },
+    }
 }
 
 fn is_held(error: &io::Error) -> bool {

@@ -1,11 +1,24 @@
-//! Regions in files: attached to by name, refused when wrong, replaced when left behind.
+//! Regions of agents: got by name over a socket, refused when wrong, replaced when left behind, and not to be taken away.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::layout::HEADER_WORDS;
-use super::super::region;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
 use super::*;
+use crate::ring::attach::{BadOffer, Offer, VERSION, ask};
+use crate::state::files::Scratch;
 
 fn places(count: u16) -> Vec<Place> {
     (0..count).map(|id| Place { id: 10 + id, pool: 3 }).collect()
@@ -19,11 +32,14 @@ fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
 }
 
 #[test]
-fn a_task_passes_between_two_mappings_of_a_file() {
-    let (_folder, path, region) = created();
+fn a_task_passes_between_two_mappings_of_a_region() {
+    let (folder, path, region) = created();
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o600);
     let mut channel = region.channel(1);
     let other = Arc::new(WorkerRegion::open(&path).unwrap());
     assert_eq!((other.place(1), other.shape()), (Place { id: 11, pool: 3 }, region.shape()));
+    assert_eq!(other.pid(), u64::from(std::process::id()));
     assert!(other.has_agent() && !region.has_worker(1));
     let mut guest = other.claim(1).unwrap().unwrap();
     assert!(region.has_worker(1) && !region.has_worker(0));
@@ -40,65 +56,261 @@ fn a_task_passes_between_two_mappings_of_a_file() {
     assert!(!region.has_worker(1));
     drop(region);
     assert!(!other.has_agent());
-    assert!(!path.exists(), "an agent that ends in order takes its region away");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "an agent that ends leaves nothing");
     assert!(matches!(WorkerRegion::open(&path), Err(RegionError::Missing { .. })));
 }
 
 #[test]
 fn a_running_agents_region_is_not_taken_and_a_dead_ones_replaced() {
-    let (_folder, path, region) = created();
+    let (folder, path, region) = created();
+    let own = Some(u64::from(std::process::id()));
     let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err();
-    let own = u64::from(std::process::id());
     assert!(matches!(error, RegionError::InUse { pid, .. } if pid == own), "{error}");
-    let left = fs::read(&path).unwrap();
-    drop(region);
-    fs::write(&path, left).unwrap(); // as SIGKILL leaves it
+    fs::remove_file(folder.path().join("region.lock")).unwrap();
+    let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err();
+    assert!(matches!(error, RegionError::InUse { pid, .. } if pid == own), "no lock: {error}");
+    assert!(WorkerRegion::open(&path).is_ok());
     let old = WorkerRegion::open(&path).unwrap();
-    assert!(!old.has_agent());
+    drop(region);
+    // As SIGKILL leaves it.
+    drop(Scratch::socket(&path).unwrap().put_at(&path, false).unwrap());
+    fs::write(folder.path().join("region.lock"), "wedjat 999999999\n").unwrap();
+    let error = WorkerRegion::open(&path).unwrap_err();
+    assert!(error.to_string().contains("does not run any more; start it"), "{error}");
     let region = WorkerRegion::create(&path, &places(1), 8, 64).unwrap();
     assert_eq!(WorkerRegion::open(&path).unwrap().shape(), region.shape());
-    assert!(!old.has_agent(), "another file");
-    assert_eq!(fs::read_dir(_folder.path()).unwrap().count(), 1, "no scratch file stays");
+    assert!(!old.has_agent(), "another's memory");
+    drop(region);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn of_agents_that_start_at_once_one_wins_and_the_others_leave_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    for round in 0..30 {
+        let start = Barrier::new(4);
+        let create = || {
+            start.wait();
+            WorkerRegion::create(&path, &places(2), 4, 32)
+        };
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(create));
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let (won, lost): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        assert_eq!(won.len(), 1, "round {round}");
+        for error in lost {
+            assert!(matches!(error, Err(RegionError::InUse { .. })), "{error:?}");
+        }
+        assert!(WorkerRegion::open(&path).unwrap().has_agent(), "round {round}");
+        drop(won);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "round {round}");
+    }
 }
 
 #[test]
 fn what_is_no_region_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
+    for (path, kind) in crate::state::files::tests::specials(folder.path()) {
+        if kind == "a socket" {
+            continue; // one that an agent may have left
+        }
+        let before = fs::symlink_metadata(&path).unwrap().ino();
+        let created = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err().to_string();
+        assert!(created.contains(kind) && created.contains("use another name"), "{created}");
+        let opened = WorkerRegion::open(&path).unwrap_err();
+        if kind != "a symbolic link" {
+            assert!(opened.to_string().contains(kind), "{opened}");
+        }
+        assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before);
+    }
     let path = folder.path().join("precious");
-    for text in ["short", &"long ".repeat(100)] {
+    // The second begins as a region does, and somebody has locked its first byte.
+    for text in [&b"the only copy of something"[..], b"WEDJATwk"] {
         fs::write(&path, text).unwrap();
+        let locked = fs::File::options().write(true).open(&path).unwrap();
+        rustix::fs::fcntl_lock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let created = WorkerRegion::create(&path, &places(1), 4, 32);
         assert!(matches!(created, Err(RegionError::Foreign { .. })));
         assert!(matches!(WorkerRegion::open(&path), Err(RegionError::Foreign { .. })));
-        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(fs::read(&path).unwrap(), text);
+    }
+    for (name, listener) in ["stream", "again"]
+        .map(|name| (name, UnixListener::bind(folder.path().join(name)).unwrap()))
+    {
+        let path = folder.path().join(name);
+        let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err().to_string();
+        assert!(error.contains("of another program"), "{error}");
+        let error = WorkerRegion::open(&path).unwrap_err().to_string();
+        assert!(error.contains("of another program"), "{error}");
+        drop(listener);
+    }
+}
+
+/// What other processes of the same user may do to a region's memory while agent and workers run.
+#[test]
+fn nobody_can_take_the_memory_away() {
+    let (_folder, path, region) = created();
+    let memory = ask(&path).unwrap().memory;
+    let len = memory.metadata().unwrap().len();
+    for changed in [0, 100, len - 1, len + 1] {
+        assert!(memory.set_len(changed).is_err(), "{changed} bytes");
+    }
+    let more = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+    assert!(rustix::fs::fcntl_add_seals(&memory, more).is_err(), "nor keep others from it");
+    // A hole reads as zeros, and may be filled again.
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&memory, hole, 0, len).unwrap();
+    memory.set_permissions(fs::Permissions::from_mode(0)).unwrap();
+    let other = Arc::new(WorkerRegion::open(&path).unwrap());
+    let mut guest = other.claim(0).unwrap().unwrap();
+    let mut channel = region.channel(0);
+    let sender = channel.sender_mut();
+    sender.grant(sender.claim());
+    guest.start();
+    assert!(channel.give(ids(1), b"still"));
+    assert_eq!(guest.take(), Ok(true));
+    assert_eq!(guest.payload(), b"still");
+}
+
+/// A worker that writes wherever it can spoils channels; it keeps nobody from attaching.
+#[test]
+fn workers_can_attach_after_any_scribbling() {
+    let (_folder, path, region) = created();
+    for value in [u64::MAX, 1, 0xDEAD_BEEF] {
+        region.memory().iter().for_each(|word| word.store(value, Relaxed));
+        let other = Arc::new(WorkerRegion::open(&path).unwrap());
+        assert_eq!((other.place(1), other.shape()), (Place { id: 11, pool: 3 }, region.shape()));
+        let mut channel = region.channel(1);
+        let mut guest = other.claim(1).unwrap().unwrap();
+        let sender = channel.sender_mut();
+        sender.grant(sender.claim());
+        guest.start();
+        assert!(channel.give(ids(1), b"as ever"));
+        assert_eq!(guest.take(), Ok(true));
+        assert_eq!(guest.payload(), b"as ever");
+        echo(&mut guest);
+        assert_eq!(channel.collect(), Ok(0..1));
     }
 }
 
 #[test]
-fn other_versions_and_damaged_or_truncated_regions_are_refused() {
-    let (folder, path, region) = created();
-    let whole = fs::read(&path).unwrap();
-    let with = |at: usize, byte: u8| {
-        let copy = folder.path().join("copy");
-        let mut bytes = whole.clone();
-        bytes[at] ^= byte;
-        fs::write(&copy, &bytes).unwrap();
-        WorkerRegion::open(&copy)
+fn peers_that_say_nothing_cost_the_agent_nothing() {
+    let (_folder, path, region) = created();
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let connect = || {
+        let flags = SocketFlags::CLOEXEC;
+        let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = rustix::net::socket_with(unix, kind, flags, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        socket
     };
-    let other = region::VERSION ^ 128;
-    assert!(matches!(with(8, 128), Err(RegionError::Version { found, .. }) if found == other));
-    for at in 2..6 {
-        for byte in 0..8 {
-            assert!(with(8 * at + byte, 0x41).is_err(), "header word {at}, byte {byte}");
-        }
+    let peers: Vec<OwnedFd> = (0..100).map(|_| connect()).collect();
+    // The last to come is served, so the others have been.
+    let other = WorkerRegion::open(&path).unwrap();
+    assert!(other.has_agent());
+    // Other tests of this process open files at the same time: far fewer than a hundred.
+    let began = std::time::Instant::now();
+    while open() > 100 + peers.len() {
+        assert!(began.elapsed().as_secs() < 120, "{} descriptors", open());
+        std::thread::yield_now();
     }
-    for len in (0..whole.len()).step_by(61) {
-        let copy = folder.path().join("copy");
-        fs::write(&copy, &whole[..len]).unwrap();
-        assert!(WorkerRegion::open(&copy).is_err(), "{len} bytes");
-    }
-    assert!(whole.len() > 8 * HEADER_WORDS && with(whole.len() - 1, 0).is_ok());
     drop(region);
+}
+
+/// A peer that plays an agent: it sends these bytes and this descriptor to whoever comes first.
+fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> RegionError {
+    let (socket, _) = Scratch::socket(path).unwrap().put_at(path, true).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let mut both = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut both, None).unwrap();
+            let peer = rustix::net::accept(&socket).unwrap();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let rights: Vec<BorrowedFd<'_>> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+            if !rights.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&rights));
+            }
+            if !bytes.is_empty() {
+                let parts = [IoSlice::new(&bytes)];
+                rustix::net::sendmsg(&peer, &parts, &mut control, SendFlags::empty()).unwrap();
+            }
+        });
+        let error = WorkerRegion::open(path).unwrap_err();
+        server.join().unwrap();
+        error
+    })
+}
+
+#[test]
+fn offers_that_can_not_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    let offer = Offer { shape: Shape { channels: 2, slots: 4, payload: 32 }, places: places(2) };
+    let good = offer.to_bytes();
+    assert_eq!(Offer::parse(&good), Ok(offer.clone()));
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] ^= byte;
+        Offer::parse(&bytes)
+    };
+    assert_eq!(with(0, 1), Err(BadOffer::Foreign));
+    assert_eq!(with(8, 1), Err(BadOffer::Version(VERSION ^ 1)));
+    for at in 16..32 {
+        assert!(matches!(with(at, 0x45), Err(BadOffer::Damaged(_))), "byte {at}");
+    }
+    for len in 0..good.len() {
+        assert!(Offer::parse(&good[..len]).is_err(), "{len} bytes");
+    }
+    assert_eq!(Offer::parse(&good[..16]), Err(BadOffer::Refused));
+
+    let memory = |len, seals| {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&memory, len).unwrap();
+        rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
+        memory
+    };
+    let len = Layout::new(&offer.shape).len as u64;
+    let fixed = SealFlags::SHRINK | SealFlags::GROW;
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&vec![0; len as usize]).unwrap();
+    let null = fs::File::open("/dev/null").unwrap();
+    let cases = [
+        (Some(memory(len, SealFlags::GROW)), "could be taken away"),
+        (Some(memory(len - 1, fixed)), "shorter than it should be"),
+        (Some(memory(0, fixed)), "shorter than it should be"),
+        (Some(file.into()), "could be taken away"),
+        (Some(null.into()), "could be taken away"),
+        (None, "an offer without memory"),
+    ];
+    for (descriptor, text) in cases {
+        let error = impostor(&path, good.clone(), descriptor.as_ref());
+        assert!(matches!(error, RegionError::Damaged { .. }), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    let silent = impostor(&path, Vec::new(), None);
+    assert!(matches!(silent, RegionError::Silent { .. }), "{silent}");
+    let refused = impostor(&path, good[..16].to_vec(), None);
+    assert!(matches!(refused, RegionError::Owner { .. }), "{refused}");
+    let foreign = impostor(&path, vec![b'x'; 200], Some(&memory(len, fixed)));
+    assert!(matches!(foreign, RegionError::Foreign { .. }), "{foreign}");
+    let mut other = good.clone();
+    other[8] = 99;
+    let version = impostor(&path, other, Some(&memory(len, fixed)));
+    assert!(matches!(version, RegionError::Version { found: 99, .. }), "{version}");
+}
+
+#[test]
+fn an_agent_that_does_not_answer_is_not_waited_for_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    // It listens, and its thread is stopped, as it were.
+    let _socket = Scratch::socket(&path).unwrap().put_at(&path, false).unwrap();
+    let error = WorkerRegion::open(&path).unwrap_err();
+    assert!(error.to_string().contains("does not answer"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,321 @@
+//! How a worker's process gets the region of its agent: over a socket, on which a thread of the agent hands out the
+//! memory's descriptor.
+//!
+//! At the path of an agent's name lies a socket that only its user can connect to. Who connects is sent one message, an
+//! [`Offer`], with the descriptor, and the connection is closed: nobody has to say anything, so nobody can hold the
+//! agent up, and a peer costs two descriptors for as long as that takes. What a worker must know to attach is in
+//! the message. The memory itself holds nothing but the channels, so no other worker can spoil it by what he writes.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::layout::{CHANNELS_MAX, Shape};
+use super::region::Place;
+use crate::state::files::{self, Found, open_again};
+
+/// "WEDJATwk": a region of workers, of a little-endian machine.
+const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
+/// Version of the offer, of the region's layout and of the channels' words.
+pub const VERSION: u64 = 3;
+/// Words of an offer before those of the places.
+const WORDS: usize = 5;
+/// An agent that has not answered after so long is stopped or overloaded.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Before a peer is accepted again when descriptors or memory are used up.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// What an agent tells a worker of its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// How much of everything there is.
+    pub shape: Shape,
+    /// The worker of each channel.
+    pub places: Vec<Place>,
+}
+
+/// Why a worker can't use an offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadOffer {
+    /// It is none.
+    Foreign,
+    /// It is of this other version.
+    Version(u64),
+    /// The agent has no offer for this user.
+    Refused,
+    /// What is wrong with it.
+    Damaged(String),
+}
+
+impl Offer {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Shape { channels, slots, payload } = self.shape;
+        let head = [MAGIC, VERSION, channels as u64, slots as u64, payload as u64];
+        let places =
+            self.places.iter().map(|place| u64::from(place.id) << 32 | u64::from(place.pool));
+        head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// What was received, believed only if it can be.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BadOffer> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let words: Vec<_> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let (head, places) = match words[..] {
+            [MAGIC, VERSION] if rest.is_empty() => return Err(BadOffer::Refused),
+            [MAGIC, VERSION, ..] if words.len() > WORDS && rest.is_empty() => words.split_at(WORDS),
+            [MAGIC, VERSION, ..] => {
+                return Err(BadOffer::Damaged(format!("an offer of {} bytes", bytes.len())));
+            }
+            [MAGIC, version, ..] => return Err(BadOffer::Version(version)),
+            _ => return Err(BadOffer::Foreign),
+        };
+        let shape = Shape {
+            channels: head[2] as usize,
+            slots: head[3] as usize,
+            payload: head[4] as usize,
+        };
+        if !shape.is_possible() || shape.channels != places.len() {
+            let text = format!("{shape:?} with {} places", places.len());
+            return Err(BadOffer::Damaged(text));
+        }
+        let place = |word: &u64| Place { id: (word >> 32) as u16, pool: *word as u16 };
+        Ok(Self { shape, places: places.iter().map(place).collect() })
+    }
+
+    /// What a peer is sent that may have none.
+    fn refusal() -> Vec<u8> {
+        [MAGIC, VERSION].into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+}
+
+/// Why a socket gave no offer.
+#[derive(Debug)]
+pub enum NoOffer {
+    /// Nothing lies there.
+    Missing,
+    /// Something else lies there: this.
+    Foreign(String),
+    /// Nobody listens any more.
+    Dead,
+    /// Nothing was said in time.
+    Silent,
+    /// It is another user's, who has this number.
+    Owner(u32),
+    /// What was said can't be used.
+    Bad(BadOffer),
+    /// The system refused.
+    Io(io::Error),
+}
+
+impl From<io::Error> for NoOffer {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Errno> for NoOffer {
+    fn from(error: Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// What an agent gave.
+#[derive(Debug)]
+pub struct Received {
+    /// Of its region.
+    pub offer: Offer,
+    /// Its region's memory.
+    pub memory: File,
+    /// Its process.
+    pub pid: u64,
+}
+
+/// Asks the agent whose socket lies at `path`. Waits for it for 5 s at most.
+///
+/// # Errors
+/// Why there is no offer.
+pub fn ask(path: &Path) -> Result<Received, NoOffer> {
+    let found = Found::behind(path)?.ok_or(NoOffer::Missing)?;
+    if !found.is_socket() {
+        return Err(NoOffer::Foreign(found.describe()));
+    }
+    let socket = connect(&found)?;
+    let agent = peer(&socket)?;
+    if !is_trusted(agent.uid) {
+        // Its tasks would be done with this user's rights.
+        return Err(NoOffer::Owner(agent.uid));
+    }
+    let (bytes, memory) = receive(&socket)?;
+    let offer = Offer::parse(&bytes).map_err(NoOffer::Bad)?;
+    let missing = || NoOffer::Bad(BadOffer::Damaged("an offer without memory".to_owned()));
+    let memory = memory.ok_or_else(missing)?;
+    Ok(Received { offer, memory, pid: agent.pid as u64 })
+}
+
+/// Who is at the other end, as the system knows; process 0 when it is not visible from here.
+fn peer(socket: &OwnedFd) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    let (at, len) = ((&raw mut peer).cast(), &raw mut len);
+    // SAFETY: the descriptor is open, and `len` is the size of the memory at `at`, which may hold any numbers.
+    let done = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, len)
+    };
+    if done == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
+/// This process's user and root may share memory with it.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+fn connect(found: &Found) -> Result<OwnedFd, NoOffer> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(found.path())?) {
+        Ok(()) => Ok(socket),
+        Err(Errno::CONNREFUSED) => Err(NoOffer::Dead),
+        Err(Errno::AGAIN) => Err(NoOffer::Silent),
+        Err(Errno::PROTOTYPE) => {
+            Err(NoOffer::Foreign(format!("{} of another program", found.describe())))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), NoOffer> {
+    let mut bytes = vec![0; 8 * (WORDS + CHANNELS_MAX)];
+    // Room for one: the system closes those beyond it.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(NoOffer::Silent),
+            other => break other?,
+        }
+    };
+    if received.bytes == 0 {
+        return Err(NoOffer::Silent);
+    }
+    bytes.truncate(received.bytes);
+    let mut memory = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            memory = descriptors.into_iter().map(File::from).next();
+        }
+    }
+    Ok((bytes, memory))
+}
+
+/// The thread of an agent that hands its region out.
+#[derive(Debug)]
+pub struct Door {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    /// Offers `memory` to whoever connects to `socket`, which listens.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn open(socket: OwnedFd, memory: File, offer: &Offer) -> io::Result<Self> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let offer = offer.to_bytes();
+        let thread = std::thread::Builder::new().name("wedjat-attach".to_owned()).spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                files::block_signals();
+                serve(&socket, &stop, &memory, &offer);
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// For a child that was forked since: there it has no thread.
+    pub fn forget(&mut self) {
+        std::mem::forget(self.thread.take());
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &[u8]) {
+    let mut is_failing = false;
+    loop {
+        let mut both = [PollFd::new(stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+        match poll(&mut both, None) {
+            Ok(_) if !both[0].revents().is_empty() => return,
+            Ok(_) => {}
+            Err(_) => continue,
+        }
+        match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(peer) => {
+                is_failing = false;
+                if let Err(error) = hand_over(&peer, memory, offer) {
+                    log::warn!("a worker could not be given the region: {error}");
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => {
+                if !is_failing {
+                    log::warn!("no worker can attach: {}; tried again", io::Error::from(error));
+                }
+                is_failing = true;
+                let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
+            }
+        }
+    }
+}
+
+/// Sends the offer, without waiting for anything.
+fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let user = self::peer(peer)?.uid;
+    if !is_trusted(user) {
+        rustix::net::sendmsg(peer, &[IoSlice::new(&Offer::refusal())], &mut control, flags)?;
+        let text = format!("its process is user {user}'s");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    // Workers of the same user can change it, and those that come later must be able to open it.
+    rustix::fs::fchmod(memory, Mode::RUSR | Mode::WUSR)?;
+    // An open file of its own, so that no worker has a hand in the locks of another.
+    let own = open_again(memory)?;
+    let rights = [own.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&rights));
+    rustix::net::sendmsg(peer, &[IoSlice::new(offer)], &mut control, flags)?;
+    Ok(())
+}
