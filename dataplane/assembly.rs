@@ -68,6 +68,7 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
             .collect()
     };
     Spec {
+        group: config.leaf.state_group,
         role: Role::Leaf,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),

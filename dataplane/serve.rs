@@ -105,7 +105,7 @@ fn start(
         seed,
     );
     let table = match &config.state {
-        Some(path) => Table::create(path, &spec)?,
+        Some(path) => Table::create(path, &Spec { group: config.state_group, ..spec })?,
         None => Table::heap(&spec),
     };
     let senders = match config.sends {
@@ -190,8 +190,8 @@ pub(crate) fn spec(
     });
     let (servers, pools) = (address.collect(), pools.collect());
     // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
-    let (role, cores, ports) = (Role::Agent, 1, 0);
-    Spec { role, node, cores, ports, servers, pools, ticks_hz: eal.ticks_hz(), seed }
+    let (role, cores, ports, group) = (Role::Agent, 1, 0, None);
+    Spec { role, node, cores, ports, servers, pools, ticks_hz: eal.ticks_hz(), seed, group }
 }
 
 fn open_devices(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::check::{Faults, MBUFS, SPEEDS, quoted};
+use super::check::{Faults, MBUFS, SPEEDS, quoted, state_group};
 use super::port::{self, is_edge, reaches};
 use super::{ConfigError, Fault, ids, raw};
 use crate::limits::{QUEUE_MAX, WORKER_ID_MAX};
@@ -46,6 +46,7 @@ struct RawAgent {
     id: Option<Spanned<u16>>,
     udp_port: Option<Spanned<u16>>,
     state: Option<String>,
+    state_group: Option<Spanned<String>>,
     seed: Option<u64>,
     mbufs: Option<Spanned<u32>>,
     slots: Option<Spanned<usize>>,
@@ -116,6 +117,8 @@ pub struct AgentConfig {
     pub udp_port: u16,
     /// The state file; memory of the process when none.
     pub state: Option<PathBuf>,
+    /// The group that may read it besides its owner.
+    pub state_group: Option<u32>,
     /// Seed of all random streams; chosen at start when none.
     pub seed: Option<u64>,
     /// Packet buffers in all.
@@ -256,6 +259,7 @@ fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
         id: faults.within(entry.id.as_ref(), "agent.id", 0, id),
         udp_port: faults.within(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
         state: entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
+        state_group: state_group(faults, "agent.state_group", entry.state_group.as_ref()),
         seed: entry.seed,
         mbufs: faults.within(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
         sends: entry.worker_sends.unwrap_or_default(),

@@ -18,6 +18,7 @@ use crate::limits::{
 use crate::policy::{PolicySpec, Runs};
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
+use crate::state::files;
 use crate::wire::ether::Mac;
 use crate::wire::task::UDP_PORT;
 
@@ -167,6 +168,21 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     Ok(Config { path, text, leaf, ports, pools, servers, agent, warnings })
 }
 
+/// The group that may read a state file.
+pub(super) fn state_group(
+    faults: &mut Faults<'_>,
+    key: &str,
+    name: Option<&Spanned<String>>,
+) -> Option<u32> {
+    let name = name?;
+    let group = files::group(name.get_ref());
+    if group.is_none() {
+        let found = quoted(name);
+        faults.note(name, key, found, "the name or number of a group of this machine");
+    }
+    group
+}
+
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
     let id = faults.within(Some(&raw.id), "leaf.id", 0, (0, 0x7FFE));
     let cores = raw.cores.get_ref();
@@ -184,6 +200,7 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
         udp_port: faults.within(raw.udp_port.as_ref(), "leaf.udp_port", UDP_PORT, (1, u16::MAX)),
         cores: cores.clone(),
         state: raw.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
+        state_group: state_group(faults, "leaf.state_group", raw.state_group.as_ref()),
         seed: raw.seed,
         mbufs: faults.within(raw.mbufs.as_ref(), "leaf.mbufs", MBUFS, (1023, 1 << 22)),
         connections,

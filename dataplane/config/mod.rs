@@ -53,6 +53,8 @@ pub struct LeafConfig {
     pub cores: Vec<usize>,
     /// The state file; memory of the process when none.
     pub state: Option<PathBuf>,
+    /// The group that may read it besides its owner.
+    pub state_group: Option<u32>,
     /// Seed of all random streams; chosen at start when none.
     pub seed: Option<u64>,
     /// Packet buffers in all.

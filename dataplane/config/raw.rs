@@ -26,6 +26,7 @@ pub struct Leaf {
     pub udp_port: Option<Spanned<u16>>,
     pub cores: Spanned<Vec<usize>>,
     pub state: Option<String>,
+    pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub mbufs: Option<Spanned<u32>>,
     pub connections: Option<Spanned<usize>>,

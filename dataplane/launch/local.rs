@@ -18,7 +18,7 @@ use crate::role::leaf::Timing;
 use crate::role::{Agent, host};
 use crate::serve::{self, Roll};
 use crate::stage::{PortAddress, Side};
-use crate::state::table::agents_file;
+use crate::state::table::{Spec, agents_file};
 use crate::state::{StateError, Table};
 use crate::stats::{AgentStats, LeafStats, Totals};
 
@@ -52,7 +52,10 @@ impl<'a> LocalAgent<'a> {
         let seed = stream_seed(seed, CORES_MAX, 0);
         let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), eal, seed);
         let table = match &config.leaf.state {
-            Some(path) => Table::create(&agents_file(path), &spec)?,
+            Some(path) => {
+                let spec = Spec { group: config.leaf.state_group, ..spec };
+                Table::create(&agents_file(path), &spec)?
+            }
             None => Table::heap(&spec),
         };
         Ok(Self {
