@@ -6,7 +6,11 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+
+use crate::state::files::{Scratch, within_limits};
+use crate::state::table::check_replaceable;
 
 /// What is to be started.
 #[derive(Clone, Debug)]
@@ -23,18 +27,15 @@ pub struct Request {
     pub state: Option<PathBuf>,
     /// What the configuration's check warns of: [`crate::config::Config::warnings`].
     pub warnings: Vec<String>,
+    /// The group that may read it.
+    pub state_group: Option<u32>,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Self {
-            root: PathBuf::from("/"),
-            cores: Vec::new(),
-            devices: Vec::new(),
-            eal: Vec::new(),
-            state: None,
-            warnings: Vec::new(),
-        }
+        let (cores, devices, eal, warnings) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (root, state, state_group) = (PathBuf::from("/"), None, None);
+        Self { root, cores, devices, eal, state, state_group, warnings }
     }
 }
 
@@ -103,7 +104,7 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.push(tsc(&machine));
     findings.extend(devices.iter().map(|device| presence(&machine, device)));
     findings.extend(devices.iter().filter_map(|device| nodes(&machine, device, &request.cores)));
-    findings.extend(request.state.as_deref().map(state));
+    findings.extend(request.state.as_deref().map(|path| state(path, request.state_group)));
     findings.extend(request.warnings.iter().map(|it| Finding::warn("configuration", it, "")));
     findings
 }
@@ -579,13 +580,18 @@ fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding
     })
 }
 
-/// Writes a file of a mebibyte beside the state file, for rights and space.
-fn state(path: &Path) -> Finding {
+/// Looks at what lies there, and writes a file of a mebibyte beside it, for rights and space.
+fn state(path: &Path, group: Option<u32>) -> Finding {
+    if let Err(error) = check_replaceable(path) {
+        let fix = "name a state file that is not there yet, or that a leaf or agent of yours wrote";
+        return Finding::fail("state file", error.to_string(), fix);
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
-    let trial = folder.join(format!(".wedjat-doctor-{}", std::process::id()));
-    let written = fs::write(&trial, vec![0; 1 << 20]);
-    let _ = fs::remove_file(&trial);
+    let written = within_limits(|| {
+        let mut trial = Scratch::file(path, group)?;
+        trial.item_mut().write_all(&vec![0; 1 << 20])
+    });
     match written {
         Ok(()) => Finding::ok("state file", format!("{} can be written", path.display())),
         Err(error) => Finding::fail(
@@ -823,9 +829,22 @@ mod tests {
     #[test]
     fn the_state_file_needs_a_folder_that_can_be_written() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(state(&folder.path().join("leaf1")).status, Status::Ok);
+        let own = Some(rustix::process::getegid().as_raw());
+        assert_eq!(state(&folder.path().join("leaf1"), own).status, Status::Ok);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
-        assert_eq!(state(&folder.path().join("none/leaf1")).status, Status::Fail);
+        assert_eq!(state(&folder.path().join("none/leaf1"), None).status, Status::Fail);
+        let precious = folder.path().join("precious");
+        fs::write(&precious, "the only copy of something").unwrap();
+        for (path, found) in
+            [(precious.as_path(), "something else"), (Path::new("/dev/null"), "device")]
+        {
+            let finding = state(path, None);
+            assert_eq!(finding.status, Status::Fail);
+            assert!(
+                finding.found.contains(found) && !finding.fix.contains("remove"),
+                "{finding:?}"
+            );
+        }
     }
 
     #[test]

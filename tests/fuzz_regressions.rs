@@ -53,6 +53,28 @@ fn memif_control() {
     assert!(let_through > 0 && fed > let_through, "{let_through} of {fed} clients let through");
 }
 
+#[test]
+fn state_file() {
+    let mut read = 0;
+    let count = |input: &[u8]| read += usize::from(fuzz_bodies::state_file::run(input));
+    assert!(feed("state_file", count) > read, "some are refused");
+    assert!(read > 0);
+}
+
+#[test]
+fn offer() {
+    let mut accepted = 0;
+    assert!(feed("offer", |input| accepted += usize::from(fuzz_bodies::offer::run(input))) > 0);
+    assert!(accepted > 0);
+}
+
+#[test]
+fn rings() {
+    let mut answered = 0;
+    assert!(feed("rings", |input| answered += fuzz_bodies::rings::run(input)) > 0);
+    assert!(answered > 2, "{answered} tasks were answered");
+}
+
 /// A cheap stand-in for the fuzzer, the same inputs every time.
 #[test]
 fn stages_take_whatever_comes() {
@@ -67,5 +89,10 @@ fn stages_take_whatever_comes() {
         fuzz_bodies::stages::run(&input);
         fuzz_bodies::task_header::run(&input);
         fuzz_bodies::memif_control::run(&input);
+        fuzz_bodies::offer::run(&input);
+        fuzz_bodies::rings::run(&input);
+        if length % 100 == 0 {
+            fuzz_bodies::state_file::run(&input); // it computes over a whole file
+        }
     }
 }

@@ -226,6 +226,41 @@ fn two_cores_run_are_looked_at_and_stop_in_order() {
     }
 }
 
+/// What is mapped from a file is gone when somebody shortens it, and who touches it then gets SIGBUS.
+#[test]
+fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
+    if !two_cpus() {
+        return;
+    }
+    let packets = traffic();
+    let home = Home::new([&packets, &packets], ",infinite_rx=1");
+    let state = home.path("state");
+    let leaf = Running::start(home.leaf(&["--duration", "120s", "--stats", "-"]));
+    wait_until("both cores receive", || {
+        home.received().len() == 2 && home.received().iter().all(|&count| count > 0)
+    });
+    let shorten = |len| fs::File::options().write(true).open(&state).unwrap().set_len(len).unwrap();
+    let deeds: [&dyn Fn(); 4] = [
+        &|| shorten(0),
+        &|| shorten(5_000),
+        &|| fs::write(&state, "something else").unwrap(),
+        &|| shorten(0),
+    ];
+    for deed in deeds {
+        let before = home.received();
+        deed();
+        wait_until("it is published again", || {
+            let now = home.received();
+            now.len() == 2 && now.iter().zip(&before).all(|(now, before)| now > before)
+        });
+    }
+    fs::remove_file(&state).unwrap();
+    assert!(Command::new("mkfifo").arg(&state).status().unwrap().success());
+    let account = account(&leaf.stop("-TERM"));
+    assert!(account["scheduled"].as_u64() > Some(0) && account["balanced"] == true, "{account}");
+    assert!(fs::symlink_metadata(&state).is_ok(), "and what was put there is left alone");
+}
+
 #[test]
 fn garbage_is_accounted_for() {
     if !two_cpus() {
@@ -288,8 +323,13 @@ fn state_files_that_are_not_ours_are_refused() {
     let precious = "somebody's letters\n".repeat(1_000);
     fs::write(&state, &precious).unwrap();
     refused(&show(), &["state file", "not a wedjat state file"]);
-    refused(&run(), &["state file", "not a wedjat state file", "remove it or name another file"]);
+    refused(&run(), &["state file", "not a wedjat state file", "name another file"]);
     assert_eq!(fs::read_to_string(&state).unwrap(), precious, "it is left alone");
+
+    fs::remove_file(&state).unwrap();
+    assert!(Command::new("mkfifo").arg(&state).status().unwrap().success());
+    refused(&show(), &["state file", "a FIFO", "name another file"]);
+    refused(&run(), &["state file", "a FIFO", "it is left alone"]);
 
     refused(
         &wedjat(&["state", "/nowhere/state"]),

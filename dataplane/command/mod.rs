@@ -186,12 +186,14 @@ fn doctor(arguments: &DoctorArguments) -> Outcome {
         request.cores = vec![config.core];
         request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
         request.state = config.state;
+        request.state_group = config.state_group;
     } else if let Some(path) = &arguments.config {
         let config = Config::load(path)?;
         request.cores = config.leaf.cores.clone();
         request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
         request.warnings = config.warnings();
         request.state = config.leaf.state;
+        request.state_group = config.leaf.state_group;
     }
     let findings = doctor::run(&request);
     print(&doctor::render(&findings))?;

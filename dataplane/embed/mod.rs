@@ -1,10 +1,13 @@
-//! The scheduler for other people's programs: bursts in, verdicts out, no ports, no clock, no threads.
+//! The scheduler for other people's programs: bursts in, verdicts out, no ports, no clock.
 //!
 //! A [`Scheduler`] is made from a configuration, the same text that `wedjat leaf` takes; it hands out a [`Context`] for
 //! each of `leaf.cores`, and a context decides on bursts that its owner received. What only a leaf with its own ports
 //! needs is not looked at: `device` and `queue_slots` of a port, `mbufs`, and which CPUs `cores` names; only how many.
 //!
-//! After creation nothing here allocates, calls the system, prints, or ends the process.
+//! After creation nothing that the program calls allocates, calls the system, prints, or ends the process. With a `state`
+//! in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that file every 50 ms. It
+//! takes no signals and has only CPU time that nobody else wants, on the CPUs of the thread that makes the
+//! scheduler: make it on a thread that is not pinned to a core that polls. Without `state` there is none.
 //!
 //! ```
 //! use wedjat::embed::{Options, Scheduler, Verdict};
@@ -90,7 +93,7 @@ pub struct Scheduler {
     counters: Vec<Counters>,
     places: usize,
     seed: u64,
-    /// Keeps the state file's lock, and says in the file that the node runs.
+    /// Publishes the state for as long as it lives.
     _table: Table,
 }
 

@@ -252,6 +252,11 @@ impl<T> Scratch<T> {
         &self.item
     }
 
+    /// What is being made, to be written.
+    pub fn item_mut(&mut self) -> &mut T {
+        &mut self.item
+    }
+
     /// Puts it at `path`, for which it was made: in the place of what lies there if `replace`, else only if nothing does.
     /// Returns it, and what it is known by.
     ///
@@ -457,5 +462,5 @@ pub fn group(name: &str) -> Option<u32> {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
 pub(crate) mod tests;

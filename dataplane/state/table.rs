@@ -749,7 +749,9 @@ mod tests {
             ("truncated within a copy", &|| shorten(publish::HEAD as u64 + 1)),
             ("lengthened", &|| shorten(1 << 24)),
             ("overwritten", &|| write(&path, "x".repeat(10_000)).unwrap()),
-            ("closed to everybody", &|| set_permissions(&path, Permissions::from_mode(0)).unwrap()),
+            ("closed to everybody", &|| {
+                set_permissions(&path, Permissions::from_mode(0o0)).unwrap()
+            }),
             ("moved away", &|| rename(&path, &elsewhere).unwrap()),
             ("removed", &|| remove_file(&elsewhere).unwrap()),
         ];

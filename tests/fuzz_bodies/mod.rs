@@ -3,5 +3,8 @@
 
 pub mod config;
 pub mod memif_control;
+pub mod offer;
+pub mod rings;
 pub mod stages;
+pub mod state_file;
 pub mod task_header;

@@ -162,7 +162,7 @@ fn nobody_can_take_the_memory_away() {
     // A hole reads as zeros, and may be filled again.
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&memory, hole, 0, len).unwrap();
-    memory.set_permissions(fs::Permissions::from_mode(0)).unwrap();
+    memory.set_permissions(fs::Permissions::from_mode(0o0)).unwrap();
     let other = Arc::new(WorkerRegion::open(&path).unwrap());
     let mut guest = other.claim(0).unwrap().unwrap();
     let mut channel = region.channel(0);

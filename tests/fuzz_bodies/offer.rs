@@ -1,0 +1,17 @@
+//! Any bytes as what an agent offers to a worker that connects: refused, or a region that can be.
+
+use wedjat::ring::Layout;
+use wedjat::ring::attach::Offer;
+use wedjat::ring::layout::CHANNELS_MAX;
+
+/// One input; whether it was accepted.
+pub fn run(input: &[u8]) -> bool {
+    let Ok(offer) = Offer::parse(input) else { return false };
+    assert!(offer.shape.is_possible() && offer.shape.channels <= CHANNELS_MAX);
+    assert_eq!(offer.places.len(), offer.shape.channels);
+    let layout = Layout::new(&offer.shape);
+    let last = layout.channel(offer.shape.channels - 1);
+    assert!(last.area + offer.shape.slots * offer.shape.stride() <= layout.len);
+    assert_eq!(Offer::parse(&offer.to_bytes()), Ok(offer));
+    true
+}

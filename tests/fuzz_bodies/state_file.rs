@@ -1,0 +1,80 @@
+//! Any bytes as a state file, and a whole state file with any of its words changed: read, or refused, and never more than
+//! that.
+//!
+//! Random bytes have no right mark, so an input is also taken as a list of changes to a file that a node wrote, whose mark
+//! is then computed here a second time, by the book.
+
+use std::sync::OnceLock;
+
+use wedjat::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX};
+use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
+use wedjat::state::{Snapshot, Table};
+
+/// Bytes before the copies, and the words of the head that say how long a copy is, which is newest, and its mark.
+const HEAD: usize = 4096;
+const LEN: usize = 2;
+const NUMBER: usize = 3;
+const MARK: usize = 4;
+/// Bytes of a change: the word's number, and its value.
+const CHANGE: usize = 10;
+
+/// A file of a small node.
+fn whole() -> &'static [u8] {
+    static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
+    WHOLE.get_or_init(|| {
+        let name = format!("wedjat-state-file-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let workers = |ids: std::ops::Range<u16>| {
+            ids.map(|id| WorkerSpec { id, server: id / 2 }).collect::<Vec<_>>()
+        };
+        let pool = |id, ids| PoolSpec { id, policy: "horus".into(), workers: workers(ids) };
+        let pools = vec![pool(7, 0..3), pool(9, 3..8)];
+        let spec = Spec { cores: 2, servers: vec![1, 2, 3, 4], pools, ..Spec::default() };
+        drop(Table::create(&path, &spec).expect("a folder for scratch files"));
+        let whole = std::fs::read(&path).expect("it was just written");
+        std::fs::remove_file(&path).expect("it is ours");
+        whole
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("eight bytes"))
+}
+
+fn set(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[8 * at..][..8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// One input; whether the changed file was read.
+pub fn run(input: &[u8]) -> bool {
+    check(Snapshot::of(input).ok());
+    let mut file = whole().to_vec();
+    let (len, number) = (word(&file, LEN) as usize, word(&file, NUMBER));
+    let start = HEAD + (number as usize & 1) * len.next_multiple_of(HEAD);
+    let copy = &mut file[start..start + len];
+    for change in input.chunks_exact(CHANGE) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]]));
+        let value = u64::from_le_bytes(change[2..].try_into().expect("eight bytes"));
+        set(copy, at % (len / 8), value);
+    }
+    let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(1_099_511_628_211).rotate_left(29);
+    let begin = step(14_695_981_039_346_656_037, number);
+    let mark = (0..len / 8).map(|at| word(copy, at)).fold(begin, step);
+    set(&mut file, MARK, mark);
+    let read = Snapshot::of(&file);
+    if input.len() < CHANGE {
+        assert!(read.is_ok(), "nothing was changed");
+    }
+    check(read.ok())
+}
+
+fn check(snapshot: Option<Snapshot>) -> bool {
+    let Some(snapshot) = snapshot else { return false };
+    assert!(snapshot.cores.len() <= CORES_MAX && snapshot.pools.len() <= POOLS_MAX);
+    let members = snapshot.pools.iter().map(|pool| pool.members.len());
+    assert!(members.sum::<usize>() <= MEMBERS_MAX);
+    for pool in &snapshot.pools {
+        assert!(pool.idle.iter().all(|list| list.len() <= pool.members.len()));
+    }
+    true
+}
