@@ -192,7 +192,8 @@ pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
 }
 
 /// Ends a scheduler and its contexts, and gives their memory back. Refused while a context is in a call, and then nothing
-/// has changed; no thread may begin one meanwhile. A second call for the same scheduler returns WEDJAT_ERROR_HANDLE.
+/// has changed; no thread may begin one meanwhile. Waits for the thread of the state file if there is one. A second call for
+/// the same scheduler returns WEDJAT_ERROR_HANDLE.
 ///
 /// # Called from
 /// Any thread, lcore or not, of the process that made the scheduler, primary or secondary, while no other is in a call

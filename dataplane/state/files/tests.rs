@@ -6,6 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Barrier;
 
 use super::*;
+use crate::state::table::{Snapshot, Spec, Table};
 
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -204,4 +205,35 @@ fn beyond_a_limit() {
 fn groups_are_known_by_name_and_number() {
     assert_eq!((group("root"), group("1234")), (Some(0), Some(1234)));
     assert_eq!((group("nobody has such a group"), group("a\0b"), group("")), (None, None, None));
+}
+
+/// A program with the library may fork: its child has the owner's descriptors, and none of its threads.
+#[test]
+fn a_forked_child_leaves_its_parents_files_alone() {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+
+    let (folder, path) = folder();
+    let table = Table::create(&path, &Spec::default()).unwrap();
+    // SAFETY: the child only drops what it has, which takes no lock of another thread, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        table.publish();
+        drop(table);
+        // SAFETY: it ends the process, without anything that the test program does at its end.
+        unsafe { libc::_exit(7) };
+    }
+    let began = std::time::Instant::now();
+    let status = loop {
+        if let Some((_, status)) = waitpid(Pid::from_raw(child), WaitOptions::NOHANG).unwrap() {
+            break status;
+        }
+        assert!(began.elapsed().as_secs() < 120, "the child hangs");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    };
+    assert_eq!(status.exit_status(), Some(7));
+    assert!(Snapshot::open(&path).unwrap().running);
+    assert!(matches!(NameLock::take(&path), Err(NameError::Held(_))), "the lock is the parent's");
+    drop(table);
+    assert_eq!(names(&folder), ["name"]);
+    assert!(!Snapshot::open(&path).unwrap().running);
 }
