@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use super::files::{self, NameLock, Scratch};
 use super::region::Region;
@@ -190,7 +191,11 @@ impl Publisher {
         let mut copies = Copies { file, number: 0, written, is_failing: false };
         files::within_limits(|| {
             let len = file_len(region.len() as u64);
-            rustix::fs::fallocate(scratch.item(), FallocateFlags::empty(), 0, len)?;
+            match rustix::fs::fallocate(scratch.item(), FallocateFlags::empty(), 0, len) {
+                // Some file systems only give space to what is written.
+                Err(Errno::OPNOTSUPP) => scratch.item().write_all_at(&vec![0; len as usize], 0)?,
+                reserved => reserved?,
+            }
             copies.write(region)
         })?;
         scratch.put_at(path, true)?;

@@ -219,6 +219,49 @@ fn peers_that_say_nothing_cost_the_agent_nothing() {
     drop(region);
 }
 
+#[test]
+fn an_agent_out_of_descriptors_serves_those_who_wait_when_it_has_some_again() {
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "ring::tests::files::runs_out_of_descriptors", "--nocapture"])
+        .env("WEDJAT_NO_DESCRIPTORS", "")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("served at last"), "{said}");
+}
+
+/// The child's part of the test before; nothing to do without it.
+#[test]
+fn runs_out_of_descriptors() {
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    if std::env::var_os("WEDJAT_NO_DESCRIPTORS").is_none() {
+        return;
+    }
+    let (_folder, path, _region) = created();
+    let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let peer = rustix::net::socket_with(unix, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    // The lowest that is free: all below are taken, and from now on it is one too many.
+    let free = fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    let mut none = before.clone();
+    none.current = Some(free);
+    setrlimit(Resource::Nofile, none).unwrap();
+    rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    let mut bytes = [0; 1000];
+    let mut receive = |patience| {
+        set_socket_timeout(&peer, Timeout::Recv, Some(patience)).unwrap();
+        rustix::net::recv(&peer, &mut bytes[..], rustix::net::RecvFlags::empty())
+    };
+    assert!(receive(Duration::from_millis(200)).is_err(), "it can't be accepted");
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(receive(Duration::from_secs(120)).unwrap().0 > 0);
+    println!("served at last");
+}
+
 /// A peer that plays an agent: it sends these bytes and this descriptor to whoever comes first.
 fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> RegionError {
     let (socket, _) = Scratch::socket(path).unwrap().put_at(path, true).unwrap();
