@@ -186,20 +186,21 @@ impl WorkerRegion {
     ) -> Result<Self, RegionError> {
         let (offer, layout) = planned(workers, slots, payload)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
-        check_replaceable(path)?; // also where nothing can be made beside it
+        socket_at(path)?; // also where nothing can be made beside it
         let name = NameLock::take(path).map_err(|error| match error {
             NameError::Held(pid) => RegionError::InUse { path: path.to_owned(), pid },
             NameError::Foreign(path, found) => RegionError::Foreign { path, found },
             NameError::Io(error) => io(error),
         })?;
-        let left = check_replaceable(path)?;
+        let left = socket_at(path)?;
+        left.iter().try_for_each(|_| check_dead(path))?;
         let given = within_limits(|| anonymous(layout.len)).map_err(io)?;
         let memory = open_again(&given).map_err(io)?;
         lock(&memory, 0).map_err(io)?;
         let region = Region::shared(&given, layout.len).map_err(io)?;
         // Whoever connects before the door opens waits for it.
         let socket = Scratch::socket(path).map_err(io)?;
-        let (socket, identity) = socket.put_at(path, left).map_err(io)?;
+        let (socket, identity) = socket.put_at(path, left.is_some()).map_err(io)?;
         let door = Door::open(socket, given, &offer).map_err(|error| {
             identity.remove_at(path);
             io(error)
@@ -395,24 +396,28 @@ fn anonymous(len: usize) -> io::Result<File> {
     Ok(File::from(memory))
 }
 
-/// Makes sure that nothing lies at `path` but the socket of an agent that has ended; false when nothing does.
-fn check_replaceable(path: &Path) -> Result<bool, RegionError> {
-    let io = |error| RegionError::Io { path: path.to_owned(), error };
-    let foreign = |found| RegionError::Foreign { path: path.to_owned(), found };
-    let Some(found) = Found::at(path).map_err(io)? else {
-        return Ok(false);
-    };
-    if !found.is_socket() || !found.is_own_or_roots() {
-        return Err(foreign(found.describe()));
+/// The socket of this user or root at `path`, which an agent may have left; none when nothing lies there.
+fn socket_at(path: &Path) -> Result<Option<Found>, RegionError> {
+    let found = Found::at(path);
+    let found = found.map_err(|error| RegionError::Io { path: path.to_owned(), error })?;
+    match found {
+        Some(found) if !found.is_socket() || !found.is_own_or_roots() => {
+            Err(RegionError::Foreign { path: path.to_owned(), found: found.describe() })
+        }
+        found => Ok(found),
     }
+}
+
+/// Makes sure that nobody listens at the socket at `path`.
+fn check_dead(path: &Path) -> Result<(), RegionError> {
     match attach::ask(path) {
-        Err(NoOffer::Dead | NoOffer::Missing) => Ok(true),
+        Err(NoOffer::Dead | NoOffer::Missing) => Ok(()),
         // An agent whose lock somebody has removed.
         Ok(Received { pid, .. }) => {
             Err(RegionError::InUse { path: path.to_owned(), pid: Some(pid) })
         }
-        Err(NoOffer::Io(error)) => Err(io(error)),
-        Err(_) => Err(foreign(format!("{} of another program", found.describe()))),
+        Err(NoOffer::Silent) => Err(RegionError::InUse { path: path.to_owned(), pid: None }),
+        Err(why) => Err(refused(path, why)),
     }
 }
 
