@@ -198,6 +198,7 @@ fn connect(found: &Found) -> Result<OwnedFd, NoOffer> {
         Ok(()) => Ok(socket),
         Err(Errno::CONNREFUSED) => Err(NoOffer::Dead),
         Err(Errno::AGAIN) => Err(NoOffer::Silent),
+        Err(Errno::ACCESS) => Err(NoOffer::Owner(found.owner())),
         Err(Errno::PROTOTYPE) => {
             Err(NoOffer::Foreign(format!("{} of another program", found.describe())))
         }
@@ -318,4 +319,16 @@ fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
     control.push(SendAncillaryMessage::ScmRights(&rights));
     rustix::net::sendmsg(peer, &[IoSlice::new(offer)], &mut control, flags)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_the_same_user_are_trusted() {
+        let own = rustix::process::geteuid().as_raw();
+        assert!(is_trusted(own) && is_trusted(0));
+        assert!([1, 2].into_iter().all(|more| !is_trusted(own + more)));
+    }
 }

@@ -81,16 +81,22 @@ impl Found {
         self.kind() == FileType::Socket
     }
 
+    /// The number of the user that it belongs to.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.stat.st_uid
+    }
+
     /// It belongs to this process's user.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.stat.st_uid == rustix::process::geteuid().as_raw()
+        self.owner() == rustix::process::geteuid().as_raw()
     }
 
     /// It belongs to this process's user or to root.
     #[must_use]
     pub fn is_own_or_roots(&self) -> bool {
-        self.is_own() || self.stat.st_uid == 0
+        self.is_own() || self.owner() == 0
     }
 
     /// What it is known by.
@@ -112,7 +118,7 @@ impl Found {
             FileType::BlockDevice => "a block device",
             FileType::Unknown => "something unknown",
         };
-        format!("{kind} of user {}", self.stat.st_uid)
+        format!("{kind} of user {}", self.owner())
     }
 
     /// A path to it that nobody can change.
