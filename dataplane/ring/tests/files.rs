@@ -247,7 +247,7 @@ fn runs_out_of_descriptors() {
     let before = getrlimit(Resource::Nofile);
     // The lowest that is free: all below are taken, and from now on it is one too many.
     let free = fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
-    let mut none = before.clone();
+    let mut none = before;
     none.current = Some(free);
     setrlimit(Resource::Nofile, none).unwrap();
     rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
