@@ -1,7 +1,7 @@
 //! From a checked configuration to a node's parts: its state, its network, and each core's stages.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
 use crate::policy::{Core, Dispatcher, stream_seed};
@@ -10,6 +10,7 @@ use crate::stage::network::{NetworkError, ServerSpec};
 use crate::stage::{Backlog, Connections, Network, PortAddress, Side, Stages};
 use crate::state::table::{PoolSpec, Role, Spec, WorkerSpec};
 use crate::state::{StateError, Table};
+use crate::wire::auth;
 use crate::wire::ether::Mac;
 
 /// The configured seed; one of the moment for those who set none, to be reported so that the run can be repeated.
@@ -22,6 +23,14 @@ pub fn seed(config: &Config) -> u64 {
 pub(crate) fn seed_of_the_moment() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
+}
+
+/// What was sent so long before a leaf's start it does not believe, if a key is to prove it: an earlier leaf may have.
+const BEFORE_START: Duration = Duration::from_secs(300);
+
+/// The first sequence that a leaf that starts now believes.
+pub(crate) fn first_believed() -> u64 {
+    auth::sequence_at(SystemTime::now().checked_sub(BEFORE_START).unwrap_or(UNIX_EPOCH))
 }
 
 /// The node's state, in the configured file or in memory of this process.
@@ -132,6 +141,14 @@ pub fn network(
     let port = config.leaf.udp_port;
     let mut network = Network::new(port, ports.collect(), pools, &servers, &table.neighbours())?;
     network.node = config.leaf.id;
+    for (pool, entry) in config.pools.iter().enumerate() {
+        if let Some(key) = &entry.key {
+            network.protect(pool, key.clone(), first_believed());
+        }
+    }
+    if config.agent.is_some() {
+        network.trust(config.ports.len());
+    }
     Ok(network)
 }
 

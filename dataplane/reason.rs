@@ -52,7 +52,7 @@ reasons! {
     UdpPort => "udp_port",
     /// Payload shorter than the task header, or than the extension it announces.
     TaskShort => "task_short",
-    /// Bit 6 of `kind` set.
+    /// Bit 6 of `kind` set, on a task or where the pool has no key.
     TaskReservedBit => "task_reserved_bit",
     /// A code reserved or unassigned.
     TaskCode => "task_code",
@@ -74,6 +74,12 @@ reasons! {
     SpoofedReply => "spoofed_reply",
     /// A registration of a worker whose server is not configured to register.
     RegistrationOff => "registration_off",
+    /// A reply or registration of a pool with a key that came without sequence and tag.
+    AuthMissing => "auth_missing",
+    /// The same with a wrong tag.
+    AuthTag => "auth_tag",
+    /// The same with a sequence that was seen, or is too old.
+    AuthReplay => "auth_replay",
     /// The pool has no live member.
     NoMember => "no_member",
     /// A continuation of a task that is not known (any more).

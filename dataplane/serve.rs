@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -25,12 +25,13 @@ use crate::ring::region::path_of;
 use crate::ring::{Giver, Place, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::Packet;
-use crate::role::agent::{Comings, Crew, Death, Names, Parts, PoolCrew, Registrar, Way};
+use crate::role::agent::{Comings, Crew, Death, Names, Parts, PoolCrew, Registrar, Signer, Way};
 use crate::role::leaf::Timing;
 use crate::stage::{PortAddress, Side};
 use crate::state::Counters;
 use crate::state::table::{PoolSpec, Role, Spec, Table, WorkerSpec};
 use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
+use crate::wire::auth;
 use crate::wire::ether::Mac;
 
 pub(crate) use roll::Roll;
@@ -80,7 +81,7 @@ struct Hired {
     threads: Vec<JoinHandle<()>>,
 }
 
-type Hire<'a> = &'a mut dyn FnMut(&Eal, Queues) -> Result<Hired, LaunchError>;
+type Hire<'a> = &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<Hired, LaunchError>;
 
 /// Brings the agent up around the region of its workers, processes or threads, and runs it to its end.
 fn start(
@@ -119,13 +120,16 @@ fn start(
         return Ok(not_started(config, &eal, seed));
     }
     let (devices, ports, queues) = opened?;
-    let mut hired = hire.map(|hire| hire(&eal, queues)).transpose()?.unwrap_or_default();
+    let signer = signer(host).map(Arc::new);
+    let mut hired =
+        hire.map(|hire| hire(&eal, queues, signer.as_ref())).transpose()?.unwrap_or_default();
     let mut givers = std::mem::take(&mut hired.givers).into_iter();
     let way = |channel: usize| match givers.next().flatten() {
         Some(giver) => Way::from(giver),
         None => Way::from(region.channel(channel)),
     };
     let deaths = Arc::new(ArrayQueue::new(DEATHS));
+    let shared = Shared { names: hired.names, counters: hired.counters, signer };
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
         crews: crews(host, &eal, &table, way, seed),
@@ -140,7 +144,7 @@ fn start(
     };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
-    let (senders, shared) = (hired.counters.len(), (hired.names, hired.counters));
+    let senders = shared.counters.len();
     let core = spawn(config.core, eal.clone(), parts, shared, Arc::clone(stop))?;
     let counters = [table.counters(0)];
     let roll = RefCell::new(Roll::new(region));
@@ -267,10 +271,21 @@ fn registrar(config: &AgentConfig, places: &[Place], ticks_hz: u64) -> Option<Re
     Some(Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, places, ticks_hz))
 }
 
+/// What signs in the names of workers whose pool has a key.
+fn signer(host: &HostConfig) -> Option<Signer> {
+    let keys = host.pools.iter().filter_map(|pool| Some((&pool.workers, pool.key.as_ref()?)));
+    let keys = keys.flat_map(|(workers, key)| workers.iter().map(|&id| (id, key.clone())));
+    Signer::new(keys, || auth::sequence_at(SystemTime::now()))
+}
+
 type CoreThread = JoinHandle<Result<Ended, String>>;
 type AgentParts = Parts<QueuePort, PoolHandle>;
 /// What the core and its threads share.
-type Shared = (Arc<Names>, Vec<Counters>);
+struct Shared {
+    names: Arc<Names>,
+    counters: Vec<Counters>,
+    signer: Option<Arc<Signer>>,
+}
 
 fn spawn(
     cpu: usize,
@@ -293,8 +308,9 @@ fn spawn(
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough.
-fn poll(eal: &Eal, parts: AgentParts, (names, counters): Shared, stop: &AtomicBool) -> Ended {
-    let mut agent = Agent::new(parts);
+fn poll(eal: &Eal, parts: AgentParts, shared: Shared, stop: &AtomicBool) -> Ended {
+    let Shared { names, counters, signer } = shared;
+    let mut agent = Agent::new(parts).with_signer(signer);
     if !counters.is_empty() {
         agent = agent.with_threads(names, counters);
     }

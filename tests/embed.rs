@@ -50,6 +50,53 @@ fn context(policy: &str) -> Context {
     scheduler(policy).context(0).unwrap()
 }
 
+/// The library asks for proof as the leaf does, by the same line of the configuration.
+#[test]
+fn replies_of_a_pool_with_a_key_are_proved() {
+    use std::os::unix::fs::PermissionsExt;
+    use wedjat::wire::auth::{Key, addresses, sequence_at};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, "05".repeat(16)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let pool = format!("[[pool]]\nid = {POOL}\n");
+    let text = text("horus").replace(&pool, &format!("{pool}key_file = '{}'\n", path.display()));
+    let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+    let mut context = Scheduler::from_toml(&text, &options).unwrap().context(0).unwrap();
+    let bare = reply(10, 2, LEAF_MACS[1]);
+    let signed = |sequence| {
+        let mut frame = bare.clone();
+        let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();
+        let header = Header { authenticated: true, ..header };
+        frame.resize(udp::PAYLOAD + header.len() + 9, 0);
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let key = Key::new([5; 16]);
+        key.sign(&addresses(SERVERS[0], CLIENT), &mut frame[udp::PAYLOAD..], sequence);
+        let flow = udp::Flow {
+            src_mac: SERVER_MAC,
+            dst_mac: LEAF_MACS[1],
+            src: SERVERS[0],
+            dst: CLIENT,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        flow.emit(&mut frame, header.len() + 9);
+        frame
+    };
+    let now = sequence_at(std::time::SystemTime::now());
+    let minutes = |minutes: u64| minutes * 60 * 1_000_000 * 16;
+    let mut judge = |frame: &[u8]| {
+        let mut verdicts = [Verdict::Consumed; 1];
+        context.process(1, 1, &mut [&mut frame.to_vec()[..]], &mut verdicts).unwrap();
+        verdicts[0]
+    };
+    assert_eq!(judge(&bare), Verdict::Drop(DropReason::AuthMissing));
+    // What is from before the start by more than clocks differ may have been seen by an earlier scheduler.
+    assert_eq!(judge(&signed(now - minutes(6))), Verdict::Drop(DropReason::AuthReplay));
+    assert!(matches!(judge(&signed(now)), Verdict::Hold { .. }));
+    assert_eq!(judge(&signed(now)), Verdict::Drop(DropReason::AuthReplay));
+}
+
 /// The same numbers every time.
 struct Dice(u64);
 

@@ -15,6 +15,7 @@ use crate::policy::PolicySpec;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, Shape};
 use crate::stage::Overflow;
+use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 
@@ -100,6 +101,7 @@ pub struct RawPool {
     queue: Option<Spanned<usize>>,
     overflow: Option<Overflow>,
     speeds: Option<Spanned<BTreeMap<String, f64>>>,
+    key_file: Option<Spanned<String>>,
 }
 
 /// A checked agent's configuration.
@@ -199,6 +201,8 @@ pub struct AgentPool {
     pub queue: usize,
     /// What becomes of those beyond.
     pub overflow: Overflow,
+    /// What its workers say is signed with it.
+    pub key: Option<Key>,
 }
 
 impl AgentConfig {
@@ -305,8 +309,10 @@ impl About<'_> {
         if let Some(at) = self.slots.filter(|_| !slots.is_power_of_two()) {
             faults.note(at, "agent.slots", slots, "a power of two");
         }
-        let payload = (1, PAYLOAD_MAX);
-        let payload = faults.within(self.payload, "agent.payload", PAYLOAD_MAX, payload);
+        // A reply with proof is longer by that.
+        let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
+        let most = PAYLOAD_MAX - proof;
+        let payload = faults.within(self.payload, "agent.payload", most, (1, most));
         let shape = Shape { channels: workers(&pools), slots, payload };
         pools_together(faults, self.pools, self.key, &shape);
         bounds(faults, self.pools, self.key, slots);
@@ -372,7 +378,20 @@ fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> 
         speeds,
         queue: faults.within(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
+        key: key_of(faults, raw, key("key_file").as_str()),
     })
+}
+
+/// A pool's key; what its workers say to a leaf in the same process needs none.
+fn key_of(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<Key> {
+    let at = raw.key_file.as_ref()?;
+    if key != "pool.key_file" {
+        let allowed =
+            "none: inside a process nothing need be proved; [[pool]] has the other servers' key";
+        faults.note(at, key, quoted(at), allowed);
+        return None;
+    }
+    faults.key(Some(at), key)
 }
 
 /// A policy that gives a worker so many tasks needs a ring of as many slots.
@@ -498,6 +517,25 @@ overflow = "refuse"
         let config = parse(&GOOD.replacen("policy = \"cfcfs\"", speeds, 1)).unwrap();
         assert_eq!(config.host.pools[0].speeds, [2.0, 1.0, 2.0, 0.5]);
         assert_eq!(config.host.pools[1].speeds, [1.0]);
+    }
+
+    #[test]
+    fn a_pool_with_a_key_leaves_room_for_its_proof() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, "ff".repeat(16)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+        let line = format!("id = 2\nkey_file = \"{}\"", path.display());
+        let text = GOOD.replacen("id = 2", &line, 1);
+        let config = parse(&text).unwrap();
+        let keys = config.host.pools.iter().map(|pool| pool.key.is_some());
+        assert_eq!(keys.collect::<Vec<_>>(), [false, true]);
+        assert_eq!(config.host.payload, PAYLOAD_MAX - auth::LEN);
+        let most = |payload| text.replacen("slots = 32", &format!("payload = {payload}"), 1);
+        assert!(parse(&most(PAYLOAD_MAX - auth::LEN)).is_ok());
+        let error = parse(&most(PAYLOAD_MAX)).unwrap_err().to_string();
+        assert!(error.contains("agent.payload") && error.contains("1 to 1429"), "{error}");
     }
 
     #[test]

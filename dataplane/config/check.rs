@@ -146,7 +146,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
     let pools: Vec<_> = raw.pool.iter().filter_map(|pool| self::pool(&mut faults, pool)).collect();
     let servers: Vec<_> =
-        raw.server.iter().map(|server| self::server(&mut faults, server)).collect();
+        raw.server.iter().map(|server| self::server(&mut faults, server, &pools)).collect();
     ports_together(&mut faults, &raw, &ports);
     pools_together(&mut faults, &raw);
     servers_together(&mut faults, &raw, &ports, &servers);
@@ -251,17 +251,20 @@ fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
         queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
         shared_workers: raw.shared_workers,
+        key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
     })
 }
 
-fn server(faults: &mut Faults<'_>, raw: &raw::Server) -> ServerConfig {
+fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> ServerConfig {
+    // Who proves what it says need not be told apart in another way.
+    let proves = pools.iter().any(|pool| pool.id == *raw.pool.get_ref() && pool.key.is_some());
     ServerConfig {
         workers: faults.workers(&raw.workers, "server.workers"),
         ip: faults.address(&raw.ip, "server.ip"),
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
         pool: *raw.pool.get_ref(),
         speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
-        registers: raw.registers,
+        registers: raw.registers.unwrap_or(proves),
     }
 }
 

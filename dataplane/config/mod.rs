@@ -7,6 +7,7 @@
 mod agent;
 mod check;
 mod ids;
+mod key;
 mod local;
 mod port;
 mod raw;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::PolicySpec;
 use crate::stage::{Overflow, Side};
+use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
 
 /// A checked configuration.
@@ -101,6 +103,8 @@ pub struct PoolConfig {
     pub overflow: Overflow,
     /// Other schedulers send tasks to these workers too, so that a report may name more tasks than this leaf sent.
     pub shared_workers: bool,
+    /// With it, what its workers say is believed with proof only.
+    pub key: Option<Key>,
 }
 
 /// A worker server.

@@ -55,6 +55,7 @@ pub struct Pool {
     pub overflow: Option<Overflow>,
     #[serde(default)]
     pub shared_workers: bool,
+    pub key_file: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -65,8 +66,7 @@ pub struct Server {
     pub workers: Spanned<String>,
     pub pool: Spanned<u16>,
     pub speed: Option<Spanned<f64>>,
-    #[serde(default)]
-    pub registers: bool,
+    pub registers: Option<bool>,
 }
 
 /// The line, from 1, that holds the byte at `offset`.

@@ -218,6 +218,38 @@ fn every_address_is_a_hosts() {
 }
 
 #[test]
+fn a_pool_may_have_a_key() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool1.key");
+    std::fs::write(&path, "000102030405060708090a0b0c0d0e0f\n").unwrap();
+    let line = format!("policy = \"horus\"\nkey_file = \"{}\"", path.display());
+    let text = GOOD.replace("policy = \"horus\"", &line);
+    let mode = |mode| {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o600);
+    let config = parse(&text).unwrap();
+    assert!(config.pools[0].key.is_some() && parse(GOOD).unwrap().pools[0].key.is_none());
+    assert!(config.servers[0].registers, "who proves what it says may register");
+    assert!(!parse(&(text.clone() + "registers = false\n")).unwrap().servers[0].registers);
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("0001020304"), "a configuration does not show it: {shown}");
+    mode(0o644);
+    let error = parse(&text).unwrap_err().to_string();
+    for part in ["leaf.toml:22", "pool.key_file", "pool1.key", "mode 0644", "0600", "openssl rand"]
+    {
+        assert!(error.contains(part), "`{part}` is missing in\n{error}");
+    }
+    assert!(!error.contains("0001020304"), "{error}");
+    faulty(
+        "policy = \"horus\"",
+        "policy = \"horus\"\nkey_file = \"/no/such.key\"",
+        &["/no/such.key", "read"],
+    );
+}
+
+#[test]
 fn central_queues_need_buffers() {
     let central = GOOD.replace("\"horus\"", "\"jbsq(k=3)\"\nqueue = 20000\noverflow = \"refuse\"");
     let config = parse(&central).unwrap();
@@ -263,7 +295,7 @@ fn a_leaf_may_have_worker_cores_of_its_own_host() {
     let config = read(&text).unwrap_or_else(|error| panic!("{error}"));
     let agent = config.agent.unwrap();
     assert_eq!((&agent.name[..], agent.places().len()), ("host1", 4));
-    let cases: [(&str, &str, &[&str]); 8] = [
+    let cases: [(&str, &str, &[&str]); 9] = [
         ("cores = [0]", "cores = [0, 1]", &["leaf.cores", "2 cores", "one"]),
         ("name = \"host1\"", "name = \"\"", &["agent.name"]),
         ("slots = 64", "slots = 65", &["agent.slots", "power of two"]),
@@ -276,6 +308,11 @@ fn a_leaf_may_have_worker_cores_of_its_own_host() {
         ("policy = \"cfcfs\"", "policy = \"horus-spine\"", &["agent.pool.policy", "spine"]),
         ("10.0.2.1/24", "169.254.1.1/16", &["port.ip", "leads to the [agent]"]),
         ("[[agent.pool]]\nid = 1", "[[agent.pool]]\ncolour = 1\nid = 1", &["colour"]),
+        (
+            "[[agent.pool]]\nid = 1",
+            "[[agent.pool]]\nkey_file = \"x\"\nid = 1",
+            &["agent.pool.key_file", "`x`", "inside a process"],
+        ),
     ];
     for (old, new, expected) in cases {
         assert!(text.contains(old), "{old}");

@@ -32,7 +32,7 @@ use crate::config::{AgentConfig, Sends};
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
 use crate::launch::{LaunchError, Options};
 use crate::ring::{Giver, Place, RegionError, WorkerRegion, handover};
-use crate::role::agent::{Names, Request, ThreadWorker};
+use crate::role::agent::{Names, Request, Signer, ThreadWorker};
 use crate::state::Counters;
 use crate::stats::AgentStats;
 use crate::worker::{self, Worker};
@@ -87,8 +87,8 @@ pub fn run_with<S: Serve>(
     let host = &config.host;
     let region = Arc::new(WorkerRegion::heap(&host.places(), host.slots, host.payload)?);
     let Threads { cpus, spin, mut work } = threads;
-    let mut hire = |eal: &Eal, queues: Queues| {
-        hire(config, &region, queues, |index, post| {
+    let mut hire = |eal: &Eal, queues: Queues, signer: Option<&Arc<Signer>>| {
+        hire(config, &region, (queues, signer), |index, post| {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
             spawn(post, eal.clone(), cpu, spin, work(host.places()[index]))
         })
@@ -108,7 +108,7 @@ enum Post {
 fn hire(
     config: &AgentConfig,
     region: &Arc<WorkerRegion>,
-    queues: Queues,
+    (queues, signer): (Queues, Option<&Arc<Signer>>),
     mut spawn: impl FnMut(usize, Post) -> std::io::Result<JoinHandle<()>>,
 ) -> Result<Hired, LaunchError> {
     let (host, places) = (&config.host, config.host.places());
@@ -121,6 +121,7 @@ fn hire(
         let post = match senders.next() {
             Some(queues) => {
                 let (giver, worker) = sender(place, queues, &names, config)?;
+                let worker = worker.with_signer(signer.cloned());
                 hired.counters.push(worker.counters().clone());
                 hired.givers.push(Some(giver));
                 Post::Sends(Box::new(worker))

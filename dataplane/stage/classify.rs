@@ -2,7 +2,7 @@
 
 use super::network::{Network, Side, Worker};
 use super::parse::{Kind, Packet};
-use super::{Stages, Verdict, rewrite};
+use super::{Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::neighbour::Heard;
@@ -57,8 +57,9 @@ fn reply(
 ) -> Result<(), DropReason> {
     let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
     let worker = sender(&stages.network, &answer)?;
-    is_from_server(&stages.network, &stages.neighbours, port, frame, worker)?;
-    take(stages, worker, &answer);
+    is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
+    auth::believe(&stages.network, port, &worker, frame, parsed)?;
+    take(stages, &worker, &answer);
     Ok(())
 }
 
@@ -92,7 +93,7 @@ impl Answer {
 
 /// Takes what a reply of this worker reports.
 #[inline]
-fn take(stages: &mut Stages, worker: Worker, answer: &Answer) {
+fn take(stages: &mut Stages, worker: &Worker, answer: &Answer) {
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
     let pool = usize::from(worker.pool);
     let mut report = [Report { member: worker.member, load, service_ns }];
@@ -112,7 +113,7 @@ pub(super) fn is_from_server(
     neighbours: &Neighbours,
     port: usize,
     frame: &[u8],
-    worker: Worker,
+    worker: &Worker,
 ) -> Result<(), DropReason> {
     if network.port(port).side != Side::Both {
         return Ok(());
@@ -134,10 +135,11 @@ fn presence(
 ) -> Result<Verdict, DropReason> {
     let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
     let worker = sender(&stages.network, &answer)?;
-    is_from_server(&stages.network, &stages.neighbours, port, frame, worker)?;
+    is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     if !stages.network.server(worker.server).registers {
         return Err(DropReason::RegistrationOff);
     }
+    auth::believe(&stages.network, port, &worker, frame, parsed)?;
     let (pool, member) = (usize::from(worker.pool), worker.member);
     let dispatcher = &mut stages.dispatchers[pool];
     stages.liveness.welcome(pool, member, dispatcher, &stages.counters);
@@ -154,6 +156,7 @@ fn presence(
     let header = Header::parse(parsed.payload(frame))?;
     let timeout_ms = stages.liveness.timeout_ms();
     rewrite::answer(frame, parsed, &header.acknowledged_by(stages.network.node, timeout_ms));
+    auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
     Ok(Verdict::Answer)
 }
 

@@ -5,6 +5,7 @@
 
 use arrayvec::ArrayVec;
 
+use super::auth::{self, Guard};
 use super::classify::{self, Answer};
 use super::network::{Network, Side, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
@@ -115,7 +116,11 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) {
         return 0;
     }
-    let mut run = read_well(&stages.plain[port].of_pool([high, low]), packets);
+    let mut plain = stages.plain[port].of_pool([high, low]);
+    if stages.network.guard(port, pool).is_some() {
+        plain = plain.authenticated();
+    }
+    let mut run = read_well(&plain, packets);
     if stages.plain[port].sources_vary() {
         run.end_before_strangers(&stages.network, packets);
     }
@@ -191,6 +196,12 @@ fn replies<B: Buf>(
             verdicts.other(at, Verdict::Drop(reason));
         }
     }
+    if let Some(guard) = network.guard(port, pool) {
+        for (at, reason) in prove(guard, packets, &mut believed, &mut reports) {
+            stages.counters.drop(reason, 1);
+            verdicts.other(at, Verdict::Drop(reason));
+        }
+    }
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
     let surplus = stages.dispatchers[pool].reply_run(&reports);
     if surplus > 0 {
@@ -236,8 +247,33 @@ fn is_from_server(
     report: &Report,
 ) -> bool {
     let worker = frame.get(TASK..).and_then(|payload| network.worker(task::src(payload)));
-    let from = |worker| classify::is_from_server(network, neighbours, port, frame, worker).is_ok();
+    let from = |worker| classify::is_from_server(network, neighbours, port, frame, &worker).is_ok();
     worker.is_some_and(|worker| worker.member == report.member && from(worker))
+}
+
+/// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.
+#[inline(never)]
+fn prove<B: Buf>(
+    guard: &Guard,
+    packets: &[B],
+    believed: &mut Places,
+    reports: &mut ArrayVec<Report, BURST>,
+) -> ArrayVec<(usize, DropReason), BURST> {
+    // Their length was looked at when they were read, so all of them are long enough.
+    let claims = (*believed).zip(&*reports).map_while(|(at, report)| {
+        auth::claim(packets.get(at)?.bytes(), TASK).map(|signed| (report.member, signed))
+    });
+    let claims: ArrayVec<_, BURST> = claims.collect();
+    let mut refused = guard.judge(&claims);
+    refused.extend((claims.len()..reports.len()).map(|at| (at, DropReason::TaskShort)));
+    // What is refused is taken out from behind, so that the places before it stay.
+    for (at, _) in refused.iter_mut().rev() {
+        reports.remove(*at);
+        let mut places = *believed; // a copy, for counting uses it up
+        *at = places.nth(*at).unwrap_or_default();
+        believed.0 &= !(1 << *at);
+    }
+    refused
 }
 
 /// Why there is no such report.
@@ -255,7 +291,7 @@ fn refusal(
     let answer = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
     let sender = answer.and_then(|answer| classify::sender(network, &answer));
     let sender = sender
-        .and_then(|worker| classify::is_from_server(network, neighbours, port, frame, worker));
+        .and_then(|worker| classify::is_from_server(network, neighbours, port, frame, &worker));
     sender.err().unwrap_or(DropReason::PoolMismatch)
 }
 
@@ -339,6 +375,7 @@ mod tests {
     use crate::stage::plain::UDP;
     use crate::stage::{Connections, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+    use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::Delta;
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
@@ -350,12 +387,21 @@ mod tests {
 
     const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
 
+    fn key() -> Key {
+        Key::new([9; KEY_LEN])
+    }
+
     fn stages() -> Stages {
         stages_of(Side::Both)
     }
 
-    /// With that side behind the port at which packets come, and workers behind another.
     fn stages_of(side: Side) -> Stages {
+        stages_with(side, None)
+    }
+
+    /// With that side behind the port at which packets come, and workers behind another; and a key, if there is one, for
+    /// sequences from 0 on.
+    fn stages_with(side: Side, key: Option<Key>) -> Stages {
         let workers = (0..8).map(|id| WorkerSpec { id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 0x0107, policy: "horus".to_owned(), workers }];
         let server = if side == Side::Clients { SERVER | 0x300 } else { SERVER };
@@ -372,7 +418,10 @@ mod tests {
             pool: 0x0107,
             registers: false,
         };
-        let network = Network::new(1234, ports, vec![0x0107], &[server], &neighbours).unwrap();
+        let mut network = Network::new(1234, ports, vec![0x0107], &[server], &neighbours).unwrap();
+        if let Some(key) = key {
+            network.protect(0, key, 0);
+        }
         let dispatcher =
             Dispatcher::new(&"horus".parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
         let connections = Connections::new(64, 1000, 1, 7);
@@ -385,9 +434,17 @@ mod tests {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
         bytes.extend_from_slice(payload);
+        signed_frame(header, bytes, None)
+    }
+
+    /// The same of these bytes, under a sequence if one is given.
+    fn signed_frame(header: Header, mut bytes: Vec<u8>, sequence: Option<u64>) -> Vec<u8> {
+        let is_reply = header.code.is_reply();
+        if let Some(sequence) = sequence {
+            key().sign(&addresses(SERVER, 0x0A00_0102), &mut bytes, sequence);
+        }
         let mut frame = vec![0; udp::PAYLOAD + bytes.len()];
         frame[udp::PAYLOAD..].copy_from_slice(&bytes);
-        let is_reply = header.code.is_reply();
         let flow = Flow {
             src_mac: if is_reply { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
             dst_mac: LEAF_MAC,
@@ -421,15 +478,23 @@ mod tests {
                 proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
                 proptest::option::weighted(0.2, any::<prop::sample::Index>()),
             ), 1..40),
-            unsummed: bool,
+            unsummed: bool, keyed: bool,
             side in proptest::sample::select(vec![Side::Both, Side::Clients, Side::Workers]),
             source in proptest::option::of(proptest::sample::select(STRANGERS.to_vec())),
         ) {
             let pool = FramePool::new(4, 256);
-            let (mut with, mut without) = (stages_of(side), stages_of(side));
+            let [mut with, mut without] = [(); 2].map(|()| stages_with(side, keyed.then(key)));
             for ((seq, extended, replies), kind, payload, edits, cut) in packets {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq, extended) };
-                let mut frame = frame(Header { more: kind == 0, extended, ..header }, &payload);
+                let header = Header { more: kind == 0, extended, ..header };
+                // With a key most replies are signed, and some sequences come twice.
+                let signs = replies && keyed == (seq % 11 != 0);
+                let header = Header { authenticated: signs, ..header };
+                let mut bytes = vec![0; header.len()];
+                header.emit(&mut bytes);
+                bytes.extend_from_slice(&payload);
+                let sequence = signs.then_some(5000 + u64::from(seq / 11) % 40);
+                let mut frame = signed_frame(header, bytes, sequence);
                 if unsummed {
                     frame[UDP + 6..UDP + 8].fill(0);
                 }
@@ -574,6 +639,46 @@ mod tests {
                 assert_eq!(refused, u64::from(!is_client));
             }
         }
+    }
+
+    /// A burst of replies to stages with a key: what is wrong with each decides on it alone, and the rest take the lane.
+    #[test]
+    fn replies_are_believed_with_proof_and_once() {
+        let pool = FramePool::new(16, 256);
+        let mut stages = stages_with(Side::Both, Some(key()));
+        let from = |worker, sequence| {
+            let header = Header { authenticated: true, ..reply(worker, 3) };
+            let mut bytes = vec![0; header.len() + 4];
+            header.emit(&mut bytes);
+            signed_frame(header, bytes, Some(sequence))
+        };
+        let mut altered = from(1, 7000);
+        altered[TASK + 8] ^= 1; // its queue length; the checksum is left out
+        altered[UDP + 6..UDP + 8].fill(0);
+        let first = [from(1, 7001), altered, from(1, 7001), from(2, 7001), from(9, 7001)];
+        let mut burst = first.map(|frame| pool.frame(&frame).unwrap());
+        let mut verdicts = [Verdict::Consumed; 5];
+        assert_eq!(super::burst(&mut stages, 0, &mut burst, &mut verdicts[..]), 5);
+        assert_eq!(verdicts[1], Verdict::Drop(DropReason::AuthTag));
+        assert_eq!(verdicts[2], Verdict::Drop(DropReason::AuthReplay));
+        assert_eq!(verdicts[4], Verdict::Drop(DropReason::UnknownWorker));
+        for at in [0, 3] {
+            assert!(matches!(verdicts[at], Verdict::Hold { .. }), "{:?}", verdicts[at]);
+        }
+        // A reply without proof is no plain one, and the stages say why it is refused.
+        let bare = frame(reply(1, 3), &[]);
+        let mut burst = [pool.frame(&bare).unwrap()];
+        stages.process(0, 1, &mut burst, &mut verdicts[..1]);
+        assert_eq!(verdicts[0], Verdict::Drop(DropReason::AuthMissing));
+        let count = |reason| stages.counters.dropped(reason);
+        let refused = [DropReason::AuthTag, DropReason::AuthReplay, DropReason::AuthMissing];
+        assert_eq!(refused.map(count), [1; 3]);
+        assert_eq!(stages.counters.read(Counter::Replies), 2);
+        // In a pool without a key a reply with proof makes no sense.
+        let mut burst = [pool.frame(&from(1, 7002)).unwrap()];
+        let mut stages = super::tests::stages();
+        stages.process(0, 1, &mut burst, &mut verdicts[..1]);
+        assert_eq!(verdicts[0], Verdict::Drop(DropReason::TaskReservedBit));
     }
 
     /// A reply that is addressed to the leaf.

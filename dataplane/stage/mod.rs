@@ -4,6 +4,7 @@
 //! members for tasks, [`rewrite`] turns packets towards their next hop. [`Stages`] holds what one core's
 //! stages work with and runs them in this order: the library's burst call, which `role` drives with ports.
 
+pub mod auth;
 pub mod central;
 pub mod classify;
 pub mod connections;

@@ -2,9 +2,11 @@
 
 use arrayvec::ArrayVec;
 
+use super::auth::Guard;
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
+use crate::wire::auth::Key;
 use crate::wire::checksum::{Delta, Mend};
 use crate::wire::ether::Mac;
 use crate::wire::{ipv4, task};
@@ -251,6 +253,10 @@ pub struct Network {
     pool_ids: Vec<u16>,
     /// Each pool's members: worker id and server.
     members: Vec<Vec<Target>>,
+    /// Each pool's, where it has a key; empty when no pool has one.
+    guards: Vec<Option<Guard>>,
+    /// The port to workers inside this process, of whom no proof is asked.
+    inside: Option<usize>,
 }
 
 impl Network {
@@ -285,6 +291,8 @@ impl Network {
             members: vec![Vec::new(); pool_ids.len()],
             pool_index,
             pool_ids,
+            guards: Vec::new(),
+            inside: None,
         };
         for spec in servers {
             network.add_server(spec, neighbours)?;
@@ -322,6 +330,25 @@ impl Network {
             self.workers[usize::from(id)] = Worker { ip: spec.ip, pool, member, server };
         }
         Ok(())
+    }
+
+    /// Believes what workers of a pool (by index) say only with proof: a tag under this key, and a sequence from
+    /// `first` on.
+    pub fn protect(&mut self, pool: usize, key: Key, first: u64) {
+        self.guards.resize_with(self.pools(), || None);
+        self.guards[pool] = Some(Guard::new(key, self.members[pool].len(), first));
+    }
+
+    /// This port leads to workers inside this process: no proof is asked of them.
+    pub fn trust(&mut self, port: usize) {
+        self.inside = Some(port);
+    }
+
+    /// What asks for proof of what came to this port from workers of a pool (by index), if anything does.
+    #[inline(always)]
+    pub(super) fn guard(&self, port: usize, pool: usize) -> Option<&Guard> {
+        let guard = self.guards.get(pool)?.as_ref();
+        guard.filter(|_| self.inside != Some(port))
     }
 
     /// The port that leads to a client's address, and the next hop there.

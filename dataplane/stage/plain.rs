@@ -4,7 +4,7 @@
 use super::network::{Network, PortAddress, Stranger};
 use crate::wire::checksum::Sum;
 use crate::wire::task::{self, Code};
-use crate::wire::{ether, ipv4, udp};
+use crate::wire::{auth, ether, ipv4, udp};
 
 /// Bytes that a plain packet has at least.
 pub const HEAD: usize = udp::PAYLOAD + task::LEN;
@@ -39,10 +39,10 @@ impl Kind {
         self.0 & task::EXTENSION_BIT != 0
     }
 
-    /// The length of its datagram at least.
+    /// Bytes of its extension.
     #[inline(always)]
-    pub fn least_udp_len(self) -> usize {
-        udp::LEN + task::LEN + usize::from(self.is_extended()) * task::EXTENSION_LEN
+    pub fn extension_len(self) -> usize {
+        usize::from(self.is_extended()) * task::EXTENSION_LEN
     }
 }
 
@@ -58,6 +58,8 @@ pub struct Pattern {
     /// What the source address must not be where the mask has ones, in memory order.
     pub no_source: [u32; NO_SOURCES],
     pub no_source_mask: [u32; NO_SOURCES],
+    /// The length of the datagram at least, but for its extension.
+    pub least_udp_len: usize,
 }
 
 impl Pattern {
@@ -66,7 +68,8 @@ impl Pattern {
 
     /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
     fn datagram(address: &PortAddress) -> Self {
-        let mut pattern = Self { expected: [0; Self::LEN], ..Self::NOTHING };
+        let least_udp_len = udp::LEN + task::LEN;
+        let mut pattern = Self { expected: [0; Self::LEN], least_udp_len, ..Self::NOTHING };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
         pattern.require(12, &[0x08, 0x00, ipv4::PLAIN], &[0xFF; 3]);
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
@@ -109,6 +112,7 @@ impl Pattern {
         // Nor is any source one of these.
         no_source: [1; NO_SOURCES],
         no_source_mask: [0; NO_SOURCES],
+        least_udp_len: usize::MAX / 2,
     };
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
@@ -118,6 +122,13 @@ impl Pattern {
 
     fn of_pool(mut self, pool: [u8; 2]) -> Self {
         self.require(TASK + 1, &pool, &[0xFF; 2]);
+        self
+    }
+
+    /// The same with sequence and tag behind the header.
+    fn authenticated(mut self) -> Self {
+        self.expected[TASK] |= task::AUTHENTICATION_BIT;
+        self.least_udp_len += auth::LEN;
         self
     }
 
@@ -167,6 +178,13 @@ impl Plain {
         Self { patterns: self.patterns.map(|pattern| pattern.of_pool(pool)), ..self }
     }
 
+    /// As it is, of a pool with a key: replies come with proof, which is still to be looked at.
+    #[inline(never)]
+    pub fn authenticated(self) -> Self {
+        let [task, reply] = self.patterns;
+        Self { patterns: [task, reply.authenticated()], ..self }
+    }
+
     /// What packets of that kind must be.
     #[inline(always)]
     pub fn pattern(&self, kind: Kind) -> &Pattern {
@@ -179,9 +197,10 @@ impl Plain {
     pub fn read(&self, frame: &[u8], verified: bool) -> Option<Kind> {
         let head = frame.first_chunk::<HEAD>()?;
         let kind = Kind::of(head);
-        let plain = self.pattern(kind).fits(head)
+        let pattern = self.pattern(kind);
+        let plain = pattern.fits(head)
             & (head[IP + 8] >= 2)
-            & lengths_fit(frame, head, kind.least_udp_len());
+            & lengths_fit(frame, head, pattern.least_udp_len + kind.extension_len());
         if !plain {
             return None;
         }

@@ -121,7 +121,7 @@ fn end(pattern: &Pattern, kind: Kind, head: &[u8; HEAD], len: usize) -> Option<u
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
         && byte(head, IP + 8) >= 2
         && total_len == ipv4::LEN + udp_len // where it is longer, the stages are slower, and right, too
-        && udp_len >= kind.least_udp_len()
+        && udp_len >= pattern.least_udp_len + kind.extension_len()
         && end <= len;
     fits.then_some(end)
 }

@@ -5,6 +5,7 @@
 //! and panic on a shorter one.
 
 pub mod arp;
+pub mod auth;
 pub mod checksum;
 pub mod ether;
 pub mod ipv4;
@@ -27,6 +28,14 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut number = [0; 4];
     number.copy_from_slice(&bytes[at..at + 4]);
     u32::from_be_bytes(number)
+}
+
+/// The big-endian `u64` at `at`.
+#[inline]
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_be_bytes(number)
 }
 
 /// Writes a big-endian `u16` at `at`.

@@ -1,9 +1,10 @@
 //! The task header: 11 bytes at the start of the UDP payload, those of the Horus switch release,
-//! and an optional extension of 16 bytes. All fields are big-endian; docs/protocol.md has examples.
+//! an optional extension of 16 bytes, and where bit 6 says so the 16 bytes of [`super::auth`] behind both.
+//! All fields are big-endian; docs/protocol.md has examples.
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 must be 0, bit 7 further packets of this task follow |
+//! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
 //! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies and registrations |
 //! | 5 | u16 | dst | the member chosen; the client's own id on replies; the worker's id on acknowledgements |
@@ -16,7 +17,7 @@
 //! | 25 | u16 | reserved | 0 on sending, ignored on receipt |
 
 use super::checksum::Delta;
-use super::{put_u16, put_u32, u16_at, u32_at};
+use super::{auth, put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
 
 /// Bytes of the header.
@@ -30,7 +31,8 @@ pub const UDP_PORT: u16 = 1234;
 
 /// Bit of `kind` that says that the extension follows.
 pub const EXTENSION_BIT: u8 = 1 << 5;
-const RESERVED_BIT: u8 = 1 << 6;
+/// Bit of `kind` that says that sequence and tag follow, behind the extension when that is there.
+pub const AUTHENTICATION_BIT: u8 = 1 << 6;
 const MORE_BIT: u8 = 1 << 7;
 
 /// What a packet is.
@@ -104,6 +106,8 @@ pub struct Header {
     pub code: Code,
     /// The extension follows.
     pub extended: bool,
+    /// Sequence and tag follow ([`super::auth`]).
+    pub authenticated: bool,
     /// Further packets of this task follow.
     pub more: bool,
     /// Worker pool.
@@ -138,6 +142,7 @@ impl Header {
         Self {
             code: Code::NewTask,
             extended: false,
+            authenticated: false,
             more: false,
             pool,
             src: 0,
@@ -174,11 +179,12 @@ impl Header {
         Self { code, more: false, src: by, dst: self.src, qlen: tasks, ..*self }
     }
 
-    /// Bytes of the header and its extension.
+    /// Bytes of the header, its extension, and sequence and tag: what the packet carries begins behind them.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
-        if self.extended { LEN + EXTENSION_LEN } else { LEN }
+        let extension = if self.extended { EXTENSION_LEN } else { 0 };
+        LEN + extension + if self.authenticated { auth::LEN } else { 0 }
     }
 
     /// A header is never empty.
@@ -188,7 +194,7 @@ impl Header {
     }
 
     /// Reads the header at the start of a UDP payload. When `extended` is set, the extension's bytes
-    /// are there: [`Extension::parse`] may be called.
+    /// are there: [`Extension::parse`] may be called. So are sequence and tag when `authenticated` is set.
     ///
     /// # Errors
     /// The reason for which the packet must be dropped.
@@ -198,26 +204,25 @@ impl Header {
             return Err(DropReason::TaskShort);
         };
         let kind = bytes[0];
-        if kind & RESERVED_BIT != 0 {
-            return Err(DropReason::TaskReservedBit);
-        }
         let Some(code) = Code::from_bits(kind & 0x1F) else {
             return Err(DropReason::TaskCode);
         };
-        let extended = kind & EXTENSION_BIT != 0;
-        if extended && payload.len() < LEN + EXTENSION_LEN {
-            return Err(DropReason::TaskShort);
+        let authenticated = kind & AUTHENTICATION_BIT != 0;
+        if authenticated && code.is_task() {
+            return Err(DropReason::TaskReservedBit);
         }
-        Ok(Self {
+        let header = Self {
             code,
-            extended,
+            extended: kind & EXTENSION_BIT != 0,
+            authenticated,
             more: kind & MORE_BIT != 0,
             pool: u16_at(bytes, 1),
             src: u16_at(bytes, 3),
             dst: u16_at(bytes, 5),
             qlen: u16_at(bytes, 7),
             seq: u16_at(bytes, 9),
-        })
+        };
+        if payload.len() < header.len() { Err(DropReason::TaskShort) } else { Ok(header) }
     }
 
     /// Writes the header's [`LEN`] bytes at the start of `payload`.
@@ -226,6 +231,7 @@ impl Header {
         let bytes = &mut payload[..LEN];
         bytes[0] = self.code as u8
             | if self.extended { EXTENSION_BIT } else { 0 }
+            | if self.authenticated { AUTHENTICATION_BIT } else { 0 }
             | if self.more { MORE_BIT } else { 0 };
         put_u16(bytes, 1, self.pool);
         put_u16(bytes, 3, self.src);
@@ -330,23 +336,23 @@ mod tests {
 
     fn header() -> impl Strategy<Value = Header> {
         let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17];
-        (proptest::sample::select(codes.to_vec()), any::<(bool, bool, u16, u16, u16, u16, u16)>())
-            .prop_map(|(code, (extended, more, pool, src, dst, qlen, seq))| Header {
-                code: Code::from_bits(code).unwrap(),
-                extended,
-                more,
-                pool,
-                src,
-                dst,
-                qlen,
-                seq,
-            })
+        (
+            proptest::sample::select(codes.to_vec()),
+            any::<((bool, bool, bool), u16, u16, u16, u16, u16)>(),
+        )
+            .prop_map(
+                |(code, ((extended, authenticated, more), pool, src, dst, qlen, seq))| {
+                    let code = Code::from_bits(code).unwrap();
+                    let authenticated = authenticated && !code.is_task();
+                    Header { code, extended, authenticated, more, pool, src, dst, qlen, seq }
+                },
+            )
     }
 
     proptest! {
         #[test]
         fn headers_round_trip(header in header(), app: u32, seq32: u32, service_ns: u32, class: u16) {
-            let mut bytes = [0; LEN + EXTENSION_LEN];
+            let mut bytes = [0; LEN + EXTENSION_LEN + auth::LEN];
             let extension = Extension { app, seq32, service_ns, class };
             header.emit(&mut bytes);
             extension.emit(&mut bytes);
@@ -355,11 +361,12 @@ mod tests {
         }
 
         #[test]
-        fn parsing_never_panics_and_what_parses_emits_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn parsing_never_panics_and_what_parses_emits_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(header) = Header::parse(&bytes) {
                 let mut again = vec![0; bytes.len()];
                 header.emit(&mut again);
                 prop_assert_eq!(&again[..LEN], &bytes[..LEN]);
+                prop_assert!(header.len() <= bytes.len());
                 if header.extended {
                     let _ = Extension::parse(&bytes);
                 }
@@ -399,17 +406,20 @@ mod tests {
     #[test]
     fn refusals() {
         let parse = |kind: u8, len: usize| {
-            Header::parse(
-                &[
-                    kind, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                    0, 0,
-                ][..len],
-            )
+            let mut bytes = [0; 43];
+            (bytes[0], bytes[2]) = (kind, 1);
+            Header::parse(&bytes[..len])
         };
         assert_eq!(parse(0, 10), Err(DropReason::TaskShort));
         assert_eq!(parse(0x20, 26), Err(DropReason::TaskShort));
         assert!(parse(0x20, 27).is_ok());
+        // A task is never authenticated; what a worker says may be, and then it is longer.
         assert_eq!(parse(0x40, 27), Err(DropReason::TaskReservedBit));
+        assert_eq!(parse(0x50, 43), Err(DropReason::TaskReservedBit));
+        for (kind, len) in [(0x42, 27), (0x4C, 27), (0x62, 43), (0x6B, 43)] {
+            assert_eq!(parse(kind, len - 1), Err(DropReason::TaskShort), "{kind:#x}");
+            assert_eq!(parse(kind, len).map(|header| header.len()), Ok(len), "{kind:#x}");
+        }
         for code in [1, 4, 5, 8, 9, 14, 15, 18, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
         }
@@ -426,7 +436,10 @@ mod tests {
             let flow =
                 Flow { src_mac: mac, dst_mac: mac, src: 1, dst: 2, src_port: 3, dst_port: 4 };
             flow.emit(&mut frame, len);
-            let after = Header { extended: before.extended, ..after };
+            let after =
+                Header { extended: before.extended, authenticated: before.authenticated, ..after };
+            // Such a task can't be.
+            prop_assume!(!(after.authenticated && after.code.is_task()));
             let delta = replace(&mut frame[udp::PAYLOAD..], &after);
             udp::mend(&mut frame[34..], delta);
             prop_assert!(udp::parse(&frame, false).is_ok());

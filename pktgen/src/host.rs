@@ -184,6 +184,7 @@ fn is_whole(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wedjat::wire::auth;
     use wedjat::wire::udp::Flow;
 
     const US: u32 = 0x0A00_0102;
@@ -231,6 +232,19 @@ mod tests {
             let heard = host().hear(&mut reply(code, src, US), false);
             assert_eq!(heard, Heard::Answer(answer(refused)), "{code:?} from {src}");
         }
+    }
+
+    /// What a leaf was to believe is nothing to a client: it skips it.
+    #[test]
+    fn sequence_and_tag_of_an_answer_are_skipped() {
+        let mut frame = reply_of(Code::TaskDone, 4, US, auth::LEN + 3);
+        frame[udp::PAYLOAD] |= task::AUTHENTICATION_BIT;
+        frame[udp::PAYLOAD + 27..].fill(0xEE);
+        frame[UDP + 6..UDP + 8].fill(0); // no checksum
+        assert_eq!(host().plain_answer(&frame, false), None, "it is none of the many");
+        let (body, end) = (85, 88);
+        let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused: false, body, end };
+        assert_eq!(host().hear(&mut frame, false), Heard::Answer(answer));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod bench_auth;
 #[cfg(feature = "dpdk")]
 pub mod bench_host;
 pub mod bench_policy;

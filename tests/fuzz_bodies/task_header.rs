@@ -1,6 +1,7 @@
 //! Any bytes as a task header: accepted exactly when the wire format says so, and written back as they were.
 
 use wedjat::reason::DropReason;
+use wedjat::wire::auth;
 use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
 
 /// The codes of the wire format, written a second time.
@@ -8,13 +9,16 @@ const CODES: [u8; 11] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17];
 
 /// Why these bytes are no header, by the wire format's table.
 fn fault(payload: &[u8]) -> Option<DropReason> {
-    let whole = |extended: bool| payload.len() >= LEN + if extended { EXTENSION_LEN } else { 0 };
+    let whole = |kind: u8| {
+        let extension = if kind & 0x20 != 0 { EXTENSION_LEN } else { 0 };
+        payload.len() >= LEN + extension + if kind & 0x40 != 0 { auth::LEN } else { 0 }
+    };
     match payload.first() {
-        Some(_) if !whole(false) => Some(DropReason::TaskShort),
+        Some(_) if !whole(0) => Some(DropReason::TaskShort),
         None => Some(DropReason::TaskShort),
-        Some(kind) if kind & 0x40 != 0 => Some(DropReason::TaskReservedBit),
         Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
-        Some(kind) if !whole(kind & 0x20 != 0) => Some(DropReason::TaskShort),
+        Some(kind) if kind & 0x4F == 0x40 => Some(DropReason::TaskReservedBit), // tasks: 0 and 16
+        Some(&kind) if !whole(kind) => Some(DropReason::TaskShort),
         Some(_) => None,
     }
 }

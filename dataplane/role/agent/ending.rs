@@ -6,6 +6,7 @@ use super::PoolCrew;
 use super::crew::Done;
 use super::names::Names;
 use super::packet::{Packet, Signature};
+use super::sign::{Credential, Signer};
 use crate::io::{Buf, Port};
 use crate::limits::WORKER_ID_MAX;
 use crate::reason::DropReason;
@@ -25,6 +26,8 @@ pub struct Ending<P: Port> {
     pub names: Option<Arc<Names>>,
     /// What threads have counted, and how much of it this core has added to its own.
     pub threads: Box<[(Counters, [u64; COUNT])]>,
+    /// Signs in the names of workers whose pool has a key.
+    pub signer: Option<Arc<Signer>>,
     /// The one to be added next.
     thread: usize,
 }
@@ -57,7 +60,7 @@ pub fn named<B: Buf + Token>(places: &[Place], crews: &[PoolCrew<B>]) -> Box<[Na
 
 impl<P: Port<Buf: Token>> Ending<P> {
     pub fn new(out: Outbox<P>, named: Box<[Named]>) -> Self {
-        Self { out, named, names: None, threads: Box::default(), thread: 0 }
+        Self { out, named, names: None, threads: Box::default(), signer: None, thread: 0 }
     }
 
     /// Adds what one of the threads has counted, each in turn.
@@ -92,6 +95,12 @@ impl<P: Port<Buf: Token>> Ending<P> {
         left.min(u32::from(u16::MAX)) as u16
     }
 
+    /// What signs in this worker's name, if its pool has a key.
+    #[inline]
+    pub fn credential(&self, worker: u16) -> Option<&Credential> {
+        self.signer.as_ref()?.of(worker)
+    }
+
     /// A task has ended: its reply goes out, or it is counted.
     #[inline]
     pub fn finish(&mut self, done: Done<'_, Packet<P::Buf>>) {
@@ -105,7 +114,8 @@ impl<P: Port<Buf: Token>> Ending<P> {
         match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {
                 self.out.counters.add(Counter::Replies, 1);
-                let signature = Signature { worker, left, service_ns };
+                let credential = self.signer.as_deref().and_then(|signer| signer.of(worker));
+                let signature = Signature { worker, left, service_ns, credential };
                 let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
                 match done.task.into_reply(signature, len, fill) {
                     Ok(reply) => self.out.forward(reply, usize::from(port)),
@@ -125,7 +135,8 @@ impl<P: Port<Buf: Token>> Ending<P> {
             NO_MEMBER => waiting.min(usize::from(u16::MAX)) as u16,
             named => self.named_tasks(named),
         };
-        match task.into_refusal(named, tasks) {
+        let credential = self.signer.as_deref().and_then(|signer| signer.of(named));
+        match task.into_refusal(named, tasks, credential) {
             Ok(refusal) => {
                 self.out.counters.add(Counter::Refused, 1);
                 self.out.forward(refusal, usize::from(port));

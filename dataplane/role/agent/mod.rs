@@ -9,6 +9,7 @@ mod ending;
 mod names;
 mod packet;
 mod register;
+mod sign;
 mod thread;
 mod way;
 
@@ -21,6 +22,7 @@ pub use crew::{Comings, Crew, Done, Parting};
 pub use names::Names;
 pub use packet::Packet;
 pub use register::{Registrar, TIMEOUT_KEPT_MS};
+pub use sign::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
 pub use way::{Way, Work};
 
@@ -37,6 +39,7 @@ use crate::stage::{Overflow, PortAddress};
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};
 use crate::wire::arp::{self, Operation};
+use crate::wire::auth::{self, Signed};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::{self, Flow};
@@ -131,7 +134,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 /// What a packet is to an agent.
 enum Arrival<B> {
     Task(Packet<B>),
-    Acknowledgement { from: (u32, Mac), header: Header },
+    Acknowledgement { from: (u32, Mac), header: Header, signed: Option<Signed> },
     Arp,
 }
 
@@ -168,6 +171,14 @@ where
     pub fn with_threads(mut self, names: Arc<Names>, counters: Vec<Counters>) -> Self {
         self.ending.names = Some(names);
         self.ending.threads = counters.into_iter().map(|counters| (counters, [0; COUNT])).collect();
+        self
+    }
+
+    /// The same, where what is said in the names of workers whose pool has a key is signed, and acknowledgements to
+    /// them are believed with proof only.
+    #[must_use]
+    pub fn with_signer(mut self, signer: Option<Arc<Signer>>) -> Self {
+        self.ending.signer = signer;
         self
     }
 
@@ -222,9 +233,8 @@ where
         let mut packet = Some(packet);
         match self.read(port, &mut packet) {
             Ok(Arrival::Task(task)) => self.submit(task, now),
-            Ok(Arrival::Acknowledgement { from, header }) => {
-                let registrar = self.registrar.as_mut().ok_or(DropReason::NotAsked);
-                match registrar.and_then(|leaf| leaf.acknowledged(port, from, &header)) {
+            Ok(Arrival::Acknowledgement { from, header, signed }) => {
+                match self.acknowledged(port, from, &header, signed.as_ref()) {
                     Ok(()) => self.ending.out.counters.add(Counter::Consumed, 1),
                     Err(reason) => self.ending.out.counters.drop(reason, 1),
                 }
@@ -236,6 +246,24 @@ where
             }
             Err(reason) => self.ending.out.counters.drop(reason, 1),
         }
+    }
+
+    /// The leaf has acknowledged one of the workers.
+    #[cold]
+    fn acknowledged(
+        &mut self,
+        port: usize,
+        from: (u32, Mac),
+        header: &Header,
+        signed: Option<&Signed>,
+    ) -> Result<(), DropReason> {
+        match (self.ending.credential(header.dst), signed) {
+            (Some(credential), signed) => credential.acknowledges(signed)?,
+            (None, Some(_)) => return Err(DropReason::TaskReservedBit),
+            (None, None) => {}
+        }
+        let registrar = self.registrar.as_mut().ok_or(DropReason::NotAsked)?;
+        registrar.acknowledged(port, from, header)
     }
 
     /// Checks a packet; takes it when it is a task.
@@ -263,7 +291,9 @@ where
         let header = Header::parse(payload)?;
         if header.code == Code::WorkerIdAck {
             let from = (datagram.src, ether::src(frame));
-            return Ok(Arrival::Acknowledgement { from, header });
+            let addresses = auth::addresses(datagram.src, datagram.dst);
+            let signed = header.authenticated.then(|| Signed::read(&addresses, payload)).flatten();
+            return Ok(Arrival::Acknowledgement { from, header, signed });
         }
         if payload.len() - header.len() > self.payload_max {
             return Err(DropReason::TaskTooLong);
@@ -379,6 +409,9 @@ where
         }
         self.register(now);
         self.ending.add_up();
+        if let Some(signer) = &self.ending.signer {
+            signer.follow();
+        }
         self.note_held();
     }
 
@@ -412,8 +445,11 @@ where
             src_port: self.udp_port,
             dst_port: self.udp_port,
         };
-        self.ending.out.make(&mut self.pool, port, register::FRAME_LEN, |frame| {
-            register::emit(&header, &flow, frame);
+        let signer = self.ending.signer.clone();
+        let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
+        let header = Header { authenticated: credential.is_some(), ..header };
+        self.ending.out.make(&mut self.pool, port, udp::PAYLOAD + header.len(), |frame| {
+            register::emit(&header, &flow, credential, frame);
         });
     }
 

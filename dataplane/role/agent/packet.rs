@@ -1,5 +1,6 @@
 //! A task's packet while its worker has it, and the reply made in its place.
 
+use super::sign::Credential;
 use super::way::Work;
 use crate::io::Buf;
 use crate::reason::DropReason;
@@ -10,13 +11,15 @@ use crate::wire::udp::{self, Datagram, Flow};
 
 /// What a worker puts under its answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Signature {
+pub struct Signature<'a> {
     /// In whose name it is answered.
     pub worker: u16,
     /// Tasks of that name that are left.
     pub left: usize,
     /// Time worked, in nanoseconds.
     pub service_ns: u32,
+    /// What signs in that name, if its pool has a key.
+    pub credential: Option<&'a Credential>,
 }
 
 /// A checked task, in the buffer that it came in.
@@ -88,25 +91,29 @@ impl<B: Buf> Packet<B> {
     #[inline]
     pub fn into_reply(
         self,
-        signature: Signature,
+        signature: Signature<'_>,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<B, B> {
         let code = if signature.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
-        self.turn_back(code, signature, len, fill)
+        self.turn_back(code, signature, len, |payload, head| fill(&mut payload[head..]))
     }
 
+    /// `fill` gets the payload and where what stands behind the header begins in it.
     #[inline]
     fn turn_back(
         mut self,
         code: Code,
-        signature: Signature,
+        signature: Signature<'_>,
         len: usize,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut [u8], usize),
     ) -> Result<B, B> {
-        let Signature { worker, left, service_ns } = signature;
+        let Signature { worker, left, service_ns, credential } = signature;
         let left = left.min(usize::from(u16::MAX)) as u16;
-        let (header, datagram) = (self.header, self.datagram);
+        let (task, datagram) = (self.header, self.datagram);
+        let authenticated = credential.is_some();
+        let (src, dst) = (worker, task.src);
+        let header = Header { code, authenticated, more: false, src, dst, qlen: left, ..task };
         let frame = self.buf.bytes();
         let flow = Flow {
             src_mac: ether::dst(frame),
@@ -122,12 +129,14 @@ impl<B: Buf> Packet<B> {
         }
         let frame = self.buf.bytes_mut();
         let payload = &mut frame[udp::PAYLOAD..];
-        Header { code, more: false, src: worker, dst: header.src, qlen: left, ..header }
-            .emit(payload);
+        header.emit(payload);
         if header.extended {
             Extension { service_ns, ..self.extension }.emit(payload);
         }
-        fill(&mut payload[head..]);
+        fill(payload, head);
+        if let Some(credential) = credential {
+            credential.sign(flow.src, flow.dst, payload);
+        }
         flow.emit(frame, head + len);
         Ok(self.buf)
     }
@@ -136,13 +145,23 @@ impl<B: Buf> Packet<B> {
     ///
     /// # Errors
     /// The buffer, when it came with IP options or is otherwise too small.
-    pub fn into_refusal(self, worker: u16, tasks: u16) -> Result<B, B> {
+    pub fn into_refusal(
+        self,
+        worker: u16,
+        tasks: u16,
+        credential: Option<&Credential>,
+    ) -> Result<B, B> {
         if self.datagram.payload() != udp::PAYLOAD {
             return Err(self.buf);
         }
         let (len, service_ns) = (self.bytes().len(), self.extension.service_ns);
-        let signature = Signature { worker, left: usize::from(tasks), service_ns };
-        self.turn_back(Code::TaskRefused, signature, len, |_| {})
+        let left = usize::from(tasks);
+        let signature = Signature { worker, left, service_ns, credential };
+        let was = self.header.len();
+        self.turn_back(Code::TaskRefused, signature, len, |payload, head| {
+            // A header with proof is longer than the task's was.
+            payload.copy_within(was..was + len, head);
+        })
     }
 
     #[inline]

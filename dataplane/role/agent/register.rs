@@ -4,10 +4,11 @@
 //! Whatever acknowledgements say, and whoever sends them, an agent speaks at a bounded rate: each worker at least
 //! [`INTERVAL_LEAST_MS`] apart, all together at most [`WORDS_A_SECOND`] times a second.
 
+use super::sign::Credential;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::wire::ether::Mac;
-use crate::wire::task::{self, Header};
+use crate::wire::task::Header;
 use crate::wire::udp::{self, Flow};
 
 /// Keep-alives within a leaf's timeout: one more than it asks for.
@@ -183,13 +184,14 @@ impl Registrar {
     }
 }
 
-/// Bytes of a registration's frame.
-pub const FRAME_LEN: usize = udp::PAYLOAD + task::LEN;
-
-/// Writes a registration's whole frame.
-pub fn emit(header: &Header, flow: &Flow, frame: &mut [u8]) {
-    header.emit(&mut frame[udp::PAYLOAD..]);
-    flow.emit(frame, task::LEN);
+/// Writes a registration's whole frame, of [`udp::PAYLOAD`] and the header's bytes; signed, when its header says so.
+pub fn emit(header: &Header, flow: &Flow, credential: Option<&Credential>, frame: &mut [u8]) {
+    let payload = &mut frame[udp::PAYLOAD..];
+    header.emit(payload);
+    if let Some(credential) = credential {
+        credential.sign_registration(flow.src, flow.dst, payload);
+    }
+    flow.emit(frame, header.len());
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::names::Names;
 use super::packet::{Packet, Signature};
+use super::sign::Signer;
 use super::way::Work;
 use crate::io::Port;
 use crate::reason::DropReason;
@@ -34,6 +35,7 @@ pub struct ThreadWorker<P: Port<Buf: Token>> {
     taker: Taker<P::Buf>,
     out: Outbox<P>,
     names: Arc<Names>,
+    signer: Option<Arc<Signer>>,
     /// Where answers are written: the task's bytes stay readable meanwhile.
     answer: Box<[u8]>,
     /// The task in hand.
@@ -57,7 +59,15 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         counters: Counters,
     ) -> Self {
         let answer = vec![0; payload].into();
-        Self { taker, out: Outbox::new(queues, counters), names, answer, begun: None }
+        let out = Outbox::new(queues, counters);
+        Self { taker, out, names, signer: None, answer, begun: None }
+    }
+
+    /// The same, where replies are signed in the names of workers whose pool has a key.
+    #[must_use]
+    pub fn with_signer(mut self, signer: Option<Arc<Signer>>) -> Self {
+        self.signer = signer;
+        self
     }
 
     /// Who it is.
@@ -128,8 +138,9 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
             return counters.drop(DropReason::Unanswered, 1);
         };
         let port = usize::from(task.port);
+        let credential = self.signer.as_ref().and_then(|signer| signer.of(worker));
         let reply = self.answer.get(..len).and_then(|answer| {
-            let signature = Signature { worker, left, service_ns };
+            let signature = Signature { worker, left, service_ns, credential };
             task.into_reply(signature, len, |into| into.copy_from_slice(answer)).ok()
         });
         let Some(reply) = reply else {

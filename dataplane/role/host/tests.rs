@@ -19,6 +19,7 @@ use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::view::Presence;
 use crate::wire::arp;
+use crate::wire::auth::{KEY_LEN, Key, addresses};
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::{self, Flow};
 
@@ -46,6 +47,7 @@ fn leaf(
     port: Either<RingPort>,
     end: End<crate::io::ring::Frame>,
     frames: &FramePool,
+    key: Option<Key>,
 ) -> Leaf<Either<RingPort>, FramePool> {
     let server = |ids: [u16; 2], server| ids.map(|id| WorkerSpec { id, server });
     let workers = [server(REMOTE, 0), server(LOCAL, 1)].concat();
@@ -72,7 +74,11 @@ fn leaf(
         registers: true,
     };
     let servers = [server(SERVER, SERVER_MAC, REMOTE), server(AGENT_IP, AGENT_MAC, LOCAL)];
-    let network = Network::new(1234, ports, vec![POOL], &servers, &table.neighbours()).unwrap();
+    let mut network = Network::new(1234, ports, vec![POOL], &servers, &table.neighbours()).unwrap();
+    if let Some(key) = key {
+        network.protect(0, key, 0);
+        network.trust(1);
+    }
     let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
     let connections = Connections::new(64, HZ, 1, 7);
     let mut stages = Stages::new(
@@ -95,6 +101,10 @@ fn leaf(
 
 impl Rig {
     fn new(policy: &str) -> Self {
+        Self::with_key(policy, None)
+    }
+
+    fn with_key(policy: &str, key: Option<Key>) -> Self {
         let places = LOCAL.map(|id| Place { id, pool: POOL });
         let frames = FramePool::new(512, 512);
         let (port, wire) = crate::io::ring::pair(256, &frames);
@@ -115,7 +125,7 @@ impl Rig {
         };
         let registrar = Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ);
         let (agent, doors) = fixtures::agent((far, address), &frames, pool, registrar);
-        let leaf = leaf(policy, Either::Device(port), near, &frames);
+        let leaf = leaf(policy, Either::Device(port), near, &frames, key);
         let host = Host::new(leaf, agent, &places);
         let mut rig = Self { host, wire, frames, doors, now: 0 };
         rig.meet_client();
@@ -227,6 +237,49 @@ fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
     rig.send(&flow, &done, &99u16.to_be_bytes());
     assert_eq!(rig.sent().1, [(10, 99)]);
     assert_eq!(rig.host.agent().registered(), 2);
+    rig.balanced();
+}
+
+#[test]
+fn of_a_pool_with_a_key_only_servers_elsewhere_prove_what_they_say() {
+    let key = Key::new([5; KEY_LEN]);
+    let mut rig = Rig::with_key("round-robin", Some(key.clone()));
+    let mut guests = [rig.come(0), rig.come(1)];
+    for seq in 0..8 {
+        rig.task(seq);
+        while guests.iter_mut().any(work) {
+            rig.after(1);
+        }
+    }
+    (0..4).for_each(|_| rig.after(1));
+    assert_eq!(rig.host.agent().registered(), 2);
+    assert_eq!(rig.sent().1.len(), 4, "those of the workers here");
+    let flow = Flow {
+        src_mac: SERVER_MAC,
+        dst_mac: LEAF_PORT_MAC,
+        src: SERVER,
+        dst: CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    let done = Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
+    rig.send(&flow, &done, &99u16.to_be_bytes());
+    // Nor is somebody elsewhere believed who says that he is here.
+    rig.send(&Flow { src: AGENT_IP, ..flow }, &Header { src: 20, ..done }, &[]);
+    assert!(rig.sent().1.is_empty());
+    let counters = rig.host.leaf().stages().counters();
+    assert_eq!(counters.dropped(DropReason::AuthMissing), 2);
+    let header = Header { authenticated: true, ..done };
+    let mut payload = vec![0; header.len() + 2];
+    header.emit(&mut payload);
+    payload[header.len()..].copy_from_slice(&99u16.to_be_bytes());
+    key.sign(&addresses(SERVER, CLIENT), &mut payload, 1 << 20);
+    let mut frame = vec![0; udp::PAYLOAD + payload.len()];
+    frame[udp::PAYLOAD..].copy_from_slice(&payload);
+    flow.emit(&mut frame, payload.len());
+    assert!(rig.wire.send(&frame));
+    rig.after(1);
+    assert_eq!(rig.sent().1, [(10, 99)]);
     rig.balanced();
 }
 

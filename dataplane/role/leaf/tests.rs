@@ -9,6 +9,7 @@ use crate::stage::network::ServerSpec;
 use crate::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side};
 use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::wire::auth::Key;
 use crate::wire::checksum::Sum;
 use crate::wire::ether::Mac;
 use crate::wire::ipv4;
@@ -19,6 +20,7 @@ mod central;
 mod forged;
 mod neighbours;
 mod presence;
+mod proof;
 mod shared;
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
@@ -72,20 +74,22 @@ fn rigs_with(
     cores: usize,
     backlog: Backlog,
 ) -> Vec<Rig> {
-    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true };
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
     rigs_on(networks, policy, servers_known, client_known, depth, cores, backlog)
 }
 
 /// What is behind the two ports.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Networks {
     sides: [Side; 2],
     /// Servers are configured to register their workers.
     registers: bool,
+    /// The pool's.
+    key: Option<Key>,
 }
 
 fn rigs_on(
-    Networks { sides, registers }: Networks,
+    Networks { sides, registers, key }: Networks,
     policy: &str,
     servers_known: bool,
     client_known: bool,
@@ -123,6 +127,9 @@ fn rigs_on(
     ];
     let mut network = Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap();
     network.node = 9;
+    if let Some(key) = key {
+        network.protect(0, key, 0);
+    }
     let network = Arc::new(network);
     if client_known {
         neighbours.fix(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);

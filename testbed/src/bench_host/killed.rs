@@ -95,6 +95,7 @@ fn configured(path: &Path) -> Result<HostConfig, Failure> {
         speeds: vec![1.0; WORKERS.into()],
         queue: host::QUEUE,
         overflow: Overflow::Drop,
+        key: None,
     };
     Ok(HostConfig {
         name: path.display().to_string(),

@@ -19,7 +19,7 @@ use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 #[cfg(feature = "dpdk")]
 use wedjat_testbed::bench_host;
 use wedjat_testbed::sim::{self, SimArgs};
-use wedjat_testbed::{bench_policy, figures};
+use wedjat_testbed::{bench_auth, bench_policy, figures};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
@@ -59,6 +59,16 @@ pub enum Command {
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
     )]
     BenchPolicy(bench_policy::Arguments),
+    /// Measure what it costs a leaf to have replies proved, beside its bar
+    #[command(after_help = "Example:\n  wedjat-testbed bench-auth --format json")]
+    BenchAuth {
+        /// What to measure
+        #[command(flatten)]
+        arguments: bench_auth::Arguments,
+        /// Output
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     #[cfg(feature = "dpdk")]
     /// Measure what it costs to hand a task to a worker core, beside DPDK's own means
     #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
@@ -102,6 +112,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
         Command::BenchPolicy(arguments) => {
             bench_policy::report(&arguments, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
+        Command::BenchAuth { arguments, format } => {
+            let json = format == Format::Json;
+            bench_auth::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         #[cfg(feature = "dpdk")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::ring::handover;
+use crate::wire::auth::{KEY_LEN, Key};
 
 type Worker = ThreadWorker<RingPort>;
 
@@ -91,10 +92,33 @@ fn echo(request: &Request<'_>, reply: &mut [u8]) -> usize {
 
 #[test]
 fn a_thread_sends_the_bytes_that_the_dispatcher_would_send() {
+    sends_the_same(None);
+}
+
+#[test]
+fn a_thread_signs_as_the_dispatcher_would() {
+    sends_the_same(Some(Key::new([3; KEY_LEN])));
+}
+
+/// Where the pool has a key, if one is given.
+fn sends_the_same(key: Option<Key>) {
+    // One for each of the two, so that both use the same sequences.
+    let signer = || {
+        let keys = key.iter().flat_map(|key| [10, 11].map(|worker| (worker, key.clone())));
+        Signer::new(keys, || 1_000_000).map(Arc::new)
+    };
     let mut copied = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    copied.agent = copied.agent.with_signer(signer());
     let mut guests = [copied.come(0), copied.come(1)];
     while copied.wire.receive().is_some() {}
     let mut handed = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let shared = signer();
+    handed.rig.agent = handed.rig.agent.with_signer(shared.clone());
+    let workers = handed
+        .workers
+        .iter_mut()
+        .map(|worker| worker.take().map(|worker| worker.with_signer(shared.clone())));
+    handed.workers = workers.collect();
     let mut seq = 0;
     for round in 0..40_usize {
         for _ in 0..round % 4 {
@@ -110,11 +134,13 @@ fn a_thread_sends_the_bytes_that_the_dispatcher_would_send() {
         copied.after(1);
         handed.rig.after(1);
         let by_dispatcher = copied.wire.receive().map(|frame| frame.bytes().to_vec());
+        let signed = |frame: &Vec<u8>| Header::parse(&frame[udp::PAYLOAD..]).unwrap().authenticated;
+        assert!(by_dispatcher.iter().all(|frame| signed(frame) == key.is_some()));
         assert_eq!(by_dispatcher, handed.sent(at), "round {round}");
     }
     assert!(handed.rig.wire.receive().is_some(), "registrations leave by the dispatcher");
     let by_dispatcher = std::iter::from_fn(|| handed.rig.wire.receive());
-    let replies = by_dispatcher.filter(|frame| frame.bytes().len() >= register::FRAME_LEN);
+    let replies = by_dispatcher.filter(|frame| frame.bytes().len() >= udp::PAYLOAD + task::LEN);
     let codes = replies.map(|frame| Header::parse(&frame.bytes()[udp::PAYLOAD..]).unwrap().code);
     assert!(codes.into_iter().all(|code| !code.is_reply()), "no reply does");
     assert!(handed.count(Counter::Replies) > 30);

@@ -8,7 +8,7 @@ use crate::state::view::Presence;
 const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
 fn shared(policy: &str, servers_known: bool) -> Rig {
-    let networks = Networks { sides: [Side::Clients, Side::Both], registers: true };
+    let networks = Networks { sides: [Side::Clients, Side::Both], registers: true, key: None };
     rigs_on(networks, policy, servers_known, true, 256, 1, Backlog::new(64, Overflow::Drop))
         .remove(0)
 }

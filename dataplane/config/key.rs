@@ -1,0 +1,157 @@
+//! A pool's key, from a file that nobody else can read. Nothing of what is in it gets into messages.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use toml::Spanned;
+
+use super::check::{Faults, quoted};
+use crate::wire::auth::{KEY_LEN, Key};
+
+/// A file with more bytes holds more than a key.
+const BYTES_MAX: u64 = 4096;
+/// Bits of a mode that give access to a group or others.
+const FOREIGN: u32 = 0o077;
+const ALLOWED: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
+                       `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
+
+impl Faults<'_> {
+    /// The key in the file that is named there.
+    pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
+        let at = at?;
+        let read = read(Path::new(at.get_ref()));
+        let found = |reason| format!("{}, {reason}", quoted(at));
+        read.map_err(|reason| self.note(at, key, found(reason), ALLOWED)).ok()
+    }
+}
+
+/// The key in a file, or what is wrong with the file.
+fn read(path: &Path) -> Result<Key, String> {
+    let cannot = |error: io::Error| format!("which can't be read ({error})");
+    // First, so that nothing is opened that does something when it is opened.
+    is_regular(&fs::symlink_metadata(path).map_err(cannot)?)?;
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
+    let about = file.metadata().map_err(cannot)?;
+    is_regular(&about)?;
+    is_private(about.uid(), rustix::process::geteuid().as_raw(), about.mode() & 0o7777)?;
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    key(&bytes).map(Key::new)
+}
+
+fn is_regular(about: &fs::Metadata) -> Result<(), String> {
+    match about.file_type() {
+        kind if kind.is_file() => Ok(()),
+        kind if kind.is_symlink() => Err("which is a symbolic link".to_owned()),
+        _ => Err("which is no regular file".to_owned()),
+    }
+}
+
+/// Whether a file of this owner and mode is one that only the user, or root, can have written or read.
+fn is_private(owner: u32, user: u32, mode: u32) -> Result<(), String> {
+    if owner != user && owner != 0 {
+        Err(format!("which belongs to user {owner}, and this is user {user}"))
+    } else if mode & FOREIGN != 0 {
+        Err(format!("which others than its owner have access to (mode {mode:04o})"))
+    } else {
+        Ok(())
+    }
+}
+
+/// The key in a file's bytes: its digits, between which there may be white space.
+fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
+    let (mut key, mut digits) = ([0; KEY_LEN], 0);
+    for byte in bytes.iter().filter(|byte| !byte.is_ascii_whitespace()) {
+        let Some(digit) = char::from(*byte).to_digit(16) else {
+            return Err("which holds something else than hexadecimal digits".to_owned());
+        };
+        if let Some(byte) = key.get_mut(digits / 2) {
+            *byte = *byte << 4 | digit as u8;
+        }
+        digits += 1;
+    }
+    match digits == 2 * KEY_LEN {
+        true => Ok(key),
+        false => Err(format!("which holds {digits} hexadecimal digits")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    const DIGITS: &str = "000102030405060708090a0B0c0D0e0f";
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_key_is_its_digits() {
+        let expected: [u8; KEY_LEN] = std::array::from_fn(|at| at as u8);
+        assert_eq!(key(DIGITS.as_bytes()), Ok(expected));
+        assert_eq!(
+            key(format!(" {}\t{}\r\n", &DIGITS[..8], &DIGITS[8..]).as_bytes()),
+            Ok(expected)
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        for mode in [0o600, 0o400] {
+            let _ = fs::remove_file(&path);
+            write(&path, &format!("{DIGITS}\n"), mode);
+            assert!(read(&path).is_ok(), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_with_the_reason_and_without_its_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let cases = [
+            ("group", DIGITS.to_owned(), 0o640, "mode 0640"),
+            ("others", DIGITS.to_owned(), 0o604, "mode 0604"),
+            ("short", DIGITS[1..].to_owned(), 0o600, "31 hexadecimal digits"),
+            ("long", format!("{DIGITS}0"), 0o600, "33 hexadecimal digits"),
+            ("empty", String::new(), 0o600, "0 hexadecimal digits"),
+            ("huge", DIGITS.repeat(400), 0o600, "hexadecimal digits"),
+            ("prefixed", format!("0x{}", &DIGITS[2..]), 0o600, "something else"),
+            ("commented", format!("{DIGITS} # key"), 0o600, "something else"),
+        ];
+        for (name, text, mode, expected) in cases {
+            write(&at(name), &text, mode);
+            let found = read(&at(name)).unwrap_err();
+            assert!(found.contains(expected), "{name}: {found}");
+            assert!(!found.contains("0102"), "{name}: {found}");
+        }
+        write(&at("good"), DIGITS, 0o600);
+        symlink(at("good"), at("link")).unwrap();
+        assert!(read(&at("link")).unwrap_err().contains("symbolic link"));
+        assert!(read(folder.path()).unwrap_err().contains("no regular file"));
+        assert!(read(Path::new("/dev/zero")).unwrap_err().contains("no regular file"));
+        assert!(read(&at("missing")).unwrap_err().contains("can't be read"));
+        let fifo = at("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        assert!(
+            read(&fifo).unwrap_err().contains("no regular file"),
+            "and nobody waits for a writer"
+        );
+    }
+
+    #[test]
+    fn another_users_file_is_refused_and_roots_is_not() {
+        assert!(is_private(65_534, 1000, 0o600).unwrap_err().contains("belongs to user 65534"));
+        assert!(is_private(65_534, 0, 0o600).is_err(), "not even root believes anybody");
+        assert_eq!(
+            [(0, 1000), (1000, 1000)].map(|(owner, user)| is_private(owner, user, 0o600)),
+            [Ok(()), Ok(())]
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! Sequences that rise by one, follow the clock, and are taken once; and acknowledgements.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::wire::auth::KEY_LEN;
+use crate::wire::task::Header;
+
+const NOW: u64 = 77 * WINDOW + 5;
+
+fn key(byte: u8) -> Key {
+    Key::new([byte; KEY_LEN])
+}
+
+fn signer() -> Signer {
+    Signer::new([(3, key(1)), (8, key(2))], || NOW).unwrap()
+}
+
+/// A payload with room for the proof.
+fn payload(header: Header) -> Vec<u8> {
+    let header = Header { authenticated: true, ..header };
+    let mut payload = vec![0; header.len()];
+    header.emit(&mut payload);
+    payload
+}
+
+fn signed(payload: &[u8]) -> Signed {
+    Signed::read(&addresses(1, 2), payload).unwrap()
+}
+
+#[test]
+fn sequences_begin_at_the_clock_and_rise_by_one() {
+    let signer = signer();
+    assert!([0, 4, 9, u16::MAX].iter().all(|&other| signer.of(other).is_none()));
+    for worker in [3, 8] {
+        for further in 0..5 {
+            let mut payload = payload(Header::keep_alive(7, worker, 0, 1));
+            signer.of(worker).unwrap().sign(1, 2, &mut payload);
+            let signed = signed(&payload);
+            assert_eq!(signed.sequence, NOW + further);
+            let right = [key(1), key(2)].map(|key| key.tag(&signed.claim) == signed.tag);
+            assert_eq!(right, [worker == 3, worker == 8]);
+        }
+    }
+    assert!(Signer::new([], || NOW).is_none());
+}
+
+#[test]
+fn a_sequence_follows_the_clock_by_whole_windows_when_it_is_far_behind() {
+    let credential = Credential::new(key(1), NOW);
+    credential.follow(NOW + BEHIND_MAX);
+    credential.follow(NOW - 1000);
+    assert_eq!(
+        credential.sequence.load(Relaxed),
+        NOW,
+        "not far behind, or a clock that was set back"
+    );
+    let now = NOW + 3 * BEHIND_MAX + 12_345;
+    credential.follow(now);
+    let after = credential.sequence.load(Relaxed);
+    assert!(after <= now + SPAN && now - after.min(now) < WINDOW, "{after} for {now}");
+    assert_eq!(after % WINDOW, NOW.next_multiple_of(SPAN) % WINDOW);
+}
+
+#[test]
+fn every_worker_is_looked_after_in_turn() {
+    let signer = Signer::new([(3, key(1)), (8, key(2))], || 3 * BEHIND_MAX).unwrap();
+    let sequences = || [3, 8].map(|id| signer.of(id).unwrap().sequence.load(Relaxed));
+    [3, 8].iter().for_each(|&id| signer.of(id).unwrap().sequence.store(0, Relaxed));
+    signer.follow();
+    assert!(sequences()[0] > BEHIND_MAX && sequences()[1] == 0);
+    signer.follow();
+    assert!(sequences()[1] > BEHIND_MAX);
+}
+
+#[test]
+fn threads_that_share_a_name_never_use_a_sequence_twice() {
+    let (signer, used) = (Arc::new(signer()), Arc::new(Mutex::new(BTreeSet::new())));
+    let threads = (0..4).map(|_| {
+        let (signer, used) = (signer.clone(), used.clone());
+        std::thread::spawn(move || {
+            let mut own = Vec::new();
+            for _ in 0..1000 {
+                let mut payload = payload(Header::keep_alive(7, 3, 0, 1));
+                signer.of(3).unwrap().sign(1, 2, &mut payload);
+                own.push(signed(&payload).sequence);
+            }
+            let mut used = used.lock().unwrap();
+            assert!(own.into_iter().all(|sequence| used.insert(sequence)));
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(used.lock().unwrap().len(), 4000);
+}
+
+#[test]
+fn only_the_last_registration_is_acknowledged() {
+    let credential = Credential::new(key(1), NOW);
+    let register = || {
+        let mut payload = payload(Header::worker_id(7, 3, 0, 1));
+        credential.sign_registration(1, 2, &mut payload);
+        signed(&payload).sequence
+    };
+    let acknowledgement = |by: &Key, sequence| {
+        let mut payload = payload(Header::worker_id(7, 3, 0, 1).acknowledged_by(9, 100));
+        by.sign(&addresses(1, 2), &mut payload, sequence);
+        signed(&payload)
+    };
+    let (first, second) = (register(), register());
+    let says = |signed: Signed| credential.acknowledges(Some(&signed));
+    assert_eq!(says(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
+    assert_eq!(says(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
+    assert_eq!(credential.acknowledges(None), Err(DropReason::AuthMissing));
+    assert_eq!(says(acknowledgement(&key(1), second)), Ok(()));
+}
+
+#[test]
+fn nothing_of_a_key_is_shown() {
+    let shown = format!("{:?} {:?}", signer(), signer().of(3));
+    assert!(shown.contains("[3, 8]") && !shown.to_lowercase().contains("key"), "{shown}");
+}

@@ -1,0 +1,242 @@
+//! A pool with a key: the leaf, and an agent that has the key, another, or none, with nothing but bytes between them.
+
+use super::*;
+use crate::ring::{Guest, Place};
+use crate::role::agent::{Agent, Registrar, Signer};
+use crate::role::fixtures::{self, Doors, HZ, work};
+use crate::state::view::Presence;
+use crate::wire::auth::{KEY_LEN, Signed, addresses};
+
+fn key(byte: u8) -> Key {
+    Key::new([byte; KEY_LEN])
+}
+
+fn leaf(key: Option<Key>, cores: usize) -> Vec<Rig> {
+    let backlog = Backlog::new(64, Overflow::Drop);
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
+    rigs_on(networks, "horus", true, true, 256, cores, backlog)
+}
+
+/// The first server, with all its workers there.
+struct Server {
+    agent: Agent<RingPort, FramePool>,
+    wire: RingPort,
+    guests: Vec<Guest>,
+    _doors: Doors,
+    now: u64,
+}
+
+impl Server {
+    fn new(key: Option<Key>) -> Self {
+        let places: Vec<_> = (10..14).map(|id| Place { id, pool: 7 }).collect();
+        let frames = FramePool::new(256, 512);
+        let (port, wire) = pair(128, &frames);
+        let (mac, ip) = (server_mac(0), SERVERS[0]);
+        let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
+        let registrar = Registrar::new(LEAF_WORKERS, 0, Some(LEAF_MACS[WORKERS]), &places, HZ);
+        let policy = "random";
+        let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
+        let pool =
+            fixtures::Pool { policy, places, queue: 64, overflow: Overflow::Drop, payload: 64 };
+        let (agent, doors) = fixtures::agent((port, address), &frames, pool, registrar);
+        let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
+        let agent = agent.with_signer(signer.map(Arc::new));
+        let mut server = Self { agent, wire, guests: Vec::new(), _doors: doors, now: 0 };
+        for at in 0..4 {
+            let mut guest = server._doors.claim(at);
+            server.after(100);
+            guest.start();
+            server.guests.push(guest);
+        }
+        server
+    }
+
+    fn after(&mut self, ticks: u64) {
+        self.now += ticks;
+        self.agent.poll(self.now);
+    }
+
+    /// Takes these packets in, does the tasks, and says what comes out.
+    fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        for frame in frames {
+            assert!(self.wire.send(frame));
+        }
+        self.after(100);
+        while self.guests.iter_mut().any(work) {
+            self.after(1);
+        }
+        self.after(100);
+        std::iter::from_fn(|| self.wire.receive()).map(|frame| frame.bytes().to_vec()).collect()
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.agent.counters();
+        let all = DropReason::ALL.iter();
+        all.map(|&reason| (reason.name(), counters.dropped(reason)))
+            .filter(|drop| drop.1 > 0)
+            .collect()
+    }
+}
+
+/// Passes everything between the two for as long as it takes to register; says what the server sent.
+fn acquaint(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
+    let mut sent = Vec::new();
+    let mut answers = Vec::new();
+    for _ in 0..40 {
+        let said = server.exchange(&answers);
+        answers.clear();
+        for frame in &said {
+            answers.extend(
+                rig.through(WORKERS, frame, WORKERS).iter().map(|frame| frame.bytes().to_vec()),
+            );
+        }
+        sent.extend(said);
+        server.after(HZ / 40);
+    }
+    sent
+}
+
+fn presence(rig: &Rig, worker: u16) -> Presence {
+    rig.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
+}
+
+#[test]
+fn an_agent_with_the_key_registers_answers_and_is_kept_alive() {
+    let mut rig = leaf(Some(key(1)), 1).remove(0);
+    let mut server = Server::new(Some(key(1)));
+    acquaint(&mut rig, &mut server);
+    assert_eq!(server.agent.registered(), 4);
+    assert_eq!((rig.count(Counter::Registrations), presence(&rig, 13)), (4, Presence::Registered));
+    assert!(rig.count(Counter::KeepAlives) > 0);
+    let mut answered = 0;
+    for seq in 0..32 {
+        let header = Header { extended: seq % 2 == 0, ..Header::new_task(7, seq) };
+        let task = rig.through(CLIENTS, &task_of(header), WORKERS).remove(0);
+        let bytes = task.bytes().to_vec();
+        let datagram = udp::parse(&bytes, false).unwrap();
+        if datagram.dst != SERVERS[0] {
+            continue; // to a worker that is not there
+        }
+        let replies = server.exchange(std::slice::from_ref(&bytes));
+        let code = |frame: &[u8]| Header::parse(&frame[udp::PAYLOAD..]).unwrap().code;
+        let reply = replies.iter().find(|frame| code(frame).is_reply()).unwrap();
+        let (datagram, header, reply) = rig.one(WORKERS, reply, CLIENTS);
+        assert!(header.authenticated && datagram.src == LEAF_CLIENTS);
+        // The client finds what the worker answered behind what the header says is there.
+        let payload = &reply.bytes()[datagram.payload()..usize::from(datagram.end)];
+        let sent = &bytes[udp::PAYLOAD..];
+        assert_eq!(payload[header.len()..], sent[Header::parse(sent).unwrap().len()..]);
+        answered += 1;
+    }
+    assert!(answered > 0);
+    assert_eq!(rig.count(Counter::Replies), answered);
+    assert_eq!((rig.drops(), server.drops()), (vec![], vec![]));
+    rig.assert_accounted();
+}
+
+#[test]
+fn counters_tell_a_wrong_key_from_one_that_is_missing_on_either_side() {
+    let registered =
+        |rig: &Rig, server: &Server| (rig.count(Counter::Registrations), server.agent.registered());
+    for (leafs, servers, reason) in [
+        (Some(1), Some(2), "auth_tag"),
+        (Some(1), None, "auth_missing"),
+        (None, Some(1), "task_reserved_bit"),
+    ] {
+        let mut rig = leaf(leafs.map(key), 1).remove(0);
+        let mut server = Server::new(servers.map(key));
+        let sent = acquaint(&mut rig, &mut server);
+        assert_eq!(rig.drops(), [(reason, sent.len() as u64)]);
+        assert_eq!(registered(&rig, &server), (0, 0), "{reason}");
+        assert_eq!(presence(&rig, 10), Presence::Configured, "{reason}");
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn what_was_sent_once_is_not_believed_again_on_any_core() {
+    let mut cores = leaf(Some(key(1)), 2);
+    let mut server = Server::new(Some(key(1)));
+    let said = acquaint(&mut cores[0], &mut server);
+    let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
+    for rig in &mut cores {
+        // Presence and load stay as they are, whatever is repeated.
+        let before =
+            [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
+        for frame in &said {
+            assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
+        }
+        assert_eq!(rig.drops(), [("auth_replay", said.len() as u64)]);
+        let after = [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
+        assert_eq!((before, count(rig)), (after, said.len() as u64));
+    }
+}
+
+/// Altered on its way, or told to be another's: whatever the leaf would believe is covered, and its client, too.
+#[test]
+fn what_was_altered_or_moved_is_not_believed() {
+    let mut rig = leaf(Some(key(1)), 1).remove(0);
+    let signed = |header: Header, sequence| {
+        let mut frame = reply_from(SERVERS[0], Header { authenticated: true, ..header });
+        let datagram = udp::parse(&frame, false).unwrap();
+        let addresses = addresses(datagram.src, datagram.dst);
+        frame.truncate(udp::PAYLOAD);
+        frame.extend([0; 60]);
+        let payload = &mut frame[udp::PAYLOAD..];
+        Header { authenticated: true, ..header }.emit(payload);
+        key(1).sign(&addresses, payload, sequence);
+        assert!(Signed::read(&addresses, payload).is_some());
+        let flow = Flow {
+            src_mac: server_mac(0),
+            dst_mac: LEAF_MACS[WORKERS],
+            src: datagram.src,
+            dst: datagram.dst,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        flow.emit(&mut frame, 60);
+        // Without a checksum, so that only the tag can tell.
+        frame[40..42].fill(0);
+        frame
+    };
+    let good = signed(done(10, 3), 1 << 20);
+    for (at, what) in [(46, "another worker"), (50, "another length"), (33, "another client")] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        let client = ipv4::dst(&bad[14..]);
+        ipv4::emit(&mut bad[14..], SERVERS[0], client, ipv4::UDP, 68); // with a right checksum
+        assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{what}");
+    }
+    assert_eq!(rig.drops(), [("auth_tag", 3)]);
+    assert_eq!(rig.through(WORKERS, &good, CLIENTS).len(), 1);
+    assert!(rig.through(WORKERS, &good, CLIENTS).is_empty());
+    assert_eq!(rig.drops(), [("auth_tag", 3), ("auth_replay", 1)]);
+    assert_eq!(rig.count(Counter::Replies), 1);
+    rig.assert_accounted();
+}
+
+#[test]
+fn an_agent_with_a_key_believes_no_acknowledgement_without_proof() {
+    let mut server = Server::new(Some(key(1)));
+    let registration = server.exchange(&[]).remove(0);
+    let header = Header::parse(&registration[udp::PAYLOAD..]).unwrap();
+    assert!(header.authenticated && header.code == Code::WorkerId);
+    let acknowledgement = header.acknowledged_by(9, 1);
+    let flow = Flow {
+        src_mac: LEAF_MACS[WORKERS],
+        dst_mac: server_mac(0),
+        src: LEAF_WORKERS,
+        dst: SERVERS[0],
+        src_port: 1234,
+        dst_port: 1234,
+    };
+    let mut forged = vec![0; udp::PAYLOAD + header.len()];
+    acknowledgement.emit(&mut forged[udp::PAYLOAD..]);
+    flow.emit(&mut forged, header.len());
+    let mut bare = vec![0; udp::PAYLOAD + 11];
+    Header { authenticated: false, ..acknowledgement }.emit(&mut bare[udp::PAYLOAD..]);
+    flow.emit(&mut bare, 11);
+    server.exchange(&[forged, bare]);
+    assert_eq!(server.drops(), [("auth_missing", 1), ("auth_tag", 1)]);
+    assert_eq!(server.agent.registered(), 0);
+}

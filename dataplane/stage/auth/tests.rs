@@ -1,0 +1,184 @@
+//! The window of sequences: in order, out of order, of several threads, and in every order that the memory model allows.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Barrier};
+use std::time::SystemTime;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::assembly::first_believed;
+use crate::wire::auth::{SEQUENCES_A_MICROSECOND, sequence_at};
+
+/// A lap that a window is in after its start.
+const START: u64 = 40 * WINDOW;
+
+fn window() -> Window {
+    Window::starting(START - 1)
+}
+
+#[test]
+fn what_is_older_than_the_start_is_refused() {
+    let window = window();
+    assert!(!window.note(START - 1) && !window.note(START - WINDOW) && !window.note(0));
+    assert!(window.note(START) && window.note(START + 5 * WINDOW));
+}
+
+#[test]
+fn replays_are_refused_in_any_order() {
+    let window = window();
+    assert!((START..START + 2000).all(|sequence| window.note(sequence)));
+    assert!((START..START + 2000).all(|sequence| !window.note(sequence)));
+    assert!((START..START + 2000).rev().all(|sequence| !window.note(sequence)));
+}
+
+#[test]
+fn packets_overtake_each_other_within_the_window() {
+    let window = window();
+    assert!(window.note(START + WINDOW - 1));
+    assert!((START..START + WINDOW - 1).rev().all(|sequence| window.note(sequence)));
+    // One lap further the first places are taken over, and what stood there is too old.
+    assert!(window.note(START + WINDOW + SPAN - 1));
+    assert!(!window.note(START) && !window.note(START + SPAN - 1));
+    assert!(window.note(START + WINDOW));
+}
+
+#[test]
+fn a_jump_by_whole_windows_refuses_nothing_that_is_under_way() {
+    let window = window();
+    assert!(window.note(START + 100));
+    let after = START + 1000 * WINDOW + 101_u64.next_multiple_of(SPAN);
+    assert!((0..WINDOW / 2).all(|further| window.note(after + further)));
+    assert!((0..100).all(|late| window.note(START + late)), "nothing has taken their places");
+    assert!(!window.note(START + 100));
+}
+
+#[test]
+fn what_was_held_back_for_seconds_is_too_old() {
+    let window = window();
+    // Nothing later has taken the places of these, so only the clock can tell.
+    let (held, now) = (START + 40, START + OLD_MAX + 2 * BEHIND_MAX);
+    assert!(window.note(START) && window.note(now));
+    assert!(!window.note(held));
+    assert!(window.note(held + 3 * BEHIND_MAX), "seconds are allowed");
+    assert!(!window.note(now - OLD_MAX - 1));
+}
+
+#[test]
+fn sequences_beyond_all_laps_are_refused_and_harm_nothing() {
+    let window = window();
+    let last = LAP_MAX * WINDOW + WINDOW - 1;
+    assert!(!window.note(last + 1) && !window.note(u64::MAX));
+    assert!(window.note(START) && window.note(last) && !window.note(last));
+    assert!(!Window::starting(u64::MAX).note(u64::MAX));
+}
+
+#[test]
+fn the_clock_of_a_leaf_is_behind_that_of_senders() {
+    let now = sequence_at(SystemTime::now());
+    let minutes = (now - first_believed()) / (60 * 1_000_000 * SEQUENCES_A_MICROSECOND);
+    assert!((4..=5).contains(&minutes), "{minutes}");
+    assert!(now / WINDOW < LAP_MAX / 2, "sequences last for centuries");
+}
+
+proptest! {
+    /// As a set of all that was seen would have it: never twice, and once where nothing later took the place.
+    #[test]
+    fn a_window_believes_once(steps in proptest::collection::vec((0..4 * WINDOW, 0..3_u8), 1..600)) {
+        let (window, mut seen, mut newest) = (window(), BTreeSet::new(), 0);
+        let mut base = START;
+        for (ahead, kind) in steps {
+            // Most come in order, some late, some from far ahead.
+            let sequence = match kind {
+                0 => base + ahead,
+                1 => (base + 1).saturating_sub(ahead % WINDOW),
+                _ => base + 1,
+            };
+            base = base.max(sequence);
+            let believed = window.note(sequence);
+            if !seen.insert(sequence) {
+                prop_assert!(!believed, "{sequence} twice");
+            } else if sequence >= START && sequence + WINDOW - SPAN > newest {
+                prop_assert!(believed, "{sequence}, with {newest} the newest");
+            }
+            newest = newest.max(sequence);
+        }
+    }
+}
+
+/// Of threads that all get the same packets, one believes each.
+#[test]
+fn of_several_threads_one_believes_a_packet() {
+    const THREADS: usize = 4;
+    const PACKETS: usize = 4 * WINDOW as usize;
+    let window = Arc::new(window());
+    let believed: Arc<Vec<_>> = Arc::new((0..PACKETS).map(|_| AtomicUsize::new(0)).collect());
+    let barrier = Arc::new(Barrier::new(THREADS));
+    let threads = (0..THREADS).map(|thread| {
+        let (window, believed, barrier) = (window.clone(), believed.clone(), barrier.clone());
+        std::thread::spawn(move || {
+            // Part after part, each within the window, each thread in an order of its own.
+            for part in (0..PACKETS).step_by(WINDOW as usize) {
+                barrier.wait();
+                for step in 0..WINDOW as usize {
+                    let at = part + (step * (2 * thread + 1)) % WINDOW as usize;
+                    if window.note(START + at as u64) {
+                        believed[at].fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(believed.iter().all(|times| times.load(Relaxed) == 1));
+}
+
+mod orderings {
+    //! loom notes the same and different sequences on two threads, in every order.
+
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::super::{SPAN, Word, note};
+
+    impl Word for AtomicU64 {
+        fn load(&self) -> u64 {
+            self.load(Relaxed)
+        }
+
+        fn exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
+            self.compare_exchange(old, new, Relaxed, Relaxed)
+        }
+    }
+
+    /// What two threads make of two (lap, place) each, and the word in the end.
+    fn race(steps: [[(u64, u64); 2]; 2]) -> ([[bool; 2]; 2], u64) {
+        let word = Arc::new(AtomicU64::new(5 << SPAN));
+        let threads = steps.map(|steps| {
+            let word = word.clone();
+            thread::spawn(move || steps.map(|(lap, place)| note(&*word, lap, place)))
+        });
+        (threads.map(|thread| thread.join().expect("the thread")), word.load(Relaxed))
+    }
+
+    #[test]
+    fn the_same_packet_is_believed_once_and_others_are_all_kept() {
+        loom::model(|| {
+            let ([one, other], word) = race([[(5, 0), (5, 1)], [(5, 1), (5, 2)]]);
+            assert!(one[0] && other[1] && (one[1] ^ other[0]), "{one:?} {other:?}");
+            assert_eq!(word, 5 << SPAN | 0b111);
+        });
+    }
+
+    #[test]
+    fn a_later_lap_takes_the_word_over_whoever_is_first() {
+        loom::model(|| {
+            let ([one, other], word) = race([[(5, 0), (6, 1)], [(5, 0), (6, 1)]]);
+            assert!(!(one[0] && other[0]) && (one[1] ^ other[1]), "{one:?} {other:?}");
+            assert_eq!(word, 6 << SPAN | 0b10);
+        });
+    }
+}

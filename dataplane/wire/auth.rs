@@ -1,0 +1,293 @@
+//! Sequence and tag behind a header: the proof that a packet is from somebody who has the pool's key.
+//!
+//! | off | type | field | meaning |
+//! |---|---|---|---|
+//! | 0 | u64 | sequence | rises with every packet in a worker's name; an acknowledgement repeats that of what it acknowledges |
+//! | 8 | u64 | tag | the first eight bytes of AES-128's CBC-MAC over the two blocks below, under the pool's key |
+//!
+//! The two blocks hold all that the receiver believes, and are always two, which is what makes a CBC-MAC unforgeable:
+//!
+//! | off | bytes | field |
+//! |---|---|---|
+//! | 0 | 11 | the task header |
+//! | 11 | 1 | 0 |
+//! | 12 | 8 | source and destination of the IPv4 header |
+//! | 20 | 4 | service_ns of the extension, 0 without one |
+//! | 24 | 8 | sequence |
+//!
+//! A leaf finds the tags of a whole burst in one call: the blocks of different packets then go through the CPU side by side.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aes::cipher::{BlockEncrypt, KeyInit};
+use aes::{Aes128Enc, Block};
+use arrayvec::ArrayVec;
+
+use super::{task, u32_at, u64_at};
+use crate::limits::BURST;
+
+/// Bytes of sequence and tag.
+pub const LEN: usize = 16;
+/// Bytes of a key.
+pub const KEY_LEN: usize = 16;
+/// Bytes of source and destination of an IPv4 header, and where they are in it.
+pub const ADDRESSES: std::ops::Range<usize> = 12..20;
+
+/// Sequences within which packets in a worker's name may overtake each other on their way.
+pub const WINDOW: u64 = 512;
+/// Sequences of which the receiver remembers apart which it saw: a sender that leaves some out leaves the rest of such a
+/// stretch out, too, and whole windows, so that nothing on its way becomes too old.
+pub const SPAN: u64 = 16;
+/// Sequences begin at the sixteenths of a microsecond since 1970, so that they rise when a sender is started anew: it
+/// sends fewer in a worker's name.
+pub const SEQUENCES_A_MICROSECOND: u64 = 16;
+/// A sender whose sequence is behind its clock by more brings it up to the clock.
+pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
+/// What is behind the newest of its worker by more is too old, wherever it has been.
+pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
+
+/// The sequence of a moment.
+#[must_use]
+pub fn sequence_at(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_micros() as u64).saturating_mul(SEQUENCES_A_MICROSECOND)
+}
+
+/// Offset of the processing time in an extended header.
+const SERVICE: usize = task::LEN + 8;
+/// Blocks that the CPU has under way at once; a burst's are rounded up to them.
+const SIDE_BY_SIDE: usize = 8;
+const _: () = assert!(BURST.is_multiple_of(SIDE_BY_SIDE));
+
+/// A pool's key. It is never printed, and its memory is cleared in the end.
+#[derive(Clone)]
+pub struct Key(Aes128Enc);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(not shown)")
+    }
+}
+
+/// What a tag covers: its two blocks, as numbers whose bytes in little-endian order are the blocks'. Put together in
+/// registers, since a block that is loaded whole must wait for the pieces that it was stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim([u128; 2]);
+
+/// A packet's claim and its proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// What the tag covers.
+    pub claim: Claim,
+    /// The sequence, which the tag covers, too.
+    pub sequence: u64,
+    /// The tag that the packet came with.
+    pub tag: u64,
+}
+
+impl Signed {
+    /// Reads a packet whose header is authenticated; `addresses` are source and destination as they stand in its IPv4
+    /// header. None when the payload is shorter than its header says.
+    #[inline]
+    #[must_use]
+    pub fn read(addresses: &[u8; 8], payload: &[u8]) -> Option<Self> {
+        let at = offset(payload)?;
+        let proof = payload.get(at..at + LEN)?;
+        let (sequence, tag) = (u64_at(proof, 0), u64_at(proof, 8));
+        Some(Self { claim: Claim::new(addresses, payload, sequence), sequence, tag })
+    }
+}
+
+/// Where sequence and tag are in a payload.
+#[inline]
+fn offset(payload: &[u8]) -> Option<usize> {
+    let extended = payload.first()? & task::EXTENSION_BIT != 0;
+    Some(task::LEN + if extended { task::EXTENSION_LEN } else { 0 })
+}
+
+impl Claim {
+    /// The payload holds its header and its extension whole.
+    #[inline]
+    fn new(addresses: &[u8; 8], payload: &[u8], sequence: u64) -> Self {
+        let extended = payload[0] & task::EXTENSION_BIT != 0;
+        let start = u64_at(payload, 0).swap_bytes();
+        let rest = u32_at(payload, task::LEN - 4).swap_bytes() >> 8; // the header's last three bytes
+        let addresses = u64::from_le_bytes(*addresses);
+        let service = if extended { u32_at(payload, SERVICE).swap_bytes() } else { 0 };
+        let block = |low: u64, high: u64| u128::from(high) << 64 | u128::from(low);
+        let to_and_time = addresses >> 32 | u64::from(service) << 32;
+        Self([
+            block(start, u64::from(rest) | addresses << 32),
+            block(to_and_time, sequence.swap_bytes()),
+        ])
+    }
+}
+
+/// Source and destination as they stand in an IPv4 header.
+#[inline]
+#[must_use]
+pub fn addresses(src: u32, dst: u32) -> [u8; 8] {
+    (u64::from(src) << 32 | u64::from(dst)).to_be_bytes()
+}
+
+/// One block is added to another.
+#[inline]
+fn add(to: &mut Block, block: u128) {
+    let sum = u128::from_le_bytes((*to).into()) ^ block;
+    *to = sum.to_le_bytes().into();
+}
+
+impl Key {
+    /// The key of these bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; KEY_LEN]) -> Self {
+        Self(Aes128Enc::new(&bytes.into()))
+    }
+
+    /// The tag of a claim.
+    #[inline]
+    #[must_use]
+    pub fn tag(&self, claim: &Claim) -> u64 {
+        let mut block = Block::from(claim.0[0].to_le_bytes());
+        self.0.encrypt_block(&mut block);
+        add(&mut block, claim.0[1]);
+        self.0.encrypt_block(&mut block);
+        u64_at(&block, 0)
+    }
+
+    /// The tags of a burst of claims, at a fraction of the time that each would take by itself.
+    #[inline]
+    #[must_use]
+    pub fn tags<'a>(
+        &self,
+        claims: impl ExactSizeIterator<Item = &'a Claim> + Clone,
+    ) -> ArrayVec<u64, BURST> {
+        let len = claims.len().min(BURST);
+        let mut blocks = [Block::default(); BURST];
+        let blocks = &mut blocks[..len.next_multiple_of(SIDE_BY_SIDE)];
+        for (block, claim) in blocks.iter_mut().zip(claims.clone()) {
+            *block = claim.0[0].to_le_bytes().into();
+        }
+        self.0.encrypt_blocks(blocks);
+        for (block, claim) in blocks.iter_mut().zip(claims) {
+            add(block, claim.0[1]);
+        }
+        self.0.encrypt_blocks(blocks);
+        blocks[..len].iter().map(|block| u64_at(block, 0)).collect()
+    }
+
+    /// Writes sequence and tag behind a header that is authenticated, and its extension; `addresses` are source and
+    /// destination as they will stand in the IPv4 header.
+    ///
+    /// # Panics
+    /// When the payload is shorter than its header says.
+    #[inline]
+    pub fn sign(&self, addresses: &[u8; 8], payload: &mut [u8], sequence: u64) {
+        let at = offset(payload).unwrap_or_default();
+        let tag = self.tag(&Claim::new(addresses, payload, sequence));
+        payload[at..at + 8].copy_from_slice(&sequence.to_be_bytes());
+        payload[at + 8..at + LEN].copy_from_slice(&tag.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::task::{Code, Extension, Header};
+    use proptest::prelude::*;
+
+    fn key() -> Key {
+        Key::new(std::array::from_fn(|at| at as u8))
+    }
+
+    /// A signed payload of ours.
+    fn payload(addresses: &[u8; 8], header: Header, service_ns: u32, sequence: u64) -> Vec<u8> {
+        let mut payload = vec![0; header.len()];
+        header.emit(&mut payload);
+        if header.extended {
+            Extension { app: 1, seq32: 0x1234, service_ns, class: 3 }.emit(&mut payload);
+        }
+        key().sign(addresses, &mut payload, sequence);
+        payload
+    }
+
+    fn is_right(addresses: &[u8; 8], payload: &[u8]) -> bool {
+        let signed = Signed::read(addresses, payload).unwrap();
+        key().tag(&signed.claim) == signed.tag
+    }
+
+    #[test]
+    fn the_cipher_is_that_of_the_standard() {
+        // FIPS 197, appendix C.1: this block under this key. As the first of two with the second equal to what it
+        // becomes, the sum is zero, so that the tag is the cipher of a block of zeros under the same key.
+        let plain = u128::to_be_bytes(0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF);
+        let cipher = u128::to_be_bytes(0x69C4_E0D8_6A7B_0430_D8CD_B780_70B4_C55A);
+        let zeros = key().tag(&Claim([plain, cipher].map(u128::from_le_bytes)));
+        let mut block = Block::default();
+        key().0.encrypt_block(&mut block);
+        assert_eq!(zeros, u64_at(&block, 0));
+        assert_eq!(zeros, 0xC6A1_3B37_878F_5B82);
+    }
+
+    #[test]
+    fn golden_bytes_of_an_authenticated_reply() {
+        // Worker 5 at 10.0.2.11 answers client 9 at 10.0.1.2, has 3 tasks left, and took 50 us.
+        let header = Header {
+            code: Code::TaskDone,
+            extended: true,
+            authenticated: true,
+            src: 5,
+            dst: 9,
+            qlen: 3,
+            ..Header::new_task(1, 0x1234)
+        };
+        let addresses = addresses(0x0A00_020B, 0x0A00_0102);
+        let bytes = payload(&addresses, header, 50_000, 0x0065_4A8B_2CD0_1234);
+        let expected = [
+            [0x62, 0, 1, 0, 5, 0, 9, 0, 3, 0x12, 0x34].as_slice(),
+            &[0, 0, 0, 1, 0, 0, 0x12, 0x34, 0, 0, 0xC3, 0x50, 0, 3, 0, 0],
+            &[0x00, 0x65, 0x4A, 0x8B, 0x2C, 0xD0, 0x12, 0x34],
+            &[0x0F, 0x2A, 0xC0, 0x9A, 0x58, 0xBC, 0x0F, 0xE3],
+        ];
+        assert_eq!(bytes, expected.concat());
+    }
+
+    proptest! {
+        /// Whatever bit of what the leaf believes is another, the tag is wrong; and those of a burst are those of each.
+        #[test]
+        fn any_changed_bit_is_seen(
+            (extended, more) in any::<(bool, bool)>(), fields: [u16; 5], service_ns: u32, sequence: u64,
+            addresses: [u8; 8], bit: prop::sample::Index, others in 1..BURST,
+        ) {
+            let [pool, src, dst, qlen, seq] = fields;
+            let code = Code::TaskDone;
+            let header = Header { code, extended, authenticated: true, more, pool, src, dst, qlen, seq };
+            let good = payload(&addresses, header, service_ns, sequence);
+            prop_assert!(is_right(&addresses, &good));
+            let signed = Signed::read(&addresses, &good).unwrap();
+            let burst: Vec<_> = std::iter::repeat_n(&signed.claim, others).collect();
+            prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
+            prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.claim) != signed.tag);
+
+            // Covered: header, time, sequence, tag itself, addresses.
+            let proof = header.len() - LEN..header.len();
+            let service = if extended { SERVICE..SERVICE + 4 } else { 0..0 };
+            let covered: Vec<_> = (0..task::LEN).chain(service).chain(proof).collect();
+            let bit = bit.index((covered.len() + addresses.len()) * 8);
+            let (mut payload, mut moved) = (good.clone(), addresses);
+            match covered.get(bit / 8) {
+                Some(&at) => payload[at] ^= 1 << (bit % 8),
+                None => moved[bit / 8 - covered.len()] ^= 1 << (bit % 8),
+            }
+            let seen = Signed::read(&moved, &payload);
+            prop_assert!(seen.is_none_or(|signed| key().tag(&signed.claim) != signed.tag));
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_shown() {
+        let shown = format!("{:?} {:#?}", key(), key());
+        assert!(!shown.contains("01") && !shown.contains('1'), "{shown}");
+    }
+}

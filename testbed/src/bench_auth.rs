@@ -1,0 +1,288 @@
+//! What proof costs: a reply in a leaf of a pool with a key, beside the same reply of a pool without one.
+//!
+//! Both go through the library's burst call, whose stages are the leaf's: 32 workers answer in turn, in bursts of 32, each
+//! reply with a fresh sequence. Frames lie ready in memory before the clock starts. Runs of the two alternate, and what proof
+//! adds is the median of the differences of neighbouring runs, so that what slows the machine down slows both.
+
+use std::error::Error;
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use wedjat::config::Config;
+use wedjat::embed::{Context, Options, Scheduler, Verdict};
+use wedjat::limits::BURST;
+use wedjat::role::agent::Signer;
+use wedjat::wire::arp;
+use wedjat::wire::auth::{KEY_LEN, Key, sequence_at};
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, Extension, Header};
+use wedjat::wire::udp::{Flow, PAYLOAD};
+
+/// Nanoseconds that proof may add to a reply.
+pub const BAR_NS: f64 = 15.0;
+/// Bytes from frame to frame: far enough from a power of two that they do not share sets of the cache.
+const STRIDE: usize = 192;
+/// Bursts of a run.
+const BURSTS: usize = 32;
+/// Bytes that a worker answers.
+const BODY: usize = 20;
+const WORKERS: u16 = 32;
+const POOL: u16 = 7;
+const LEAF: u32 = 0x0A00_0001;
+const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const CLIENT: u32 = 0x0A00_0102;
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+const SERVER: u32 = 0x0A00_020B;
+const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+const CONFIG: &str = r#"
+[leaf]
+id = 1
+cores = [0]
+seed = 7
+[[port]]
+device = "any"
+side = "both"
+ip = "10.0.0.1/16"
+mac = "02:00:00:00:00:01"
+[[pool]]
+id = 7
+policy = "horus"
+[[server]]
+ip = "10.0.2.11"
+mac = "02:00:00:00:02:0b"
+workers = "0-31"
+pool = 7
+"#;
+
+/// Arguments of `bench-auth`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Runs of each
+    #[arg(long, default_value_t = 401, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+}
+
+/// What was measured, in nanoseconds a reply.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Costs {
+    /// Without a key.
+    pub without_ns: f64,
+    /// With one.
+    pub with_ns: f64,
+    /// What a key adds.
+    pub added_ns: f64,
+    /// With a key against without.
+    pub ratio: f64,
+    /// What a worker's side takes to sign one.
+    pub sign_ns: f64,
+    /// What a key may add.
+    pub bar_ns: f64,
+    /// It adds no more.
+    pub met: bool,
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { without_ns, with_ns, added_ns, ratio, sign_ns, bar_ns, met } = self;
+        let met = if *met { "met" } else { "NOT MET" };
+        writeln!(f, "a reply in a leaf, in bursts of {BURST}, {WORKERS} workers")?;
+        writeln!(f, "  without a key   {without_ns:6.2} ns")?;
+        writeln!(f, "  with a key      {with_ns:6.2} ns, ratio {ratio:.3}")?;
+        writeln!(f, "  what proof adds {added_ns:6.2} ns (bar {bar_ns}: {met})")?;
+        write!(f, "signing a reply   {sign_ns:6.2} ns, at its worker's side")
+    }
+}
+
+/// Measures and reports.
+///
+/// # Errors
+/// When a reply was not forwarded, or the report can't be written.
+pub fn report(
+    arguments: &Arguments,
+    json: bool,
+    to: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
+    let costs = measure(arguments.runs)?;
+    if json {
+        writeln!(to, "{}", serde_json::to_string(&costs)?)?;
+    } else {
+        writeln!(to, "{costs}")?;
+    }
+    Ok(())
+}
+
+/// Measures in so many runs of each.
+///
+/// # Errors
+/// When a reply was not forwarded.
+pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
+    let key = Key::new(std::array::from_fn::<_, KEY_LEN, _>(|at| at as u8));
+    let keys = (0..WORKERS).map(|id| (id, key.clone()));
+    let signer = Signer::new(keys, || sequence_at(std::time::SystemTime::now()));
+    let signer = signer.ok_or("there are workers")?;
+    let mut without = Side::new(None)?;
+    let mut with = Side::new(Some(key))?;
+    let (mut samples, mut signing) = (Vec::new(), Vec::new());
+    for run in 0..runs + 1 {
+        without.fill(None);
+        let sign = with.fill(Some(&signer));
+        // Who is first changes.
+        let times = match run % 2 {
+            0 => [without.run()?, with.run()?],
+            _ => {
+                let second = with.run()?;
+                [without.run()?, second]
+            }
+        };
+        // The first run of all is for caches and neighbours.
+        if run > 0 {
+            samples.push(times.map(per_reply));
+            signing.push(per_reply(sign));
+        }
+    }
+    let median = |of: &dyn Fn(&[f64; 2]) -> f64| median(samples.iter().map(of).collect());
+    let added_ns = median(&|[without, with]| with - without);
+    Ok(Costs {
+        without_ns: median(&|times| times[0]),
+        with_ns: median(&|times| times[1]),
+        added_ns,
+        ratio: median(&|[without, with]| with / without),
+        sign_ns: self::median(signing),
+        bar_ns: BAR_NS,
+        met: added_ns <= BAR_NS,
+    })
+}
+
+fn per_reply(time: Duration) -> f64 {
+    time.as_nanos() as f64 / (BURSTS * BURST) as f64
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A leaf without ports, and the replies that it gets in a run.
+struct Side {
+    context: Context,
+    frames: Vec<u8>,
+    len: usize,
+}
+
+impl Side {
+    fn new(key: Option<Key>) -> Result<Self, Box<dyn Error>> {
+        let authenticated = key.is_some();
+        let mut config = Config::parse(Path::new("bench-auth"), CONFIG)?;
+        config.pools[0].key = key;
+        let mut scheduler =
+            Scheduler::new(&config, &Options { ticks_hz: 1_000_000_000, macs: &[] })?;
+        let context = scheduler.context(0).ok_or("the configuration has a core")?;
+        let len = PAYLOAD + header(0, authenticated).len() + BODY;
+        let mut side = Self { context, frames: vec![0; BURSTS * BURST * STRIDE], len };
+        side.meet_client()?;
+        Ok(side)
+    }
+
+    /// Replies go to the client: it sends a task, and answers when it is asked where it is.
+    fn meet_client(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut task = [0; PAYLOAD + 31];
+        Header::new_task(POOL, 1).emit(&mut task[PAYLOAD..]);
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: LEAF_MAC,
+            src: CLIENT,
+            dst: LEAF,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit(&mut task, 31);
+        let mut answer = [0; arp::FRAME_LEN];
+        let question = arp::Packet::request(LEAF_MAC, LEAF, CLIENT);
+        question.answer(CLIENT_MAC).emit(&mut answer, LEAF_MAC);
+        let mut verdicts = [Verdict::Consumed; 1];
+        self.context.process(0, 1, &mut [&mut task[..]], &mut verdicts)?;
+        self.context.process(0, 1, &mut [&mut answer[..]], &mut verdicts)?;
+        Ok(())
+    }
+
+    /// Writes the replies of a run; says how long it took to sign them.
+    fn fill(&mut self, signer: Option<&Signer>) -> Duration {
+        let flow = Flow {
+            src_mac: SERVER_MAC,
+            dst_mac: LEAF_MAC,
+            src: SERVER,
+            dst: CLIENT,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        let mut signing = Duration::ZERO;
+        let frames = self.frames.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..self.len]);
+        let mut frames: Vec<_> = frames.collect();
+        for (at, frame) in frames.iter_mut().enumerate() {
+            let payload = &mut frame[PAYLOAD..];
+            payload.fill(0xAB);
+            header(at as u16 % WORKERS, signer.is_some()).emit(payload);
+            Extension { app: 1, seq32: at as u32, service_ns: 10_000, class: 0 }.emit(payload);
+        }
+        if let Some(signer) = signer {
+            let began = Instant::now();
+            for (at, frame) in frames.iter_mut().enumerate() {
+                if let Some(credential) = signer.of(at as u16 % WORKERS) {
+                    credential.sign(SERVER, CLIENT, &mut frame[PAYLOAD..]);
+                }
+            }
+            signing = began.elapsed();
+        }
+        for frame in frames {
+            flow.emit(frame, self.len - PAYLOAD);
+        }
+        signing
+    }
+
+    /// Has the leaf take them; says how long it took.
+    fn run(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let frames = self.frames.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..self.len]);
+        let mut frames: Vec<_> = frames.collect();
+        let mut verdicts = vec![Verdict::Consumed; frames.len()];
+        let began = Instant::now();
+        for (burst, verdicts) in frames.chunks_mut(BURST).zip(verdicts.chunks_mut(BURST)) {
+            self.context.process(0, 2, burst, verdicts)?;
+        }
+        let took = began.elapsed();
+        match verdicts.iter().find(|verdict| !matches!(verdict, Verdict::Forward { .. })) {
+            Some(other) => Err(format!("a reply was not forwarded: {other:?}").into()),
+            None => Ok(took),
+        }
+    }
+}
+
+fn header(worker: u16, authenticated: bool) -> Header {
+    let (code, src) = (Code::TaskDoneIdle, worker);
+    Header { code, src, extended: true, authenticated, ..Header::new_task(POOL, 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is timed are replies that are forwarded, with proof and without: else there is no figure.
+    #[test]
+    fn replies_are_forwarded_and_their_cost_told() {
+        let costs = measure(3).unwrap();
+        assert!(costs.without_ns > 0.0 && costs.with_ns > 0.0 && costs.sign_ns > 0.0, "{costs}");
+        assert_eq!(costs.met, costs.added_ns <= BAR_NS);
+        let told = costs.to_string();
+        assert!(told.contains("bar 15") && told.contains("with a key"), "{told}");
+    }
+
+    #[test]
+    fn a_reply_that_is_not_forwarded_is_no_figure() {
+        let mut side = Side::new(Some(Key::new([1; KEY_LEN]))).unwrap();
+        side.fill(None);
+        assert!(side.run().unwrap_err().to_string().contains("not forwarded"));
+    }
+}
