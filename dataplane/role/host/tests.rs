@@ -268,7 +268,8 @@ fn of_a_pool_with_a_key_only_servers_elsewhere_prove_what_they_say() {
     rig.send(&Flow { src: AGENT_IP, ..flow }, &Header { src: 20, ..done }, &[]);
     assert!(rig.sent().1.is_empty());
     let counters = rig.host.leaf().stages().counters();
-    assert_eq!(counters.dropped(DropReason::AuthMissing), 2);
+    assert_eq!(counters.dropped(DropReason::AuthMissing), 1);
+    assert_eq!(counters.dropped(DropReason::SpoofedReply), 1, "the agent is behind another port");
     let header = Header { authenticated: true, ..done };
     let mut payload = vec![0; header.len() + 2];
     header.emit(&mut payload);
