@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures install uninstall deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures attack install uninstall deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -39,6 +39,10 @@ lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are err
 
 doc: deps ## the API's documentation, target/doc/wedjat/index.html
 	$(CARGO) doc --locked --workspace --exclude wedjat-rocksdb --no-deps
+
+attack: deps ## attack leaf, agent and library for a few minutes; exit status 1 if anything fell
+	$(CARGO) build --locked --release
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" attack $(ATTACK)
 
 bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	@scripts/deps.sh bench

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod attack;
 pub mod bench_auth;
 #[cfg(feature = "dpdk")]
 pub mod bench_host;

@@ -19,7 +19,7 @@ use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 #[cfg(feature = "dpdk")]
 use wedjat_testbed::bench_host;
 use wedjat_testbed::sim::{self, SimArgs};
-use wedjat_testbed::{bench_auth, bench_policy, figures};
+use wedjat_testbed::{attack, bench_auth, bench_policy, figures};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
@@ -50,6 +50,16 @@ pub enum Command {
     /// Run a workload as workers of an agent on this host
     #[command(after_help = worker::EXAMPLE)]
     Worker(worker::Arguments),
+    /// Attack leaf, agent and library, and report what held and what fell
+    #[command(after_help = attack::EXAMPLE)]
+    Attack {
+        /// What to attack with
+        #[command(flatten)]
+        arguments: attack::Arguments,
+        /// Form of the report
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     /// Simulate a pool of workers under the dataplane's own policies
     // A value such as `-1us` is refused with what is allowed instead of it.
     #[command(mut_args(|arg| arg.allow_hyphen_values(true)))]
@@ -109,6 +119,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
+        Command::Attack { arguments, format } => {
+            let json = format == Format::Json;
+            attack::run(&arguments, json, &mut std::io::stdout().lock())
+        }
         Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
         Command::BenchPolicy(arguments) => {
             bench_policy::report(&arguments, &mut std::io::stdout().lock())?;

@@ -1,0 +1,183 @@
+//! What a host among the workers can forge without a key: registrations and replies in a server's name.
+
+use wedjat::state::{Counter, Member};
+use wedjat::wire::task::{Header, UDP_PORT};
+
+use super::rigs::memory::{
+    COUNT, HONEST, LEAF_IPS, LIAR, POOL, Pace, Rig, SECOND, Setup, WORKERS, policies,
+};
+use super::rigs::packets;
+use super::{Account, Attack, Budget, Failure, Ground};
+
+/// Forged replies a second.
+const RATE: f64 = 10_000.0;
+/// Tasks a second of which half of the workers' time is made.
+const HALF_LOAD: f64 = 8_000.0;
+/// Tasks a second of which four fifths of the workers' time is made.
+const HIGH_LOAD: f64 = 12_800.0;
+/// A worker that was hit once gets tasks again within so many milliseconds.
+const FORGIVEN_MS: f64 = 100.0;
+/// A worker that lies draws at most so many times its fair share.
+const SHARE_RATIO: f64 = 3.0;
+/// For so long tasks are given while nobody forges anything, ns.
+const QUIET_NS: u64 = SECOND / 5;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "forged-registrations",
+        summary: "one WORKER_ID and one KEEP_ALIVE in the name of each worker, none of which ever registers",
+        ground: Ground::Memory,
+        run: registrations,
+    },
+    Attack {
+        name: "forged-load-once",
+        summary: "one reply in the name of a worker which says that 65535 tasks wait there, under every policy",
+        ground: Ground::Memory,
+        run: load_once,
+    },
+    Attack {
+        name: "forged-idle-replies",
+        summary: "10,000 replies a second in the name of a worker which say that it is idle, under every policy",
+        ground: Ground::Memory,
+        run: |budget, account| shares(budget, account, HALF_LOAD, false),
+    },
+    Attack {
+        name: "lying-worker",
+        summary: "a worker all of whose replies say that it is idle, at four fifths of all workers' capacity, under every policy",
+        ground: Ground::Memory,
+        run: |budget, account| shares(budget, account, HIGH_LOAD, true),
+    },
+];
+
+fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in policies() {
+        let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
+        let usual = Rig::new(&setup)?.serve(budget.seconds, |_| {})?;
+        let mut rig = Rig::new(&setup)?;
+        let before = presences(&rig);
+        for worker in 0..COUNT {
+            let forged = [
+                Header::worker_id(POOL, worker, 0, worker),
+                Header::keep_alive(POOL, worker, 0, worker),
+            ];
+            for header in forged {
+                let frame = packets::from_server(worker, &header, LEAF_IPS[WORKERS], UDP_PORT);
+                account.tried("registrations", u64::from(rig.worker_side.send(&frame)));
+            }
+        }
+        // Whoever counts as registered now falls silent.
+        rig.pass(SECOND, |_| {});
+        let after = presences(&rig);
+        account.check(
+            format!("{policy}: no worker's presence changes"),
+            before == after,
+            format!("{} before, {} after", before.join(" "), after.join(" ")),
+        );
+        let served = rig.serve(budget.seconds, |_| {})?;
+        account.check(
+            format!("{policy}: every honest task is answered"),
+            served.answered == served.sent && served.sent == usual.sent,
+            format!("{} of {}, {} usually", served.answered, served.sent, usual.sent),
+        );
+        let without: Vec<_> =
+            (0..COUNT).filter(|at| rig.given.read(usize::from(*at)) == 0).collect();
+        account.check(
+            format!("{policy}: every worker is given tasks"),
+            without.is_empty() || !spreads(policy),
+            format!("none for {without:?}"),
+        );
+    }
+    Ok(())
+}
+
+/// Under light load the policy gives tasks to all members. Some keep to the first that are idle.
+fn spreads(policy: &str) -> bool {
+    !policy.starts_with("lsq") && !policy.starts_with("hlsq")
+}
+
+fn presences(rig: &Rig) -> Vec<&'static str> {
+    let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
+    let view = dispatcher.view();
+    let name = |member| match view.is_active(member) {
+        true => view.presence(member).name(),
+        false => "out",
+    };
+    (0..COUNT).map(Member).map(name).collect()
+}
+
+fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let mut longest: f64 = 0.0;
+    for policy in policies() {
+        let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
+        let mut rig = Rig::new(&setup)?;
+        let (mut forged_at, mut given_before, mut given_at) = (None, 0, None);
+        let began = rig.now;
+        rig.serve_at(0, HALF_LOAD, budget.seconds.max(0.5), |rig| match forged_at {
+            None if rig.now >= began + QUIET_NS => {
+                rig.worker_side.send(&packets::reply(0, u16::MAX, HONEST[0], 0));
+                forged_at = Some(rig.now);
+            }
+            None => {}
+            // What was given in the same moment does not count.
+            Some(at) if rig.now < at + SECOND / 1000 => given_before = rig.given.read(0),
+            Some(at) if given_at.is_none() && rig.given.read(0) > given_before => {
+                given_at = Some((rig.now - at) as f64 / 1e6);
+            }
+            Some(_) => {}
+        })?;
+        account.tried("forged replies", 1);
+        let after_ms = given_at.unwrap_or(f64::INFINITY);
+        longest = longest.max(after_ms);
+        account.check(
+            format!("{policy}: the worker is given tasks again within {FORGIVEN_MS} ms"),
+            after_ms <= FORGIVEN_MS,
+            match given_at {
+                Some(ms) => format!("{ms:.1} ms"),
+                None => "none as long as it went on".to_owned(),
+            },
+        );
+        account.check(
+            format!("{policy}: the ledger balances"),
+            rig.counters().balances(),
+            "a difference",
+        );
+    }
+    account.figure("longest time without a task, ms", longest);
+    Ok(())
+}
+
+/// One worker says that it is idle: by replies that others forge, or itself.
+fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Result<(), Failure> {
+    let mut greatest: f64 = 0.0;
+    for policy in policies() {
+        let setup = Setup { policy, seed: budget.seed, liar, ..Setup::default() };
+        let mut rig = Rig::new(&setup)?;
+        let (mut pace, mut forged) = (Pace::new(RATE), 0_u16);
+        let served = rig.serve_at(0, rate, budget.seconds, |rig| {
+            for _ in 0..if liar { 0 } else { pace.due() } {
+                forged = forged.wrapping_add(1);
+                let reply = packets::reply(LIAR, 0, HONEST[0], forged);
+                account.tried("forged replies", u64::from(rig.worker_side.send(&reply)));
+            }
+        })?;
+        account.tried("honest tasks", served.sent);
+        let given: u64 = (0..COUNT).map(|at| rig.given.read(usize::from(at))).sum();
+        let share = rig.given.read(usize::from(LIAR)) as f64 * f64::from(COUNT) / given as f64;
+        greatest = greatest.max(share);
+        account.check(
+            format!("{policy}: the worker draws at most {SHARE_RATIO} x its fair share"),
+            share <= SHARE_RATIO,
+            format!("{share:.2} x of {given} tasks"),
+        );
+        let surplus = rig.counters().read(Counter::SurplusReplies);
+        account.tried("of them surplus", if liar { 0 } else { surplus });
+        account.check(
+            format!("{policy}: the ledger balances"),
+            rig.counters().balances(),
+            "a difference",
+        );
+    }
+    account.figure("greatest share, in fair shares", greatest);
+    Ok(())
+}

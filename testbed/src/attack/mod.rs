@@ -1,0 +1,227 @@
+//! Attacks on leaf, agent and library: each sends what an attacker could send, and checks what must hold nevertheless.
+//!
+//! There are three kinds, by what they run on. Those in memory run the node in this process over ports in memory, on an
+//! emulated clock: they are deterministic and are part of the tests. Those by the clock measure time. Those on processes start
+//! real leaves and agents on memif, and attack these from outside.
+
+mod account;
+mod forgeries;
+mod neighbours;
+mod places;
+mod report;
+mod rigs;
+mod storm;
+
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use clap::Args;
+
+pub use account::{Account, Check};
+pub use report::{Report, Row};
+
+/// Why an attack could not be carried out.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Shown behind the help of `attack`.
+pub const EXAMPLE: &str = "Examples:
+  wedjat-testbed attack --list
+  wedjat-testbed attack --only unreachable-sources,arp-storm --seconds 10 --format json
+Exits with 1 when something fell. What only root may try is reported as skipped for others.";
+
+/// Arguments of `attack`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// List the attacks and what each does, and run none
+    #[arg(long)]
+    pub list: bool,
+    /// Only these attacks, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Seconds for which each attack goes on: of the emulated clock in memory, of the real one on processes
+    #[arg(long, default_value_t = 4.0, value_parser = positive)]
+    pub seconds: f64,
+    /// All random streams follow from this
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds
+        .ok_or_else(|| format!("`{text}` is no length of an attack; allowed: 0.1 to 3600 seconds"))
+}
+
+/// What an attack runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ground {
+    /// Ports in memory and an emulated clock: the same every time.
+    Memory,
+    /// Ports in memory; what is measured is real time.
+    Clock,
+    /// Processes of their own.
+    Processes,
+}
+
+impl Ground {
+    /// For people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Clock => "clock",
+            Self::Processes => "processes",
+        }
+    }
+}
+
+/// For how long to attack, and the seed of all that is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Seconds, see [`Arguments::seconds`].
+    pub seconds: f64,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// One attack.
+pub struct Attack {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+    /// What it runs on.
+    pub ground: Ground,
+    run: fn(&Budget, &mut Account) -> Result<(), Failure>,
+}
+
+/// Every attack, in the order in which they are run.
+#[must_use]
+pub fn attacks() -> Vec<&'static Attack> {
+    [places::ATTACKS, forgeries::ATTACKS, neighbours::ATTACKS, storm::ATTACKS].concat_refs()
+}
+
+/// Joins lists of attacks into one of references.
+trait ConcatRefs {
+    fn concat_refs(self) -> Vec<&'static Attack>;
+}
+
+impl<const LISTS: usize> ConcatRefs for [&'static [Attack]; LISTS] {
+    fn concat_refs(self) -> Vec<&'static Attack> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+impl Attack {
+    /// Carries it out. What panics, or can't be carried out, has fallen.
+    #[must_use]
+    pub fn run(&self, budget: &Budget) -> Row {
+        let began = Instant::now();
+        let mut account = Account::default();
+        let attacked = catch_unwind(AssertUnwindSafe(|| (self.run)(budget, &mut account)));
+        let error = match attacked {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(panic) => Some(format!("a panic: {}", said(&*panic))),
+        };
+        Row::new(self, account, error, began.elapsed())
+    }
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}
+
+/// Those that are asked for.
+///
+/// # Errors
+/// When a name is no attack's.
+fn selected(only: &[String]) -> Result<Vec<&'static Attack>, Failure> {
+    let all = attacks();
+    for name in only {
+        if !all.iter().any(|attack| attack.name == name) {
+            let names: Vec<_> = all.iter().map(|attack| attack.name).collect();
+            return Err(format!(
+                "--only {name}: found no attack of that name; allowed: {}",
+                names.join(", ")
+            )
+            .into());
+        }
+    }
+    let is_asked =
+        |attack: &&Attack| only.is_empty() || only.iter().any(|name| name == attack.name);
+    Ok(all.into_iter().filter(is_asked).collect())
+}
+
+/// Lists the attacks, or carries them out and reports each as soon as it is over; false when something fell.
+///
+/// # Errors
+/// When a name is no attack's, or nothing can be written to `out`.
+pub fn run(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
+    let chosen = selected(&arguments.only)?;
+    if arguments.list {
+        list(&chosen, out)?;
+        return Ok(true);
+    }
+    let budget = Budget { seconds: arguments.seconds, seed: arguments.seed };
+    let mut report = Report::default();
+    for attack in chosen {
+        let row = attack.run(&budget);
+        if !json {
+            write!(out, "{row}")?;
+            out.flush()?;
+        }
+        report.rows.push(row);
+    }
+    match json {
+        true => writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?,
+        false => writeln!(out, "{report}")?,
+    }
+    Ok(report.held())
+}
+
+fn list(attacks: &[&Attack], out: &mut impl Write) -> io::Result<()> {
+    for attack in attacks {
+        writeln!(out, "{:<28} {:<10} {}", attack.name, attack.ground.name(), attack.summary)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_unknown_ones_refused() {
+        let all = attacks();
+        for (at, attack) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other.name != attack.name), "{}", attack.name);
+        }
+        let error = selected(&["no-such".to_owned()]).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains(all[0].name)));
+    }
+
+    #[test]
+    fn what_panics_or_fails_or_checks_nothing_has_fallen() {
+        let run = |run| {
+            let attack = Attack { name: "a", summary: "b", ground: Ground::Memory, run };
+            attack.run(&Budget { seconds: 1.0, seed: 1 }).held
+        };
+        assert!(run(|_, account| {
+            account.check("one is one", true, "1");
+            Ok(())
+        }));
+        assert!(!run(|_, _| Ok(())));
+        assert!(!run(|_, _| Err("no".into())));
+        assert!(!run(|_, account| {
+            account.check("one is one", true, "1");
+            account.check("one is two", false, "1");
+            Ok(())
+        }));
+        assert!(!run(|_, _| panic!("made for the test")));
+    }
+}

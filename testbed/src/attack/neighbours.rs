@@ -1,0 +1,289 @@
+//! ARP: storms of invented and conflicting claims, and hosts that go, return elsewhere, or can't be reached.
+
+use std::time::Instant;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use wedjat::state::Member;
+use wedjat::wire::arp::{Operation, Packet};
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::Header;
+
+use super::rigs::memory::{
+    CLIENTS, HONEST, LEAF_IPS, LEAF_MACS, POOL, Pace, Rig, SECOND, SERVERS, STEP, Setup, WORKERS,
+};
+use super::rigs::packets::{self, ATTACKER_MAC, INTRUDER_MAC};
+use super::{Account, Attack, Budget, Failure, Ground};
+
+/// ARP packets a second on each side.
+const RATE: f64 = 50_000.0;
+/// Senders that are invented.
+const SENDERS: u32 = 60_000;
+/// Hosts that return have so long to be found, ns.
+const FOUND_WITHIN: u64 = 5 * SECOND;
+/// Policies under which hosts come and go: one that chooses by loads, and one under which tasks wait.
+const POLICIES: [&str; 2] = ["horus", "jbsq(k=2)"];
+/// A packet may cost so many times its usual.
+const COST_RATIO: f64 = 1.5;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "arp-storm",
+        summary: "50,000 ARP packets a second on each side: invented senders, conflicting claims for live hosts, addresses no host has",
+        ground: Ground::Memory,
+        run: storm,
+    },
+    Attack {
+        name: "servers-return",
+        summary: "all servers go and come back with another MAC address, and say nothing themselves",
+        ground: Ground::Memory,
+        run: servers_return,
+    },
+    Attack {
+        name: "client-returns",
+        summary: "a client goes and comes back with another MAC address",
+        ground: Ground::Memory,
+        run: client_returns,
+    },
+    Attack {
+        name: "unreachable-server",
+        summary: "a server is not there, and comes later",
+        ground: Ground::Memory,
+        run: unreachable_server,
+    },
+    Attack {
+        name: "arp-cost",
+        summary: "what a packet costs while 60,000 invented senders ask, in real time",
+        ground: Ground::Clock,
+        run: cost,
+    },
+];
+
+/// The ARP packet of this number on a side, and whom it is sent to.
+fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
+    let attacker = [ATTACKER_MAC, INTRUDER_MAC][side];
+    let invented = invented(side, number);
+    let mac = Mac([2, 9, side as u8, (number >> 16) as u8, (number >> 8) as u8, number as u8]);
+    let (leaf, leaf_mac) = (LEAF_IPS[side], LEAF_MACS[side]);
+    let live: &[u32] = if side == CLIENTS { &HONEST[..1] } else { &SERVERS };
+    let victim = live[number as usize % live.len()];
+    let request = |mac, sender, target| Packet::request(mac, sender, target);
+    let reply = |mac, sender| Packet { operation: Operation::Reply, ..request(mac, sender, leaf) };
+    let packet = match random.random_range(0..12) {
+        0..4 => request(mac, invented, leaf),
+        4 => reply(mac, invented),
+        5 => request(mac, invented, invented), // gratuitous
+        6 => request(attacker, victim, leaf),
+        7 => reply(attacker, victim),
+        8 => request(attacker, victim, victim),
+        9 => reply([Mac::default(), Mac::BROADCAST, leaf_mac][number as usize % 3], victim),
+        10 => request(attacker, leaf, leaf), // the node's own address
+        _ => request(attacker, [0, u32::MAX, leaf | 0xFFFF][number as usize % 3], leaf),
+    };
+    packets::arp(&packet, if random.random_bool(0.5) { Mac::BROADCAST } else { leaf_mac })
+}
+
+/// An address on the side's network that no host has.
+fn invented(side: usize, number: u32) -> u32 {
+    match side {
+        CLIENTS => 0x0A01_0100 + number % SENDERS,
+        _ => 0x0A00_0214 + number % 200,
+    }
+}
+
+fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in POLICIES {
+        let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
+        let before = rig.serve(0.1, |_| {})?;
+        account.check(
+            format!("{policy}: all is well before"),
+            before.sent == before.answered,
+            format!("{} of {}", before.answered, before.sent),
+        );
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+        let (mut pace, mut number) = (Pace::new(RATE), 0);
+        let mut send = |rig: &mut Rig, account: &mut Account| {
+            for _ in 0..pace.due() {
+                let sent = [
+                    rig.client_side.send(&claim(CLIENTS, number, &mut random)),
+                    rig.worker_side.send(&claim(WORKERS, number, &mut random)),
+                ];
+                account.tried("ARP packets", sent.into_iter().map(u64::from).sum());
+                number += 1;
+            }
+        };
+        let known = rig.serve(budget.seconds, |rig| send(rig, account))?;
+        account.check(
+            format!("{policy}: every task of a known client is answered"),
+            known.sent == known.answered,
+            format!("{} of {}", known.answered, known.sent),
+        );
+        // A client that was never seen before has a second to be known.
+        rig.serve_at(1, super::rigs::memory::HONEST_RATE, 0.9, |rig| send(rig, account))?;
+        let new = rig.serve(0.5, |rig| send(rig, account))?;
+        account.check(
+            format!("{policy}: a new client is served within a second"),
+            new.sent == new.answered,
+            format!("{} of {}", new.answered, new.sent),
+        );
+        account.check(
+            format!("{policy}: no packet of an honest party goes to an attacker"),
+            rig.stolen == 0,
+            format!("{} packets", rig.stolen),
+        );
+        account.check(
+            format!("{policy}: the ledger balances"),
+            rig.counters().balances(),
+            "a difference",
+        );
+        let leaked = rig.leaked();
+        account.check(
+            format!("{policy}: every buffer comes back"),
+            leaked == 0,
+            format!("{leaked} missing"),
+        );
+    }
+    Ok(())
+}
+
+fn servers_return(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in POLICIES {
+        let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
+        rig.serve(0.5, |_| {})?;
+        rig.replace_servers()?;
+        served_again(&mut rig, 0, policy, account)?;
+    }
+    Ok(())
+}
+
+fn client_returns(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in POLICIES {
+        let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
+        rig.serve(0.5, |_| {})?;
+        served_again(&mut rig, 2, policy, account)?;
+    }
+    Ok(())
+}
+
+/// The client gets some seconds in which tasks may be lost; then all are answered.
+fn served_again(
+    rig: &mut Rig,
+    client: usize,
+    policy: &str,
+    account: &mut Account,
+) -> Result<(), Failure> {
+    let (rate, seconds) = (super::rigs::memory::HONEST_RATE, FOUND_WITHIN as f64 / SECOND as f64);
+    let first = rig.serve_at(client, rate, seconds, |_| {})?;
+    account.tried("tasks", first.sent);
+    account.figure(format!("{policy}: tasks lost meanwhile"), (first.sent - first.answered) as f64);
+    let then = rig.serve_at(client, rate, 1.0, |_| {})?;
+    account.check(
+        format!("{policy}: all tasks are answered again {seconds} s later"),
+        then.sent == then.answered,
+        format!("{} of {}", then.answered, then.sent),
+    );
+    account.check(
+        format!("{policy}: the ledger balances"),
+        rig.counters().balances(),
+        "a difference",
+    );
+    Ok(())
+}
+
+fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in POLICIES {
+        let mut rig =
+            Rig::new(&Setup { policy, seed: budget.seed, servers: 1, ..Setup::default() })?;
+        served_again(&mut rig, 0, policy, account)?;
+        let view = rig.leaf.stages().dispatcher(0).ok_or("no pool")?.view();
+        let presence = view.presence(Member(4)).name();
+        account.check(
+            format!("{policy}: its workers are shown as unreachable"),
+            presence == "unreachable",
+            presence,
+        );
+        account.figure(
+            format!("{policy}: tasks dropped as neighbour_unresolved"),
+            rig.dropped("neighbour_unresolved") as f64,
+        );
+        rig.replace_servers()?;
+        served_again(&mut rig, 0, policy, account)?;
+        let given = rig.given.read(4);
+        rig.serve(1.0, |_| {})?;
+        account.check(
+            format!("{policy}: its workers are given tasks again"),
+            rig.given.read(4) > given,
+            "none",
+        );
+    }
+    Ok(())
+}
+
+/// What a packet of each kind costs in polls of bursts, ns: the least of several rounds, since a machine only ever adds.
+fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let mut rig = Rig::new(&Setup { policy: "random", seed: budget.seed, ..Setup::default() })?;
+    rig.serve(0.1, |_| {})?;
+    let usual = [arp_ns(&mut rig, 100), task_ns(&mut rig)];
+    for number in 0..SENDERS {
+        let question = question(number);
+        account.tried("invented senders", u64::from(rig.client_side.send(&question)));
+        if number % 32 == 31 {
+            rig.step();
+        }
+    }
+    let under = [arp_ns(&mut rig, SENDERS), task_ns(&mut rig)];
+    for (what, usual, under) in [("ARP", usual[0], under[0]), ("task", usual[1], under[1])] {
+        account.figure(format!("{what} packet before, ns"), usual);
+        account.figure(format!("{what} packet afterwards, ns"), under);
+        account.check(
+            format!("a packet ({what}) costs at most {COST_RATIO} x its usual"),
+            under <= COST_RATIO * usual,
+            format!("{:.2} x", under / usual),
+        );
+    }
+    Ok(())
+}
+
+fn question(number: u32) -> Vec<u8> {
+    let mac = Mac([2, 9, 9, (number >> 16) as u8, (number >> 8) as u8, number as u8]);
+    let packet = Packet::request(mac, invented(CLIENTS, number), LEAF_IPS[CLIENTS]);
+    packets::arp(&packet, Mac::BROADCAST)
+}
+
+fn arp_ns(rig: &mut Rig, senders: u32) -> f64 {
+    let mut number = 0;
+    packet_ns(rig, || {
+        number = (number + 1) % senders;
+        question(number)
+    })
+}
+
+fn task_ns(rig: &mut Rig) -> f64 {
+    let mut seq = 0_u16;
+    packet_ns(rig, || {
+        seq = seq.wrapping_add(1);
+        packets::task(HONEST[0], &Header { extended: true, ..Header::new_task(POOL, seq) }, 1, 1000)
+    })
+}
+
+/// The least time that the leaf takes for a packet of bursts of these, ns.
+fn packet_ns(rig: &mut Rig, mut packet: impl FnMut() -> Vec<u8>) -> f64 {
+    const ROUNDS: usize = 2000;
+    const BURST: usize = 32;
+    let mut times: Vec<f64> = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        for _ in 0..BURST {
+            rig.client_side.send(&packet());
+        }
+        rig.now += STEP;
+        let began = Instant::now();
+        rig.leaf.poll(rig.now);
+        times.push(began.elapsed().as_nanos() as f64 / BURST as f64);
+        // The workers do what they were given.
+        rig.pass(10 * STEP, |_| {});
+    }
+    // A quarter of the rounds was as fast as this: neither the luckiest nor those in which the machine did other things.
+    times.sort_by(f64::total_cmp);
+    times[ROUNDS / 4]
+}

@@ -1,0 +1,133 @@
+//! Tasks that take a worker's place and never give it back: those whose replies can reach nobody, and those of which only the
+//! first packet comes.
+
+use wedjat::state::Counter;
+use wedjat::wire::task::Header;
+
+use super::rigs::memory::{LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, policies};
+use super::rigs::packets;
+use super::{Account, Attack, Budget, Failure, Ground};
+
+/// The attacker's packets a second.
+const RATE: f64 = 10_000.0;
+/// The honest client's p99 may become so many times as long.
+const P99_RATIO: f64 = 2.0;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "unreachable-sources",
+        summary: "10,000 tasks a second whose replies can reach nobody, beside an honest client, under every policy",
+        ground: Ground::Memory,
+        run: |budget, account| beside_honest(budget, account, "tasks", unreachable),
+    },
+    Attack {
+        name: "unfinished-one-source",
+        summary: "10,000 first packets a second of tasks that are never completed, from one source, under every policy",
+        ground: Ground::Memory,
+        run: |budget, account| beside_honest(budget, account, "first packets", unfinished),
+    },
+    Attack {
+        name: "unfinished-many-sources",
+        summary: "10,000 first packets a second of tasks that are never completed, each from another source, under every policy",
+        ground: Ground::Memory,
+        run: |budget, account| beside_honest(budget, account, "first packets", unfinished_of_many),
+    },
+];
+
+/// The node's own addresses, the servers', hosts of the workers' network, addresses without a route, martians, broadcast.
+fn unreachable_sources() -> Vec<u32> {
+    let others: [[u8; 4]; 16] = [
+        [10, 0, 2, 200],
+        [10, 0, 2, 2],
+        [192, 168, 7, 7],
+        [8, 8, 8, 8],
+        [0, 0, 0, 0],
+        [0, 1, 2, 3],
+        [127, 0, 0, 1],
+        [127, 255, 255, 255],
+        [224, 0, 0, 5],
+        [239, 255, 255, 255],
+        [240, 0, 0, 1],
+        [255, 255, 255, 255],
+        [10, 1, 255, 255],
+        [10, 1, 0, 0],
+        [10, 0, 2, 255],
+        [10, 0, 2, 0],
+    ];
+    let others = others.into_iter().map(u32::from_be_bytes);
+    LEAF_IPS.into_iter().chain(SERVERS).chain(others).collect()
+}
+
+fn unreachable(number: u64) -> Vec<u8> {
+    let sources = unreachable_sources();
+    let src = sources[number as usize % sources.len()];
+    let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
+    packets::task(src, &header, 7, 500_000)
+}
+
+fn unfinished(number: u64) -> Vec<u8> {
+    packets::first_of_several(0x0A01_0066, number as u16, (number >> 16) as u32)
+}
+
+fn unfinished_of_many(number: u64) -> Vec<u8> {
+    // 10.1.1.0 and up: hosts of the clients' network that there are not.
+    packets::first_of_several(0x0A01_0100 + (number % 60_000) as u32, number as u16, 9)
+}
+
+/// Has an honest client served under every policy, without the attack and with it.
+fn beside_honest(
+    budget: &Budget,
+    account: &mut Account,
+    what: &str,
+    packet: fn(u64) -> Vec<u8>,
+) -> Result<(), Failure> {
+    let mut worst: f64 = 0.0;
+    for policy in policies() {
+        let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
+        let usual = Rig::new(&setup)?.serve(budget.seconds, |_| {})?;
+        let mut rig = Rig::new(&setup)?;
+        let (mut pace, mut sent) = (Pace::new(RATE), 0);
+        let served = rig.serve(budget.seconds, |rig| {
+            for _ in 0..pace.due() {
+                sent += u64::from(rig.client_side.send(&packet(sent)));
+            }
+        })?;
+        account.tried(what, sent);
+        account.tried("honest tasks", served.sent);
+        account.check(
+            format!("{policy}: every honest task is answered"),
+            served.answered == served.sent,
+            format!("{} of {}", served.answered, served.sent),
+        );
+        let ratio = served.p99_us / usual.p99_us;
+        worst = worst.max(ratio);
+        account.check(
+            format!("{policy}: honest p99 at most {P99_RATIO} x the usual"),
+            ratio <= P99_RATIO,
+            format!("{ratio:.2} x ({:.0} us for {:.0} us)", served.p99_us, usual.p99_us),
+        );
+        // Everything has had its time: the affinity timeout, questions to neighbours, silence.
+        rig.pass(2 * rig.affinity_ns + super::rigs::memory::SECOND, |_| {});
+        let queued = rig.counters().read(Counter::Queued);
+        let left = (rig.outstanding(), rig.held(), queued);
+        account.check(
+            format!("{policy}: nothing is left outstanding, held or queued"),
+            left == (0, 0, 0),
+            format!("{} outstanding, {} held, {} queued", left.0, left.1, left.2),
+        );
+        account.check(
+            format!("{policy}: the ledger balances"),
+            rig.counters().balances(),
+            "a difference",
+        );
+        let leaked = rig.leaked();
+        account.check(
+            format!("{policy}: every buffer comes back"),
+            leaked == 0,
+            format!("{leaked} missing"),
+        );
+    }
+    account.figure("greatest ratio of honest p99s", worst);
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The report: what was tried, what held and what fell, for people and for programs.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Account, Attack, Ground};
+
+/// What became of one attack.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The attack.
+    pub name: &'static str,
+    /// What it does.
+    pub summary: &'static str,
+    /// What it ran on.
+    pub ground: Ground,
+    /// All that had to hold held.
+    pub held: bool,
+    /// Why it could not be carried out to its end.
+    pub error: Option<String>,
+    /// What was tried and found.
+    #[serde(flatten)]
+    pub account: Account,
+    /// How long it took, s.
+    pub seconds: f64,
+}
+
+impl Row {
+    pub(super) fn new(
+        attack: &Attack,
+        account: Account,
+        error: Option<String>,
+        took: Duration,
+    ) -> Self {
+        let Attack { name, summary, ground, .. } = *attack;
+        let held = error.is_none() && account.held();
+        Self { name, summary, ground, held, error, account, seconds: took.as_secs_f64() }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Account { tried, checks, figures, skipped } = &self.account;
+        let held = checks.iter().filter(|check| check.held).count();
+        let word = if self.held { "held" } else { "FELL" };
+        writeln!(f, "{word}  {}: {} of {} ({:.1} s)", self.name, held, checks.len(), self.seconds)?;
+        let tried: Vec<_> = tried.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        if !tried.is_empty() {
+            writeln!(f, "      tried: {}", tried.join(", "))?;
+        }
+        if let Some(error) = &self.error {
+            writeln!(f, "      FELL: not carried out to its end: {error}")?;
+        }
+        for check in checks.iter().filter(|check| !check.held) {
+            writeln!(f, "      FELL: {}; found {}", check.promise, check.found)?;
+        }
+        for reason in skipped {
+            writeln!(f, "      SKIPPED: {reason}")?;
+        }
+        let figures: Vec<_> =
+            figures.iter().map(|(name, value)| format!("{name} {}", short(*value))).collect();
+        if !figures.is_empty() {
+            writeln!(f, "      figures: {}", figures.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// A figure with as many places as it needs.
+fn short(value: f64) -> String {
+    match value {
+        whole if whole.fract() == 0.0 => format!("{whole:.0}"),
+        great if great >= 100.0 => format!("{great:.0}"),
+        small => format!("{small:.2}"),
+    }
+}
+
+/// All attacks of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// One for each attack.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Nothing fell.
+    #[must_use]
+    pub fn held(&self) -> bool {
+        self.rows.iter().all(|row| row.held)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fallen: Vec<_> = self.rows.iter().filter(|row| !row.held).map(|row| row.name).collect();
+        let (all, held) = (self.rows.len(), self.rows.len() - fallen.len());
+        write!(f, "{all} attacks: {held} held, {} fell", fallen.len())?;
+        if !fallen.is_empty() {
+            write!(f, ": {}", fallen.join(", "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,376 @@
+//! A leaf in memory: eight emulated workers on two servers, an honest client, and an attacker on either side, all on an
+//! emulated clock.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use wedjat::assembly;
+use wedjat::config::Config;
+use wedjat::io::Buf;
+use wedjat::io::ring::{FramePool, RingPort};
+use wedjat::policy::{CATALOGUE, Runs};
+use wedjat::role::{Leaf, leaf::Timing};
+use wedjat::state::{Counter, Counters, Member, Table};
+use wedjat::stats::Totals;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::{task, udp};
+use wedjat_pktgen::engine::Generator;
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::target::Target;
+
+use super::segment::{Segment, Sends, Tap};
+use crate::attack::Failure;
+use crate::rack::{Layout, Options, Rack};
+
+/// Index of the leaf's port to the clients.
+pub const CLIENTS: usize = 0;
+/// Index of the leaf's port to the workers.
+pub const WORKERS: usize = 1;
+/// The leaf's MAC addresses, by port.
+pub const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+/// The leaf's addresses, by port: a /16 of clients and a /24 of workers.
+pub const LEAF_IPS: [u32; 2] = [0x0A01_0001, 0x0A00_0201];
+/// The servers' addresses.
+pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
+/// The rack answers for all servers with one MAC address; the second is that of the servers that come later.
+pub const RACK_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 2, 0x0B]), Mac([2, 0, 0, 0, 2, 0x1B])];
+/// Honest clients' addresses: one that is there from the start, another, and the first one again with another MAC address.
+pub const HONEST: [u32; 3] = [0x0A01_0064, 0x0A01_0065, 0x0A01_0064];
+/// Their MAC addresses.
+pub const HONEST_MACS: [Mac; 3] =
+    [Mac([2, 0, 0, 0, 1, 0x64]), Mac([2, 0, 0, 0, 1, 0x65]), Mac([2, 0, 0, 0, 1, 0x74])];
+/// The pool.
+pub const POOL: u16 = 1;
+/// Workers, with the ids from 0 on.
+pub const COUNT: u16 = 8;
+/// Their service times.
+pub const SERVICE: &str = "exp(500us)";
+/// The honest client's tasks a second.
+pub const HONEST_RATE: f64 = 200.0;
+/// From one poll to the next, ns.
+pub const STEP: u64 = 10_000;
+/// A second, ns.
+pub const SECOND: u64 = 1_000_000_000;
+
+/// Ticks are nanoseconds.
+const HZ: u64 = SECOND;
+const FRAMES: usize = 1 << 15;
+const FRAME_BYTES: usize = 2048;
+const WARMUP_S: f64 = 0.1;
+
+/// Index of a worker's server.
+#[must_use]
+pub fn server_of(worker: u16) -> usize {
+    usize::from(worker / (COUNT / 2))
+}
+
+/// Every policy that a leaf runs.
+pub fn policies() -> impl Iterator<Item = &'static str> {
+    let on_leaf = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
+    CATALOGUE.iter().filter(move |entry| on_leaf(entry.runs)).map(|entry| entry.name)
+}
+
+/// What attacks differ in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// The pool's policy.
+    pub policy: &'a str,
+    /// The seed.
+    pub seed: u64,
+    /// Further lines of `[[pool]]`.
+    pub pool: &'a str,
+    /// Further lines of each `[[server]]`.
+    pub server: &'a str,
+    /// The worker that always says that it has no task, if there is one.
+    pub liar: bool,
+    /// Servers that are there from the start; 0 for all.
+    pub servers: u16,
+}
+
+/// The worker that lies.
+pub const LIAR: u16 = COUNT - 1;
+
+/// The leaf among its networks.
+pub struct Rig {
+    /// The leaf.
+    pub leaf: Leaf<Segment, FramePool>,
+    /// The emulated workers.
+    pub rack: Rack<RingPort>,
+    /// The attacker's wire among the clients.
+    pub client_side: RingPort,
+    /// The attacker's wire among the workers.
+    pub worker_side: RingPort,
+    /// The time, ns.
+    pub now: u64,
+    /// After so many nanoseconds a multi-packet task is forgotten.
+    pub affinity_ns: u64,
+    /// Tasks that were given, by worker.
+    pub given: Tap,
+    /// Packets for honest clients and servers that came to attackers.
+    pub stolen: u64,
+    honest: [Option<RingPort>; 3],
+    /// The servers that come later.
+    later: Option<Rack<RingPort>>,
+    counters: Counters,
+    pools: [FramePool; 2],
+    seed: u64,
+    runs: u32,
+    _table: Table,
+}
+
+/// What became of the honest client's tasks.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// Tasks sent.
+    pub sent: u64,
+    /// Tasks answered.
+    pub answered: u64,
+    /// 99th percentile of the response time, us.
+    pub p99_us: f64,
+}
+
+fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
+    let Setup { policy, seed, pool, server, .. } = setup;
+    let [clients, workers] = LEAF_IPS.map(std::net::Ipv4Addr::from_bits);
+    let mut text = format!(
+        "[leaf]\nid = 9\ncores = [0]\nseed = {seed}\n\
+         [[port]]\ndevice = \"net_ring0\"\nside = \"clients\"\nip = \"{clients}/16\"\n\
+         [[port]]\ndevice = \"net_ring1\"\nside = \"workers\"\nip = \"{workers}/24\"\n\
+         [[pool]]\nid = {POOL}\npolicy = \"{policy}\"\n{pool}\n"
+    );
+    for (at, ip) in SERVERS.map(std::net::Ipv4Addr::from_bits).into_iter().enumerate() {
+        let first = at as u16 * COUNT / 2;
+        let last = first + COUNT / 2 - 1;
+        text += &format!(
+            "[[server]]\nip = \"{ip}\"\nworkers = \"{first}-{last}\"\npool = {POOL}\n{server}\n"
+        );
+    }
+    Ok(Config::parse(std::path::Path::new("attacked.toml"), &text)?)
+}
+
+/// A server's system sends to the leaf what is neither for its own network nor for an address that is no host's.
+fn leaves_server(frame: &mut [u8]) -> bool {
+    let Ok(datagram) = udp::parse(frame, true) else { return true };
+    let to = std::net::Ipv4Addr::from_bits(datagram.dst);
+    let own_network = datagram.dst >> 8 == LEAF_IPS[WORKERS] >> 8;
+    let first = to.octets()[0];
+    !own_network && first != 0 && !to.is_loopback() && first < 224
+}
+
+/// As [`leaves_server`], and the replies of [`LIAR`] say that it has no task.
+fn leaves_liar(frame: &mut [u8]) -> bool {
+    if let Some(header) =
+        header(frame).filter(|header| header.src == LIAR && header.code.is_reply())
+    {
+        let at = udp::PAYLOAD - udp::LEN;
+        let idle = Header { code: Code::TaskDoneIdle, qlen: 0, ..header };
+        let delta = task::replace(&mut frame[udp::PAYLOAD..], &idle);
+        udp::mend(&mut frame[at..], delta);
+    }
+    leaves_server(frame)
+}
+
+/// The task header of a datagram without IP options.
+fn header(frame: &[u8]) -> Option<Header> {
+    let is_plain = frame.get(ether::LEN) == Some(&0x45) && ether::ether_type(frame) == ether::IPV4;
+    is_plain.then(|| Header::parse(frame.get(udp::PAYLOAD..)?).ok())?
+}
+
+/// The worker to which a task is sent.
+fn worker_of(frame: &[u8]) -> Option<usize> {
+    header(frame).filter(|header| header.code.is_task()).map(|header| usize::from(header.dst))
+}
+
+/// A rack of so many of the servers.
+fn rack_of(port: RingPort, mac: Mac, servers: u16, seed: u64) -> Result<Rack<RingPort>, Failure> {
+    let first = std::net::Ipv4Addr::from_bits(SERVERS[0]);
+    let layout = Layout::new(format!("{first}+{servers}").parse()?, COUNT / 2, 0)?;
+    Ok(Rack::new(port, mac, layout, Options { seed, ..Options::default() }, HZ as f64))
+}
+
+impl Rig {
+    /// A leaf that nobody has spoken to yet.
+    ///
+    /// # Errors
+    /// When its configuration is refused.
+    pub fn new(setup: &Setup<'_>) -> Result<Self, Failure> {
+        let config = config(setup)?;
+        let table = assembly::table(&config, HZ, setup.seed)?;
+        let network = Arc::new(assembly::network(&config, LEAF_MACS, &table)?);
+        let stages = assembly::stages(&config, HZ, &network, &table, setup.seed, 0);
+        // Attackers and honest parties have their own buffers: neither can take the other's.
+        let [attackers, others] = [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));
+        let (mut clients, _) = Segment::new(|_| None);
+        let (mut workers, given) = Segment::new(worker_of);
+        let any: Sends = |_| true;
+        let honest = HONEST_MACS.map(|mac| Some(clients.join(mac, &others, any)));
+        let client_side = clients.join(super::packets::ATTACKER_MAC, &attackers, any);
+        let sends = if setup.liar { leaves_liar } else { leaves_server };
+        let [now, later] = RACK_MACS.map(|mac| workers.join(mac, &others, sends));
+        let worker_side = workers.join(super::packets::INTRUDER_MAC, &attackers, any);
+        let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
+        let rack = rack_of(now, RACK_MACS[0], servers, setup.seed)?;
+        let later = rack_of(later, RACK_MACS[1], SERVERS.len() as u16, setup.seed)?;
+        let commands = Arc::new(ArrayQueue::new(8));
+        let timing = Timing { ticks_hz: HZ };
+        let counters = table.counters(0);
+        let leaf = Leaf::new(stages, vec![clients, workers], others.clone(), commands, timing);
+        Ok(Self {
+            leaf,
+            rack,
+            client_side,
+            worker_side,
+            now: STEP,
+            affinity_ns: config.leaf.connection_timeout_ms.saturating_mul(1_000_000),
+            given,
+            stolen: 0,
+            honest,
+            later: Some(later),
+            counters,
+            pools: [attackers, others],
+            seed: setup.seed,
+            runs: 0,
+            _table: table,
+        })
+    }
+
+    /// Lets a step of time pass, in which leaf and rack do what they have to. The attackers take in what came to them.
+    pub fn step(&mut self) {
+        self.now += STEP;
+        self.leaf.poll(self.now);
+        self.rack.poll(self.now);
+        for wire in [&mut self.client_side, &mut self.worker_side] {
+            while let Some(frame) = wire.receive() {
+                let to = udp::parse(frame.bytes(), true).map(|datagram| datagram.dst);
+                let honest = |to| HONEST.contains(&to) || SERVERS.contains(&to);
+                self.stolen += u64::from(to.is_ok_and(honest));
+            }
+        }
+    }
+
+    /// Lets time pass; `each` is called before each step.
+    pub fn pass(&mut self, ns: u64, mut each: impl FnMut(&mut Self)) {
+        let end = self.now + ns;
+        while self.now < end {
+            each(self);
+            self.step();
+        }
+    }
+
+    /// All servers go, with what they have, and come back with another MAC address.
+    ///
+    /// # Errors
+    /// When they have done so before.
+    pub fn replace_servers(&mut self) -> Result<(), Failure> {
+        self.rack = self.later.take().ok_or("the servers have been replaced before")?;
+        Ok(())
+    }
+
+    /// Has the first honest client send [`HONEST_RATE`] tasks a second for so many seconds, and awaits the answers; `each`
+    /// is called before each step.
+    ///
+    /// # Errors
+    /// When the leaf does not tell the client its MAC address.
+    pub fn serve(&mut self, seconds: f64, each: impl FnMut(&mut Self)) -> Result<Served, Failure> {
+        self.serve_at(0, HONEST_RATE, seconds, each)
+    }
+
+    /// The same with the client at this index of [`HONEST`], and so many tasks a second.
+    ///
+    /// # Errors
+    /// When the leaf does not tell the client its MAC address.
+    pub fn serve_at(
+        &mut self,
+        client: usize,
+        rate: f64,
+        seconds: f64,
+        mut each: impl FnMut(&mut Self),
+    ) -> Result<Served, Failure> {
+        self.runs += 1;
+        let load = Load {
+            warmup_s: WARMUP_S,
+            duration_s: seconds,
+            seed: self.seed,
+            run: self.runs,
+            ..Load::new(rate, SERVICE.parse()?)
+        };
+        let target = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
+        let wire = self.honest[client].take().ok_or("the honest client is at work already")?;
+        let pool = self.pools[1].clone();
+        let mut generator = Generator::new(&load, &target, 0, HZ as f64, wire, pool)?;
+        while !generator.phase().is_over() {
+            generator.transmit(self.now);
+            each(self);
+            self.step();
+            generator.receive(self.now);
+        }
+        let (wire, _, tally) = generator.into_parts();
+        self.honest[client] = Some(wire);
+        if tally.warmup.scheduled + tally.measured.scheduled == 0 {
+            return Err("the leaf does not answer the honest client's ARP".into());
+        }
+        Ok(Served {
+            sent: tally.warmup.sent + tally.measured.sent,
+            answered: tally.warmup.answered + tally.measured.answered,
+            p99_us: tally.response().quantile_ns(0.99) / 1e3,
+        })
+    }
+
+    /// What the leaf has counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Packets that the leaf has dropped for the reason of this name; 0 when there is no such reason.
+    #[must_use]
+    pub fn dropped(&self, reason: &str) -> u64 {
+        let totals = Totals::read(std::slice::from_ref(&self.counters));
+        totals.drops().iter().filter(|(name, _)| **name == reason).map(|(_, count)| *count).sum()
+    }
+
+    /// Tasks that the leaf believes to be at its workers.
+    #[must_use]
+    pub fn outstanding(&self) -> u64 {
+        let Some(dispatcher) = self.leaf.stages().dispatcher(0) else { return 0 };
+        (0..COUNT).map(|at| u64::from(dispatcher.view().outstanding(Member(at)))).sum()
+    }
+
+    /// Packets that the leaf holds, tasks in central queues among them.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.counters.read(Counter::Held)
+    }
+
+    /// Ends the leaf and everything around it; how many buffers have not come back.
+    #[must_use]
+    pub fn leaked(self) -> usize {
+        let Self { leaf, rack, later, client_side, worker_side, honest, pools, .. } = self;
+        drop((leaf.close(), rack, later, client_side, worker_side, honest));
+        pools.iter().map(FramePool::in_use).sum()
+    }
+}
+
+/// An even pace on the emulated clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    per_step: f64,
+    due: f64,
+}
+
+impl Pace {
+    /// So many a second.
+    #[must_use]
+    pub fn new(per_second: f64) -> Self {
+        Self { per_step: per_second * STEP as f64 / SECOND as f64, due: 0.0 }
+    }
+
+    /// How many are due in this step.
+    pub fn due(&mut self) -> usize {
+        self.due += self.per_step;
+        let whole = self.due.floor();
+        self.due -= whole;
+        whole as usize
+    }
+}

@@ -1,0 +1,258 @@
+//! Storms of packets of every kind from either side: well-formed, forged, damaged, cut off.
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use wedjat::wire::arp::{Operation, Packet};
+use wedjat::wire::checksum::Sum;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header, UDP_PORT};
+use wedjat::wire::udp::{self, Flow};
+
+use super::rigs::memory::{
+    CLIENTS, COUNT, HONEST, HONEST_MACS, LEAF_IPS, LEAF_MACS, POOL, Pace, RACK_MACS, Rig, SECOND,
+    SERVERS, Setup, WORKERS,
+};
+use super::rigs::packets::{self, ATTACKER_MAC, CLIENT_PORT, INTRUDER_MAC};
+use super::{Account, Attack, Budget, Failure, Ground};
+
+/// Packets a second on each side.
+const RATE: f64 = 100_000.0;
+/// After the storm the node has so long to recover, ns.
+const RECOVERY: u64 = 5 * SECOND;
+/// One policy of each family.
+const POLICIES: [&str; 7] =
+    ["horus", "horus-inflight", "racksched", "jsq", "jbsq(k=2)", "cfcfs", "pi"];
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "storm-from-clients",
+        summary: "100,000 packets a second of every kind, many of them damaged, from the clients' side",
+        ground: Ground::Memory,
+        run: |budget, account| storm(budget, account, &[CLIENTS]),
+    },
+    Attack {
+        name: "storm-from-workers",
+        summary: "the same from the workers' side, in the servers' names as well",
+        ground: Ground::Memory,
+        run: |budget, account| storm(budget, account, &[WORKERS]),
+    },
+    Attack {
+        name: "storm-from-both",
+        summary: "the same from both sides at once",
+        ground: Ground::Memory,
+        run: |budget, account| storm(budget, account, &[CLIENTS, WORKERS]),
+    },
+];
+
+/// Makes packets up.
+pub struct Forger(Xoshiro256PlusPlus);
+
+impl Forger {
+    /// The same packets for the same seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.0.random_range(0..choices.len())]
+    }
+
+    /// The next packet for the node's port of this side.
+    pub fn packet(&mut self, side: usize) -> Vec<u8> {
+        let mut frame = match self.0.random_range(0..16) {
+            0 => self.raw(),
+            1 | 2 => self.arp(side),
+            3..8 => self.task(side),
+            8..12 => self.reply(side),
+            _ => self.any_header(side),
+        };
+        if self.0.random_bool(0.5) {
+            self.damage(&mut frame);
+        }
+        frame
+    }
+
+    fn raw(&mut self) -> Vec<u8> {
+        let mut frame = vec![0; self.0.random_range(0..1500)];
+        frame.fill_with(|| self.0.random_range(0..=255));
+        frame
+    }
+
+    fn mac(&mut self, side: usize) -> Mac {
+        let any = Mac([2, 8, 0, 0, 0, self.0.random_range(0..=255)]);
+        let known = [LEAF_MACS[side], Mac::BROADCAST, Mac::default(), HONEST_MACS[0], RACK_MACS[0]];
+        let attacker = [ATTACKER_MAC, INTRUDER_MAC][side];
+        self.one_of(&[known[0], known[1], known[2], known[3], known[4], attacker, any])
+    }
+
+    fn address(&mut self) -> u32 {
+        let any = self.0.random_range(0..=u32::MAX);
+        let client = 0x0A01_0100 + self.0.random_range(0..60_000);
+        self.one_of(&[
+            LEAF_IPS[0],
+            LEAF_IPS[1],
+            HONEST[0],
+            HONEST[1],
+            SERVERS[0],
+            SERVERS[1],
+            0,
+            u32::MAX,
+            0x7F00_0001,
+            0xE000_0001,
+            0x0A00_02C8,
+            client,
+            any,
+        ])
+    }
+
+    fn arp(&mut self, side: usize) -> Vec<u8> {
+        let operation = self.one_of(&[Operation::Request, Operation::Reply]);
+        let packet = Packet {
+            operation,
+            sender_mac: self.mac(side),
+            sender: self.address(),
+            target_mac: self.mac(side),
+            target: self.address(),
+        };
+        let to = self.one_of(&[Mac::BROADCAST, LEAF_MACS[side]]);
+        packets::arp(&packet, to)
+    }
+
+    fn flow(&mut self, side: usize, src: u32, dst: u32, ports: (u16, u16)) -> Flow {
+        let (src_mac, (src_port, dst_port)) = (self.mac(side), ports);
+        Flow { src_mac, dst_mac: LEAF_MACS[side], src, dst, src_port, dst_port }
+    }
+
+    fn task(&mut self, side: usize) -> Vec<u8> {
+        let code = self.one_of(&[Code::NewTask, Code::NewTask, Code::TaskContinuation]);
+        let header = Header {
+            code,
+            extended: self.0.random_bool(0.5),
+            more: self.0.random_bool(0.3),
+            seq: self.0.random_range(0..=64),
+            ..Header::new_task(POOL, 0)
+        };
+        let src = self.address();
+        let flow = self.flow(side, src, LEAF_IPS[side], (CLIENT_PORT, UDP_PORT));
+        // A microsecond of work each: all of them together leave the workers time.
+        packets::datagram(&flow, &header, 1, &1000_u32.to_be_bytes())
+    }
+
+    fn reply(&mut self, side: usize) -> Vec<u8> {
+        let worker = self.0.random_range(0..COUNT + 2);
+        let header = Header {
+            code: self.one_of(&[Code::TaskDone, Code::TaskDoneIdle, Code::TaskRefused]),
+            extended: self.0.random_bool(0.3),
+            src: worker,
+            dst: 0,
+            qlen: self.one_of(&[0, 1, 2, 100, u16::MAX]),
+            ..Header::new_task(self.one_of(&[POOL, POOL, POOL, 9]), 0)
+        };
+        let src = self.one_of(&[SERVERS[0], SERVERS[1], SERVERS[usize::from(worker >= COUNT / 2)]]);
+        let dst = self.address();
+        let flow = self.flow(side, src, dst, (UDP_PORT, CLIENT_PORT));
+        packets::datagram(&flow, &header, 1, &[0; 8])
+    }
+
+    /// Any header at all: registrations, codes of a spine, unknown pools.
+    fn any_header(&mut self, side: usize) -> Vec<u8> {
+        let code = (0..32).filter_map(Code::from_bits).collect::<Vec<_>>();
+        let header = Header {
+            code: self.one_of(&code),
+            extended: self.0.random_bool(0.5),
+            more: self.0.random_bool(0.5),
+            pool: self.one_of(&[POOL, 0, 9, u16::MAX]),
+            src: self.one_of(&[0, 1, COUNT - 1, COUNT, 0x7FFE, u16::MAX]),
+            dst: self.0.random_range(0..=u16::MAX),
+            qlen: self.0.random_range(0..=u16::MAX),
+            seq: self.0.random_range(0..=u16::MAX),
+        };
+        let (src, dst) = (self.address(), self.address());
+        let ports =
+            (self.one_of(&[UDP_PORT, CLIENT_PORT, 0]), self.one_of(&[UDP_PORT, CLIENT_PORT, 0]));
+        let flow = self.flow(side, src, dst, ports);
+        packets::datagram(&flow, &header, 1, &[0; 4])
+    }
+
+    /// Changes bytes, cuts off or adds; half of the time the checksums are right again.
+    fn damage(&mut self, frame: &mut Vec<u8>) {
+        for _ in 0..self.0.random_range(0..3) {
+            if let Some(at) =
+                frame.len().checked_sub(1).map(|last| self.0.random_range(0..=last.min(80)))
+            {
+                frame[at] = self.0.random_range(0..=255);
+            }
+        }
+        match self.0.random_range(0..4) {
+            0 => frame.truncate(self.0.random_range(0..=frame.len())),
+            1 => frame.resize(frame.len() + self.0.random_range(0..400), 0xEE),
+            _ => {}
+        }
+        if self.0.random_bool(0.5) {
+            mend(frame);
+        }
+    }
+}
+
+/// Makes the IPv4 checksum right, where there is one, and takes the UDP checksum out.
+fn mend(frame: &mut [u8]) {
+    if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
+        return;
+    }
+    let end = ether::LEN + 4 * usize::from(frame[ether::LEN] & 0xF);
+    if end < ether::LEN + 20 || end + udp::LEN > frame.len() {
+        return;
+    }
+    let at = ether::LEN + 10;
+    frame[at..at + 2].fill(0);
+    let checksum = Sum::default().bytes(&frame[ether::LEN..end]).checksum();
+    frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    frame[end + 6..end + 8].fill(0);
+}
+
+fn storm(budget: &Budget, account: &mut Account, sides: &[usize]) -> Result<(), Failure> {
+    for policy in POLICIES {
+        let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
+        let mut forger = Forger::new(budget.seed);
+        let (mut pace, mut unbalanced) = (Pace::new(RATE), 0);
+        let length = (budget.seconds * SECOND as f64) as u64;
+        rig.pass(length, |rig| {
+            for _ in 0..pace.due() {
+                for &side in sides {
+                    let frame = forger.packet(side);
+                    let wire =
+                        if side == CLIENTS { &mut rig.client_side } else { &mut rig.worker_side };
+                    account.tried("packets", u64::from(wire.send(&frame)));
+                }
+            }
+            unbalanced += u64::from(!rig.counters().balances());
+        });
+        account.check(
+            format!("{policy}: received = sent on + consumed + dropped + held after every poll"),
+            unbalanced == 0,
+            format!("a difference after {unbalanced} polls"),
+        );
+        rig.pass(RECOVERY, |_| {});
+        let left = (rig.outstanding(), rig.held());
+        account.check(
+            format!("{policy}: nothing is left outstanding or held"),
+            left == (0, 0),
+            format!("{} outstanding, {} held", left.0, left.1),
+        );
+        let served = rig.serve(1.0, |_| {})?;
+        account.check(
+            format!("{policy}: every honest task is answered afterwards"),
+            served.answered == served.sent,
+            format!("{} of {}", served.answered, served.sent),
+        );
+        let leaked = rig.leaked();
+        account.check(
+            format!("{policy}: every buffer comes back"),
+            leaked == 0,
+            format!("{leaked} missing"),
+        );
+    }
+    Ok(())
+}
