@@ -32,7 +32,7 @@ pub static ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "forged-load-once",
-        summary: "one reply in the name of a worker which says that 65535 tasks wait there, under every policy",
+        summary: "one reply in the name of a worker which says that 65535 tasks wait there, while it is idle, under every policy",
         ground: Ground::Memory,
         run: load_once,
     },
@@ -114,7 +114,8 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let (mut forged_at, mut given_before, mut given_at) = (None, 0, None);
         let began = rig.now;
         rig.serve_at(0, HALF_LOAD, budget.seconds.max(0.5), |rig| match forged_at {
-            None if rig.now >= began + QUIET_NS => {
+            // Whoever has a task soon puts it right.
+            None if rig.now >= began + QUIET_NS && rig.outstanding_at(0) == 0 => {
                 rig.worker_side.send(&packets::reply(0, u16::MAX, HONEST[0], 0));
                 forged_at = Some(rig.now);
             }

@@ -5,8 +5,14 @@
 //! real leaves and agents on memif, and attack these from outside.
 
 mod account;
+#[cfg(feature = "dpdk")]
+mod files;
 mod forgeries;
+#[cfg(feature = "dpdk")]
+mod kills;
 mod neighbours;
+#[cfg(feature = "dpdk")]
+mod peers;
 mod places;
 mod report;
 mod rigs;
@@ -100,18 +106,12 @@ pub struct Attack {
 /// Every attack, in the order in which they are run.
 #[must_use]
 pub fn attacks() -> Vec<&'static Attack> {
-    [places::ATTACKS, forgeries::ATTACKS, neighbours::ATTACKS, storm::ATTACKS].concat_refs()
-}
-
-/// Joins lists of attacks into one of references.
-trait ConcatRefs {
-    fn concat_refs(self) -> Vec<&'static Attack>;
-}
-
-impl<const LISTS: usize> ConcatRefs for [&'static [Attack]; LISTS] {
-    fn concat_refs(self) -> Vec<&'static Attack> {
-        self.into_iter().flatten().collect()
-    }
+    let in_memory = [places::ATTACKS, forgeries::ATTACKS, neighbours::ATTACKS, storm::ATTACKS];
+    #[cfg(feature = "dpdk")]
+    let on_processes = [kills::ATTACKS, files::ATTACKS, peers::ATTACKS];
+    #[cfg(not(feature = "dpdk"))]
+    let on_processes: [&[Attack]; 0] = [];
+    in_memory.into_iter().chain(on_processes).flatten().collect()
 }
 
 impl Attack {

@@ -10,7 +10,8 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::Header;
 
 use super::rigs::memory::{
-    CLIENTS, HONEST, LEAF_IPS, LEAF_MACS, POOL, Pace, Rig, SECOND, SERVERS, STEP, Setup, WORKERS,
+    CLIENTS, HONEST, HONEST_RATE, LEAF_IPS, LEAF_MACS, POOL, Pace, RETURNED, Rig, SECOND, SERVERS,
+    STEP, Setup, WORKERS,
 };
 use super::rigs::packets::{self, ATTACKER_MAC, INTRUDER_MAC};
 use super::{Account, Attack, Budget, Failure, Ground};
@@ -42,7 +43,7 @@ pub static ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "client-returns",
-        summary: "a client goes and comes back with another MAC address",
+        summary: "a client goes and comes back with another MAC address, and sends no ARP itself",
         ground: Ground::Memory,
         run: client_returns,
     },
@@ -120,8 +121,8 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             format!("{} of {}", known.answered, known.sent),
         );
         // A client that was never seen before has a second to be known.
-        rig.serve_at(1, super::rigs::memory::HONEST_RATE, 0.9, |rig| send(rig, account))?;
-        let new = rig.serve(0.5, |rig| send(rig, account))?;
+        rig.serve_at(1, HONEST_RATE, 0.9, |rig| send(rig, account))?;
+        let new = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
         account.check(
             format!("{policy}: a new client is served within a second"),
             new.sent == new.answered,
@@ -161,7 +162,7 @@ fn client_returns(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
         rig.serve(0.5, |_| {})?;
-        served_again(&mut rig, 2, policy, account)?;
+        served_again(&mut rig, RETURNED, policy, account)?;
     }
     Ok(())
 }
@@ -173,11 +174,11 @@ fn served_again(
     policy: &str,
     account: &mut Account,
 ) -> Result<(), Failure> {
-    let (rate, seconds) = (super::rigs::memory::HONEST_RATE, FOUND_WITHIN as f64 / SECOND as f64);
-    let first = rig.serve_at(client, rate, seconds, |_| {})?;
+    let seconds = FOUND_WITHIN as f64 / SECOND as f64;
+    let first = rig.serve_at(client, HONEST_RATE, seconds, |_| {})?;
     account.tried("tasks", first.sent);
     account.figure(format!("{policy}: tasks lost meanwhile"), (first.sent - first.answered) as f64);
-    let then = rig.serve_at(client, rate, 1.0, |_| {})?;
+    let then = rig.serve_at(client, HONEST_RATE, 1.0, |_| {})?;
     account.check(
         format!("{policy}: all tasks are answered again {seconds} s later"),
         then.sent == then.answered,

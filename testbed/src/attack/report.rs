@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use super::{Account, Attack, Ground};
 
+/// As many of an attack's fallen promises are shown to people.
+const SHOWN: usize = 8;
+
 /// What became of one attack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -53,8 +56,13 @@ impl fmt::Display for Row {
         if let Some(error) = &self.error {
             writeln!(f, "      FELL: not carried out to its end: {error}")?;
         }
-        for check in checks.iter().filter(|check| !check.held) {
+        let fallen = checks.iter().filter(|check| !check.held);
+        for check in fallen.clone().take(SHOWN) {
             writeln!(f, "      FELL: {}; found {}", check.promise, check.found)?;
+        }
+        let more = fallen.skip(SHOWN).count();
+        if more > 0 {
+            writeln!(f, "      FELL: {more} more, which --format json lists")?;
         }
         for reason in skipped {
             writeln!(f, "      SKIPPED: {reason}")?;

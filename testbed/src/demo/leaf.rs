@@ -159,14 +159,29 @@ impl LeafProcess {
         lifetime: Duration,
         eal: &[String],
     ) -> Result<Self, LeafError> {
+        Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, eal)
+    }
+
+    /// The same of a leaf or an agent, which `role` says, by a command that takes `wedjat`'s arguments.
+    ///
+    /// # Errors
+    /// As [`LeafProcess::start`].
+    pub fn start_by(
+        mut command: Command,
+        role: &str,
+        folder: &Path,
+        config: &str,
+        lifetime: Duration,
+        eal: &[String],
+    ) -> Result<Self, LeafError> {
         let io = |what: String| move |error| LeafError::Io { what, error };
-        let (file, output) = (folder.join("leaf.toml"), folder.join("leaf.log"));
-        let stats = folder.join("leaf.json");
+        let [file, output, stats] =
+            ["toml", "log", "json"].map(|kind| folder.join(format!("{role}.{kind}")));
         fs::write(&file, config).map_err(io(format!("writing {}", file.display())))?;
         let log = File::create(&output).map_err(io(format!("creating {}", output.display())))?;
         let err = log.try_clone().map_err(io(format!("sharing {}", output.display())))?;
-        let child = Command::new(binary)
-            .arg("leaf")
+        let child = command
+            .arg(role)
             .arg("--config")
             .arg(&file)
             .arg("--stats")
@@ -179,8 +194,19 @@ impl LeafProcess {
             .stdout(log)
             .stderr(err)
             .spawn()
-            .map_err(io(format!("starting {}", binary.display())))?;
+            .map_err(io(format!("starting {}", command.get_program().display())))?;
         Ok(Self { child, output, stats })
+    }
+
+    /// The process's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits so long for its end; how it ended.
+    pub fn ended_within(&mut self, patience: Duration) -> Option<ExitStatus> {
+        self.wait(patience)
     }
 
     /// The leaf still runs.
@@ -233,7 +259,8 @@ impl LeafProcess {
     }
 
     /// The end of the leaf's output, indented.
-    fn said(&self) -> String {
+    #[must_use]
+    pub fn said(&self) -> String {
         let bytes = fs::read(&self.output).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -37,6 +37,8 @@ pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
 pub const RACK_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 2, 0x0B]), Mac([2, 0, 0, 0, 2, 0x1B])];
 /// Honest clients' addresses: one that is there from the start, another, and the first one again with another MAC address.
 pub const HONEST: [u32; 3] = [0x0A01_0064, 0x0A01_0065, 0x0A01_0064];
+/// Index of the one that has come back.
+pub const RETURNED: usize = 2;
 /// Their MAC addresses.
 pub const HONEST_MACS: [Mac; 3] =
     [Mac([2, 0, 0, 0, 1, 0x64]), Mac([2, 0, 0, 0, 1, 0x65]), Mac([2, 0, 0, 0, 1, 0x74])];
@@ -111,7 +113,7 @@ pub struct Rig {
     pub stolen: u64,
     honest: [Option<RingPort>; 3],
     /// The servers that come later.
-    later: Option<Rack<RingPort>>,
+    later: Option<RingPort>,
     counters: Counters,
     pools: [FramePool; 2],
     seed: u64,
@@ -211,7 +213,6 @@ impl Rig {
         let worker_side = workers.join(super::packets::INTRUDER_MAC, &attackers, any);
         let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
         let rack = rack_of(now, RACK_MACS[0], servers, setup.seed)?;
-        let later = rack_of(later, RACK_MACS[1], SERVERS.len() as u16, setup.seed)?;
         let commands = Arc::new(ArrayQueue::new(8));
         let timing = Timing { ticks_hz: HZ };
         let counters = table.counters(0);
@@ -263,7 +264,10 @@ impl Rig {
     /// # Errors
     /// When they have done so before.
     pub fn replace_servers(&mut self) -> Result<(), Failure> {
-        self.rack = self.later.take().ok_or("the servers have been replaced before")?;
+        let mut wire = self.later.take().ok_or("the servers have been replaced before")?;
+        // What was sent before they were there has not reached them.
+        while wire.receive().is_some() {}
+        self.rack = rack_of(wire, RACK_MACS[1], SERVERS.len() as u16, self.seed)?;
         Ok(())
     }
 
@@ -295,7 +299,10 @@ impl Rig {
             run: self.runs,
             ..Load::new(rate, SERVICE.parse()?)
         };
-        let target = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
+        // The one that has come back knows the leaf already.
+        let next_hop_mac = (client == RETURNED).then_some(LEAF_MACS[CLIENTS]);
+        let usual = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
+        let target = Target { next_hop_mac, ..usual };
         let wire = self.honest[client].take().ok_or("the honest client is at work already")?;
         let pool = self.pools[1].clone();
         let mut generator = Generator::new(&load, &target, 0, HZ as f64, wire, pool)?;
@@ -333,8 +340,14 @@ impl Rig {
     /// Tasks that the leaf believes to be at its workers.
     #[must_use]
     pub fn outstanding(&self) -> u64 {
-        let Some(dispatcher) = self.leaf.stages().dispatcher(0) else { return 0 };
-        (0..COUNT).map(|at| u64::from(dispatcher.view().outstanding(Member(at)))).sum()
+        (0..COUNT).map(|worker| self.outstanding_at(worker)).sum()
+    }
+
+    /// Tasks that the leaf believes to be at this worker.
+    #[must_use]
+    pub fn outstanding_at(&self, worker: u16) -> u64 {
+        let dispatcher = self.leaf.stages().dispatcher(0);
+        dispatcher.map_or(0, |dispatcher| u64::from(dispatcher.view().outstanding(Member(worker))))
     }
 
     /// Packets that the leaf holds, tasks in central queues among them.

@@ -1,0 +1,337 @@
+//! What other processes of the host may do to the files of a leaf or an agent: before it starts, and while it runs.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::rigs::processes::{Site, check_alive, check_driven, check_end, how};
+use super::{Account, Attack, Budget, Failure, Ground};
+
+/// A node that refuses to start has so long.
+const REFUSAL: Duration = Duration::from_secs(20);
+/// What a stranger's file holds.
+const PRECIOUS: &str = "somebody's letters\n";
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "state-of-running-leaf",
+        summary: "a running leaf's state is truncated, removed, replaced, or closed to all",
+        ground: Ground::Processes,
+        run: |_, account| state_of_leaf(account),
+    },
+    Attack {
+        name: "files-of-running-agent",
+        summary: "a running agent's region and state are truncated, removed, replaced, closed to all, or scribbled on",
+        ground: Ground::Processes,
+        run: |_, account| files_of_agent(account),
+    },
+    Attack {
+        name: "full-file-system",
+        summary: "state and region lie on a file system without room, or beyond what the process may write",
+        ground: Ground::Processes,
+        run: full,
+    },
+    Attack {
+        name: "special-files",
+        summary: "a FIFO, a device, a folder, a stranger's file, symbolic links or a damaged file lie where state or region shall be",
+        ground: Ground::Processes,
+        run: |_, account| special(account),
+    },
+    Attack {
+        name: "temporary-names",
+        summary: "a symbolic link to a stranger's file lies at the name under which state or region might be made",
+        ground: Ground::Processes,
+        run: |_, account| temporaries(account),
+    },
+];
+
+/// Something that another process does to a file.
+type Deed = (&'static str, fn(&Path) -> std::io::Result<()>);
+
+const DEEDS: [Deed; 7] = [
+    ("truncated to nothing", |path| OpenOptions::new().write(true).open(path)?.set_len(0)),
+    ("truncated to a page", |path| OpenOptions::new().write(true).open(path)?.set_len(4096)),
+    ("removed", |path| fs::remove_file(path)),
+    ("replaced", |path| {
+        let other = path.with_extension("other");
+        fs::write(&other, PRECIOUS)?;
+        fs::rename(other, path)
+    }),
+    ("made a symbolic link", |path| {
+        let other = path.with_extension("other");
+        fs::write(&other, PRECIOUS)?;
+        fs::remove_file(path)?;
+        symlink(other, path)
+    }),
+    ("closed to all", |path| fs::set_permissions(path, Permissions::from_mode(0))),
+    ("scribbled on", |path| {
+        let len = fs::metadata(path)?.len().min(1 << 24);
+        let mut file = OpenOptions::new().write(true).open(path)?;
+        std::io::copy(&mut std::io::Read::take(std::io::repeat(0xEE), len), &mut file).map(|_| ())
+    }),
+];
+
+fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
+    // Its own counters lie in the state: who may write it may change them. That it lives is promised.
+    for (deed, act) in DEEDS {
+        let site = Site::new()?;
+        let mut leaf = site.leaf()?;
+        if let Err(error) = site.drive(0.1) {
+            return Err(format!("before anything was done: {error}").into());
+        }
+        match act(&site.state()) {
+            Ok(()) => account.tried("deeds", 1),
+            Err(_) => account.tried("deeds that the system refused", 1),
+        }
+        let driven = site.drive(0.3);
+        if check_alive(account, &format!("state {deed}: the leaf lives"), &mut leaf) {
+            check_driven(account, &format!("state {deed}: all tasks are answered"), driven);
+            if deed != "scribbled on" {
+                check_end(account, &format!("state {deed}"), leaf);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
+    for file in ["region", "state"] {
+        for (deed, act) in DEEDS {
+            let site = Site::new()?;
+            let mut agent = site.agent()?;
+            let attached = site.start_attached(1.5)?;
+            site.until("tasks", || Ok(site.counter("scheduled")? > 0))?;
+            match act(&site.path(file)) {
+                Ok(()) => account.tried("deeds", 1),
+                Err(_) => account.tried("deeds that the system refused", 1),
+            }
+            // The driver has the region as well, and may end as it likes.
+            let _ = attached.finish();
+            if !check_alive(account, &format!("{file} {deed}: the agent lives"), &mut agent) {
+                continue;
+            }
+            if file == "region" && (deed == "scribbled on" || deed == "removed") {
+                let again = site.start_attached(0.3)?.driven();
+                let promise =
+                    format!("region {deed}: workers can attach again, and all tasks are answered");
+                check_driven(account, &promise, again);
+            }
+            if file == "state" && deed != "scribbled on" {
+                check_end(account, &format!("{file} {deed}"), agent);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The node either refuses, with a message, or serves; a signal never ends it.
+fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let is_root = rustix::process::geteuid().is_root();
+    for role in ["leaf", "agent"] {
+        for pages in [1, 4, 16, 64] {
+            if is_root {
+                let site = Site::new()?;
+                let folder = site.path("small");
+                fs::create_dir(&folder)?;
+                let mut command = Command::new("unshare");
+                let script =
+                    format!("mount -t tmpfs -o size={}k none \"$0\" && exec \"$@\"", 4 * pages);
+                command.args(["--mount", "sh", "-c", &script]).arg(&folder).arg(site.binary());
+                serves_or_refuses(
+                    &site,
+                    command,
+                    role,
+                    &folder,
+                    &format!("{pages} pages of room"),
+                    account,
+                )?;
+            }
+            let site = Site::new()?;
+            let folder = site.path("limited");
+            fs::create_dir(&folder)?;
+            let mut command = Command::new("sh");
+            // In blocks of 512 bytes.
+            let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", 8 * pages);
+            command.args(["-c", &script, "sh"]).arg(site.binary());
+            serves_or_refuses(
+                &site,
+                command,
+                role,
+                &folder,
+                &format!("files of {pages} pages"),
+                account,
+            )?;
+        }
+    }
+    if !is_root {
+        account.skip("a full tmpfs: only root may mount one");
+    }
+    Ok(())
+}
+
+fn serves_or_refuses(
+    site: &Site,
+    command: Command,
+    role: &str,
+    folder: &Path,
+    what: &str,
+    account: &mut Account,
+) -> Result<(), Failure> {
+    let (state, region) = (folder.join("state"), folder.join("region"));
+    let config = match role {
+        "leaf" => site.leaf_config(&state)?,
+        _ => site.agent_config(&state, &region),
+    };
+    let mut node = site.start(command, role, &config)?;
+    account.tried("starts", 1);
+    let began = std::time::Instant::now();
+    while node.check().is_ok() && !site.socket().exists() && began.elapsed() < REFUSAL {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut ended = node.ended_within(Duration::from_millis(500));
+    if ended.is_none() && role == "leaf" {
+        let _ = site.drive(0.3);
+        ended = node.ended_within(Duration::from_millis(100));
+    }
+    let killed = ended.and_then(|status| status.signal());
+    let said = node.said().contains("panicked");
+    account.check(
+        format!("{role}, {what}: it serves, or refuses with a message"),
+        killed.is_none() && !said,
+        format!(
+            "{}, {}",
+            ended.map_or_else(|| "runs".to_owned(), how),
+            node.said().replace('\n', " ")
+        ),
+    );
+    Ok(())
+}
+
+/// Something that lies where a node's file shall be.
+type Obstacle = (&'static str, fn(&Path) -> std::io::Result<()>);
+
+const OBSTACLES: [Obstacle; 8] = [
+    ("a FIFO", |path| made(Command::new("mkfifo").arg(path))),
+    ("a device", |path| made(Command::new("mknod").arg(path).args(["c", "1", "3"]))),
+    ("a folder", |path| fs::create_dir(path)),
+    ("a stranger's file", |path| fs::write(path, PRECIOUS)),
+    ("a stranger's long file", |path| fs::write(path, PRECIOUS.repeat(100_000))),
+    ("a link to a stranger's file", |path| {
+        let other = path.with_extension("other");
+        fs::write(&other, PRECIOUS)?;
+        symlink(other, path)
+    }),
+    ("a socket", |path| std::os::unix::net::UnixListener::bind(path).map(|_| ())),
+    ("eight bytes, locked", |path| fs::write(path, [0; 8])),
+];
+
+fn made(command: &mut Command) -> std::io::Result<()> {
+    let output = command.output()?;
+    let failed = || std::io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
+    output.status.success().then_some(()).ok_or_else(failed)
+}
+
+fn special(account: &mut Account) -> Result<(), Failure> {
+    for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
+        for (what, make) in OBSTACLES {
+            let site = Site::new()?;
+            let path = site.path(file);
+            if let Err(error) = make(&path) {
+                account.skip(format!("{what} as {file}: {}", error.to_string().trim()));
+                continue;
+            }
+            let before = description(&path);
+            let locked = (what == "eight bytes, locked").then(|| lock(&path)).transpose()?;
+            let config = match role {
+                "leaf" => site.leaf_config(&site.state())?,
+                _ => site.agent_config(&site.state(), &site.region()),
+            };
+            let mut node = site.start(Command::new(site.binary()), role, &config)?;
+            account.tried("starts", 1);
+            let ended = node.ended_within(REFUSAL);
+            drop(locked);
+            let said = node.said().replace('\n', " ");
+            account.check(
+                format!("{role}, {what} as {file}: it refuses at once, with a message"),
+                ended.is_some_and(|status| status.code() == Some(1)) && !said.contains("panicked"),
+                format!("{}, {said}", ended.map_or_else(|| "it runs, or hangs".to_owned(), how)),
+            );
+            let after = description(&path);
+            account.check(
+                format!("{role}, {what} as {file}: it is left alone"),
+                before == after,
+                format!("{after} instead of {before}"),
+            );
+            account.check(
+                format!("{role}, {what} as {file}: nobody is advised to remove it"),
+                !said.contains("remove it"),
+                &said,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Locks a file for this process.
+fn lock(path: &Path) -> Result<File, Failure> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// What lies there: its kind, what it points to, its first bytes.
+fn description(path: &Path) -> String {
+    let Ok(data) = fs::symlink_metadata(path) else { return "nothing".to_owned() };
+    let kind = data.file_type();
+    if kind.is_symlink() {
+        let to = fs::read_link(path).unwrap_or_default();
+        return format!("a link to {}, {}", to.display(), description(&to));
+    }
+    if kind.is_file() {
+        let bytes = fs::read(path).unwrap_or_default();
+        let same = bytes.chunks(PRECIOUS.len()).all(|line| line == PRECIOUS.as_bytes());
+        return format!("a file of {} bytes{}", bytes.len(), if same { ", letters" } else { "" });
+    }
+    let named = [(kind.is_fifo(), "a FIFO"), (kind.is_char_device(), "a device")];
+    let other = if kind.is_dir() { "a folder" } else { "something else" };
+    named.iter().find(|(is, _)| *is).map_or(other, |(_, name)| *name).to_owned()
+}
+
+fn temporaries(account: &mut Account) -> Result<(), Failure> {
+    for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
+        let site = Site::new()?;
+        let (path, precious) = (site.path(file), site.path("precious"));
+        fs::write(&precious, PRECIOUS)?;
+        let mut command = Command::new("sh");
+        // The shell's process becomes the node.
+        let script = "ln -s \"$0\" \"$1.new-$$\"; shift; exec \"$@\"";
+        command.args(["-c", script]).arg(&precious).arg(&path).arg(site.binary());
+        let config = match role {
+            "leaf" => site.leaf_config(&site.state())?,
+            _ => site.agent_config(&site.state(), &site.region()),
+        };
+        let mut node = site.start(command, role, &config)?;
+        account.tried("starts", 1);
+        let there = || path.exists() && site.socket().exists();
+        while node.check().is_ok() && !there() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let found = description(&precious);
+        account.check(
+            format!("{role}: a stranger's file that a link names as {file} keeps its content"),
+            fs::read_to_string(&precious).is_ok_and(|text| text == PRECIOUS),
+            found,
+        );
+        let mode = fs::metadata(&path).map(|data| data.permissions().mode() & 0o7777);
+        account.check(
+            format!("{role}: nobody but owner and group may read {file}, and nobody but the owner write it"),
+            mode.as_ref().is_ok_and(|mode| mode & 0o027 == 0),
+            mode.map_or_else(|error| error.to_string(), |mode| format!("mode {mode:o}")),
+        );
+    }
+    Ok(())
+}

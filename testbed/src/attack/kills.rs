@@ -1,0 +1,265 @@
+//! Peers, drivers and workers that are killed under load, signals to the nodes themselves, and runs one after the other.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::rigs::processes::{Job, Site, check_alive, check_driven, check_end, how};
+use super::{Account, Attack, Budget, Failure, Ground};
+use crate::demo::leaf::LeafProcess;
+
+/// A node that is told to end has so long.
+const END: Duration = Duration::from_secs(3);
+/// Agents of one name that start at once.
+const RIVALS: usize = 6;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "runs-in-turn",
+        summary: "the README's example: one leaf, and three drivers one after the other, each with other MAC addresses",
+        ground: Ground::Processes,
+        run: |_, account| runs_in_turn(account),
+    },
+    Attack {
+        name: "killed-peers",
+        summary: "the processes behind a leaf's memif ports are killed under load again and again",
+        ground: Ground::Processes,
+        run: killed_peers,
+    },
+    Attack {
+        name: "killed-workers",
+        summary: "an agent's worker processes are killed and replaced at once, again and again",
+        ground: Ground::Processes,
+        run: killed_workers,
+    },
+    Attack {
+        name: "signals",
+        summary: "SIGHUP, SIGUSR1, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent whose memif server is not there",
+        ground: Ground::Processes,
+        run: |_, account| signals(account),
+    },
+    Attack {
+        name: "rival-agents",
+        summary: "six agents of one name start at once",
+        ground: Ground::Processes,
+        run: |_, account| rivals(account),
+    },
+    Attack {
+        name: "impossible-addresses",
+        summary: "configurations whose addresses no host can have",
+        ground: Ground::Processes,
+        run: |_, account| addresses(account),
+    },
+];
+
+fn runs_in_turn(account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    for run in 1..=3 {
+        check_driven(account, &format!("run {run}: every task is answered"), site.drive(1.0));
+    }
+    check_alive(account, "the leaf lives", &mut leaf);
+    check_end(account, "the leaf", leaf);
+    Ok(())
+}
+
+fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+    let began = Instant::now();
+    while began.elapsed().as_secs_f64() < 2.0 * budget.seconds && leaf.check().is_ok() {
+        let driver = site.start_drive(30.0)?;
+        std::thread::sleep(Duration::from_millis(random.random_range(100..900)));
+        driver.kill()?;
+        account.tried("kills", 1);
+    }
+    if check_alive(account, "the leaf lives", &mut leaf) {
+        check_driven(account, "every task is answered afterwards", site.drive(0.5));
+        check_end(account, "the leaf", leaf);
+    }
+    Ok(())
+}
+
+fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut agent = site.agent()?;
+    let worker = |at: usize| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["worker", "--app", "echo", "--attach"]).arg(site.region());
+        Job::start(&mut command, &site.path(&format!("worker{at}")))
+    };
+    let mut workers = Vec::new();
+    for at in 0..3 {
+        workers.push(worker(at)?);
+    }
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+    let (began, mut kills) = (Instant::now(), 0);
+    while began.elapsed().as_secs_f64() < budget.seconds && agent.check().is_ok() {
+        std::thread::sleep(Duration::from_millis(random.random_range(50..300)));
+        let at = random.random_range(0..workers.len());
+        let next = worker(at)?;
+        std::mem::replace(&mut workers[at], next).kill()?;
+        kills += 1;
+    }
+    account.tried("kills", kills);
+    if !check_alive(account, "the agent lives", &mut agent) {
+        return Ok(());
+    }
+    drop(workers);
+    let driven = site.start_attached(0.5)?.driven();
+    check_driven(account, "workers can attach, and every task is answered afterwards", driven);
+    let end = agent.stop()?;
+    let left = end["comings"]["left"].as_u64();
+    // The driver's eight stand-ins leave in order.
+    account.check(
+        "none that was killed is counted as one that left",
+        left.is_some_and(|left| left <= 8),
+        format!("{left:?} left, {} died of {kills} killed and three more", end["comings"]["died"]),
+    );
+    Ok(())
+}
+
+fn tell(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
+    let pid = Pid::from_raw(i32::try_from(node.id())?).ok_or("no process")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+fn signals(account: &mut Account) -> Result<(), Failure> {
+    for (signal, name) in
+        [(Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")]
+    {
+        let site = Site::new()?;
+        let mut leaf = site.leaf()?;
+        site.drive(0.1)?;
+        tell(&leaf, signal)?;
+        account.tried("signals", 1);
+        let ended = leaf.ended_within(END);
+        account.check(
+            format!("{name}: the leaf ends in order within {} s, with its account", END.as_secs()),
+            ended.is_some_and(|status| status.success()) && site.path("leaf.json").exists(),
+            ended.map_or_else(|| "it runs".to_owned(), how),
+        );
+    }
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    for signal in [Signal::USR1, Signal::PIPE] {
+        tell(&leaf, signal)?;
+        account.tried("signals", 1);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    if check_alive(account, "SIGUSR1 and SIGPIPE: the leaf lives", &mut leaf) {
+        check_end(account, "SIGUSR1 and SIGPIPE", leaf);
+    }
+    let site = Site::new()?;
+    let config =
+        site.agent_config(&site.state(), &site.region()).replace("role=server", "role=client");
+    let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let alive = agent.check().is_ok();
+    tell(&agent, Signal::TERM)?;
+    account.tried("signals", 1);
+    let began = Instant::now();
+    let ended = agent.ended_within(Duration::from_secs(20));
+    account.check(
+        format!(
+            "SIGTERM: an agent that waits for its memif server ends within {} s",
+            END.as_secs()
+        ),
+        alive && ended.is_some_and(|status| status.signal_free()) && began.elapsed() < END,
+        format!(
+            "{} after {:.1} s",
+            ended.map_or_else(|| "it runs".to_owned(), how),
+            began.elapsed().as_secs_f64()
+        ),
+    );
+    Ok(())
+}
+
+/// Whether a process ended by itself.
+trait SignalFree {
+    fn signal_free(&self) -> bool;
+}
+
+impl SignalFree for std::process::ExitStatus {
+    fn signal_free(&self) -> bool {
+        self.code().is_some()
+    }
+}
+
+fn rivals(account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut agents = Vec::new();
+    let sites = (0..RIVALS).map(|_| Site::new()).collect::<Result<Vec<_>, _>>()?;
+    for own in &sites {
+        let config = own.agent_config(&own.state(), &site.region());
+        agents.push(own.start(Command::new(own.binary()), "agent", &config)?);
+        account.tried("agents", 1);
+    }
+    let began = Instant::now();
+    let mut running = RIVALS;
+    while running > 1 && began.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(100));
+        running = agents.iter_mut().filter_map(|agent| agent.check().ok()).count();
+    }
+    account.check(
+        "one of them runs, and the others refuse",
+        running == 1,
+        format!("{running} run"),
+    );
+    if let Some(at) = agents.iter_mut().position(|agent| agent.check().is_ok()) {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["worker", "--app", "echo", "--duration", "300ms", "--attach"])
+            .arg(site.region());
+        let attached = Job::start(&mut command, &site.path("worker"))?.finish()?;
+        account.check(
+            "a worker can attach to it",
+            attached.0.code() == Some(0),
+            format!("{}: {}", attached.0, attached.2.trim()),
+        );
+        check_end(account, "the one that runs", agents.swap_remove(at));
+    }
+    Ok(())
+}
+
+fn addresses(account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let config = site.leaf_config(&site.state())?;
+    let check = |text: &str| -> Result<bool, Failure> {
+        let file = site.path("checked.toml");
+        std::fs::write(&file, text)?;
+        let output = Command::new(site.binary()).args(["check", "--config"]).arg(&file).output()?;
+        Ok(output.status.success())
+    };
+    account.check("a sound configuration passes", check(&config)?, "refused");
+    let cases = [
+        (
+            "10.0.1.1/24",
+            [
+                "0.0.0.0/24",
+                "255.255.255.255/24",
+                "10.0.1.255/24",
+                "10.0.1.0/24",
+                "127.0.0.1/8",
+                "224.0.0.1/24",
+            ],
+        ),
+        (
+            "10.0.2.11",
+            ["0.0.0.0", "255.255.255.255", "10.0.2.255", "10.0.2.0", "127.0.0.1", "224.0.0.1"],
+        ),
+    ];
+    for (sound, others) in cases {
+        for address in others {
+            account.tried("configurations", 1);
+            let text = config.replacen(&format!("\"{sound}\""), &format!("\"{address}\""), 1);
+            account.check(format!("{address} for {sound} is refused"), !check(&text)?, "accepted");
+        }
+    }
+    Ok(())
+}

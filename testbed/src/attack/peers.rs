@@ -1,0 +1,449 @@
+//! Hostile memif peers: on a leaf's control socket they connect by the thousand, stop in the middle, and say what can't be.
+//!
+//! memif's messages are 128 bytes on a sequenced-packet socket, the type in the first two, at most one descriptor each
+//! (`drivers/net/memif/memif.h` in DPDK).
+
+use std::fs::File;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+
+use super::rigs::processes::{PATIENCE, Site, check_alive, check_driven, check_end, resources};
+use super::{Account, Attack, Budget, Failure, Ground};
+
+const MESSAGE_BYTES: usize = 128;
+const INIT: u16 = 3;
+const ADD_REGION: u16 = 4;
+const ADD_RING: u16 = 5;
+const CONNECT: u16 = 6;
+/// Of a ring in shared memory.
+const COOKIE: u32 = 0x3E31_F20;
+/// Bytes of the region of a peer in order: two rings of 1024 slots, and buffers for them.
+const REGION_BYTES: u64 = 8 << 20;
+/// Slots of a ring, as a power of two.
+const LOG2_SLOTS: u8 = 10;
+/// Where the second ring begins.
+const SECOND_RING: u32 = 1 << 16;
+/// An answer has so long.
+const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Connections that are opened at once.
+const FLOOD: u64 = 3000;
+/// Descriptors and threads that they may cost.
+const BOUND: (usize, usize) = (512, 64);
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "memif-handshakes",
+        summary: "memif peers with wrong regions, rings, descriptors and messages, to a leaf that has served an honest one",
+        ground: Ground::Processes,
+        run: handshakes,
+    },
+    Attack {
+        name: "memif-flood",
+        summary: "3000 connections at once to a leaf that serves an honest memif peer, and 300 that break off in the middle",
+        ground: Ground::Processes,
+        run: |_, account| flood(account),
+    },
+    Attack {
+        name: "memif-no-descriptors",
+        summary: "connections to a leaf until it has no descriptor left",
+        ground: Ground::Processes,
+        run: |_, account| no_descriptors(account),
+    },
+];
+
+/// A peer on the control channel.
+struct Peer(OwnedFd);
+
+impl Peer {
+    fn connect(socket: &Path) -> rustix::io::Result<Self> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let end = rustix::net::socket_with(
+            family,
+            kind,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        rustix::net::connect(&end, &SocketAddrUnix::new(socket)?)?;
+        Ok(Self(end))
+    }
+
+    /// Says something, with descriptors.
+    fn say(&self, bytes: &[u8], descriptors: &[&OwnedFd]) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptors.iter().map(|one| one.as_fd()).collect();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message's type, if one comes.
+    fn hear(&self) -> Option<u16> {
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&ANSWER))
+            .ok()
+            .filter(|ready| *ready > 0)?;
+        let mut bytes = [0; 2 * MESSAGE_BYTES];
+        let (len, _) = rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()).ok()?;
+        (len >= 2).then(|| u16::from_ne_bytes([bytes[0], bytes[1]]))
+    }
+}
+
+/// A message of this type with these fields behind each other.
+fn message(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = kind.to_ne_bytes().to_vec();
+    fields.iter().for_each(|field| bytes.extend_from_slice(field));
+    bytes.resize(MESSAGE_BYTES, 0);
+    bytes
+}
+
+/// What a peer says of one of its rings.
+#[derive(Clone, Copy)]
+struct Ring {
+    flags: u16,
+    index: u16,
+    region: u16,
+    offset: u32,
+    log2_slots: u8,
+}
+
+/// How a peer shakes hands: every field is one that it may get wrong.
+struct Handshake {
+    version: u16,
+    id: u32,
+    /// The descriptor of the region, and what is said of its size.
+    region: Option<OwnedFd>,
+    size: u64,
+    index: u16,
+    rings: Vec<Ring>,
+    ring_descriptors: bool,
+    /// What it does to the region once all is said.
+    then: fn(&File) -> std::io::Result<()>,
+}
+
+/// A region as it should be: both rings with their cookies.
+fn region(len: u64) -> Result<OwnedFd, Failure> {
+    let file = File::from(memfd_create("region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(len)?;
+    for offset in [0, u64::from(SECOND_RING)].into_iter().filter(|offset| offset + 4 <= len) {
+        file.write_all_at(&COOKIE.to_ne_bytes(), offset)?;
+    }
+    Ok(file.into())
+}
+
+impl Handshake {
+    fn in_order() -> Result<Self, Failure> {
+        let ring =
+            |flags, offset| Ring { flags, index: 0, region: 0, offset, log2_slots: LOG2_SLOTS };
+        Ok(Self {
+            version: 0x0200,
+            id: 0,
+            region: Some(region(REGION_BYTES)?),
+            size: REGION_BYTES,
+            index: 0,
+            rings: vec![ring(1, 0), ring(0, SECOND_RING)],
+            ring_descriptors: true,
+            then: |_| Ok(()),
+        })
+    }
+
+    /// Says all of it, whatever the other end thinks of it; how many messages were answered.
+    fn shake(&self, socket: &Path) -> Result<usize, Failure> {
+        let peer = Peer::connect(socket)?;
+        let mut answers = usize::from(peer.hear().is_some());
+        let mut say = |bytes: &[u8], descriptors: &[&OwnedFd]| {
+            if peer.say(bytes, descriptors).is_ok() {
+                answers += usize::from(peer.hear().is_some());
+            }
+        };
+        let init = [&self.version.to_ne_bytes()[..], &self.id.to_ne_bytes(), &[0; 25], b"hostile"];
+        say(&message(INIT, &init), &[]);
+        let fields = [&self.size.to_ne_bytes()[..], &self.index.to_ne_bytes()];
+        say(&message(ADD_REGION, &fields), &self.region.iter().collect::<Vec<_>>());
+        for ring in &self.rings {
+            let fields: [&[u8]; 6] = [
+                &ring.flags.to_ne_bytes(),
+                &ring.index.to_ne_bytes(),
+                &ring.region.to_ne_bytes(),
+                &ring.offset.to_ne_bytes(),
+                &[ring.log2_slots],
+                &[0; 2],
+            ];
+            let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+            let descriptors: &[&OwnedFd] = if self.ring_descriptors { &[&bell] } else { &[] };
+            say(&message(ADD_RING, &fields), descriptors);
+        }
+        say(&message(CONNECT, &[b"hostile"]), &[]);
+        if let Some(region) = &self.region {
+            // Some are no files that this may be done to.
+            let _ = (self.then)(&File::from(region.try_clone()?));
+        }
+        // The leaf polls meanwhile.
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(answers)
+    }
+}
+
+/// Fills both rings with nonsense: indices far ahead, descriptors that point anywhere.
+fn scribble(file: &File) -> std::io::Result<()> {
+    for base in [0, u64::from(SECOND_RING)] {
+        for slot in 0..1_u64 << LOG2_SLOTS {
+            let mut descriptor = [0xFF; 16];
+            descriptor[2] = slot as u8;
+            descriptor[3] = (slot >> 3) as u8;
+            file.write_all_at(&descriptor, base + 128 + 16 * slot)?;
+        }
+        file.write_all_at(&0xFFFF_u16.to_ne_bytes(), base + 6)?;
+        file.write_all_at(&0x8000_u16.to_ne_bytes(), base + 64)?;
+    }
+    Ok(())
+}
+
+/// A wrong handshake: what is wrong with it, and how it comes to be so.
+type Wrong = (&'static str, fn(&mut Handshake) -> Result<(), Failure>);
+
+fn pipe_end() -> Result<OwnedFd, Failure> {
+    Ok(std::io::pipe()?.0.into())
+}
+
+const WRONG: [Wrong; 19] = [
+    ("region shorter than said", |hand| {
+        hand.region = Some(region(4096)?);
+        Ok(())
+    }),
+    ("region of no bytes", |hand| {
+        hand.region = Some(region(0)?);
+        Ok(())
+    }),
+    ("region of 2^64 - 1 bytes", |hand| {
+        hand.size = u64::MAX;
+        Ok(())
+    }),
+    ("region said to be empty", |hand| {
+        hand.size = 0;
+        Ok(())
+    }),
+    ("region without descriptor", |hand| {
+        hand.region = None;
+        Ok(())
+    }),
+    ("a pipe for a region", |hand| {
+        hand.region = Some(pipe_end()?);
+        Ok(())
+    }),
+    ("a device for a region", |hand| {
+        hand.region = Some(File::open("/dev/null")?.into());
+        Ok(())
+    }),
+    ("a folder for a region", |hand| {
+        hand.region = Some(File::open("/")?.into());
+        Ok(())
+    }),
+    ("an ordinary file for a region", |hand| {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&[0; 4096])?;
+        hand.region = Some(file.into());
+        Ok(())
+    }),
+    ("region number 65535", |hand| {
+        hand.index = u16::MAX;
+        Ok(())
+    }),
+    ("region truncated once connected", |hand| {
+        hand.then = |file| file.set_len(0);
+        Ok(())
+    }),
+    ("rings scribbled on once connected", |hand| {
+        hand.then = scribble;
+        Ok(())
+    }),
+    ("a ring beyond the region", |hand| {
+        hand.rings[1].offset = u32::MAX - 63;
+        Ok(())
+    }),
+    ("a ring that ends beyond the region", |hand| {
+        hand.rings[1].offset = (REGION_BYTES - 64) as u32;
+        Ok(())
+    }),
+    ("rings of 2^14 and of 2^255 slots", |hand| {
+        (hand.rings[0].log2_slots, hand.rings[1].log2_slots) = (14, 255);
+        Ok(())
+    }),
+    ("a ring in a region that there is not", |hand| {
+        hand.rings[0].region = 7;
+        Ok(())
+    }),
+    ("a ring of number 65535", |hand| {
+        hand.rings[0].index = u16::MAX;
+        Ok(())
+    }),
+    ("rings without descriptors, odd offsets", |hand| {
+        hand.ring_descriptors = false;
+        hand.rings[0].offset = 1;
+        Ok(())
+    }),
+    ("no rings, another version, another id", |hand| {
+        hand.rings.clear();
+        (hand.version, hand.id) = (0x0100, 99);
+        Ok(())
+    }),
+];
+
+fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for (what, wrong) in WRONG {
+        let site = Site::new()?;
+        let mut leaf = site.leaf()?;
+        let before = resources(leaf.id());
+        // With a peer on the other port, so that tasks and replies meet the hostile one.
+        for _ in 0..3 {
+            let mut hand = Handshake::in_order()?;
+            wrong(&mut hand)?;
+            // A refused connection is an answer, too.
+            let answers = hand.shake(&site.socket()).unwrap_or(0);
+            account.tried("handshakes", 1);
+            account.tried("answers", answers as u64);
+        }
+        if check_alive(account, &format!("{what}: the leaf lives"), &mut leaf) {
+            check_driven(account, &format!("{what}: an honest peer is served"), site.drive(0.2));
+            returns_to(account, what, leaf.id(), before);
+            check_end(account, what, leaf);
+        }
+    }
+    garbage(budget, account)
+}
+
+/// Random messages, short and long, with many descriptors.
+fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    let before = resources(leaf.id());
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+    let began = Instant::now();
+    let pipe = pipe_end()?;
+    while began.elapsed().as_secs_f64() < budget.seconds && leaf.check().is_ok() {
+        let Ok(peer) = Peer::connect(&site.socket()) else { continue };
+        for _ in 0..random.random_range(1..6) {
+            let mut bytes = vec![0; random.random_range(1..200)];
+            random.fill_bytes(&mut bytes);
+            if random.random_bool(0.8) && bytes.len() >= 2 {
+                bytes[..2].copy_from_slice(&random.random_range(0..10_u16).to_ne_bytes());
+            }
+            let descriptors = vec![&pipe; random.random_range(0..10)];
+            let _ = peer.say(&bytes, &descriptors);
+            account.tried("random messages", 1);
+        }
+    }
+    if check_alive(account, "random messages: the leaf lives", &mut leaf) {
+        check_driven(account, "random messages: an honest peer is served", site.drive(0.2));
+        returns_to(account, "random messages", leaf.id(), before);
+        check_end(account, "random messages", leaf);
+    }
+    Ok(())
+}
+
+/// Waits until a process has no more descriptors and threads than before, and checks that it comes to that.
+fn returns_to(account: &mut Account, what: &str, pid: u32, before: (usize, usize)) {
+    let began = Instant::now();
+    let mut now = resources(pid);
+    while now > before && began.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(50));
+        now = resources(pid);
+    }
+    account.check(
+        format!("{what}: descriptors and threads are given back"),
+        now.0 <= before.0 && now.1 <= before.1,
+        format!("{} and {} instead of {} and {}", now.0, now.1, before.0, before.1),
+    );
+}
+
+fn flood(account: &mut Account) -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit.clone() })?;
+    let room = limit.maximum.map_or(FLOOD, |most| most.saturating_sub(100).min(FLOOD));
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    let driver = site.start_drive(3.0)?;
+    site.until("the driver's link", || Ok(site.counter("replies")? > 0))?;
+    let before = resources(leaf.id());
+    let mut peers = Vec::new();
+    for _ in 0..room {
+        peers.extend(Peer::connect(&site.socket()));
+    }
+    account.tried("connections", peers.len() as u64);
+    std::thread::sleep(Duration::from_millis(300));
+    let during = resources(leaf.id());
+    let more = (during.0.saturating_sub(before.0), during.1.saturating_sub(before.1));
+    account.figure("descriptors meanwhile", during.0 as f64);
+    account.figure("threads meanwhile", during.1 as f64);
+    account.check(
+        format!("at most {} descriptors and {} threads more", BOUND.0, BOUND.1),
+        more.0 <= BOUND.0 && more.1 <= BOUND.1,
+        format!("{} and {}", more.0, more.1),
+    );
+    check_driven(account, "the honest peer is served meanwhile", driver.driven());
+    drop(peers);
+    if !check_alive(account, "the leaf lives", &mut leaf) {
+        return Ok(());
+    }
+    check_driven(account, "an honest peer is served afterwards", site.drive(0.3));
+    let before = resources(leaf.id());
+    for _ in 0..300 {
+        if let Ok(peer) = Peer::connect(&site.socket()) {
+            let region = region(REGION_BYTES)?;
+            peer.hear();
+            let fields = [&REGION_BYTES.to_ne_bytes()[..], &[0; 2]];
+            let _ =
+                peer.say(&message(INIT, &[&0x0200_u16.to_ne_bytes(), &[0; 29], b"hostile"]), &[]);
+            let _ = peer.say(&message(ADD_REGION, &fields), &[&region]);
+        }
+        account.tried("connections that break off", 1);
+    }
+    returns_to(account, "300 that break off", leaf.id(), before);
+    if check_alive(account, "the leaf lives after 300 that break off", &mut leaf) {
+        check_driven(account, "an honest peer is served after them", site.drive(0.3));
+        check_end(account, "the leaf", leaf);
+    }
+    Ok(())
+}
+
+fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    let (descriptors, _) = resources(leaf.id());
+    let most = descriptors as u64 + 40;
+    let pid = Pid::from_raw(i32::try_from(leaf.id())?);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        peers.extend(Peer::connect(&site.socket()));
+    }
+    account.tried("connections", peers.len() as u64);
+    std::thread::sleep(Duration::from_millis(500));
+    check_alive(account, "the leaf lives without a descriptor left", &mut leaf);
+    drop(peers);
+    let began = Instant::now();
+    while resources(leaf.id()).0 > descriptors + 4 && began.elapsed() < PATIENCE / 6 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    check_driven(account, "an honest peer is served afterwards", site.drive(0.3));
+    if check_alive(account, "the leaf lives afterwards", &mut leaf) {
+        check_end(account, "the leaf", leaf);
+    }
+    Ok(())
+}

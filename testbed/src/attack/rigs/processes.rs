@@ -1,0 +1,362 @@
+//! Leaves and agents that are processes of their own, on memif sockets and files in a folder of the attack's, and honest
+//! drivers of them.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::attack::{Account, Failure};
+use crate::demo::leaf::{self, LeafConfig, LeafProcess};
+use crate::rack::Layout;
+
+/// Whatever a busy machine needs; reached only by what falls.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// No process outlives the attack by more.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// Workers, on two servers or at one agent.
+const WORKERS: u16 = 8;
+/// Honest tasks a second: few enough for any machine.
+const RATE: &str = "1000";
+
+/// A folder with sockets, configurations, states and regions.
+pub struct Site {
+    folder: tempfile::TempDir,
+    binary: PathBuf,
+    cpus: Vec<usize>,
+}
+
+/// What became of an honest driver's tasks.
+#[derive(Clone, Copy, Debug)]
+pub struct Driven {
+    /// Tasks sent.
+    pub sent: u64,
+    /// Tasks answered.
+    pub answered: u64,
+}
+
+/// A process that is killed when this is dropped.
+pub struct Job {
+    child: Child,
+    output: PathBuf,
+    errors: PathBuf,
+}
+
+impl Site {
+    /// An empty folder.
+    ///
+    /// # Errors
+    /// When it can't be made, or there is no `wedjat` to attack.
+    pub fn new() -> Result<Self, Failure> {
+        let cpus = core_affinity::get_core_ids().unwrap_or_default();
+        let cpus = cpus.into_iter().map(|core| core.id).collect();
+        Ok(Self { folder: tempfile::tempdir()?, binary: leaf::find()?, cpus })
+    }
+
+    /// A file of the folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The command under attack.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// The leaf's or the agent's state.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.path("state")
+    }
+
+    /// The agent's region.
+    #[must_use]
+    pub fn region(&self) -> PathBuf {
+        self.path("region")
+    }
+
+    /// The socket of the clients' side.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path("clients")
+    }
+
+    fn device(&self, id: usize, role: &str) -> String {
+        let socket = [self.socket(), self.path("workers")][id].display().to_string();
+        format!("net_memif{id},role={role},id={id},socket={socket},socket-abstract=no")
+    }
+
+    fn cpu(&self, at: usize) -> usize {
+        self.cpus.get(at % self.cpus.len().max(1)).copied().unwrap_or(0)
+    }
+
+    /// A leaf's configuration, with its state at `state`.
+    ///
+    /// # Errors
+    /// Never; the values are sound.
+    pub fn leaf_config(&self, state: &Path) -> Result<String, Failure> {
+        let [clients, workers] = [0, 1].map(|id| self.device(id, "server"));
+        let config = LeafConfig {
+            policy: &"horus".parse()?,
+            layout: Layout::new("10.0.2.11+2".parse()?, WORKERS / 2, 0)?,
+            clients_ip: [10, 0, 1, 1].into(),
+            workers_ip: [10, 0, 2, 1].into(),
+            clients_device: &clients,
+            workers_device: &workers,
+            pool: 1,
+            udp_port: wedjat::wire::task::UDP_PORT,
+            core: self.cpu(0),
+            state,
+            seed: 7,
+        };
+        Ok(config.toml())
+    }
+
+    /// An agent's configuration, for clients that send to it themselves, with its state and region at these paths.
+    #[must_use]
+    pub fn agent_config(&self, state: &Path, region: &Path) -> String {
+        format!(
+            "[agent]\nname = '{}'\ncore = {}\nstate = '{}'\nseed = 7\n\
+             [[port]]\ndevice = '{}'\nip = '10.0.1.1/24'\n\
+             [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '0-{}'\n",
+            region.display(),
+            self.cpu(0),
+            state.display(),
+            self.device(0, "server"),
+            WORKERS - 1
+        )
+    }
+
+    /// A leaf in order, running.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn leaf(&self) -> Result<LeafProcess, Failure> {
+        let mut leaf =
+            self.start(Command::new(&self.binary), "leaf", &self.leaf_config(&self.state())?)?;
+        self.until("the leaf's socket", || Ok(leaf.check().map(|()| self.socket().exists())?))?;
+        Ok(leaf)
+    }
+
+    /// An agent in order, running.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn agent(&self) -> Result<LeafProcess, Failure> {
+        let config = self.agent_config(&self.state(), &self.region());
+        let mut agent = self.start(Command::new(&self.binary), "agent", &config)?;
+        let there = || self.socket().exists() && self.region().exists();
+        self.until("the agent's region", || Ok(agent.check().map(|()| there())?))?;
+        Ok(agent)
+    }
+
+    /// Starts a leaf or an agent by a command that takes `wedjat`'s arguments.
+    ///
+    /// # Errors
+    /// When there can't be such a process.
+    pub fn start(
+        &self,
+        command: Command,
+        role: &str,
+        config: &str,
+    ) -> Result<LeafProcess, Failure> {
+        let eal = ["--no-pci".to_owned()];
+        Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, &eal)?)
+    }
+
+    /// What the node has counted under this name so far; 0 when its state does not tell.
+    ///
+    /// # Errors
+    /// When `wedjat state` can't be run.
+    pub fn counter(&self, name: &str) -> Result<u64, Failure> {
+        let output =
+            Command::new(&self.binary).arg("state").arg(self.state()).arg("--json").output()?;
+        let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let count = state.pointer(&format!("/cores/0/counters/{name}")).and_then(Value::as_u64);
+        Ok(count.unwrap_or(0))
+    }
+
+    /// Waits until something is so.
+    ///
+    /// # Errors
+    /// When it never is.
+    pub fn until(
+        &self,
+        what: &str,
+        mut met: impl FnMut() -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        while !met()? {
+            if began.elapsed() > PATIENCE {
+                return Err(format!("waited in vain for {what}").into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn driver(&self, seconds: f64) -> Result<Command, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["drive", "--rate", RATE, "--service", "exp(100us)", "--format", "json"]);
+        command.args(["--warmup", "0s", "--drain", "5s", "--workers", &WORKERS.to_string()]);
+        command.args(["--duration", &format!("{}ms", (seconds * 1e3) as u64)]);
+        command.args(["--core", &self.cpu(1).to_string()]);
+        command.args(["--client-device", &self.device(0, "client")]);
+        Ok(command)
+    }
+
+    /// Starts an honest driver of the leaf: clients and servers.
+    ///
+    /// # Errors
+    /// When there can't be such a process.
+    pub fn start_drive(&self, seconds: f64) -> Result<Job, Failure> {
+        let mut command = self.driver(seconds)?;
+        command.args(["--servers", "10.0.2.11+2", "--worker-device", &self.device(1, "client")]);
+        Job::start(command.args(["--", "--no-pci"]), &self.path("drive"))
+    }
+
+    /// Starts an honest driver of the agent: clients, and workers at the agent.
+    ///
+    /// # Errors
+    /// When there can't be such a process.
+    pub fn start_attached(&self, seconds: f64) -> Result<Job, Failure> {
+        let mut command = self.driver(seconds)?;
+        command.arg("--attach").arg(self.region());
+        Job::start(command.args(["--", "--no-pci"]), &self.path("drive"))
+    }
+
+    /// Drives the leaf from both sides.
+    ///
+    /// # Errors
+    /// When the driver could not do so.
+    pub fn drive(&self, seconds: f64) -> Result<Driven, Failure> {
+        self.start_drive(seconds)?.driven()
+    }
+}
+
+impl Job {
+    /// Starts a command whose output goes to files of this name.
+    ///
+    /// # Errors
+    /// When there can't be such a process.
+    pub fn start(command: &mut Command, name: &Path) -> Result<Self, Failure> {
+        let [output, errors] = ["out", "err"].map(|kind| name.with_extension(kind));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(File::create(&output)?)
+            .stderr(File::create(&errors)?)
+            .spawn()?;
+        Ok(Self { child, output, errors })
+    }
+
+    /// Kills it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn kill(mut self) -> Result<(), Failure> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Waits for its end; how it ended, what it printed and what it complained of.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn finish(mut self) -> Result<(ExitStatus, String, String), Failure> {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("a process of ours did not end: {}", read(&self.errors)).into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Ok((status, read(&self.output), read(&self.errors)))
+    }
+
+    /// Waits for a driver's end, and reads its report.
+    ///
+    /// # Errors
+    /// When it made none.
+    pub fn driven(self) -> Result<Driven, Failure> {
+        let (status, output, errors) = self.finish()?;
+        let report: Value = serde_json::from_str(&output).map_err(|_| {
+            format!("the honest driver made no report ({status}): {}", errors.trim())
+        })?;
+        let count = |key: &str| report[key].as_u64().unwrap_or(0);
+        Ok(Driven { sent: count("sent"), answered: count("answered") })
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Both fail when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a process ended, for people.
+#[must_use]
+pub fn how(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(signal) => format!("killed by signal {signal}"),
+        None => status.to_string(),
+    }
+}
+
+/// Checks that a node still runs, and says how it ended otherwise.
+pub fn check_alive(account: &mut Account, promise: &str, node: &mut LeafProcess) -> bool {
+    let alive = node.check();
+    let found = alive.as_ref().err().map(|error| {
+        let text = error.to_string();
+        text.lines().next().unwrap_or_default().to_owned()
+    });
+    account.check(promise, alive.is_ok(), found.unwrap_or_default());
+    alive.is_ok()
+}
+
+/// Checks that an honest driver's tasks were all answered.
+pub fn check_driven(account: &mut Account, promise: &str, driven: Result<Driven, Failure>) {
+    match driven {
+        Ok(Driven { sent, answered }) => {
+            account.tried("honest tasks", sent);
+            account.check(promise, sent > 0 && sent == answered, format!("{answered} of {sent}"));
+        }
+        Err(error) => account.check(promise, false, error.to_string().replace('\n', " ")),
+    }
+}
+
+/// Ends a node in order, and checks its account.
+pub fn check_end(account: &mut Account, what: &str, node: LeafProcess) {
+    let promise =
+        format!("{what}: it ends in order, with a balanced ledger and every buffer returned");
+    match node.stop() {
+        Ok(end) => {
+            let whole = end["balanced"] == true && end["mbufs_leaked"] == 0;
+            let found =
+                format!("balanced {}, {} buffers missing", end["balanced"], end["mbufs_leaked"]);
+            account.check(promise, whole, found);
+        }
+        Err(error) => account.check(promise, false, error.to_string().replace('\n', " ")),
+    }
+}
+
+/// File descriptors and threads of a process.
+#[must_use]
+pub fn resources(pid: u32) -> (usize, usize) {
+    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+    (count("fd"), count("task"))
+}
