@@ -12,6 +12,8 @@ use super::{Account, Attack, Budget, Failure, Ground};
 
 /// A node that refuses to start has so long.
 const REFUSAL: Duration = Duration::from_secs(20);
+/// Whatever ends a node when its file changes ends it within this time: it counts its polls there.
+const NOTICED: Duration = Duration::from_millis(300);
 /// What a stranger's file holds.
 const PRECIOUS: &str = "somebody's letters\n";
 
@@ -87,9 +89,14 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
             Ok(()) => account.tried("deeds", 1),
             Err(_) => account.tried("deeds that the system refused", 1),
         }
-        let driven = site.drive(0.3);
+        std::thread::sleep(NOTICED);
         if check_alive(account, &format!("state {deed}: the leaf lives"), &mut leaf) {
-            check_driven(account, &format!("state {deed}: all tasks are answered"), driven);
+            check_driven(
+                account,
+                &format!("state {deed}: all tasks are answered"),
+                site.drive(0.3),
+            );
+            check_alive(account, &format!("state {deed}: the leaf lives afterwards"), &mut leaf);
             if deed != "scribbled on" {
                 check_end(account, &format!("state {deed}"), leaf);
             }

@@ -1,10 +1,16 @@
 //! What a host among the workers can forge without a key: registrations and replies in a server's name.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::state::{Counter, Member};
-use wedjat::wire::task::{Header, UDP_PORT};
+use wedjat::wire::task::{self, Header, UDP_PORT};
+use wedjat::wire::udp::{self, Flow};
 
 use super::rigs::memory::{
-    COUNT, HONEST, LEAF_IPS, LIAR, POOL, Pace, Rig, SECOND, Setup, WORKERS, policies,
+    COUNT, HONEST, LEAF_IPS, LEAF_MACS, LIAR, POOL, Pace, Rig, SECOND, Setup, WORKERS, policies,
 };
 use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, Ground};
@@ -47,6 +53,12 @@ pub static ATTACKS: &[Attack] = &[
         summary: "a worker all of whose replies say that it is idle, at four fifths of all workers' capacity, under every policy",
         ground: Ground::Memory,
         run: |budget, account| shares(budget, account, HIGH_LOAD, true),
+    },
+    Attack {
+        name: "forgeries-against-a-key",
+        summary: "replies and registrations without a tag, and with tags made up, to a pool that has a key",
+        ground: Ground::Memory,
+        run: against_key,
     },
 ];
 
@@ -181,4 +193,89 @@ fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Resu
     }
     account.figure("greatest share, in fair shares", greatest);
     Ok(())
+}
+
+/// Bit of a header's first byte which says that sequence and tag follow.
+const TAGGED: u8 = 0x40;
+/// Bytes of sequence and tag.
+const TAG_BYTES: usize = 16;
+
+/// What the leaf believes of each worker: how often it heard of it, and its load.
+fn beliefs(rig: &Rig) -> Vec<(u32, u64)> {
+    let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
+    let view = dispatcher.view();
+    (0..COUNT).map(Member).map(|member| (view.reports(member), view.estimate(member))).collect()
+}
+
+fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("key");
+    fs::write(&file, "000102030405060708090a0b0c0d0e0f\n")?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    let pool = format!("key_file = {:?}", file.display().to_string());
+    for policy in policies() {
+        let setup = Setup { policy, seed: budget.seed, pool: &pool, ..Setup::default() };
+        let mut rig = Rig::new(&setup)?;
+        let before = (beliefs(&rig), presences(&rig));
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+        let (mut pace, mut sent) = (Pace::new(RATE), 0);
+        rig.pass((budget.seconds * SECOND as f64 / 4.0) as u64, |rig| {
+            for _ in 0..pace.due() {
+                let worker = random.random_range(0..COUNT);
+                let registration = match random.random_range(0..3) {
+                    0 => Some(Header::worker_id(POOL, worker, 0, worker)),
+                    1 => Some(Header::keep_alive(POOL, worker, 0, worker)),
+                    _ => None,
+                };
+                let mut frame = match registration {
+                    Some(header) => {
+                        packets::from_server(worker, &header, LEAF_IPS[WORKERS], UDP_PORT)
+                    }
+                    None => packets::reply(worker, u16::MAX, HONEST[0], 0),
+                };
+                if random.random_bool(0.5) {
+                    tag_at_random(&mut frame, &mut random);
+                }
+                sent += u64::from(rig.worker_side.send(&frame));
+            }
+        });
+        account.tried("forged packets", sent);
+        let after = (beliefs(&rig), presences(&rig));
+        account.check(
+            format!("{policy}: nothing is believed"),
+            before == after,
+            format!("{after:?} instead of {before:?}"),
+        );
+        let refused: u64 = ["auth_missing", "auth_tag", "auth_replay", "registration_off"]
+            .map(|reason| rig.dropped(reason))
+            .iter()
+            .sum();
+        account.check(
+            format!("{policy}: each is counted with its reason"),
+            refused == sent,
+            format!("{refused} of {sent}"),
+        );
+    }
+    Ok(())
+}
+
+/// Puts a sequence and a tag that are made up behind the header of a reply or registration without extension.
+fn tag_at_random(frame: &mut Vec<u8>, random: &mut Xoshiro256PlusPlus) {
+    let mut tag = [0; TAG_BYTES];
+    random.fill_bytes(&mut tag);
+    let at = udp::PAYLOAD + task::LEN;
+    frame.splice(at..at, tag);
+    frame[udp::PAYLOAD] |= TAGGED;
+    if let Ok(before) = udp::parse(&frame[..frame.len() - TAG_BYTES], true) {
+        let flow = Flow {
+            src_mac: packets::INTRUDER_MAC,
+            dst_mac: LEAF_MACS[WORKERS],
+            src: before.src,
+            dst: before.dst,
+            src_port: before.src_port,
+            dst_port: before.dst_port,
+        };
+        let len = frame.len() - udp::PAYLOAD;
+        flow.emit(frame, len);
+    }
 }

@@ -15,6 +15,8 @@ use crate::demo::leaf::LeafProcess;
 const END: Duration = Duration::from_secs(3);
 /// Agents of one name that start at once.
 const RIVALS: usize = 6;
+/// So many times.
+const ROUNDS: usize = 5;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
@@ -44,7 +46,7 @@ pub static ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "rival-agents",
-        summary: "six agents of one name start at once",
+        summary: "six agents of one name start at once, five times",
         ground: Ground::Processes,
         run: |_, account| rivals(account),
     },
@@ -170,7 +172,7 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
             "SIGTERM: an agent that waits for its memif server ends within {} s",
             END.as_secs()
         ),
-        alive && ended.is_some_and(|status| status.signal_free()) && began.elapsed() < END,
+        alive && ended.is_some_and(|status| status.code().is_some()) && began.elapsed() < END,
         format!(
             "{} after {:.1} s",
             ended.map_or_else(|| "it runs".to_owned(), how),
@@ -180,18 +182,14 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a process ended by itself.
-trait SignalFree {
-    fn signal_free(&self) -> bool;
-}
-
-impl SignalFree for std::process::ExitStatus {
-    fn signal_free(&self) -> bool {
-        self.code().is_some()
-    }
-}
-
 fn rivals(account: &mut Account) -> Result<(), Failure> {
+    for round in 1..=ROUNDS {
+        rivals_once(round, account)?;
+    }
+    Ok(())
+}
+
+fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agents = Vec::new();
     let sites = (0..RIVALS).map(|_| Site::new()).collect::<Result<Vec<_>, _>>()?;
@@ -207,22 +205,22 @@ fn rivals(account: &mut Account) -> Result<(), Failure> {
         running = agents.iter_mut().filter_map(|agent| agent.check().ok()).count();
     }
     account.check(
-        "one of them runs, and the others refuse",
+        format!("round {round}: one of them runs, and the others refuse"),
         running == 1,
         format!("{running} run"),
     );
     if let Some(at) = agents.iter_mut().position(|agent| agent.check().is_ok()) {
+        site.until("the region", || Ok(agents[at].check().map(|()| site.region().exists())?))?;
         let mut command = Command::new(std::env::current_exe()?);
-        command
-            .args(["worker", "--app", "echo", "--duration", "300ms", "--attach"])
-            .arg(site.region());
-        let attached = Job::start(&mut command, &site.path("worker"))?.finish()?;
+        command.args(["worker", "--app", "echo", "--duration", "100ms", "--attach"]);
+        let worker = Job::start(command.arg(site.region()), &site.path("worker"))?;
+        let (status, _, errors) = worker.finish()?;
         account.check(
-            "a worker can attach to it",
-            attached.0.code() == Some(0),
-            format!("{}: {}", attached.0, attached.2.trim()),
+            format!("round {round}: a worker can attach to it"),
+            status.code() == Some(0),
+            format!("{status}: {}", errors.trim()),
         );
-        check_end(account, "the one that runs", agents.swap_remove(at));
+        check_end(account, &format!("round {round}, the one that runs"), agents.swap_remove(at));
     }
     Ok(())
 }

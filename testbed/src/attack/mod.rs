@@ -10,10 +10,13 @@ mod files;
 mod forgeries;
 #[cfg(feature = "dpdk")]
 mod kills;
+mod library;
 mod neighbours;
 #[cfg(feature = "dpdk")]
 mod peers;
 mod places;
+#[cfg(feature = "dpdk")]
+mod replays;
 mod report;
 mod rigs;
 mod storm;
@@ -106,9 +109,15 @@ pub struct Attack {
 /// Every attack, in the order in which they are run.
 #[must_use]
 pub fn attacks() -> Vec<&'static Attack> {
-    let in_memory = [places::ATTACKS, forgeries::ATTACKS, neighbours::ATTACKS, storm::ATTACKS];
+    let in_memory = [
+        places::ATTACKS,
+        forgeries::ATTACKS,
+        neighbours::ATTACKS,
+        storm::ATTACKS,
+        library::ATTACKS,
+    ];
     #[cfg(feature = "dpdk")]
-    let on_processes = [kills::ATTACKS, files::ATTACKS, peers::ATTACKS];
+    let on_processes = [kills::ATTACKS, files::ATTACKS, peers::ATTACKS, replays::ATTACKS];
     #[cfg(not(feature = "dpdk"))]
     let on_processes: [&[Attack]; 0] = [];
     in_memory.into_iter().chain(on_processes).flatten().collect()

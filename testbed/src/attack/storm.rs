@@ -20,7 +20,7 @@ const RATE: f64 = 100_000.0;
 /// After the storm the node has so long to recover, ns.
 const RECOVERY: u64 = 5 * SECOND;
 /// One policy of each family.
-const POLICIES: [&str; 7] =
+pub const POLICIES: [&str; 7] =
     ["horus", "horus-inflight", "racksched", "jsq", "jbsq(k=2)", "cfcfs", "pi"];
 
 /// The attacks of this file.

@@ -1,6 +1,8 @@
 //! A leaf in memory: eight emulated workers on two servers, an honest client, and an attacker on either side, all on an
 //! emulated clock.
 
+use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -82,8 +84,6 @@ pub struct Setup<'a> {
     pub seed: u64,
     /// Further lines of `[[pool]]`.
     pub pool: &'a str,
-    /// Further lines of each `[[server]]`.
-    pub server: &'a str,
     /// The worker that always says that it has no task, if there is one.
     pub liar: bool,
     /// Servers that are there from the start; 0 for all.
@@ -132,29 +132,40 @@ pub struct Served {
     pub p99_us: f64,
 }
 
-fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
-    let Setup { policy, seed, pool, server, .. } = setup;
-    let [clients, workers] = LEAF_IPS.map(std::net::Ipv4Addr::from_bits);
-    let mut text = format!(
-        "[leaf]\nid = 9\ncores = [0]\nseed = {seed}\n\
-         [[port]]\ndevice = \"net_ring0\"\nside = \"clients\"\nip = \"{clients}/16\"\n\
-         [[port]]\ndevice = \"net_ring1\"\nside = \"workers\"\nip = \"{workers}/24\"\n\
-         [[pool]]\nid = {POOL}\npolicy = \"{policy}\"\n{pool}\n"
-    );
-    for (at, ip) in SERVERS.map(std::net::Ipv4Addr::from_bits).into_iter().enumerate() {
-        let first = at as u16 * COUNT / 2;
-        let last = first + COUNT / 2 - 1;
+/// The configuration's text, with these devices and further lines of `[leaf]`.
+#[must_use]
+pub fn text(setup: &Setup<'_>, devices: [&str; 2], leaf: &str) -> String {
+    let Setup { policy, seed, pool, .. } = setup;
+    let mut text = format!("[leaf]\nid = 9\ncores = [0]\nseed = {seed}\n{leaf}\n");
+    for (at, (side, prefix)) in [("clients", 16), ("workers", 24)].into_iter().enumerate() {
+        let (device, mac, ip) = (devices[at], LEAF_MACS[at], Ipv4Addr::from_bits(LEAF_IPS[at]));
         text += &format!(
-            "[[server]]\nip = \"{ip}\"\nworkers = \"{first}-{last}\"\npool = {POOL}\n{server}\n"
+            "[[port]]\ndevice = \"{device}\"\nside = \"{side}\"\nip = \"{ip}/{prefix}\"\nmac = \"{mac}\"\n"
         );
     }
-    Ok(Config::parse(std::path::Path::new("attacked.toml"), &text)?)
+    text += &format!("[[pool]]\nid = {POOL}\npolicy = \"{policy}\"\n{pool}\n");
+    for (at, ip) in SERVERS.map(Ipv4Addr::from_bits).into_iter().enumerate() {
+        let first = at as u16 * COUNT / 2;
+        let last = first + COUNT / 2 - 1;
+        text +=
+            &format!("[[server]]\nip = \"{ip}\"\nworkers = \"{first}-{last}\"\npool = {POOL}\n");
+    }
+    text
+}
+
+/// The checked configuration of a leaf in memory.
+///
+/// # Errors
+/// When it is refused.
+pub fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
+    let text = text(setup, ["net_ring0", "net_ring1"], "");
+    Ok(Config::parse(Path::new("attacked.toml"), &text)?)
 }
 
 /// A server's system sends to the leaf what is neither for its own network nor for an address that is no host's.
 fn leaves_server(frame: &mut [u8]) -> bool {
     let Ok(datagram) = udp::parse(frame, true) else { return true };
-    let to = std::net::Ipv4Addr::from_bits(datagram.dst);
+    let to = Ipv4Addr::from_bits(datagram.dst);
     let own_network = datagram.dst >> 8 == LEAF_IPS[WORKERS] >> 8;
     let first = to.octets()[0];
     !own_network && first != 0 && !to.is_loopback() && first < 224
@@ -186,7 +197,7 @@ fn worker_of(frame: &[u8]) -> Option<usize> {
 
 /// A rack of so many of the servers.
 fn rack_of(port: RingPort, mac: Mac, servers: u16, seed: u64) -> Result<Rack<RingPort>, Failure> {
-    let first = std::net::Ipv4Addr::from_bits(SERVERS[0]);
+    let first = Ipv4Addr::from_bits(SERVERS[0]);
     let layout = Layout::new(format!("{first}+{servers}").parse()?, COUNT / 2, 0)?;
     Ok(Rack::new(port, mac, layout, Options { seed, ..Options::default() }, HZ as f64))
 }

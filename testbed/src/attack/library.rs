@@ -1,0 +1,105 @@
+//! The same storms against the scheduler as a library, in a program that keeps the packets itself.
+
+use wedjat::embed::{BURST, Context, Options, Scheduler, Verdict};
+use wedjat::io::Buf;
+use wedjat::io::ring::{Frame, FramePool};
+use wedjat::state::Counter;
+
+use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
+use super::storm::{Forger, POLICIES};
+use super::{Account, Attack, Budget, Failure, Ground};
+
+/// Bursts a second, from either side in turn.
+const RATE: f64 = 5_000.0;
+const FRAMES: usize = 1 << 14;
+const FRAME_BYTES: usize = 2048;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[Attack {
+    name: "library-storm",
+    summary: "bursts of packets of every kind, many of them damaged, to a program that has the scheduler as a library",
+    ground: Ground::Memory,
+    run: storm,
+}];
+
+/// A program: a context, and the packets that it keeps for it.
+struct Program {
+    context: Context,
+    kept: Vec<Option<Frame>>,
+    pool: FramePool,
+    /// Places that were given out twice, and packets that there should have been and were not.
+    misplaced: u64,
+    unbalanced: u64,
+}
+
+impl Program {
+    fn process(&mut self, side: usize, now: u64, forger: &mut Forger) -> Result<usize, Failure> {
+        let frames = || self.pool.frame(&forger.packet(side));
+        let mut burst: Vec<Frame> = std::iter::from_fn(frames).take(BURST).collect();
+        let mut verdicts = [Verdict::Consumed; BURST];
+        self.context.process(side, now, &mut burst, &mut verdicts)?;
+        let count = burst.len();
+        for (frame, verdict) in burst.into_iter().zip(verdicts) {
+            if let Verdict::Hold { place, .. } = verdict {
+                match self.kept.get_mut(place as usize) {
+                    Some(free @ None) => *free = Some(frame),
+                    _ => self.misplaced += 1,
+                }
+            }
+        }
+        self.look();
+        while self.context.release(now, &mut self.kept).is_some() {
+            self.look();
+        }
+        Ok(count)
+    }
+
+    /// The ledger balances, and what is said to be held is kept here.
+    fn look(&mut self) {
+        let counters = self.context.counters();
+        let kept = self.kept.iter().flatten().count() as u64;
+        self.misplaced += u64::from(kept != counters.read(Counter::Held));
+        self.unbalanced += u64::from(!counters.balances());
+    }
+}
+
+fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in POLICIES {
+        let config = config(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
+        let options = Options { ticks_hz: SECOND, macs: &LEAF_MACS };
+        let mut scheduler = Scheduler::new(&config, &options)?;
+        let context = scheduler.context(0).ok_or("a scheduler without a core")?;
+        let kept = (0..context.places()).map(|_| None).collect();
+        let pool = FramePool::new(FRAMES, FRAME_BYTES);
+        let mut program =
+            Program { context, kept, pool: pool.clone(), misplaced: 0, unbalanced: 0 };
+        let mut forger = Forger::new(budget.seed);
+        let bursts = (budget.seconds * RATE) as u64;
+        for burst in 0..bursts {
+            let now = 1 + (burst as f64 * SECOND as f64 / RATE) as u64;
+            let side = [CLIENTS, WORKERS][burst as usize % 2];
+            account.tried("packets", program.process(side, now, &mut forger)? as u64);
+        }
+        let Program { misplaced, unbalanced, kept, context, .. } = program;
+        account.check(
+            format!("{policy}: the ledger balances after every call"),
+            unbalanced == 0,
+            format!("a difference {unbalanced} times"),
+        );
+        account.check(
+            format!("{policy}: the program keeps what the scheduler says it holds"),
+            misplaced == 0,
+            format!("a difference {misplaced} times"),
+        );
+        let bytes: usize = kept.iter().flatten().map(|frame| frame.bytes().len()).sum();
+        account.figure(format!("{policy}: bytes kept at the end"), bytes as f64);
+        drop((kept, context));
+        let leaked = pool.in_use();
+        account.check(
+            format!("{policy}: every buffer comes back"),
+            leaked == 0,
+            format!("{leaked} missing"),
+        );
+    }
+    Ok(())
+}

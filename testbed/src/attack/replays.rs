@@ -1,0 +1,197 @@
+//! Packets that are replayed for ever to a leaf or an agent that is a process, by a device of DPDK that reads a capture:
+//! storms, and forged acknowledgements.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use wedjat::io::pcap::write_frames;
+use wedjat::wire::arp::{Operation, Packet};
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Header, UDP_PORT};
+use wedjat::wire::udp::Flow;
+
+use super::rigs::memory::{CLIENTS, LEAF_IPS, LEAF_MACS, POOL, Setup, WORKERS, text};
+use super::rigs::packets;
+use super::rigs::processes::{Job, Site, check_alive, check_end};
+use super::storm::Forger;
+use super::{Account, Attack, Budget, Failure, Ground};
+use crate::demo::leaf::LeafProcess;
+
+/// Packets of a capture.
+const FRAMES: usize = 20_000;
+/// An agent says at most so many words a second to its leaf.
+const WORDS: f64 = 5_500.0;
+const AGENT_IP: u32 = 0x0A00_020B;
+const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
+const AGENT_WORKERS: u16 = 4;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "storm-to-process",
+        summary: "packets of every kind from both sides, as fast as a leaf process takes them",
+        ground: Ground::Processes,
+        run: storm,
+    },
+    Attack {
+        name: "storm-to-agent",
+        summary: "packets of every kind, as fast as an agent process with workers takes them",
+        ground: Ground::Processes,
+        run: storm_to_agent,
+    },
+    Attack {
+        name: "forged-acknowledgements",
+        summary: "WORKER_ID_ACK for each worker of an agent, which ask for a word every 200 us, with every number there is",
+        ground: Ground::Processes,
+        run: acknowledgements,
+    },
+];
+
+fn capture(
+    site: &Site,
+    name: &str,
+    frames: impl Iterator<Item = Vec<u8>>,
+) -> Result<String, Failure> {
+    let path = site.path(name);
+    let frames: Vec<_> = frames.filter(|frame| !frame.is_empty()).collect();
+    write_frames(&path, &frames)?;
+    Ok(path.display().to_string())
+}
+
+/// Whether something is so; an error when the node has ended.
+fn runs_and(node: &mut LeafProcess, met: bool) -> Result<bool, Failure> {
+    node.check()?;
+    Ok(met)
+}
+
+fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for policy in ["horus", "jbsq(k=2)"] {
+        let site = Site::new()?;
+        let mut forger = Forger::new(budget.seed);
+        let mut device = |side: usize| -> Result<String, Failure> {
+            let packets = std::iter::repeat_with(|| forger.packet(side)).take(FRAMES);
+            let file = capture(&site, &format!("side{side}.pcap"), packets)?;
+            Ok(format!("net_pcap{side},rx_pcap={file},infinite_rx=1"))
+        };
+        let devices = [device(CLIENTS)?, device(WORKERS)?];
+        let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
+        let state = format!("state = '{}'", site.state().display());
+        let config = text(&setup, [&devices[0], &devices[1]], &state);
+        let mut leaf = site.start(Command::new(site.binary()), "leaf", &config)?;
+        site.until("packets", || runs_and(&mut leaf, site.counter("rx_packets")? > 0))?;
+        std::thread::sleep(Duration::from_secs_f64(budget.seconds));
+        account.tried("packets", site.counter("rx_packets")?);
+        if check_alive(account, &format!("{policy}: the leaf lives"), &mut leaf) {
+            check_end(account, policy, leaf);
+        }
+    }
+    Ok(())
+}
+
+/// An agent on a device that replays a capture, and its workers' processes.
+fn agent(site: &Site, capture: &str, leaf: &str) -> String {
+    format!(
+        "[agent]\nname = '{}'\ncore = 0\nstate = '{}'\nseed = 7\n{leaf}\
+         [[port]]\ndevice = 'net_pcap0,rx_pcap={capture},infinite_rx=1'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
+         [[pool]]\nid = {POOL}\npolicy = 'jbsq(k=2)'\nworkers = '0-{}'\n",
+        site.region().display(),
+        site.state().display(),
+        AGENT_WORKERS - 1
+    )
+}
+
+fn workers(site: &Site) -> Result<Job, Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["worker", "--app", "echo", "--workers", &AGENT_WORKERS.to_string(), "--attach"]);
+    Job::start(command.arg(site.region()), &site.path("workers"))
+}
+
+/// Packets to the agent: what was made up for a leaf's port, with the agent's addresses in half of them.
+fn to_agent(forger: &mut Forger) -> Vec<u8> {
+    let mut frame = forger.packet(WORKERS);
+    if frame.len() > 34 && frame[0..6] == LEAF_MACS[WORKERS].0 {
+        frame[0..6].copy_from_slice(&AGENT_MAC.0);
+    }
+    frame
+}
+
+fn storm_to_agent(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut forger = Forger::new(budget.seed);
+    let tasks = (0..FRAMES).map(|seq| match seq % 2 {
+        0 => task_to_agent(seq as u16),
+        _ => to_agent(&mut forger),
+    });
+    let file = capture(&site, "agent.pcap", tasks)?;
+    let mut agent = site.start(Command::new(site.binary()), "agent", &agent(&site, &file, ""))?;
+    site.until("the region", || runs_and(&mut agent, site.region().exists()))?;
+    let workers = workers(&site)?;
+    site.until("replies", || runs_and(&mut agent, site.counter("replies")? > 0))?;
+    std::thread::sleep(Duration::from_secs_f64(budget.seconds));
+    account.tried("packets", site.counter("rx_packets")?);
+    account.figure("replies", site.counter("replies")? as f64);
+    drop(workers);
+    if check_alive(account, "the agent lives", &mut agent) {
+        check_end(account, "the agent", agent);
+    }
+    Ok(())
+}
+
+fn task_to_agent(seq: u16) -> Vec<u8> {
+    let flow = Flow {
+        src_mac: LEAF_MACS[WORKERS],
+        dst_mac: AGENT_MAC,
+        src: LEAF_IPS[WORKERS],
+        dst: AGENT_IP,
+        src_port: packets::CLIENT_PORT,
+        dst_port: UDP_PORT,
+    };
+    packets::datagram(&flow, &Header::new_task(POOL, seq), 1, &[0; 16])
+}
+
+fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    // Where the leaf is, and then acknowledgements with a timeout of a millisecond.
+    let answer = Packet {
+        operation: Operation::Reply,
+        sender_mac: LEAF_MACS[WORKERS],
+        sender: LEAF_IPS[WORKERS],
+        target_mac: AGENT_MAC,
+        target: AGENT_IP,
+    };
+    let forged = (0..64 * AGENT_WORKERS).map(|at| {
+        let asked = Header::worker_id(POOL, at % AGENT_WORKERS, 0, at / AGENT_WORKERS);
+        let flow = Flow {
+            src_mac: LEAF_MACS[WORKERS],
+            dst_mac: AGENT_MAC,
+            src: LEAF_IPS[WORKERS],
+            dst: AGENT_IP,
+            src_port: UDP_PORT,
+            dst_port: UDP_PORT,
+        };
+        packets::datagram(&flow, &asked.acknowledged_by(9, 1), 0, &[])
+    });
+    let frames = [packets::arp(&answer, AGENT_MAC)].into_iter().chain(forged);
+    let file = capture(&site, "acks.pcap", frames)?;
+    let config = agent(&site, &file, "leaf = '10.0.2.1'\n");
+    let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
+    site.until("the region", || runs_and(&mut agent, site.region().exists()))?;
+    let _workers = workers(&site)?;
+    let before = site.counter("originated")?;
+    site.until("words", || Ok(site.counter("originated")? > before + 8))?;
+    let (began, before) = (Instant::now(), site.counter("originated")?);
+    std::thread::sleep(Duration::from_secs_f64(budget.seconds));
+    let said = site.counter("originated")? - before;
+    let rate = said as f64 / began.elapsed().as_secs_f64();
+    account.tried("forged acknowledgements", site.counter("rx_packets")?);
+    account.figure("words a second", rate);
+    account.check(
+        format!("the agent says at most {WORDS} words a second"),
+        rate <= WORDS,
+        format!("{rate:.0}"),
+    );
+    if check_alive(account, "the agent lives", &mut agent) {
+        check_end(account, "the agent", agent);
+    }
+    Ok(())
+}

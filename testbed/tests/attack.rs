@@ -1,0 +1,28 @@
+//! The attacks that run in memory, on an emulated clock: the same every time, with a small budget.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use wedjat_testbed::attack::{Budget, Ground, Row, attacks};
+
+/// Emulated seconds of each attack.
+const SECONDS: f64 = 0.5;
+
+#[test]
+fn attacks_in_memory_hold() {
+    let budget = Budget { seconds: SECONDS, seed: 1 };
+    let in_memory = attacks().into_iter().filter(|attack| attack.ground == Ground::Memory);
+    let rows: Vec<Row> = in_memory.map(|attack| attack.run(&budget)).collect();
+    assert!(rows.len() >= 12, "the attacks are found: {}", rows.len());
+    let fallen: String = rows.iter().filter(|row| !row.held).map(Row::to_string).collect();
+    assert!(fallen.is_empty(), "\n{fallen}");
+}
+
+#[test]
+fn equal_seeds_make_equal_attacks() {
+    let budget = Budget { seconds: 0.2, seed: 3 };
+    let run = |name: &str| {
+        let attack = attacks().into_iter().find(|attack| attack.name == name).unwrap();
+        let account = attack.run(&budget).account;
+        (account.tried, account.figures, account.checks.len())
+    };
+    assert_eq!(run("storm-from-both"), run("storm-from-both"));
+}
