@@ -1,7 +1,7 @@
 //! The attacks that run in memory, on an emulated clock: the same every time, with a small budget.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use wedjat_testbed::attack::{Budget, Ground, Row, attacks};
+use wedjat_testbed::attack::{Budget, Row, RunsOn, attacks};
 
 /// Emulated seconds of each attack.
 const SECONDS: f64 = 0.5;
@@ -9,7 +9,7 @@ const SECONDS: f64 = 0.5;
 #[test]
 fn attacks_in_memory_hold() {
     let budget = Budget { seconds: SECONDS, seed: 1 };
-    let in_memory = attacks().into_iter().filter(|attack| attack.ground == Ground::Memory);
+    let in_memory = attacks().into_iter().filter(|attack| attack.runs_on == RunsOn::Memory);
     let rows: Vec<Row> = in_memory.map(|attack| attack.run(&budget)).collect();
     assert!(rows.len() >= 12, "the attacks are found: {}", rows.len());
     let fallen: String = rows.iter().filter(|row| !row.held).map(Row::to_string).collect();

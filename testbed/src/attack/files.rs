@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::rigs::processes::{Site, check_alive, check_driven, check_end, how};
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// A node that refuses to start has so long.
 const REFUSAL: Duration = Duration::from_secs(20);
@@ -22,31 +22,31 @@ pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "state-of-running-leaf",
         summary: "a running leaf's state is truncated, removed, replaced, or closed to all",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| state_of_leaf(account),
     },
     Attack {
         name: "files-of-running-agent",
         summary: "a running agent's region and state are truncated, removed, replaced, closed to all, or scribbled on",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| files_of_agent(account),
     },
     Attack {
         name: "full-file-system",
         summary: "state and region lie on a file system without room, or beyond what the process may write",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: full,
     },
     Attack {
         name: "special-files",
         summary: "a FIFO, a device, a folder, a stranger's file, symbolic links or a damaged file lie where state or region shall be",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| special(account),
     },
     Attack {
         name: "temporary-names",
         summary: "a symbolic link to a stranger's file lies at the name under which state or region might be made",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| temporaries(account),
     },
 ];

@@ -8,7 +8,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::rigs::processes::{Job, Site, check_alive, check_driven, check_end, how};
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
 /// A node that is told to end has so long.
@@ -23,37 +23,37 @@ pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "runs-in-turn",
         summary: "the README's example: one leaf, and three drivers one after the other, each with other MAC addresses",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| runs_in_turn(account),
     },
     Attack {
         name: "killed-peers",
         summary: "the processes behind a leaf's memif ports are killed under load again and again",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: killed_peers,
     },
     Attack {
         name: "killed-workers",
         summary: "an agent's worker processes are killed and replaced at once, again and again",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: killed_workers,
     },
     Attack {
         name: "signals",
         summary: "SIGHUP, SIGUSR1, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent whose memif server is not there",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| signals(account),
     },
     Attack {
         name: "rival-agents",
         summary: "six agents of one name start at once, five times",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| rivals(account),
     },
     Attack {
         name: "impossible-addresses",
         summary: "configurations whose addresses no host can have",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| addresses(account),
     },
 ];

@@ -7,7 +7,7 @@ use wedjat::state::Counter;
 
 use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
 use super::storm::{Forger, POLICIES};
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Bursts a second, from either side in turn.
 const RATE: f64 = 5_000.0;
@@ -18,7 +18,7 @@ const FRAME_BYTES: usize = 2048;
 pub static ATTACKS: &[Attack] = &[Attack {
     name: "library-storm",
     summary: "bursts of packets of every kind, many of them damaged, to a program that has the scheduler as a library",
-    ground: Ground::Memory,
+    runs_on: RunsOn::Memory,
     run: storm,
 }];
 

@@ -65,7 +65,7 @@ fn positive(text: &str) -> Result<f64, String> {
 /// What an attack runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Ground {
+pub enum RunsOn {
     /// Ports in memory and an emulated clock: the same every time.
     Memory,
     /// Ports in memory; what is measured is real time.
@@ -74,7 +74,7 @@ pub enum Ground {
     Processes,
 }
 
-impl Ground {
+impl RunsOn {
     /// For people.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -102,7 +102,7 @@ pub struct Attack {
     /// What it does, in a sentence.
     pub summary: &'static str,
     /// What it runs on.
-    pub ground: Ground,
+    pub runs_on: RunsOn,
     run: fn(&Budget, &mut Account) -> Result<(), Failure>,
 }
 
@@ -195,7 +195,7 @@ pub fn run(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bo
 
 fn list(attacks: &[&Attack], out: &mut impl Write) -> io::Result<()> {
     for attack in attacks {
-        writeln!(out, "{:<28} {:<10} {}", attack.name, attack.ground.name(), attack.summary)?;
+        writeln!(out, "{:<28} {:<10} {}", attack.name, attack.runs_on.name(), attack.summary)?;
     }
     Ok(())
 }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn what_panics_or_fails_or_checks_nothing_has_fallen() {
         let run = |run| {
-            let attack = Attack { name: "a", summary: "b", ground: Ground::Memory, run };
+            let attack = Attack { name: "a", summary: "b", runs_on: RunsOn::Memory, run };
             attack.run(&Budget { seconds: 1.0, seed: 1 }).held
         };
         assert!(run(|_, account| {

@@ -14,7 +14,7 @@ use super::rigs::memory::{
     STEP, Setup, WORKERS,
 };
 use super::rigs::packets::{self, ATTACKER_MAC, INTRUDER_MAC};
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// ARP packets a second on each side.
 const RATE: f64 = 50_000.0;
@@ -32,31 +32,31 @@ pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "arp-storm",
         summary: "50,000 ARP packets a second on each side: invented senders, conflicting claims for live hosts, addresses no host has",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: storm,
     },
     Attack {
         name: "servers-return",
         summary: "all servers go and come back with another MAC address, and say nothing themselves",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: servers_return,
     },
     Attack {
         name: "client-returns",
         summary: "a client goes and comes back with another MAC address, and sends no ARP itself",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: client_returns,
     },
     Attack {
         name: "unreachable-server",
         summary: "a server is not there, and comes later",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: unreachable_server,
     },
     Attack {
         name: "arp-cost",
         summary: "what a packet costs while 60,000 invented senders ask, in real time",
-        ground: Ground::Clock,
+        runs_on: RunsOn::Clock,
         run: cost,
     },
 ];

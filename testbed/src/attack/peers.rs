@@ -15,6 +15,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -22,7 +23,8 @@ use rustix::net::{
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use super::rigs::processes::{PATIENCE, Site, check_alive, check_driven, check_end, resources};
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
+use crate::demo::leaf::LeafProcess;
 
 const MESSAGE_BYTES: usize = 128;
 const INIT: u16 = 3;
@@ -43,25 +45,27 @@ const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const FLOOD: u64 = 3000;
 /// Descriptors and threads that they may cost.
 const BOUND: (usize, usize) = (512, 64);
+/// A leaf may have so many more afterwards: what it is at just then.
+const SPARE: usize = 3;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "memif-handshakes",
         summary: "memif peers with wrong regions, rings, descriptors and messages, to a leaf that has served an honest one",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: handshakes,
     },
     Attack {
         name: "memif-flood",
         summary: "3000 connections at once to a leaf that serves an honest memif peer, and 300 that break off in the middle",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| flood(account),
     },
     Attack {
         name: "memif-no-descriptors",
         summary: "connections to a leaf until it has no descriptor left",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: |_, account| no_descriptors(account),
     },
 ];
@@ -305,39 +309,83 @@ const WRONG: [Wrong; 19] = [
     }),
 ];
 
-fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    for (what, wrong) in WRONG {
+/// A leaf that has served an honest peer, and what it needs then.
+struct Served {
+    site: Site,
+    leaf: LeafProcess,
+    resources: (usize, usize),
+}
+
+impl Served {
+    fn start() -> Result<Self, Failure> {
         let site = Site::new()?;
-        let mut leaf = site.leaf()?;
-        let before = resources(leaf.id());
-        // With a peer on the other port, so that tasks and replies meet the hostile one.
+        let leaf = site.leaf()?;
+        site.drive(0.1)?;
+        let resources = resources(leaf.id());
+        Ok(Self { site, leaf, resources })
+    }
+
+    /// Checks what must hold after an attack; false when the leaf is of no use any more.
+    fn check(&mut self, account: &mut Account, what: &str) -> bool {
+        if !check_alive(account, &format!("{what}: the leaf lives"), &mut self.leaf) {
+            return false;
+        }
+        let driven = self.site.drive(0.1);
+        check_driven(account, &format!("{what}: an honest peer is served"), driven);
+        let returned = self.resources_return(account, what);
+        check_alive(account, &format!("{what}: the leaf lives afterwards"), &mut self.leaf)
+            && returned
+    }
+
+    /// Waits until the leaf has no more descriptors and threads than before, and checks that it comes to that.
+    fn resources_return(&self, account: &mut Account, what: &str) -> bool {
+        let (began, before) = (Instant::now(), self.resources);
+        let is_back = |now: (usize, usize)| now.0 <= before.0 + SPARE && now.1 <= before.1 + SPARE;
+        let mut now = resources(self.leaf.id());
+        while !is_back(now) && began.elapsed() < PATIENCE / 10 {
+            std::thread::sleep(Duration::from_millis(50));
+            now = resources(self.leaf.id());
+        }
+        account.check(
+            format!("{what}: descriptors and threads are given back"),
+            is_back(now),
+            format!("{} and {} instead of {} and {}", now.0, now.1, before.0, before.1),
+        );
+        is_back(now)
+    }
+
+    fn end(self, account: &mut Account, what: &str) {
+        check_end(account, what, self.leaf);
+    }
+}
+
+fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let mut served = Served::start()?;
+    for (what, wrong) in WRONG {
         for _ in 0..3 {
             let mut hand = Handshake::in_order()?;
             wrong(&mut hand)?;
             // A refused connection is an answer, too.
-            let answers = hand.shake(&site.socket()).unwrap_or(0);
+            let answers = hand.shake(&served.site.socket()).unwrap_or(0);
             account.tried("handshakes", 1);
             account.tried("answers", answers as u64);
         }
-        if check_alive(account, &format!("{what}: the leaf lives"), &mut leaf) {
-            check_driven(account, &format!("{what}: an honest peer is served"), site.drive(0.2));
-            returns_to(account, what, leaf.id(), before);
-            check_end(account, what, leaf);
+        if !served.check(account, what) {
+            served = Served::start()?;
         }
     }
+    served.end(account, "after all handshakes");
     garbage(budget, account)
 }
 
 /// Random messages, short and long, with many descriptors.
 fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    let site = Site::new()?;
-    let mut leaf = site.leaf()?;
-    let before = resources(leaf.id());
+    let mut served = Served::start()?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     let began = Instant::now();
     let pipe = pipe_end()?;
-    while began.elapsed().as_secs_f64() < budget.seconds && leaf.check().is_ok() {
-        let Ok(peer) = Peer::connect(&site.socket()) else { continue };
+    while began.elapsed().as_secs_f64() < budget.seconds && served.leaf.check().is_ok() {
+        let Some(peer) = connect_patiently(&served.site.socket()) else { continue };
         for _ in 0..random.random_range(1..6) {
             let mut bytes = vec![0; random.random_range(1..200)];
             random.fill_bytes(&mut bytes);
@@ -349,45 +397,46 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             account.tried("random messages", 1);
         }
     }
-    if check_alive(account, "random messages: the leaf lives", &mut leaf) {
-        check_driven(account, "random messages: an honest peer is served", site.drive(0.2));
-        returns_to(account, "random messages", leaf.id(), before);
-        check_end(account, "random messages", leaf);
+    if served.check(account, "random messages") {
+        served.end(account, "random messages");
     }
     Ok(())
 }
 
-/// Waits until a process has no more descriptors and threads than before, and checks that it comes to that.
-fn returns_to(account: &mut Account, what: &str, pid: u32, before: (usize, usize)) {
+/// Connects, however long the queue of those who wait to be taken is; not for ever.
+fn connect_patiently(socket: &Path) -> Option<Peer> {
     let began = Instant::now();
-    let mut now = resources(pid);
-    while now > before && began.elapsed() < Duration::from_secs(10) {
-        std::thread::sleep(Duration::from_millis(50));
-        now = resources(pid);
+    while began.elapsed() < Duration::from_millis(200) {
+        match Peer::connect(socket) {
+            Ok(peer) => return Some(peer),
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return None,
+        }
     }
-    account.check(
-        format!("{what}: descriptors and threads are given back"),
-        now.0 <= before.0 && now.1 <= before.1,
-        format!("{} and {} instead of {} and {}", now.0, now.1, before.0, before.1),
-    );
+    None
 }
 
 fn flood(account: &mut Account) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit.clone() })?;
     let room = limit.maximum.map_or(FLOOD, |most| most.saturating_sub(100).min(FLOOD));
-    let site = Site::new()?;
-    let mut leaf = site.leaf()?;
-    let driver = site.start_drive(3.0)?;
-    site.until("the driver's link", || Ok(site.counter("replies")? > 0))?;
-    let before = resources(leaf.id());
-    let mut peers = Vec::new();
+    let mut served = Served::start()?;
+    let socket = served.site.socket();
+    let replies = served.site.counter("replies")?;
+    let driver = served.site.start_drive(5.0)?;
+    let site = &served.site;
+    site.until("the driver's link", || Ok(site.counter("replies")? > replies))?;
+    let before = resources(served.leaf.id());
+    let (began, mut peers) = (Instant::now(), Vec::new());
     for _ in 0..room {
-        peers.extend(Peer::connect(&site.socket()));
+        if began.elapsed() < PATIENCE / 2 {
+            peers.extend(connect_patiently(&socket));
+        }
+        account.tried("connections", 1);
     }
-    account.tried("connections", peers.len() as u64);
+    account.figure("connections that were taken, or wait", peers.len() as f64);
     std::thread::sleep(Duration::from_millis(300));
-    let during = resources(leaf.id());
+    let during = resources(served.leaf.id());
     let more = (during.0.saturating_sub(before.0), during.1.saturating_sub(before.1));
     account.figure("descriptors meanwhile", during.0 as f64);
     account.figure("threads meanwhile", during.1 as f64);
@@ -398,52 +447,42 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
     );
     check_driven(account, "the honest peer is served meanwhile", driver.driven());
     drop(peers);
-    if !check_alive(account, "the leaf lives", &mut leaf) {
-        return Ok(());
+    if !served.check(account, "after the flood") {
+        served = Served::start()?;
     }
-    check_driven(account, "an honest peer is served afterwards", site.drive(0.3));
-    let before = resources(leaf.id());
     for _ in 0..300 {
-        if let Ok(peer) = Peer::connect(&site.socket()) {
+        if let Some(peer) = connect_patiently(&served.site.socket()) {
             let region = region(REGION_BYTES)?;
             peer.hear();
             let fields = [&REGION_BYTES.to_ne_bytes()[..], &[0; 2]];
-            let _ =
-                peer.say(&message(INIT, &[&0x0200_u16.to_ne_bytes(), &[0; 29], b"hostile"]), &[]);
+            let version = 0x0200_u16.to_ne_bytes();
+            let _ = peer.say(&message(INIT, &[&version, &[0; 29], b"hostile"]), &[]);
             let _ = peer.say(&message(ADD_REGION, &fields), &[&region]);
         }
         account.tried("connections that break off", 1);
     }
-    returns_to(account, "300 that break off", leaf.id(), before);
-    if check_alive(account, "the leaf lives after 300 that break off", &mut leaf) {
-        check_driven(account, "an honest peer is served after them", site.drive(0.3));
-        check_end(account, "the leaf", leaf);
+    if served.check(account, "after 300 that break off") {
+        served.end(account, "after 300 that break off");
     }
     Ok(())
 }
 
 fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
-    let site = Site::new()?;
-    let mut leaf = site.leaf()?;
-    let (descriptors, _) = resources(leaf.id());
-    let most = descriptors as u64 + 40;
-    let pid = Pid::from_raw(i32::try_from(leaf.id())?);
+    let mut served = Served::start()?;
+    let most = served.resources.0 as u64 + 40;
+    let pid = Pid::from_raw(i32::try_from(served.leaf.id())?);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
     let mut peers = Vec::new();
     for _ in 0..200 {
-        peers.extend(Peer::connect(&site.socket()));
+        peers.extend(connect_patiently(&served.site.socket()));
+        account.tried("connections", 1);
     }
-    account.tried("connections", peers.len() as u64);
     std::thread::sleep(Duration::from_millis(500));
-    check_alive(account, "the leaf lives without a descriptor left", &mut leaf);
+    check_alive(account, "the leaf lives without a descriptor left", &mut served.leaf);
     drop(peers);
-    let began = Instant::now();
-    while resources(leaf.id()).0 > descriptors + 4 && began.elapsed() < PATIENCE / 6 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    check_driven(account, "an honest peer is served afterwards", site.drive(0.3));
-    if check_alive(account, "the leaf lives afterwards", &mut leaf) {
-        check_end(account, "the leaf", leaf);
+    served.resources_return(account, "connections until none is left");
+    if served.check(account, "afterwards") {
+        served.end(account, "afterwards");
     }
     Ok(())
 }

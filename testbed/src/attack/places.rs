@@ -6,7 +6,7 @@ use wedjat::wire::task::Header;
 
 use super::rigs::memory::{LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, policies};
 use super::rigs::packets;
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// The attacker's packets a second.
 const RATE: f64 = 10_000.0;
@@ -18,19 +18,19 @@ pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "unreachable-sources",
         summary: "10,000 tasks a second whose replies can reach nobody, beside an honest client, under every policy",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: |budget, account| beside_honest(budget, account, "tasks", unreachable),
     },
     Attack {
         name: "unfinished-one-source",
         summary: "10,000 first packets a second of tasks that are never completed, from one source, under every policy",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: |budget, account| beside_honest(budget, account, "first packets", unfinished),
     },
     Attack {
         name: "unfinished-many-sources",
         summary: "10,000 first packets a second of tasks that are never completed, each from another source, under every policy",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: |budget, account| beside_honest(budget, account, "first packets", unfinished_of_many),
     },
 ];

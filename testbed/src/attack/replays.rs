@@ -14,7 +14,7 @@ use super::rigs::memory::{CLIENTS, LEAF_IPS, LEAF_MACS, POOL, Setup, WORKERS, te
 use super::rigs::packets;
 use super::rigs::processes::{Job, Site, check_alive, check_end};
 use super::storm::Forger;
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
 /// Packets of a capture.
@@ -30,19 +30,19 @@ pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "storm-to-process",
         summary: "packets of every kind from both sides, as fast as a leaf process takes them",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: storm,
     },
     Attack {
         name: "storm-to-agent",
         summary: "packets of every kind, as fast as an agent process with workers takes them",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: storm_to_agent,
     },
     Attack {
         name: "forged-acknowledgements",
         summary: "WORKER_ID_ACK for each worker of an agent, which ask for a word every 200 us, with every number there is",
-        ground: Ground::Processes,
+        runs_on: RunsOn::Processes,
         run: acknowledgements,
     },
 ];

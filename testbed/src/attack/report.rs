@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Account, Attack, Ground};
+use super::{Account, Attack, RunsOn};
 
 /// As many of an attack's fallen promises are shown to people.
 const SHOWN: usize = 8;
@@ -18,7 +18,7 @@ pub struct Row {
     /// What it does.
     pub summary: &'static str,
     /// What it ran on.
-    pub ground: Ground,
+    pub runs_on: RunsOn,
     /// All that had to hold held.
     pub held: bool,
     /// Why it could not be carried out to its end.
@@ -37,9 +37,9 @@ impl Row {
         error: Option<String>,
         took: Duration,
     ) -> Self {
-        let Attack { name, summary, ground, .. } = *attack;
+        let Attack { name, summary, runs_on, .. } = *attack;
         let held = error.is_none() && account.held();
-        Self { name, summary, ground, held, error, account, seconds: took.as_secs_f64() }
+        Self { name, summary, runs_on, held, error, account, seconds: took.as_secs_f64() }
     }
 }
 

@@ -13,7 +13,7 @@ use super::rigs::memory::{
     SERVERS, Setup, WORKERS,
 };
 use super::rigs::packets::{self, ATTACKER_MAC, CLIENT_PORT, INTRUDER_MAC};
-use super::{Account, Attack, Budget, Failure, Ground};
+use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Packets a second on each side.
 const RATE: f64 = 100_000.0;
@@ -28,19 +28,19 @@ pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "storm-from-clients",
         summary: "100,000 packets a second of every kind, many of them damaged, from the clients' side",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: |budget, account| storm(budget, account, &[CLIENTS]),
     },
     Attack {
         name: "storm-from-workers",
         summary: "the same from the workers' side, in the servers' names as well",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: |budget, account| storm(budget, account, &[WORKERS]),
     },
     Attack {
         name: "storm-from-both",
         summary: "the same from both sides at once",
-        ground: Ground::Memory,
+        runs_on: RunsOn::Memory,
         run: |budget, account| storm(budget, account, &[CLIENTS, WORKERS]),
     },
 ];
