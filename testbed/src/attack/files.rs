@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::rigs::processes::{Site, check_alive, check_driven, check_end, how};
 use super::{Account, Attack, Budget, Failure, RunsOn};
+use crate::demo::leaf::LeafProcess;
 
 /// A node that refuses to start has so long.
 const REFUSAL: Duration = Duration::from_secs(20);
@@ -121,7 +122,7 @@ fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
             if !check_alive(account, &format!("{file} {deed}: the agent lives"), &mut agent) {
                 continue;
             }
-            if file == "region" && (deed == "scribbled on" || deed == "removed") {
+            if file == "region" && deed == "scribbled on" {
                 let again = site.start_attached(0.3)?.driven();
                 let promise =
                     format!("region {deed}: workers can attach again, and all tasks are answered");
@@ -205,10 +206,10 @@ fn serves_or_refuses(
         ended = node.ended_within(Duration::from_millis(100));
     }
     let killed = ended.and_then(|status| status.signal());
-    let said = node.said().contains("panicked");
+    let panicked = node.said().contains("panicked");
     account.check(
         format!("{role}, {what}: it serves, or refuses with a message"),
-        killed.is_none() && !said,
+        killed.is_none() && !panicked,
         format!(
             "{}, {}",
             ended.map_or_else(|| "runs".to_owned(), how),
@@ -216,6 +217,11 @@ fn serves_or_refuses(
         ),
     );
     Ok(())
+}
+
+/// The last line that a node said: why it ended, if it did.
+fn last_words(node: &LeafProcess) -> String {
+    node.said().lines().last().unwrap_or_default().trim().to_owned()
 }
 
 /// Something that lies where a node's file shall be.
@@ -261,11 +267,12 @@ fn special(account: &mut Account) -> Result<(), Failure> {
             account.tried("starts", 1);
             let ended = node.ended_within(REFUSAL);
             drop(locked);
-            let said = node.said().replace('\n', " ");
+            let said = last_words(&node);
             account.check(
                 format!("{role}, {what} as {file}: it refuses at once, with a message"),
-                ended.is_some_and(|status| status.code() == Some(1)) && !said.contains("panicked"),
-                format!("{}, {said}", ended.map_or_else(|| "it runs, or hangs".to_owned(), how)),
+                ended.is_some_and(|status| status.code() == Some(1))
+                    && !node.said().contains("panicked"),
+                format!("{}: {said}", ended.map_or_else(|| "it runs, or hangs".to_owned(), how)),
             );
             let after = description(&path);
             account.check(

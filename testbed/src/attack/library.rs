@@ -1,7 +1,6 @@
 //! The same storms against the scheduler as a library, in a program that keeps the packets itself.
 
 use wedjat::embed::{BURST, Context, Options, Scheduler, Verdict};
-use wedjat::io::Buf;
 use wedjat::io::ring::{Frame, FramePool};
 use wedjat::state::Counter;
 
@@ -91,8 +90,6 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             misplaced == 0,
             format!("a difference {misplaced} times"),
         );
-        let bytes: usize = kept.iter().flatten().map(|frame| frame.bytes().len()).sum();
-        account.figure(format!("{policy}: bytes kept at the end"), bytes as f64);
         drop((kept, context));
         let leaked = pool.in_use();
         account.check(
