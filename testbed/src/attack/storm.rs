@@ -5,7 +5,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::wire::arp::{Operation, Packet};
 use wedjat::wire::checksum::Sum;
 use wedjat::wire::ether::{self, Mac};
-use wedjat::wire::task::{Code, Header, UDP_PORT};
+use wedjat::wire::task::{self, Code, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
 
 use super::rigs::memory::{
@@ -17,6 +17,9 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Packets a second on each side.
 const RATE: f64 = 100_000.0;
+/// The last byte that is damaged is the last of the task header: behind it stands how long a task takes, and damage
+/// would keep the emulated workers busy for seconds.
+const HEADERS: usize = udp::PAYLOAD + task::LEN - 1;
 /// After the storm the node has so long to recover, ns.
 const RECOVERY: u64 = 5 * SECOND;
 /// One policy of each family.
@@ -180,14 +183,14 @@ impl Forger {
     fn damage(&mut self, frame: &mut Vec<u8>) {
         for _ in 0..self.0.random_range(0..3) {
             if let Some(at) =
-                frame.len().checked_sub(1).map(|last| self.0.random_range(0..=last.min(80)))
+                frame.len().checked_sub(1).map(|last| self.0.random_range(0..=last.min(HEADERS)))
             {
                 frame[at] = self.0.random_range(0..=255);
             }
         }
         match self.0.random_range(0..4) {
             0 => frame.truncate(self.0.random_range(0..=frame.len())),
-            1 => frame.resize(frame.len() + self.0.random_range(0..400), 0xEE),
+            1 => frame.resize(frame.len() + self.0.random_range(0..400), 0),
             _ => {}
         }
         if self.0.random_bool(0.5) {
