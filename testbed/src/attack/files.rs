@@ -70,7 +70,7 @@ const DEEDS: [Deed; 7] = [
         fs::remove_file(path)?;
         symlink(other, path)
     }),
-    ("closed to all", |path| fs::set_permissions(path, Permissions::from_mode(0))),
+    ("closed to all", |path| fs::set_permissions(path, Permissions::from_mode(0o000))),
     ("scribbled on", |path| {
         let len = fs::metadata(path)?.len().min(1 << 24);
         let mut file = OpenOptions::new().write(true).open(path)?;

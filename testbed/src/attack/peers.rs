@@ -32,7 +32,7 @@ const ADD_REGION: u16 = 4;
 const ADD_RING: u16 = 5;
 const CONNECT: u16 = 6;
 /// Of a ring in shared memory.
-const COOKIE: u32 = 0x3E31_F20;
+const COOKIE: u32 = 0x03E3_1F20;
 /// Bytes of the region of a peer in order: two rings of 1024 slots, and buffers for them.
 const REGION_BYTES: u64 = 8 << 20;
 /// Slots of a ring, as a power of two.
@@ -418,7 +418,7 @@ fn connect_patiently(socket: &Path) -> Option<Peer> {
 
 fn flood(account: &mut Account) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit.clone() })?;
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let room = limit.maximum.map_or(FLOOD, |most| most.saturating_sub(100).min(FLOOD));
     let mut served = Served::start()?;
     let socket = served.site.socket();
