@@ -185,7 +185,17 @@ pub fn run(
     drop(queues);
     let watch = Watch { agent: agent.as_ref(), duration: options.duration, started };
     let mut links = Links::of(&devices);
-    let mut look = || links.look(&devices, link_changed);
+    let neighbours = table.neighbours();
+    for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
+        log::info!("port {port}, {}: no link yet", device.name());
+        neighbours.set_link(port, false);
+    }
+    // Who was there is not known to be there afterwards.
+    let changed = |port, device: &Device, is_up| {
+        link_changed(port, device, is_up);
+        neighbours.set_link(port, is_up);
+    };
+    let mut look = || links.look(&devices, changed);
     watch.until_ended(stop, &counters, &cores, &mut look, &mut report);
     stop.store(true, Release);
     watch.drain(&cores);
