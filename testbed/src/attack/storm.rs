@@ -165,6 +165,7 @@ impl Forger {
         let header = Header {
             code: self.one_of(&code),
             extended: self.0.random_bool(0.5),
+            authenticated: self.0.random_bool(0.2),
             more: self.0.random_bool(0.5),
             pool: self.one_of(&[POOL, 0, 9, u16::MAX]),
             src: self.one_of(&[0, 1, COUNT - 1, COUNT, 0x7FFE, u16::MAX]),
