@@ -53,9 +53,9 @@ impl Timing {
     /// Milliseconds between two ARP questions for one neighbour.
     pub(crate) const ASK_MS: u64 = 200;
 
-    /// Between two rounds of questions for servers that have not answered.
+    /// Between two looks for servers that have not answered and are not being asked for.
     pub(crate) fn servers(self) -> u64 {
-        self.ticks_hz.max(1)
+        (self.ticks_hz / 5).max(1)
     }
 
     /// Milliseconds, for what need not be exact.

@@ -18,6 +18,8 @@ use crate::wire::ether::Mac;
 const QUESTIONS_MAX: usize = 256;
 /// Times that a host is asked in each way before it counts as silent.
 const ASKS_MAX: u8 = 3;
+/// While packets come for a host it is asked again after so long, beside the times that count.
+const URGENT_MS: u64 = 20;
 
 /// A packet that lacks only its destination MAC address.
 #[derive(Debug)]
@@ -42,11 +44,20 @@ struct Question {
     due_ms: u64,
     /// When it was first asked.
     since_ms: u64,
+    /// When it was last asked, 0 when it was not yet.
+    asked_ms: u64,
+    /// A packet for it has come since.
+    is_urgent: bool,
 }
 
 impl Question {
     fn is_over(&self, now_ms: u64) -> bool {
         self.asks >= 2 * ASKS_MAX && self.due_ms <= now_ms
+    }
+
+    fn is_due(&self, now_ms: u64) -> bool {
+        let again = self.is_urgent && now_ms >= self.asked_ms + URGENT_MS;
+        again || (self.asks < 2 * ASKS_MAX && self.due_ms <= now_ms)
     }
 }
 
@@ -100,6 +111,10 @@ impl<B> ArpResolver<B> {
         let full = self.waiting.len() == UNRESOLVED_HELD_MAX;
         let oldest = if full { self.waiting.pop_front() } else { None };
         self.ask(port, slot, address, false, now_ms);
+        let asked = self.questions.iter_mut().find(|question| question.slot == slot);
+        if let Some(question) = asked {
+            question.is_urgent = true;
+        }
         let until_ms = now_ms + u64::from(ASKS_MAX) * self.interval_ms;
         self.waiting.push_back(Waiting { packet, port, slot, address, until_ms });
         oldest.map(|one| one.packet)
@@ -116,8 +131,16 @@ impl<B> ArpResolver<B> {
             self.questions.remove(0);
         }
         let asks = if is_known { 0 } else { ASKS_MAX };
-        let (due_ms, since_ms) = (now_ms, now_ms);
-        self.questions.push(Question { port, slot, address, asks, due_ms, since_ms });
+        self.questions.push(Question {
+            port,
+            slot,
+            address,
+            asks,
+            due_ms: now_ms,
+            since_ms: now_ms,
+            asked_ms: 0,
+            is_urgent: false,
+        });
     }
 
     /// The next question to be sent at `now_ms`, if one is due.
@@ -129,17 +152,17 @@ impl<B> ArpResolver<B> {
         };
         self.questions.retain(|question| !answered(question));
         let interval_ms = self.interval_ms;
-        let question = self
-            .questions
-            .iter_mut()
-            .find(|question| question.asks < 2 * ASKS_MAX && question.due_ms <= now_ms)?;
+        let question = self.questions.iter_mut().find(|question| question.is_due(now_ms))?;
         let known = neighbours.mac(question.slot).filter(|_| question.asks < ASKS_MAX);
         if known.is_none() {
             question.asks = question.asks.max(ASKS_MAX);
             neighbours.ask_all(question.slot);
         }
-        question.asks += 1;
-        question.due_ms = now_ms.saturating_add(interval_ms);
+        (question.asked_ms, question.is_urgent) = (now_ms, false);
+        if question.due_ms <= now_ms {
+            question.asks += 1;
+            question.due_ms = now_ms.saturating_add(interval_ms);
+        }
         let &mut Question { port, address, .. } = question;
         Some(Ask { port, address, to: known.unwrap_or(Mac::BROADCAST) })
     }
@@ -206,6 +229,26 @@ mod tests {
         assert_eq!(resolver.resolved(&table), Some(('a', 0, HOST)));
         assert_eq!(resolver.resolved(&table), Some(('b', 0, HOST)));
         assert!(resolver.is_quiet());
+    }
+
+    #[test]
+    fn a_host_that_starts_late_is_asked_again_when_there_is_something_for_it() {
+        let (table, slot) = neighbours();
+        let mut resolver = ArpResolver::new(200);
+        resolver.ask(0, slot, 9, false, 1);
+        assert_eq!((resolver.due(1, &table), resolver.due(1, &table)), (Some(ALL), None));
+        for now in 30..100 {
+            resolver.hold('a', 0, slot, 9, now);
+        }
+        let asked = (30..100).filter(|&now| resolver.due(now, &table).is_some()).count();
+        assert_eq!(asked, 1, "nothing has come since");
+        resolver.hold('b', 0, slot, 9, 100);
+        assert_eq!(resolver.due(100, &table), Some(ALL));
+        // Those times don't count.
+        assert_eq!(
+            [201, 401, 601].map(|now| resolver.due(now, &table).is_some()),
+            [true, true, false]
+        );
     }
 
     #[test]

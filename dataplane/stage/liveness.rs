@@ -33,6 +33,8 @@ const LAP_LEAST_NS: u64 = 100_000;
 const UNANSWERED_MS: u32 = 1_000;
 /// Anybody else whom packets go to is asked when it was not heard of for so long (Linux: `base_reachable_time_ms`).
 const REACHABLE_MS: u32 = 30_000;
+/// A server that was never known is taken out when it was asked for in every way so many times.
+const FAILURES: u8 = 5;
 /// Hosts to be asked at once.
 const PROBES_MAX: usize = 64;
 /// A cache of neighbours is gone through in so many ticks.
@@ -95,6 +97,17 @@ struct Hop {
     heard: bool,
     /// Somebody behind it has tasks.
     has_tasks: bool,
+    /// It has answered since its link came up.
+    is_known: bool,
+    /// Times that it was asked for in every way and did not answer, before it was known.
+    failures: u8,
+}
+
+impl Hop {
+    fn new(port: u8, slot: Slot, address: u32) -> Self {
+        let (heard, has_tasks, is_known, failures) = (false, false, false, 0);
+        Self { port, slot, address, heard, has_tasks, is_known, failures }
+    }
 }
 
 /// A host to be asked by ARP whether it is where it is believed to be.
@@ -147,7 +160,7 @@ impl Liveness {
                     let server = network.servers().iter().find(|server| server.slot == slot);
                     let address = server.map_or(0, |server| server.next_hop);
                     let port = target.way.port;
-                    hops.push(Hop { port, slot, address, heard: false, has_tasks: false });
+                    hops.push(Hop::new(port, slot, address));
                     hops.len() - 1
                 });
                 watches.push(Watch {
@@ -167,13 +180,8 @@ impl Liveness {
             }
         }
         // Nobody is behind it, but it is asked as the others are.
-        hops.extend(network.gateway().map(|(port, slot, address)| Hop {
-            port: port as u8,
-            slot,
-            address,
-            heard: false,
-            has_tasks: false,
-        }));
+        let gateway = network.gateway();
+        hops.extend(gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address)));
         let lap_ns = match timeout_ns {
             0 => LAP_MOST_NS,
             timeout_ns => (timeout_ns / LOOKS).clamp(LAP_LEAST_NS, LAP_MOST_NS),
@@ -234,8 +242,14 @@ impl Liveness {
         counters: &Counters,
     ) {
         let Some(hop) = self.hops.iter().position(|hop| hop.slot == slot) else { return };
-        if !neighbours.is_link_up(usize::from(self.hops[hop].port)) {
+        let next = &mut self.hops[hop];
+        if !neighbours.is_link_up(usize::from(next.port)) {
             return; // nobody is there, and nothing is known of this one
+        }
+        // One that starts together with the node, or with its link, may take a while.
+        next.failures = next.failures.saturating_add(1);
+        if !next.is_known && next.failures < FAILURES {
+            return;
         }
         for at in 0..self.watches.len() {
             let Watch { pool, member, hop: own, .. } = self.watches[at];
@@ -447,8 +461,13 @@ impl Liveness {
             let (heard, has_tasks) = (hop.heard, hop.has_tasks);
             (hop.heard, hop.has_tasks) = (false, false);
             if neighbours.mac(hop.slot).is_none() {
-                continue; // asked for already, now and then
+                // Asked for already, now and then.
+                if !neighbours.is_link_up(usize::from(hop.port)) {
+                    (hop.is_known, hop.failures) = (false, 0);
+                }
+                continue;
             }
+            (hop.is_known, hop.failures) = (true, 0);
             if heard {
                 neighbours.confirm(hop.slot, now_ms);
                 continue;
