@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::auth::{self, Guard};
 use super::classify::{self, Answer};
-use super::network::{Network, Side, Target};
+use super::network::{Network, Side, Stranger, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
 use super::plain::{HEAD, IP, Kind, Plain, TASK};
 use super::rewrite::Homewards;
@@ -59,33 +59,34 @@ pub struct Run {
     replies: u32,
     /// What policies may know of the others, in order.
     tasks: [Task; BURST],
+    /// The source addresses of all, in memory order.
+    sources: [u32; BURST],
 }
 
 impl Run {
     #[inline(always)]
     pub fn new() -> Self {
-        Self { len: 0, replies: 0, tasks: [Task::default(); BURST] }
+        Self { len: 0, replies: 0, tasks: [Task::default(); BURST], sources: [0; BURST] }
     }
 
     /// Adds the packet at the next place.
     #[inline(always)]
-    pub fn push(&mut self, at: usize, kind: Kind, frame: &[u8]) {
+    pub fn push(&mut self, at: usize, kind: Kind, frame: &[u8], source: u32) {
         if kind.is_extended() && !kind.is_reply() {
             let tasks = at - self.replies.count_ones() as usize;
             self.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
         }
+        self.sources[at % BURST] = source;
         self.replies |= u32::from(kind.is_reply()) << at;
         self.len = at + 1;
     }
 
     /// Leaves the stages what stands behind the first task whose source no reply would reach.
-    fn end_before_strangers<B: Buf>(&mut self, network: &Network, packets: &[B]) {
-        let is_client = |at: usize| {
-            let frame = packets.get(at).map_or(&[][..], |packet| packet.bytes());
-            frame.get(IP..).is_some_and(|datagram| network.is_client(ipv4::src(datagram)))
-        };
-        if let Some(at) = self.tasks().find(|&at| !is_client(at)) {
-            self.len = at;
+    #[inline(always)]
+    fn end_before_strangers(&mut self, strangers: &[Stranger]) {
+        let found = are_strangers(&self.sources, strangers) & !self.replies;
+        if found & Places::first(self.len).0 != 0 {
+            self.len = found.trailing_zeros() as usize;
         }
     }
 
@@ -116,14 +117,8 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) {
         return 0;
     }
-    let mut plain = stages.plain[port].of_pool([high, low]);
-    if stages.network.guard(port, pool).is_some() {
-        plain = plain.authenticated();
-    }
-    let mut run = read_well(&plain, packets);
-    if stages.plain[port].sources_vary() {
-        run.end_before_strangers(&stages.network, packets);
-    }
+    let mut run = read_well(stages.plain(port, pool), packets);
+    run.end_before_strangers(&stages.strangers[port]);
     if run.replies().len() > 0 {
         replies(stages, port, pool, run.replies(), packets, verdicts);
     }
@@ -141,6 +136,23 @@ fn read_well<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
         return run;
     }
     read(plain, packets)
+}
+
+/// A bit for each address (in memory order) that is a stranger's, in the best way that the machine has.
+#[inline(always)]
+fn are_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(found) = vector::are_strangers(addresses, strangers) {
+        return found;
+    }
+    compare_with_strangers(addresses, strangers)
+}
+
+fn compare_with_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
+    let is_stranger =
+        |&address: &u32| strangers.iter().any(|stranger| stranger.is(u32::from_be(address)));
+    let bits = addresses.iter().enumerate().map(|(at, one)| u32::from(is_stranger(one)) << at);
+    bits.fold(0, |all, bit| all | bit)
 }
 
 /// How many packets at the front are plain, and which of them are tasks and which replies.
@@ -161,7 +173,7 @@ pub fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
         let Some(kind) = plain.read(frame, packet.checksums_verified()) else {
             break;
         };
-        run.push(at, kind, frame);
+        run.push(at, kind, frame, ipv4::src(&frame[IP..]).to_be());
     }
     run
 }
@@ -559,7 +571,7 @@ mod tests {
                 frame.resize(frame.len() + padding, 0xAA); // not part of the datagram
                 pool.frame(&frame).unwrap()
             }).collect();
-            let plain = stages.plain[0].of_pool([0x01, 0x07]);
+            let plain = *stages.plain(0, 0);
             // A datagram that does not fill its packet ends a run for vectors.
             let exact = |frame: &[u8]| {
                 let number = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
@@ -618,6 +630,20 @@ mod tests {
         let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
         frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
         frame[IP + 12..IP + 16].copy_from_slice(&source.to_be_bytes());
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn both_ways_of_comparing_sources_see_the_same() {
+        let strangers = stages().strangers[0].clone();
+        assert_eq!(strangers.len(), 2, "the node itself, and the server");
+        let addresses: [u32; BURST] =
+            std::array::from_fn(|at| STRANGERS.get(at).map_or(at as u32, |one| one.to_be()));
+        let expected = compare_with_strangers(&addresses, &strangers);
+        assert!(expected != 0 && expected != u32::MAX);
+        assert!(
+            vector::are_strangers(&addresses, &strangers).is_none_or(|found| found == expected)
+        );
     }
 
     #[test]

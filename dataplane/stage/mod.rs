@@ -113,8 +113,10 @@ pub struct Stages {
     pub(crate) dispatchers: Vec<Dispatcher>,
     pub(crate) connections: Connections,
     pub(crate) counters: Counters,
-    /// What is plain on each port.
+    /// What is plain on each port, of each pool.
     plain: Box<[plain::Plain]>,
+    /// Whose tasks are refused on each port.
+    strangers: Box<[network::Strangers]>,
     /// The pools' central queues.
     backlogs: Vec<Backlog>,
     /// Tasks in all of them.
@@ -144,7 +146,8 @@ impl Stages {
         Self {
             liveness: Liveness::new(0, &network, &dispatchers),
             learning: learn::Learning::default(),
-            plain: ports.map(|port| plain::Plain::new(&network, port)).collect(),
+            strangers: ports.clone().map(|port| network.sources(port).1).collect(),
+            plain: ports.flat_map(|port| plain_of(&network, port)).collect(),
             network,
             neighbours,
             dispatchers,
@@ -184,6 +187,12 @@ impl Stages {
                 }
             }
         }
+    }
+
+    /// What is plain on a port, of a pool.
+    #[inline(always)]
+    fn plain(&self, port: usize, pool: usize) -> &plain::Plain {
+        &self.plain[port * self.dispatchers.len() + pool]
     }
 
     /// Looks now and then at who sends tasks.
@@ -428,4 +437,12 @@ impl Stages {
     pub fn neighbours(&self) -> &Neighbours {
         &self.neighbours
     }
+}
+
+/// What is plain on a port, of each pool.
+fn plain_of(network: &Network, port: usize) -> impl Iterator<Item = plain::Plain> + '_ {
+    (0..network.pools()).map(move |pool| {
+        let id = network.pool_id(pool).to_be_bytes();
+        plain::Plain::new(network, port, id, network.guard(port, pool).is_some())
+    })
 }

@@ -207,7 +207,7 @@ pub(super) struct Stranger {
 }
 
 impl Stranger {
-    fn is(self, address: u32) -> bool {
+    pub fn is(self, address: u32) -> bool {
         (address ^ self.network) & self.mask == 0
     }
 }

@@ -1,7 +1,7 @@
 //! What a plain packet is: the common task and the common reply, whole in one packet, without IP options and
 //! with nothing to object to. Recognised at fixed offsets, mostly by comparing whole words under a mask.
 
-use super::network::{Network, PortAddress, Stranger};
+use super::network::{Network, PortAddress};
 use crate::wire::checksum::Sum;
 use crate::wire::task::{self, Code};
 use crate::wire::{auth, ether, ipv4, udp};
@@ -46,18 +46,12 @@ impl Kind {
     }
 }
 
-/// Addresses or networks that a task's source is compared with: as many as a vector holds.
-pub const NO_SOURCES: usize = 8;
-
 /// What the first bytes of a frame must be, where the mask has ones.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))] // a power of two, so that one of two is found by a shift
 pub struct Pattern {
     pub expected: [u8; Self::LEN],
     pub mask: [u8; Self::LEN],
-    /// What the source address must not be where the mask has ones, in memory order.
-    pub no_source: [u32; NO_SOURCES],
-    pub no_source_mask: [u32; NO_SOURCES],
     /// The length of the datagram at least, but for its extension.
     pub least_udp_len: usize,
 }
@@ -77,22 +71,14 @@ impl Pattern {
         pattern
     }
 
-    /// A whole task to this port's address, from a source that is one of its clients' if that can be told here.
-    fn task(
-        address: &PortAddress,
-        udp_port: u16,
-        (near, strangers): (Option<(u32, u32)>, &[Stranger]),
-    ) -> Self {
+    /// A whole task to this port's address, from this network if all clients are there.
+    fn task(address: &PortAddress, udp_port: u16, near: Option<(u32, u32)>) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require(IP + 16, &address.ip.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
         pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
         if let Some((network, mask)) = near {
             pattern.require(IP + 12, &network.to_be_bytes(), &mask.to_be_bytes());
-        }
-        for (at, stranger) in strangers.iter().take(NO_SOURCES).enumerate() {
-            pattern.no_source[at] = (stranger.network & stranger.mask).to_be();
-            pattern.no_source_mask[at] = stranger.mask.to_be();
         }
         pattern
     }
@@ -106,14 +92,8 @@ impl Pattern {
     }
 
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self = Self {
-        expected: [1; Self::LEN],
-        mask: [0; Self::LEN],
-        // Nor is any source one of these.
-        no_source: [1; NO_SOURCES],
-        no_source_mask: [0; NO_SOURCES],
-        least_udp_len: usize::MAX / 2,
-    };
+    const NOTHING: Self =
+        Self { expected: [1; Self::LEN], mask: [0; Self::LEN], least_udp_len: usize::MAX / 2 };
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
@@ -138,58 +118,37 @@ impl Pattern {
         for at in (0..Self::LEN).step_by(8) {
             differs |= (word(head, at) & word(&self.mask, at)) ^ word(&self.expected, at);
         }
-        let source = u32::from_ne_bytes(bytes(head, IP + 12));
-        let mut strangers = self.no_source.iter().zip(&self.no_source_mask);
-        differs == 0 && !strangers.any(|(network, mask)| source & mask == *network)
+        differs == 0
     }
 }
 
 /// What is plain on one port: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain {
-    /// Of tasks, and of replies.
-    patterns: [Pattern; 2],
-    /// Whether a task's source is a client's is not told by its pattern.
-    sources_vary: bool,
-}
+pub struct Plain([Pattern; 2]);
 
 impl Plain {
-    /// What is plain on the port at `index`.
-    pub fn new(network: &Network, index: usize) -> Self {
+    /// What is plain on the port at `index`, of the pool of this id (as it stands in packets). Whether a task's source is
+    /// a client's is still to be looked at, and so is the proof of replies, which all have one if they are `guarded`.
+    pub fn new(network: &Network, index: usize, pool: [u8; 2], guarded: bool) -> Self {
         let address = network.port(index);
-        let on = |side: bool, pattern| if side { pattern } else { Pattern::NOTHING };
-        let (near, strangers) = network.sources(index);
-        let task = Pattern::task(address, network.udp_port, (near, &strangers));
-        let patterns = [
-            on(address.side.has_clients(), task),
-            on(address.side.has_workers(), Pattern::reply(address, network.udp_port)),
-        ];
-        Self { patterns, sources_vary: strangers.len() > NO_SOURCES }
-    }
-
-    /// The sources of tasks that are plain here have still to be looked at.
-    #[inline(always)]
-    pub fn sources_vary(&self) -> bool {
-        self.sources_vary
-    }
-
-    /// As it is, and of this pool (its id as it stands in packets).
-    pub fn of_pool(self, pool: [u8; 2]) -> Self {
-        Self { patterns: self.patterns.map(|pattern| pattern.of_pool(pool)), ..self }
-    }
-
-    /// As it is, of a pool with a key: replies come with proof, which is still to be looked at.
-    #[inline(never)]
-    pub fn authenticated(self) -> Self {
-        let [task, reply] = self.patterns;
-        Self { patterns: [task, reply.authenticated()], ..self }
+        let on = |side: bool, pattern: Pattern| match side {
+            true => pattern.of_pool(pool),
+            false => Pattern::NOTHING,
+        };
+        let (near, _) = network.sources(index);
+        let reply = Pattern::reply(address, network.udp_port);
+        let reply = if guarded { reply.authenticated() } else { reply };
+        Self([
+            on(address.side.has_clients(), Pattern::task(address, network.udp_port, near)),
+            on(address.side.has_workers(), reply),
+        ])
     }
 
     /// What packets of that kind must be.
     #[inline(always)]
     pub fn pattern(&self, kind: Kind) -> &Pattern {
         // Chosen by arithmetic: which of the two comes next is anybody's guess.
-        &self.patterns[usize::from(kind.is_reply())]
+        &self.0[usize::from(kind.is_reply())]
     }
 
     /// What the frame is, when it is plain.

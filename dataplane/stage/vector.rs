@@ -14,6 +14,7 @@
 use std::arch::x86_64::*;
 
 use super::lane::Run;
+use super::network::Stranger;
 use super::parse::PREFETCH_AHEAD;
 use super::plain::{HEAD, IP, Kind, Pattern, Plain, UDP};
 use crate::io::Buf;
@@ -105,7 +106,7 @@ fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B]) -> Option<Run> {
         if !packet.checksums_verified() {
             take_sums(head, &frame[..end], &mut sums[at]);
         }
-        run.push(at, kind, frame);
+        run.push(at, kind, frame, source(head));
     }
     are_good(&sums).then_some(run)
 }
@@ -115,7 +116,6 @@ fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B]) -> Option<Run> {
 #[inline]
 fn end(pattern: &Pattern, kind: Kind, head: &[u8; HEAD], len: usize) -> Option<usize> {
     let differs = _mm256_or_si256(differs(pattern, head, 0), differs(pattern, head, IP));
-    let differs = _mm256_or_si256(differs, is_no_source(pattern, head));
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
@@ -155,18 +155,41 @@ fn differs(pattern: &Pattern, head: &[u8; HEAD], at: usize) -> __m256i {
     _mm256_xor_si256(masked, load(&pattern.expected, at))
 }
 
-/// Ones where the source address is one that it must not be.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn is_no_source(pattern: &Pattern, head: &[u8; HEAD]) -> __m256i {
+/// The source address, in memory order.
+#[inline(always)]
+fn source(head: &[u8; HEAD]) -> u32 {
     let mut source = [0; 4];
     source.copy_from_slice(&head[IP + 12..IP + 16]);
-    let source = _mm256_set1_epi32(i32::from_ne_bytes(source));
-    // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
-    let others = unsafe { _mm256_loadu_si256((&raw const pattern.no_source).cast()) };
-    // SAFETY: as above.
-    let mask = unsafe { _mm256_loadu_si256((&raw const pattern.no_source_mask).cast()) };
-    _mm256_cmpeq_epi32(_mm256_and_si256(source, mask), others)
+    u32::from_ne_bytes(source)
+}
+
+/// A bit for each address (in memory order) that is a stranger's; none where the machine has no such vectors.
+#[inline(always)]
+pub fn are_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> Option<u32> {
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    // SAFETY: the machine has what is called for.
+    Some(unsafe { compare_with_strangers(addresses, strangers) })
+}
+
+#[target_feature(enable = "avx2")]
+fn compare_with_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
+    let mut found = 0;
+    for (at, eight) in addresses.as_chunks::<8>().0.iter().enumerate() {
+        // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
+        let eight = unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) };
+        let mut equal = _mm256_setzero_si256();
+        for stranger in strangers {
+            let network = _mm256_set1_epi32(stranger.network.to_be().cast_signed());
+            let mask = _mm256_set1_epi32(stranger.mask.to_be().cast_signed());
+            let differs = _mm256_and_si256(_mm256_xor_si256(eight, network), mask);
+            equal = _mm256_or_si256(equal, _mm256_cmpeq_epi32(differs, _mm256_setzero_si256()));
+        }
+        let bits = _mm256_movemask_ps(_mm256_castsi256_ps(equal)).cast_unsigned();
+        found |= bits << (8 * at);
+    }
+    found
 }
 
 /// Sums up the headers and the datagram that `frame` ends with.
