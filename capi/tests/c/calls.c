@@ -195,7 +195,7 @@ static void holds(void)
     tasks();
     CHECK(process(8) == 8);
     int kept[256], count = 0;
-    CHECK(wedjat_places(scheduler) == 256);
+    CHECK(wedjat_places(scheduler) == 288);
     for (int at = 0; at < 8; at++)
         if (verdicts[at].action == WEDJAT_HOLD) {
             CHECK(verdicts[at].place < 256 && verdicts[at].worker >= 14);
@@ -243,7 +243,7 @@ static void waits(void)
     struct wedjat_packet done = {reply, 60, 0};
     CHECK(wedjat_free(scheduler) == 0);
     CHECK(wedjat_create(ONE, strlen(ONE), &options, &scheduler, NULL, 0) == 0);
-    CHECK(wedjat_context(scheduler, 0, &context) == 0 && wedjat_places(scheduler) == 276);
+    CHECK(wedjat_context(scheduler, 0, &context) == 0 && wedjat_places(scheduler) == 308);
     tasks();
     CHECK(process(WEDJAT_BURST) == WEDJAT_BURST);
     for (int at = 0; at < WEDJAT_BURST; at++) {
