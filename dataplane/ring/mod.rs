@@ -13,7 +13,7 @@
 //! - [`channel`]: the protocol, over any words, so that loom can try its orderings;
 //! - [`layout`]: where everything lies in a region;
 //! - [`bytes`]: tasks' and replies' bytes;
-//! - [`region`]: the region and its memory, and who is alive;
+//! - [`region`]: the region and its memory, and who is alive, which locks on it tell (`lock`);
 //! - [`attach`]: how a worker's process gets it;
 //! - [`park`]: a worker that sleeps, and its awakening;
 //! - [`host`] and [`guest`]: the dispatcher's and the worker's end, the protocol with its bytes;
@@ -26,6 +26,7 @@ pub mod guest;
 pub mod handover;
 pub mod host;
 pub mod layout;
+pub(crate) mod lock;
 pub mod park;
 pub mod region;
 

@@ -3,13 +3,10 @@
 //!
 //! The memory is sealed, so nobody can take it away from those who have mapped it, and all of it is there from the start.
 //! Who is alive is told by locks on it, which the system takes back from a process however it ends: the
-//! dispatcher holds the first byte, the worker of channel i byte i + 1. They are locks of the open file
-//! (F_OFD_SETLK), so threads of one process count as strangers, too, and looking for a lock takes none.
-#![allow(unsafe_code)]
+//! dispatcher holds the first byte, the worker of channel i byte i + 1.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -23,6 +20,7 @@ use super::channel::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit
 use super::guest::Guest;
 use super::host::Channel;
 use super::layout::{Layout, Shape};
+use super::lock::{is_held, is_locked, lock};
 use crate::state::files::{
     Found, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
 };
@@ -440,34 +438,4 @@ fn refused(path: &Path, why: NoOffer) -> RegionError {
         }
         NoOffer::Bad(BadOffer::Damaged(reason)) => RegionError::Damaged { path, reason },
     }
-}
-
-fn is_held(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
-}
-
-fn byte(at: i64, kind: i32) -> libc::flock {
-    // SAFETY: `flock` is plain numbers, for which zero is a value.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = at;
-    lock.l_len = 1;
-    lock
-}
-
-/// Locks one byte for as long as the file is open.
-fn lock(file: &File, at: i64) -> io::Result<()> {
-    let lock = byte(at, libc::F_WRLCK);
-    // SAFETY: the descriptor is open, and `lock` outlives the call, which only reads it.
-    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Somebody else has locked that byte. A system that can't tell counts as a yes.
-fn is_locked(file: &File, at: i64) -> bool {
-    let mut lock = byte(at, libc::F_WRLCK);
-    // SAFETY: as in `lock`; the call writes its answer into it.
-    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
-    done != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
 }
