@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod assembly;
+pub mod clock;
 pub mod config;
 pub mod doctor;
 pub mod embed;

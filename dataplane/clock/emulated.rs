@@ -1,0 +1,134 @@
+//! A node's side of a clock file.
+
+use std::fs::File;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+use super::file::{ClockError, ClockFile, Node, Words, does};
+use super::waiter::Waiter;
+use super::{Clock, Progress};
+
+/// Polls in a row that must have moved nothing before a turn is over.
+const QUIET_POLLS: u32 = 2;
+/// Between two looks whether the conductor lives and whether to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// Polls after the end at most: what waits for time to pass would wait for ever.
+const LAST_POLLS: u32 = 4096;
+/// Ticks a second: the file counts nanoseconds.
+const TICKS_HZ: u64 = 1_000_000_000;
+
+/// A node's clock on emulated time.
+#[derive(Debug)]
+pub struct Emulated {
+    clock: ClockFile,
+    words: Words,
+    /// Tells that this node lives.
+    _lock: File,
+    waiter: Waiter,
+    turn: u32,
+    /// Polls in a row that moved nothing.
+    quiet: u32,
+    polls: u64,
+    last: Progress,
+    ended: Option<ClockError>,
+}
+
+impl ClockFile {
+    /// Takes a line of the file for this node.
+    ///
+    /// # Errors
+    /// When there is none left, or the system refuses.
+    pub fn join(&self, node: Node) -> Result<Emulated, ClockError> {
+        let (line, lock) = self.claim()?;
+        let words = self.words(line);
+        // Should one before us have died in the middle of a turn, that turn is ours.
+        let turn = words.done().word.load(Acquire);
+        for (at, value) in
+            [(does::POLLS, 0), (does::RECEIVED, 0), (does::SENT, 0), (does::TIMER_NS, 0)]
+        {
+            words.does[at].store(value, Relaxed);
+        }
+        words.does[does::PID].store(u64::from(std::process::id()), Relaxed);
+        words.does[does::WHO].store(node.word(), Release);
+        Ok(Emulated {
+            clock: self.clone(),
+            words,
+            _lock: lock,
+            waiter: Waiter::default(),
+            turn,
+            quiet: QUIET_POLLS,
+            polls: 0,
+            last: Progress::default(),
+            ended: None,
+        })
+    }
+}
+
+impl Emulated {
+    /// Waits for the next turn; false when there will be none.
+    #[inline]
+    fn wait(&mut self, stop: &AtomicBool) -> bool {
+        while !self.waiter.wait(self.words.turn(), self.turn, LOOK) {
+            if stop.load(Relaxed) || self.clock.has_ended() {
+                return false;
+            }
+            if !self.clock.has_conductor() {
+                self.ended = Some(self.clock.without_conductor());
+                return false;
+            }
+        }
+        self.turn = self.words.turn().word.load(Acquire);
+        self.quiet = 0;
+        !self.clock.has_ended()
+    }
+}
+
+impl Clock for Emulated {
+    fn ticks_hz(&self) -> u64 {
+        TICKS_HZ
+    }
+
+    #[inline]
+    fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
+        if stop.load(Relaxed) || self.quiet >= QUIET_POLLS && !self.wait(stop) {
+            return None;
+        }
+        Some(self.clock.now_ns())
+    }
+
+    #[inline]
+    fn polled(&mut self, progress: impl FnOnce() -> Progress) {
+        let progress = progress();
+        let moved = (progress.received, progress.sent) != (self.last.received, self.last.sent);
+        self.polls += 1;
+        self.quiet = if moved { 0 } else { self.quiet + 1 };
+        self.last = progress;
+        let does = &self.words.does;
+        does[does::POLLS].store(self.polls, Relaxed);
+        if self.quiet < QUIET_POLLS && !moved {
+            return;
+        }
+        does[does::RECEIVED].store(progress.received, Relaxed);
+        does[does::SENT].store(progress.sent, Relaxed);
+        does[does::TIMER_NS].store(progress.timer, Relaxed);
+        if self.quiet == QUIET_POLLS {
+            self.words.done().give(self.turn);
+        }
+    }
+
+    fn drain(&mut self, _: Duration, _: Duration, mut is_busy: impl FnMut(u64) -> bool) {
+        let now_ns = self.clock.now_ns();
+        let mut quiet = 0;
+        for _ in 0..LAST_POLLS {
+            quiet = if is_busy(now_ns) { 0 } else { quiet + 1 };
+            if quiet == QUIET_POLLS {
+                return;
+            }
+        }
+    }
+
+    fn ended(&self) -> Result<(), ClockError> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,399 @@
+//! The file that a conductor shares with the nodes whose time it tells: where everything lies in it, and who is alive.
+//!
+//! | bytes | what | written by |
+//! |---|---|---|
+//! | 0 - 127 | magic, version, length, number of lines, the conductor's process | the conductor, once |
+//! | 128 - 255 | `now_ns`; whether the run has ended | the conductor |
+//! | then for each node 128 | the number of its turn; whether the conductor sleeps | the conductor |
+//! | and 128 | the turn that it has ended; whether it sleeps; polls, packets received and sent, its earliest timer, who it is | the node |
+//!
+//! The conductor holds a lock on the file's first byte, the node of line i on byte i + 1; the system takes these back from
+//! a process however it ends.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::waiter::Signal;
+use crate::ring::lock::{is_held, is_locked, lock, open_again};
+use crate::state::region::{ALIGN, Region, Slice, advice};
+
+/// "WEDJATck": a clock, of a little-endian machine.
+const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATck");
+/// Version of the layout; any change of it raises this.
+pub const VERSION: u64 = 1;
+/// The most nodes that one conductor has.
+const NODES_MAX: usize = 256;
+
+/// Numbers of the header's words.
+mod word {
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 1;
+    pub const LEN: usize = 2;
+    pub const NODES: usize = 3;
+    pub const PID: usize = 4;
+    pub const COUNT: usize = 5;
+}
+
+/// Numbers of the words behind the header.
+mod time {
+    pub const NOW_NS: usize = 0;
+    pub const ENDED: usize = 1;
+    pub const COUNT: usize = 2;
+}
+
+/// Numbers of the 32-bit words at the start of the conductor's line and of the node's: what is told, and whether who tells it
+/// sleeps.
+mod told {
+    pub const TURN: usize = 0;
+    pub const SLEEPS: usize = 1;
+    pub const COUNT: usize = 2;
+}
+
+/// Numbers of the words behind these in the node's line.
+pub(super) mod does {
+    pub const POLLS: usize = 0;
+    pub const RECEIVED: usize = 1;
+    pub const SENT: usize = 2;
+    pub const TIMER_NS: usize = 3;
+    pub const WHO: usize = 4;
+    pub const PID: usize = 5;
+    pub const COUNT: usize = 6;
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A dispatcher core of a leaf.
+    Leaf = 1,
+    /// An agent's core.
+    Agent = 2,
+}
+
+/// A node by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// Its id, of its configuration.
+    pub id: u16,
+    /// Which of its dispatcher cores.
+    pub core: u16,
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Leaf => "leaf",
+            Kind::Agent => "agent",
+        };
+        write!(f, "{kind} {} core {}", self.id, self.core)
+    }
+}
+
+impl Node {
+    pub(super) fn word(self) -> u64 {
+        u64::from(self.kind as u8) << 32 | u64::from(self.id) << 16 | u64::from(self.core)
+    }
+}
+
+/// Why there is no time to be had from a file.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ClockError {
+    /// The system refused.
+    #[error("clock {path}: {error}{}", advice(error))]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: Arc<io::Error>,
+    },
+    /// There is no such file.
+    #[error(
+        "clock {path}: there is no such file; start its conductor first (wedjat-testbed lockstep), or leave out --clock for real time"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something else lies there.
+    #[error(
+        "clock {path}: this is not a clock of wedjat's; name the file that wedjat-testbed lockstep made"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Made by another version.
+    #[error(
+        "clock {path}: layout version {found}, this program uses version {VERSION}; build node and conductor from the same release"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// Its header contradicts itself or the file.
+    #[error("clock {path}: damaged ({reason}); start its conductor anew")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A conductor that should not be there.
+    #[error(
+        "clock {path}: in use by a running conductor (pid {pid}); stop that one or name another file"
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Who uses it.
+        pid: u64,
+    },
+    /// No conductor.
+    #[error(
+        "clock {path}: its conductor (pid {pid}) has gone without ending the run, so that time stands still; start both anew"
+    )]
+    NoConductor {
+        /// The file.
+        path: PathBuf,
+        /// Who it was.
+        pid: u64,
+    },
+    /// No line left.
+    #[error(
+        "clock {path}: all of its {nodes} lines have a node; the conductor must be told of more nodes"
+    )]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// Lines.
+        nodes: usize,
+    },
+    /// Threads that work in real time.
+    #[error(
+        "--clock {path}: this agent's workers are threads, which work in real time; run it without --clock"
+    )]
+    Threads {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A clock that is shared by its conductor and its nodes.
+#[derive(Clone, Debug)]
+pub struct ClockFile {
+    region: Arc<Region>,
+    pub(super) path: Arc<Path>,
+    /// To look for locks by.
+    file: Arc<File>,
+    nodes: usize,
+    header: Slice<AtomicU64>,
+    time: Slice<AtomicU64>,
+}
+
+/// The words that conductor and one node share.
+#[derive(Clone, Debug)]
+pub(super) struct Words {
+    given: Slice<AtomicU32>,
+    done: Slice<AtomicU32>,
+    pub does: Slice<AtomicU64>,
+}
+
+impl Words {
+    /// The conductor tells that there is a turn.
+    #[inline]
+    pub fn turn(&self) -> Signal<'_> {
+        Signal { word: &self.given[told::TURN], asleep: &self.done[told::SLEEPS] }
+    }
+
+    /// The node tells that it has ended one.
+    #[inline]
+    pub fn done(&self) -> Signal<'_> {
+        Signal { word: &self.done[told::TURN], asleep: &self.given[told::SLEEPS] }
+    }
+}
+
+/// Bytes of a file for so many nodes.
+fn len_for(nodes: usize) -> usize {
+    2 * ALIGN * (1 + nodes)
+}
+
+impl ClockFile {
+    /// A new clock for at most `nodes` nodes, at time 0. A file whose conductor no longer runs is replaced.
+    ///
+    /// # Errors
+    /// When another conductor runs on it, when it is something else, or when the system refuses.
+    pub(super) fn create(path: &Path, nodes: usize) -> Result<(Self, File), ClockError> {
+        let nodes = nodes.clamp(1, NODES_MAX);
+        match Self::open(path) {
+            Ok(there) => {
+                return Err(ClockError::InUse { path: path.to_owned(), pid: there.pid() });
+            }
+            Err(ClockError::Missing { .. } | ClockError::NoConductor { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let io = io_error(path);
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".new-{}", std::process::id()));
+        let new = PathBuf::from(name);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&new).map_err(&io)?;
+        let made = Self::fill(file, path, nodes).map_err(&io);
+        let made = made.and_then(|made| std::fs::rename(&new, path).map(|()| made).map_err(&io));
+        if made.is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+        made
+    }
+
+    fn fill(file: File, path: &Path, nodes: usize) -> io::Result<(Self, File)> {
+        let len = len_for(nodes);
+        file.set_len(len as u64)?;
+        // A mapping keeps its open file, and with it the file's locks; this one goes with the conductor.
+        let own = open_again(&file)?;
+        lock(&own, 0)?;
+        let region = Region::map(&file, len)?;
+        let clock = Self::over(region, file, path, nodes);
+        for (at, value) in [
+            (word::VERSION, VERSION),
+            (word::LEN, len as u64),
+            (word::NODES, nodes as u64),
+            (word::PID, u64::from(std::process::id())),
+        ] {
+            clock.header[at].store(value, Relaxed);
+        }
+        clock.header[word::MAGIC].store(MAGIC, Release);
+        Ok((clock, own))
+    }
+
+    fn over(region: Arc<Region>, file: File, path: &Path, nodes: usize) -> Self {
+        Self {
+            header: region.slice(0, word::COUNT),
+            time: region.slice(ALIGN, time::COUNT),
+            region,
+            path: path.into(),
+            file: Arc::new(file),
+            nodes,
+        }
+    }
+
+    /// The clock of a running conductor.
+    ///
+    /// # Errors
+    /// When there is none, or it is foreign, of another version, damaged or without a conductor.
+    pub fn open(path: &Path) -> Result<Self, ClockError> {
+        let io = io_error(path);
+        let owned = || path.to_owned();
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => ClockError::Missing { path: owned() },
+            _ => io(error),
+        })?;
+        let len = file.metadata().map_err(&io)?.len();
+        if len < len_for(1) as u64 {
+            return Err(ClockError::Foreign { path: owned() });
+        }
+        let head = Region::map(&file, ALIGN).map_err(&io)?.slice::<AtomicU64>(0, word::COUNT);
+        let value = |at: usize| head[at].load(Acquire);
+        if value(word::MAGIC) != MAGIC {
+            return Err(ClockError::Foreign { path: owned() });
+        }
+        let found = value(word::VERSION);
+        if found != VERSION {
+            return Err(ClockError::Version { path: owned(), found });
+        }
+        let nodes = value(word::NODES) as usize;
+        let needed = len_for(nodes.min(NODES_MAX)) as u64;
+        if nodes > NODES_MAX || value(word::LEN) != needed || len < needed {
+            let reason = format!("{len} bytes for {nodes} nodes");
+            return Err(ClockError::Damaged { path: owned(), reason });
+        }
+        let region = Region::map(&file, needed as usize).map_err(&io)?;
+        let clock = Self::over(region, file, path, nodes);
+        if !clock.has_conductor() {
+            return Err(clock.without_conductor());
+        }
+        Ok(clock)
+    }
+
+    /// Takes a line for a node; what is given locks it.
+    pub(super) fn claim(&self) -> Result<(usize, File), ClockError> {
+        let io = io_error(&self.path);
+        for line in 0..self.nodes {
+            let own = open_again(&self.file).map_err(&io)?;
+            match lock(&own, 1 + line as i64) {
+                Ok(()) => return Ok((line, own)),
+                Err(error) if is_held(&error) => {}
+                Err(error) => return Err(io(error)),
+            }
+        }
+        Err(ClockError::Full { path: self.path.to_path_buf(), nodes: self.nodes })
+    }
+
+    pub(super) fn words(&self, line: usize) -> Words {
+        let at = 2 * ALIGN * (1 + line);
+        Words {
+            given: self.region.slice(at, told::COUNT),
+            done: self.region.slice(at + ALIGN, told::COUNT),
+            does: self.region.slice(at + ALIGN + 8, does::COUNT),
+        }
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The conductor's process.
+    #[must_use]
+    pub fn pid(&self) -> u64 {
+        self.header[word::PID].load(Relaxed)
+    }
+
+    /// The time, in nanoseconds since the start of the run.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.time[time::NOW_NS].load(Acquire)
+    }
+
+    #[inline]
+    pub(super) fn set_now_ns(&self, now_ns: u64) {
+        self.time[time::NOW_NS].store(now_ns, Release);
+    }
+
+    /// The conductor has ended the run.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.time[time::ENDED].load(Acquire) != 0
+    }
+
+    pub(super) fn end(&self) {
+        self.time[time::ENDED].store(1, Release);
+    }
+
+    pub(super) fn has_conductor(&self) -> bool {
+        is_locked(&self.file, 0)
+    }
+
+    pub(super) fn has_node(&self, line: usize) -> bool {
+        is_locked(&self.file, 1 + line as i64)
+    }
+
+    pub(super) fn without_conductor(&self) -> ClockError {
+        ClockError::NoConductor { path: self.path.to_path_buf(), pid: self.pid() }
+    }
+}
+
+fn io_error(path: &Path) -> impl Fn(io::Error) -> ClockError {
+    move |error| ClockError::Io { path: path.to_owned(), error: Arc::new(error) }
+}

@@ -1,0 +1,181 @@
+//! Conductor and nodes over a file, in threads of one process.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::*;
+
+const LEAF: Node = Node { kind: Kind::Leaf, id: 3, core: 0 };
+const AGENT: Node = Node { kind: Kind::Agent, id: 9, core: 0 };
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clock");
+    (folder, path)
+}
+
+/// A node that moves for so many polls of each turn, and how it ended.
+fn node(path: &Path, node: Node, moves: u64) -> (Vec<u64>, Result<(), ClockError>) {
+    let (mut clock, stop) =
+        (ClockFile::open(path).unwrap().join(node).unwrap(), AtomicBool::default());
+    let (mut times, mut received) = (Vec::new(), 0);
+    while let Some(now) = clock.next(&stop) {
+        let first = times.last() != Some(&now);
+        if first {
+            times.push(now);
+            received += moves;
+        }
+        let left = received % 100;
+        received += u64::from(left > 0 && !first);
+        clock.polled(|| Progress { received, sent: 0, timer: now + 7 });
+    }
+    (times, clock.ended())
+}
+
+fn taken(conductor: &mut Conductor, node: Node) -> usize {
+    loop {
+        match conductor.take(node) {
+            Some(seat) => return seat,
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn nodes_poll_in_their_turns_at_the_time_told_until_they_are_quiet() {
+    let (_folder, path) = folder();
+    let mut conductor = Conductor::create(&path, 2).unwrap();
+    std::thread::scope(|scope| {
+        let leaf = scope.spawn(|| node(&path, LEAF, 0));
+        let agent = scope.spawn(|| node(&path, AGENT, 90));
+        let (leaf_seat, agent_seat) = (taken(&mut conductor, LEAF), taken(&mut conductor, AGENT));
+        assert!(conductor.take(LEAF).is_none(), "there is one of that name");
+        for now_ns in [5, 6, 20] {
+            conductor.set_now_ns(now_ns);
+            let before = conductor.line(leaf_seat).polls;
+            let line = conductor.turn(leaf_seat).unwrap();
+            assert_eq!((line.polls - before, line.timer_ns), (2, now_ns + 7));
+            let before = conductor.line(agent_seat).polls;
+            let line = conductor.turn(agent_seat).unwrap();
+            // It moved in 11 polls, and was quiet in two.
+            assert_eq!((line.polls - before, line.received % 100), (13, 0));
+        }
+        conductor.set_now_ns(30);
+        conductor.turn(leaf_seat).unwrap();
+        conductor.end();
+        let (times, ended) = leaf.join().unwrap();
+        assert!(times == [5, 6, 20, 30] && ended.is_ok(), "{times:?} {ended:?}");
+        let (times, ended) = agent.join().unwrap();
+        assert!(times == [5, 6, 20] && ended.is_ok(), "{times:?} {ended:?}");
+    });
+    drop(conductor);
+    assert!(!path.exists(), "the file goes with its conductor");
+}
+
+#[test]
+fn a_node_whose_conductor_has_died_ends_and_says_so() {
+    let (_folder, path) = folder();
+    let mut conductor = Conductor::create(&path, 1).unwrap();
+    std::thread::scope(|scope| {
+        let leaf = scope.spawn(|| node(&path, LEAF, 0));
+        taken(&mut conductor, LEAF);
+        drop(conductor);
+        let (_, ended) = leaf.join().unwrap();
+        let error = ended.unwrap_err().to_string();
+        let pid = std::process::id().to_string();
+        assert!(
+            error.contains("has gone without ending the run") && error.contains(&pid),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_node_can_be_stopped_while_time_stands_still() {
+    let (_folder, path) = folder();
+    let _conductor = Conductor::create(&path, 1).unwrap();
+    let mut clock = ClockFile::open(&path).unwrap().join(LEAF).unwrap();
+    let stop = AtomicBool::default();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| clock.next(&stop));
+        stop.store(true, Relaxed);
+        assert_eq!(waiting.join().unwrap(), None);
+    });
+    assert!(clock.ended().is_ok(), "that is an orderly end");
+    let mut polls = 0;
+    clock.drain(Duration::ZERO, Duration::ZERO, |_| {
+        polls += 1;
+        polls < 5
+    });
+    assert_eq!(polls, 6);
+    clock.drain(Duration::ZERO, Duration::ZERO, |_| true); // what is never quiet is left
+}
+
+#[test]
+fn a_node_that_is_never_quiet_is_named_with_what_it_did() {
+    let (_folder, path) = folder();
+    let conductor = Conductor::create(&path, 1).unwrap();
+    let mut conductor = conductor.with_patience(Duration::from_millis(1));
+    let stop = AtomicBool::default();
+    std::thread::scope(|scope| {
+        let leaf = scope.spawn(|| {
+            let mut clock = ClockFile::open(&path).unwrap().join(LEAF).unwrap();
+            let mut sent = 0;
+            while clock.next(&stop).is_some() {
+                sent += 1;
+                clock.polled(|| Progress { received: 0, sent, timer: 0 });
+            }
+        });
+        let seat = taken(&mut conductor, LEAF);
+        let error = conductor.turn(seat).unwrap_err();
+        stop.store(true, Relaxed);
+        assert!(matches!(error, TurnError::Restless { sent, .. } if sent > 0), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("leaf 3 core 0") && text.contains("does not become quiet"), "{text}");
+        leaf.join().unwrap();
+        let error = conductor.turn(seat).unwrap_err().to_string();
+        assert!(error.contains("leaf 3 core 0") && error.contains("has gone"), "{error}");
+    });
+}
+
+#[test]
+fn what_is_no_clock_is_refused_with_the_fix() {
+    let (folder, path) = folder();
+    let said = |path: &Path| ClockFile::open(path).unwrap_err().to_string();
+    assert!(said(&path).contains("no such file"), "{}", said(&path));
+    assert!(said(folder.path()).contains("clock "), "{}", said(folder.path()));
+
+    fs::write(&path, vec![7; 4096]).unwrap();
+    assert!(said(&path).contains("not a clock"), "{}", said(&path));
+    assert!(Conductor::create(&path, 1).unwrap_err().to_string().contains("not a clock"));
+    fs::write(&path, b"short").unwrap();
+    assert!(said(&path).contains("not a clock"), "{}", said(&path));
+    fs::remove_file(&path).unwrap();
+
+    let conductor = Conductor::create(&path, 1).unwrap();
+    let error = Conductor::create(&path, 1).unwrap_err().to_string();
+    assert!(error.contains("in use by a running conductor"), "{error}");
+    let clock = ClockFile::open(&path).unwrap();
+    let _node = clock.join(LEAF).unwrap();
+    let error = clock.join(AGENT).unwrap_err().to_string();
+    assert!(error.contains("all of its 1 lines"), "{error}");
+
+    let bytes = fs::read(&path).unwrap();
+    drop(conductor);
+    fs::write(&path, &bytes).unwrap();
+    assert!(said(&path).contains("has gone"), "{}", said(&path));
+    let change = |at: usize, byte: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = byte;
+        fs::File::create(&path).unwrap().write_all(&bytes).unwrap();
+        said(&path)
+    };
+    let other_version = change(8, 99);
+    assert!(other_version.contains("layout version 99"), "{other_version}");
+    let damaged = change(24, 2);
+    assert!(damaged.contains("damaged") && damaged.contains("2 nodes"), "{damaged}");
+    fs::write(&path, &bytes).unwrap();
+    drop(Conductor::create(&path, 1).expect("what a dead conductor left is replaced"));
+}

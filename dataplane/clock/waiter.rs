@@ -1,0 +1,120 @@
+//! Waiting for another process to change a word: spinning while that is worth it, and then asleep in the system.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+/// Looks at the word before sleeping: some 50 us, longer than it takes to wake a sleeper on another CPU. So two that wait for
+/// each other in turn, each on its own CPU, soon need no waking.
+const LOOKS: u32 = 1500;
+/// After so many waits in vain in a row there is one try in 2^this waits: on one CPU the other cannot run while we spin.
+const VAIN_MOST: u32 = 7;
+
+/// A word that one side changes and the other waits for, and beside it whether that one sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signal<'a> {
+    pub word: &'a AtomicU32,
+    pub asleep: &'a AtomicU32,
+}
+
+impl Signal<'_> {
+    /// Changes the word, and wakes who sleeps for it.
+    #[inline]
+    pub fn give(self, value: u32) {
+        self.word.store(value, SeqCst);
+        // Either we see that the other sleeps, or the other, who looks again after saying so, sees the new value.
+        if self.asleep.load(SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
+    /// Has a sleeper look again.
+    #[cold]
+    pub fn wake(self) {
+        let _ = futex::wake(self.word, futex::Flags::empty(), 1);
+    }
+}
+
+/// One side's way of waiting.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiter {
+    /// Times in a row that spinning was in vain.
+    vain: u32,
+    /// Waits to come without spinning.
+    skip: u32,
+}
+
+impl Waiter {
+    /// Waits until the word is no longer `seen`, for so long at most; false when it still is.
+    #[inline]
+    pub fn wait(&mut self, signal: Signal<'_>, seen: u32, longest: Duration) -> bool {
+        let changed = || signal.word.load(Acquire) != seen;
+        if self.skip > 0 {
+            self.skip -= 1;
+        } else {
+            for _ in 0..LOOKS {
+                if changed() {
+                    self.vain = 0;
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            self.vain = (self.vain + 1).min(VAIN_MOST);
+            self.skip = (1 << self.vain) - 1;
+        }
+        sleep(signal, seen, longest);
+        changed()
+    }
+}
+
+/// Sleeps until woken, once.
+fn sleep(signal: Signal<'_>, seen: u32, longest: Duration) {
+    signal.asleep.store(1, SeqCst);
+    if signal.word.load(SeqCst) == seen {
+        let time = futex::Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: longest.subsec_nanos().into(),
+        };
+        // Changed, woken, or the time is over: the caller looks in any case.
+        let _ = futex::wait(signal.word, futex::Flags::empty(), seen, Some(&time));
+    }
+    signal.asleep.store(0, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_change_is_missed_however_the_two_meet() {
+        let words: [AtomicU32; 4] = Default::default();
+        let there = Signal { word: &words[0], asleep: &words[1] };
+        let back = Signal { word: &words[2], asleep: &words[3] };
+        // Once in a while without spinning, as it is on one CPU.
+        let waiter = || Waiter { vain: VAIN_MOST, skip: 40 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut waiter = waiter();
+                for turn in 0..2000 {
+                    while !waiter.wait(there, turn, Duration::from_secs(3600)) {}
+                    back.give(turn + 1);
+                }
+            });
+            let mut waiter = waiter();
+            for turn in 0..2000 {
+                there.give(turn + 1);
+                while !waiter.wait(back, turn, Duration::from_secs(3600)) {}
+            }
+        });
+    }
+
+    #[test]
+    fn a_wait_ends_in_time() {
+        let words: [AtomicU32; 2] = Default::default();
+        let signal = Signal { word: &words[0], asleep: &words[1] };
+        assert!(!Waiter::default().wait(signal, 0, Duration::from_millis(1)));
+        assert!(Waiter::default().wait(signal, 1, Duration::from_secs(3600)));
+    }
+}
