@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +14,7 @@ use crossbeam_queue::ArrayQueue;
 mod local;
 
 use crate::assembly;
+use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node};
 use crate::config::Config;
 use crate::io::Port;
 use crate::io::dpdk::{
@@ -51,6 +52,8 @@ pub struct Options {
     pub eal: Vec<String>,
     /// Record all packets in files of this name (with port and core appended).
     pub pcap: Option<PathBuf>,
+    /// Run on the emulated time of this clock file's conductor.
+    pub clock: Option<PathBuf>,
 }
 
 /// Why a leaf does not start or did not run.
@@ -77,6 +80,9 @@ pub enum LaunchError {
     /// No capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// No emulated time.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
     /// A core that is not there.
     #[error(
         "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
@@ -138,19 +144,21 @@ pub fn run(
 ) -> Result<LeafStats, LaunchError> {
     check_cpus(&config.leaf.cores)?;
     config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
+    let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let region = local::region(config)?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let seed = assembly::seed(config);
-    let table = assembly::table(config, eal.ticks_hz(), seed)?;
+    let hz = ticks_hz(clock.as_ref(), &eal);
+    let table = assembly::table(config, hz, seed)?;
     let agent = config.agent.as_ref().zip(region);
-    let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, &eal, seed));
+    let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, hz, seed));
     let agent = agent.transpose()?;
     let opened = open_devices(config, &eal, &mbufs, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");
-        return not_started(config, &eal, &table, seed);
+        return not_started(config, &eal, hz, &table, seed);
     }
     let (devices, mut queues) = opened?;
     let macs = config.ports.iter().zip(&devices);
@@ -167,7 +175,8 @@ pub fn run(
     let started = Instant::now();
     for (index, &cpu) in config.leaf.cores.iter().enumerate() {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
-        let stages = assembly::stages(config, eal.ticks_hz(), &network, &table, seed, index);
+        let stages = assembly::stages(config, hz, &network, &table, seed, index);
+        let node = Node { kind: Kind::Leaf, id: config.leaf.id, core: index as u16 };
         let setup = CoreSetup {
             eal: eal.clone(),
             cpu,
@@ -177,7 +186,8 @@ pub fn run(
             commands: Arc::new(ArrayQueue::new(COMMANDS)),
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
-            agent: agent.as_ref().map(|agent| agent.parts(&eal, &mbufs, config.leaf.udp_port)),
+            agent: agent.as_ref().map(|agent| agent.parts(hz, &mbufs, config.leaf.udp_port)),
+            clock: clock.as_ref().map(|clock| clock.join(node)).transpose()?,
             mbufs: config.leaf.mbufs as usize,
         };
         cores.push((cpu, spawn(setup)?));
@@ -203,7 +213,7 @@ pub fn run(
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
-    let manifest = manifest(config, &eal);
+    let manifest = manifest(config, &eal, hz);
     drop(devices); // returns the buffers that receive queues hold
     let mut account = LeafStats::of(&Totals::read(&counters), seconds, manifest);
     account.ports = ports;
@@ -211,20 +221,26 @@ pub fn run(
     describe(&mut account, config, &network, seed);
     let agent = agent.as_ref().zip(ended);
     account.agent =
-        agent.map(|(agent, ended)| Box::new(agent.account(ended, seconds, config, &eal)));
+        agent.map(|(agent, ended)| Box::new(agent.account(ended, seconds, config, &eal, hz)));
     Ok(account)
+}
+
+/// Ticks a second of the clock that nodes run on.
+pub(crate) fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
+    clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
 }
 
 /// The account of a leaf that was told to stop before its devices had started.
 fn not_started(
     config: &Config,
     eal: &Eal,
+    hz: u64,
     table: &Table,
     seed: u64,
 ) -> Result<LeafStats, LaunchError> {
     let macs = config.ports.iter().map(|port| port.mac.unwrap_or(Mac([0; 6])));
     let network = assembly::network(config, macs, table)?;
-    let mut account = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal));
+    let mut account = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal, hz));
     describe(&mut account, config, &network, seed);
     Ok(account)
 }
@@ -325,6 +341,8 @@ struct CoreSetup {
     pcap: Option<(PathBuf, usize)>,
     /// On the same core.
     agent: Option<AgentParts>,
+    /// Emulated time instead of the counter's.
+    clock: Option<Emulated>,
     /// Packet buffers in all.
     mbufs: usize,
 }
@@ -346,7 +364,8 @@ fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
     let _lcore = setup.eal.register_thread().map_err(|error| error.to_string())?;
     let ports = std::mem::take(&mut setup.ports);
     let Some((path, index)) = setup.pcap.take() else {
-        return Ok(poll(setup, ports).1);
+        let (_, ended, clock) = poll(setup, ports);
+        return clock.map(|()| ended).map_err(|error| error.to_string());
     };
     let tapped = ports.into_iter().enumerate().map(|(port, queue)| {
         let mut name = path.clone().into_os_string();
@@ -354,24 +373,40 @@ fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
         let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
     });
-    let (tapped, ended) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
+    let (tapped, ended, clock) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
     for tap in tapped {
         tap.finish().map_err(|error| error.to_string())?;
     }
-    Ok(ended)
+    clock.map(|()| ended).map_err(|error| error.to_string())
 }
 
-/// The loop. Once stopped it goes on until the ports fall quiet, so that replies under way get through.
-fn poll<P: Port<Buf = dpdk::Mbuf>>(setup: CoreSetup, ports: Vec<P>) -> (Vec<P>, Option<Ended>) {
-    let CoreSetup { eal, stages, pool, commands, stop, agent, mbufs, .. } = setup;
-    let timing = Timing { ticks_hz: eal.ticks_hz() };
+/// The ports, the account of an agent, and why there was no more time.
+type Polled<P> = (Vec<P>, Option<Ended>, Result<(), ClockError>);
+
+/// The loop, on the clock that was chosen at the start.
+fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polled<P> {
+    match setup.clock.take() {
+        Some(clock) => poll_on(clock, setup, ports),
+        None => poll_on(setup.eal.clone(), setup, ports),
+    }
+}
+
+/// Once stopped it goes on until the ports fall quiet, so that replies under way get through.
+fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
+    mut clock: impl Clock,
+    setup: CoreSetup,
+    ports: Vec<P>,
+) -> Polled<P> {
+    let CoreSetup { stages, pool, commands, stop, agent, mbufs, .. } = setup;
+    let timing = Timing { ticks_hz: clock.ticks_hz() };
     let Some(parts) = agent else {
         let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
-        while !stop.load(Relaxed) {
-            leaf.poll(eal.now());
+        while let Some(now) = clock.next(&stop) {
+            leaf.poll(now);
+            clock.polled(|| leaf.progress());
         }
-        drain(&eal, QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
-        return (leaf.close(), None);
+        clock.drain(QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
+        return (leaf.close(), None, clock.ended());
     };
     // Room for all buffers there are: the wire never loses a reply.
     let (near, far) = link::pair(mbufs);
@@ -379,35 +414,19 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(setup: CoreSetup, ports: Vec<P>) -> (Vec<P>, 
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
     let places = parts.places.clone();
     let mut host = Host::new(leaf, local::agent(parts, far), &places);
-    while !stop.load(Relaxed) {
-        host.poll(eal.now());
+    let mut last = 0;
+    while let Some(now) = clock.next(&stop) {
+        host.poll(now);
+        last = now;
+        clock.polled(|| host.progress());
     }
-    drain(&eal, QUIET, serve::DRAIN_MAX, |now| host.poll(now) > 0 || host.held() > 0);
+    clock.drain(QUIET, serve::DRAIN_MAX, |now| {
+        last = now;
+        host.poll(now) > 0 || host.held() > 0
+    });
     let comings = host.agent().comings().fold(Comings::default(), Comings::and);
     let ended = (comings, host.agent().registered());
-    (host.close(eal.now()), Some(ended))
-}
-
-/// Polls on until nothing has been busy for `quiet`, at most for `longest`.
-pub(crate) fn drain(
-    eal: &Eal,
-    quiet: Duration,
-    longest: Duration,
-    mut is_busy: impl FnMut(u64) -> bool,
-) {
-    let hz = u128::from(eal.ticks_hz());
-    let ticks = |time: Duration| (time.as_nanos() * hz / 1_000_000_000) as u64;
-    let end = eal.now() + ticks(longest);
-    let mut quiet_at = eal.now() + ticks(quiet);
-    loop {
-        let now = eal.now();
-        if is_busy(now) {
-            quiet_at = now + ticks(quiet);
-        }
-        if now >= end || now >= quiet_at {
-            break;
-        }
-    }
+    (host.close(last), Some(ended), clock.ended())
 }
 
 /// The calling thread's part.
@@ -495,13 +514,13 @@ pub(crate) fn port_stats(device: &Device) -> PortStats {
     }
 }
 
-fn manifest(config: &Config, eal: &Eal) -> Manifest {
+fn manifest(config: &Config, eal: &Eal, ticks_hz: u64) -> Manifest {
     Manifest {
         revision: crate::REVISION.to_owned(),
         rustc: crate::RUSTC.to_owned(),
         dpdk: dpdk::version(),
         eal: eal.arguments().to_vec(),
-        ticks_hz: eal.ticks_hz(),
+        ticks_hz,
         config: config.text.clone(),
     }
 }

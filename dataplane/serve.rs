@@ -7,19 +7,20 @@ mod threads;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::assembly::{seed_of_the_moment, tell_speeds};
+use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     self, Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
-use crate::launch::{LaunchError, Links, Options, check_cpus, drain, link_changed, port_stats};
+use crate::launch::{LaunchError, Links, Options, check_cpus, link_changed, port_stats, ticks_hz};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
 use crate::ring::{Giver, Place, RegionError, WorkerRegion};
@@ -93,18 +94,15 @@ fn start(
     report: &mut impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
+    let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let (host, places) = (&config.host, config.host.places());
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
     let seed = config.seed.unwrap_or_else(seed_of_the_moment);
-    let spec = spec(
-        host,
-        config.id,
-        config.ports.iter().take(1).map(|port| port.ip.to_bits()),
-        &eal,
-        seed,
-    );
+    let hz = ticks_hz(clock.as_ref(), &eal);
+    let spec =
+        spec(host, config.id, config.ports.iter().take(1).map(|port| port.ip.to_bits()), hz, seed);
     let table = match &config.state {
         Some(path) => Table::create(path, &Spec { group: config.state_group, ..spec })?,
         None => Table::heap(&spec),
@@ -117,7 +115,7 @@ fn start(
     let opened = open_devices(config, &eal, &mbufs, senders, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");
-        return Ok(not_started(config, &eal, seed));
+        return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, ports, queues) = opened?;
     let signer = signer(host).map(Arc::new);
@@ -132,20 +130,22 @@ fn start(
     let shared = Shared { names: hired.names, counters: hired.counters, signer };
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
-        crews: crews(host, &eal, &table, way, seed),
-        registrar: registrar(config, &places, eal.ticks_hz()),
+        crews: crews(host, hz, &table, way, seed),
+        registrar: registrar(config, &places, hz),
         places,
         pool: mbufs.handle(),
         udp_port: config.udp_port,
         payload_max: host.payload,
         deaths: Arc::clone(&deaths),
         counters: table.counters(0),
-        timing: Timing { ticks_hz: eal.ticks_hz() },
+        timing: Timing { ticks_hz: hz },
     };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let senders = shared.counters.len();
-    let core = spawn(config.core, eal.clone(), parts, shared, Arc::clone(stop))?;
+    let node = Node { kind: Kind::Agent, id: config.id, core: 0 };
+    let clock = clock.map(|clock| clock.join(node)).transpose()?;
+    let core = spawn(config.core, eal.clone(), clock, parts, shared, Arc::clone(stop))?;
     let counters = [table.counters(0)];
     let roll = RefCell::new(Roll::new(region));
     let watch = Watch { host, region, deaths: &deaths, roll, started };
@@ -157,7 +157,7 @@ fn start(
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
-    let mut ledger = LeafStats::of(&Totals::read(&counters), seconds, manifest(config, &eal));
+    let mut ledger = LeafStats::of(&Totals::read(&counters), seconds, manifest(config, &eal, hz));
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
@@ -167,8 +167,8 @@ fn start(
 }
 
 /// The account of an agent that was told to stop before its devices had started.
-fn not_started(config: &AgentConfig, eal: &Eal, seed: u64) -> AgentStats {
-    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal));
+fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
+    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal, hz));
     describe(&mut ledger, &config.host, config.core, seed);
     let (name, comings) = (config.host.name.clone(), Comings::default());
     AgentStats { ledger, name, comings, registered: 0, senders: 0 }
@@ -184,7 +184,7 @@ pub(crate) fn spec(
     host: &HostConfig,
     node: u16,
     address: impl Iterator<Item = u32>,
-    eal: &Eal,
+    ticks_hz: u64,
     seed: u64,
 ) -> Spec {
     let pools = host.pools.iter().map(|pool| PoolSpec {
@@ -195,7 +195,7 @@ pub(crate) fn spec(
     let (servers, pools) = (address.collect(), pools.collect());
     // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
     let (role, cores, ports, group) = (Role::Agent, 1, 0, None);
-    Spec { role, node, cores, ports, servers, pools, ticks_hz: eal.ticks_hz(), seed, group }
+    Spec { role, node, cores, ports, servers, pools, ticks_hz, seed, group }
 }
 
 fn open_devices(
@@ -240,14 +240,14 @@ fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
 /// The pools' workers, none of them there yet, each with its way to its tasks.
 pub(crate) fn crews(
     host: &HostConfig,
-    eal: &Eal,
+    ticks_hz: u64,
     table: &Table,
     mut way: impl FnMut(usize) -> Way<Packet<Mbuf>>,
     seed: u64,
 ) -> Vec<PoolCrew<Mbuf>> {
     let timeout = match host.worker_timeout_ms {
         0 => u64::MAX,
-        ms => ms.saturating_mul(eal.ticks_hz()) / 1000,
+        ms => ms.saturating_mul(ticks_hz) / 1000,
     };
     let mut channel = 0;
     let mut crews = Vec::new();
@@ -290,6 +290,7 @@ struct Shared {
 fn spawn(
     cpu: usize,
     eal: Eal,
+    clock: Option<Emulated>,
     parts: AgentParts,
     threads: Shared,
     stop: Arc<AtomicBool>,
@@ -299,7 +300,11 @@ fn spawn(
             return Err("the system refused to pin its thread there".to_owned());
         }
         let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
-        Ok(poll(&eal, parts, threads, &stop))
+        let (ended, time) = match clock {
+            Some(clock) => poll(clock, parts, threads, &stop),
+            None => poll(eal.clone(), parts, threads, &stop),
+        };
+        time.map(|()| ended).map_err(|error| error.to_string())
     };
     std::thread::Builder::new()
         .name(format!("agent-{cpu}"))
@@ -307,27 +312,34 @@ fn spawn(
         .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
 }
 
-/// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough.
-fn poll(eal: &Eal, parts: AgentParts, shared: Shared, stop: &AtomicBool) -> Ended {
+/// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
+/// was no more time.
+fn poll(
+    mut clock: impl Clock,
+    parts: AgentParts,
+    shared: Shared,
+    stop: &AtomicBool,
+) -> (Ended, Result<(), ClockError>) {
     let Shared { names, counters, signer } = shared;
     let mut agent = Agent::new(parts).with_signer(signer);
     if !counters.is_empty() {
         agent = agent.with_threads(names, counters);
     }
-    while !stop.load(Relaxed) {
-        agent.poll(eal.now());
+    while let Some(now) = clock.next(stop) {
+        agent.poll(now);
+        clock.polled(|| agent.progress());
     }
-    drain(eal, QUIET, DRAIN_MAX, |now| agent.poll(now) > 0 || agent.held() > 0);
+    clock.drain(QUIET, DRAIN_MAX, |now| agent.poll(now) > 0 || agent.held() > 0);
     if agent.has_threads() {
         agent.stop();
-        drain(eal, QUIET, LEAVE_MAX, |now| {
+        clock.drain(QUIET, LEAVE_MAX, |now| {
             agent.poll(now);
             agent.has_threads()
         });
     }
     let ended = (agent.comings().collect(), agent.registered());
     agent.close();
-    ended
+    (ended, clock.ended())
 }
 
 /// The calling thread's part.
@@ -392,13 +404,13 @@ fn join(core: CoreThread, cpu: usize) -> Result<Ended, LaunchError> {
     ended.map_err(|reason| LaunchError::Core { cpu, reason })
 }
 
-fn manifest(config: &AgentConfig, eal: &Eal) -> Manifest {
+fn manifest(config: &AgentConfig, eal: &Eal, ticks_hz: u64) -> Manifest {
     Manifest {
         revision: crate::REVISION.to_owned(),
         rustc: crate::RUSTC.to_owned(),
         dpdk: dpdk::version(),
         eal: eal.arguments().to_vec(),
-        ticks_hz: eal.ticks_hz(),
+        ticks_hz,
         config: config.text.clone(),
     }
 }

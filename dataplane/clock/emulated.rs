@@ -15,8 +15,6 @@ const QUIET_POLLS: u32 = 2;
 const LOOK: Duration = Duration::from_millis(100);
 /// Polls after the end at most: what waits for time to pass would wait for ever.
 const LAST_POLLS: u32 = 4096;
-/// Ticks a second: the file counts nanoseconds.
-const TICKS_HZ: u64 = 1_000_000_000;
 
 /// A node's clock on emulated time.
 #[derive(Debug)]
@@ -35,6 +33,9 @@ pub struct Emulated {
 }
 
 impl ClockFile {
+    /// Ticks a second of a node's clock: the file counts nanoseconds.
+    pub const TICKS_HZ: u64 = 1_000_000_000;
+
     /// Takes a line of the file for this node.
     ///
     /// # Errors
@@ -86,7 +87,7 @@ impl Emulated {
 
 impl Clock for Emulated {
     fn ticks_hz(&self) -> u64 {
-        TICKS_HZ
+        ClockFile::TICKS_HZ
     }
 
     #[inline]

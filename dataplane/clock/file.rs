@@ -13,15 +13,16 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::waiter::Signal;
-use crate::ring::lock::{is_held, is_locked, lock, open_again};
-use crate::state::region::{ALIGN, Region, Slice, advice};
+use crate::ring::lock::{is_held, is_locked, lock};
+use crate::state::files::{advice, open_again};
+use crate::state::region::{ALIGN, Region, Slice};
 
 /// "WEDJATck": a clock, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATck");
@@ -262,7 +263,7 @@ impl ClockFile {
         // A mapping keeps its open file, and with it the file's locks; this one goes with the conductor.
         let own = open_again(&file)?;
         lock(&own, 0)?;
-        let region = Region::map(&file, len)?;
+        let region = Region::own_file(&file, len)?;
         let clock = Self::over(region, file, path, nodes);
         for (at, value) in [
             (word::VERSION, VERSION),
@@ -303,8 +304,10 @@ impl ClockFile {
         if len < len_for(1) as u64 {
             return Err(ClockError::Foreign { path: owned() });
         }
-        let head = Region::map(&file, ALIGN).map_err(&io)?.slice::<AtomicU64>(0, word::COUNT);
-        let value = |at: usize| head[at].load(Acquire);
+        let mut head = [0; 8 * word::COUNT];
+        file.read_exact_at(&mut head, 0).map_err(&io)?;
+        let words = head.as_chunks::<8>().0;
+        let value = |at: usize| u64::from_ne_bytes(words[at]);
         if value(word::MAGIC) != MAGIC {
             return Err(ClockError::Foreign { path: owned() });
         }
@@ -318,12 +321,11 @@ impl ClockFile {
             let reason = format!("{len} bytes for {nodes} nodes");
             return Err(ClockError::Damaged { path: owned(), reason });
         }
-        let region = Region::map(&file, needed as usize).map_err(&io)?;
-        let clock = Self::over(region, file, path, nodes);
-        if !clock.has_conductor() {
-            return Err(clock.without_conductor());
+        if !is_locked(&file, 0) {
+            return Err(ClockError::NoConductor { path: owned(), pid: value(word::PID) });
         }
-        Ok(clock)
+        let region = Region::own_file(&file, needed as usize).map_err(&io)?;
+        Ok(Self::over(region, file, path, nodes))
     }
 
     /// Takes a line for a node; what is given locks it.

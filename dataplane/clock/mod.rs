@@ -10,6 +10,8 @@
 //! does nothing, so that all nodes and the conductor can share one CPU.
 
 mod conductor;
+#[cfg(feature = "dpdk")]
+mod counter;
 mod emulated;
 mod file;
 mod waiter;

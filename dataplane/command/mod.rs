@@ -75,6 +75,9 @@ struct LeafArguments {
     /// Record all packets, for looking into a problem: writes FILE.port0.core0.pcap and so on. Slow.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Run on emulated time: that of the conductor which shares this file (wedjat-testbed lockstep)
+    #[arg(long, value_name = "FILE")]
+    clock: Option<PathBuf>,
     /// Arguments for EAL.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
@@ -92,6 +95,9 @@ struct AgentArguments {
     /// to standard error.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Run on emulated time: that of the conductor which shares this file (wedjat-testbed lockstep)
+    #[arg(long, value_name = "FILE")]
+    clock: Option<PathBuf>,
     /// Arguments of EAL.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
@@ -282,6 +288,7 @@ fn leaf(arguments: &LeafArguments) -> Outcome {
         duration: arguments.duration,
         eal: arguments.eal.clone(),
         pcap: arguments.pcap.clone(),
+        clock: arguments.clock.clone(),
     };
     let account = launch::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
@@ -294,7 +301,12 @@ fn agent(arguments: &AgentArguments) -> Outcome {
 
     let config = AgentConfig::load(&arguments.config)?;
     let report = Report::to(arguments.stats.as_deref())?;
-    let options = Options { duration: arguments.duration, eal: arguments.eal.clone(), pcap: None };
+    let options = Options {
+        duration: arguments.duration,
+        eal: arguments.eal.clone(),
+        pcap: None,
+        clock: arguments.clock.clone(),
+    };
     let account = serve::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
     report.end(&account, account.ledger.is_balanced())

@@ -46,11 +46,11 @@ impl<'a> LocalAgent<'a> {
         config: &'a Config,
         host: &'a HostConfig,
         region: WorkerRegion,
-        eal: &Eal,
+        ticks_hz: u64,
         seed: u64,
     ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
-        let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), eal, seed);
+        let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
         let table = match &config.leaf.state {
             Some(path) => {
                 let spec = Spec { group: config.leaf.state_group, ..spec };
@@ -70,12 +70,12 @@ impl<'a> LocalAgent<'a> {
     }
 
     /// What the core needs.
-    pub fn parts(&self, eal: &Eal, mbufs: &MbufPool, udp_port: u16) -> AgentParts {
-        let (places, hz) = (self.host.places(), eal.ticks_hz());
+    pub fn parts(&self, hz: u64, mbufs: &MbufPool, udp_port: u16) -> AgentParts {
+        let places = self.host.places();
         let way = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            crews: serve::crews(self.host, eal, &self.table, way, self.seed),
+            crews: serve::crews(self.host, hz, &self.table, way, self.seed),
             registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
             places,
             pool: mbufs.handle(),
@@ -94,9 +94,16 @@ impl<'a> LocalAgent<'a> {
     }
 
     /// What it did.
-    pub fn account(&self, ended: Ended, seconds: f64, config: &Config, eal: &Eal) -> AgentStats {
+    pub fn account(
+        &self,
+        ended: Ended,
+        seconds: f64,
+        config: &Config,
+        eal: &Eal,
+        hz: u64,
+    ) -> AgentStats {
         let totals = Totals::read(&[self.table.counters(0)]);
-        let mut ledger = LeafStats::of(&totals, seconds, manifest(config, eal));
+        let mut ledger = LeafStats::of(&totals, seconds, manifest(config, eal, hz));
         serve::describe(&mut ledger, self.host, self.core, self.seed);
         let (comings, registered) = ended;
         AgentStats { ledger, name: self.host.name.clone(), comings, registered, senders: 0 }

@@ -6,6 +6,7 @@
 
 use super::agent::Comings;
 use super::{Agent, Leaf};
+use crate::clock::Progress;
 use crate::io::link::{Either, End};
 use crate::io::{Burst, Pool, Port};
 use crate::limits::BURST;
@@ -108,6 +109,12 @@ where
             }
             stages.note_freed();
         }
+    }
+
+    /// What both have done so far, and when one of them has something to do next.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.leaf.progress().and(self.agent.progress())
     }
 
     /// Tasks at this host.

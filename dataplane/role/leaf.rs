@@ -7,6 +7,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::outbox::Outbox;
 use super::resolver::{ArpResolver, Ask};
+use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::policy::{Dispatcher, PolicySpec};
@@ -382,6 +383,12 @@ where
         }
         self.note_held();
         self.flush();
+    }
+
+    /// What it has done so far, and when it has something to do next without a packet.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.out.progress(self.next_tick)
     }
 
     /// What the leaf decides with.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
+use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
@@ -94,6 +95,13 @@ impl<P: Port> Outbox<P> {
                 self.flush_own(port);
             }
         }
+    }
+
+    /// What has come and gone so far, for a clock that wants to know; `timer` is the node's earliest.
+    pub fn progress(&self, timer: u64) -> Progress {
+        let (received, passed) =
+            (self.counters.read(Counter::RxPackets), self.counters.read(Counter::TxPackets));
+        Progress { received, sent: passed + self.counters.read(Counter::Originated), timer }
     }
 
     /// Sends; what the device does not take at the second try is dropped.

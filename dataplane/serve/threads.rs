@@ -28,6 +28,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Hired, Queues, start};
+use crate::clock::ClockError;
 use crate::config::{AgentConfig, Sends};
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
 use crate::launch::{LaunchError, Options};
@@ -80,6 +81,9 @@ pub fn run_with<S: Serve>(
     stop: &Arc<AtomicBool>,
     mut report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
+    if let Some(path) = options.clock.clone() {
+        return Err(ClockError::Threads { path }.into());
+    }
     let usable = worker::usable_cpus();
     if let Some(&cpu) = threads.cpus.iter().find(|cpu| !usable.contains(cpu)) {
         return Err(LaunchError::WorkerCpu { cpu, usable });

@@ -73,6 +73,24 @@ impl Region {
         Ok(Arc::new(Self { base, len, backing: Backing::Shared(map) }))
     }
 
+    /// The first `len` bytes of a file that nobody but this user may write or read. A process that shortened it meanwhile would
+    /// end those that have it mapped, so this is for what a user's own tools share, and for no node that others rely on.
+    ///
+    /// # Errors
+    /// When others have rights to it, or those of `mmap`.
+    pub fn own_file(file: &File, len: usize) -> io::Result<Arc<Self>> {
+        let stat = rustix::fs::fstat(file)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            let text = "it belongs to another user or is open to others";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        // SAFETY: other processes may write the file, and every access is through atomics; only this user's could shorten it,
+        // and none of this project's does.
+        let mut map = unsafe { MmapOptions::new().len(len).map_mut(file)? };
+        let base = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Ok(Arc::new(Self { base, len, backing: Backing::Shared(map) }))
+    }
+
     /// Bytes of it all.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -30,6 +30,7 @@ use ending::{Ending, NOBODY, named};
 
 use super::leaf::Timing;
 use super::outbox::Outbox;
+use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::policy::Dispatcher;
@@ -213,6 +214,12 @@ where
         self.ending.out.flush();
         self.was_busy = received > 0 || replied > 0;
         received
+    }
+
+    /// What it has done so far, and when it has something to do next without a packet or a worker's word.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.ending.out.progress(self.next_tick)
     }
 
     #[inline]
