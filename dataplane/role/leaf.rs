@@ -47,8 +47,10 @@ pub struct Timing {
 
 impl Timing {
     /// Between two looks at commands, neighbours and policies' clocks.
-    pub(crate) fn tick(self) -> u64 {
-        (self.ticks_hz / 10_000).max(1)
+    #[must_use]
+    pub const fn tick(self) -> u64 {
+        let tick = self.ticks_hz / 10_000;
+        if tick > 0 { tick } else { 1 }
     }
 
     /// Milliseconds between two ARP questions for one neighbour.

@@ -54,6 +54,7 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
         loss: 0.0,
         script: Vec::new(),
         benchmarks: false, // a leaf has none
+        as_process: false,
         seed: SEED,
         progress: indicatif::ProgressBar::hidden(),
     };

@@ -34,7 +34,7 @@ pub struct SimArgs {
     #[arg(long)]
     pub signals: Option<String>,
     /// rack: workers of each rack [default: 32]
-    #[arg(long)]
+    #[arg(long, visible_alias = "workers")]
     pub racks: Option<String>,
     /// rack, fabric: hops between levels, as in spine-leaf=4,leaf-worker=1,worker-leaf=1,leaf-spine=3
     #[arg(long)]
@@ -117,6 +117,10 @@ pub struct SimArgs {
     /// fabric: racks of a pool under one spine, Horus's ratio r [default: 20]
     #[arg(long)]
     pub leaves_per_spine: Option<String>,
+    /// rack: the one rack's leaf sees time as a leaf process does, and the row tells what its tasks saw, yes or no: the digest
+    /// of a run of `lockstep` with the same flags [default: no]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
+    pub digest: Option<String>,
     /// Output: text, json (one object a line) or csv [default: text]
     #[arg(long)]
     pub format: Option<String>,

@@ -518,6 +518,7 @@ impl<'a> Sim<'a> {
             decisions: tasks,
             imbalance: self.imbalance,
             lost: 0,
+            record: None,
         }
     }
 }

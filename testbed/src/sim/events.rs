@@ -1,7 +1,39 @@
 //! The simulator's calendar: a heap of plain 128-bit keys, time above, what happens below.
+//!
+//! What happens at equal times happens in this order, in the simulator as in lockstep: an arrival first, then the calendar's
+//! events in the order of their kinds as [`event`] numbers them, those of one kind in the order of the numbers that their tasks
+//! have in a [`super::fifo::Slab`], and a leaf's timer last.
 
 /// Children of a node. Four of them share a cache line, so a deeper heap costs no more misses.
 const ARITY: usize = 4;
+
+/// What happens next, packed into 64 bits: kind, then a task, or a signal from a rack.
+#[allow(missing_docs, reason = "each is what its name says")]
+pub mod event {
+    pub const AT_LEAF: u64 = 0;
+    pub const AT_WORKER: u64 = 1;
+    pub const DONE: u64 = 2;
+    pub const REPLY: u64 = 3;
+    pub const SIGNAL: u64 = 4;
+    pub const SAMPLE: u64 = 5;
+    pub const SCRIPT: u64 = 6;
+    pub const REPEAT: u64 = 7;
+    pub const KIND_SHIFT: u32 = 60;
+
+    /// An event of a kind about a thing.
+    #[inline]
+    #[must_use]
+    pub const fn pack(kind: u64, about: u64) -> u64 {
+        kind << KIND_SHIFT | about
+    }
+
+    /// The kind of an event, and what it is about.
+    #[inline]
+    #[must_use]
+    pub const fn unpack(event: u64) -> (u64, u64) {
+        (event >> KIND_SHIFT, event & ((1 << KIND_SHIFT) - 1))
+    }
+}
 
 /// Events in order of time; equal times in order of what happens, so that a run can be repeated.
 #[derive(Clone, Debug, Default)]

@@ -8,6 +8,20 @@ use rand_distr::{Distribution, Exp1};
 /// Ticks of simulated time in a microsecond: picoseconds.
 pub const TICKS_PER_US: f64 = 1e6;
 
+/// A time as the dataplane's clock tells it, in whole nanoseconds.
+#[inline]
+#[must_use]
+pub fn to_ns(ticks: u64) -> u64 {
+    (ticks as f64 * 1e3 / TICKS_PER_US) as u64
+}
+
+/// The first tick at which the dataplane's clock tells this.
+#[inline]
+#[must_use]
+pub fn from_ns(ns: u64) -> u64 {
+    ns.saturating_mul(TICKS_PER_US as u64 / 1000)
+}
+
 /// The ten delays of Horus's simulation, in units of which 362.5 are their mean.
 const HORUS: [f64; 10] = [170., 180., 190., 200., 215., 240., 270., 360., 600., 1200.];
 const HORUS_MEAN: f64 = 362.5;

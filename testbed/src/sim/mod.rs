@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod ct;
+pub mod digest;
 pub mod events;
 pub mod fabric;
 pub mod failure;
@@ -87,11 +88,7 @@ impl Runs {
             None => 1_u64,
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let timing = match args.timing.as_deref() {
-            None | Some("yes") => true,
-            Some("no") => false,
-            Some(other) => return Err(format!("--timing {other}: allowed are yes, no")),
-        };
+        let timing = plan::yes("timing", args.timing.as_deref(), true)?;
         let seeds = whole("seeds", &args.seeds, 1, 10_000)?;
         let threads = whole("threads", &args.threads, cpus, 1024)?;
         Ok(Self { first, seeds, threads, timing })

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::digest::Record;
 use super::stats::{Batch, Timeline, ci95, grows};
 
 /// One run of one seed.
@@ -32,6 +33,8 @@ pub struct Outcome {
     pub imbalance: Histogram<u64>,
     /// Tasks lost.
     pub lost: u64,
+    /// What it did, task by task, where that was recorded.
+    pub record: Option<Record>,
 }
 
 impl Outcome {
@@ -80,6 +83,11 @@ pub struct Row {
     /// Of all seeds' runs together, some of which ran side by side.
     pub wall_s: Option<f64>,
     pub tasks_per_s: Option<f64>,
+    /// See [`Record`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     /// See [`Subject::swept`]; the report has a key for each.
     #[serde(skip)]
     pub swept: Vec<(&'static str, String)>,
@@ -111,6 +119,7 @@ impl Row {
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
         let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));
         let lost = sum(|o| o.lost);
+        let record = outcomes[0].record;
         let mut imbalance = outcomes[0].imbalance.clone();
         for outcome in &outcomes[1..] {
             imbalance.add(&outcome.imbalance).expect("a histogram that grows");
@@ -150,6 +159,8 @@ impl Row {
             seeds,
             wall_s,
             tasks_per_s: wall.map(|wall| (tasks as f64 / wall.as_secs_f64()).round()),
+            answered: record.map(|record| record.answered),
+            digest: record.map(|record| record.digest.to_string()),
             swept: subject.swept,
         }
     }

@@ -51,7 +51,7 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
 /// `--slots`, and both may be given where models are compared.)
 fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     match flag {
-        "racks" | "fail" => Some(&["rack"]),
+        "racks" | "fail" | "digest" => Some(&["rack"]),
         "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "loss" => {
             Some(&["rack", "fabric"])
         }
@@ -113,6 +113,16 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
     }
     let workers = racks.iter().sum();
+    let as_process = yes("digest", args.digest.as_deref(), false)?;
+    if as_process && racks.len() > 1 {
+        let found = racks.len();
+        return Err(format!(
+            "--digest: for one rack, since a run in lockstep has no spine; --racks names {found}"
+        ));
+    }
+    if as_process && args.seeds.as_deref().is_some_and(|seeds| seeds.trim() != "1") {
+        return Err("--digest: of one run; leave out --seeds, and name the run's --seed".to_owned());
+    }
     let (leaf, spine, protocol) = policies(args, policy)?;
     let mut script = Vec::new();
     for text in split(args.fail.as_deref().unwrap_or("")) {
@@ -141,7 +151,8 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         warmup: common.warmup,
         loss: number("loss", args.loss.as_deref().unwrap_or("0"), 0.0..=1.0)?,
         script: rack::with_detection(script),
-        benchmarks: true,
+        benchmarks: !as_process,
+        as_process,
         seed: 0,
         progress: ProgressBar::hidden(),
     })
@@ -413,6 +424,19 @@ pub fn whole(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result<u
             allowed.end()
         )
     })
+}
+
+/// A flag that is yes or no.
+///
+/// # Errors
+/// What is allowed.
+pub fn yes(flag: &str, text: Option<&str>, default: bool) -> Result<bool, String> {
+    match text {
+        None => Ok(default),
+        Some("yes") => Ok(true),
+        Some("no") => Ok(false),
+        Some(other) => Err(format!("--{flag} {other}: allowed are yes, no")),
+    }
 }
 
 fn number(flag: &str, text: &str, allowed: RangeInclusive<f64>) -> Result<f64, String> {

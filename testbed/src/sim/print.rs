@@ -94,8 +94,16 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(
         out,
-        " {:>9} {:>16} {:>9} {:>9} {:>16} {:>9} {:>8} {:>7}",
-        "tasks", "mean", "p50", "p90", "p99", "p999", "msg/task", "lost"
+        " {:>9} {:>16} {:>9} {:>9} {:>16} {:>9} {:>8} {:>7}{}",
+        "tasks",
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p999",
+        "msg/task",
+        "lost",
+        if rows.iter().any(|row| row.digest.is_some()) { "  digest" } else { "" }
     )?;
     for row in rows {
         let with = |value: f64, ci: f64| {
@@ -107,7 +115,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(
             out,
-            " {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}{}",
+            " {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}{}{}",
             row.tasks,
             with(row.mean, row.mean_ci95),
             row.p50,
@@ -116,6 +124,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             row.p999,
             row.messages_per_task,
             row.lost,
+            row.digest.as_deref().map(|digest| format!("  {digest}")).unwrap_or_default(),
             if row.unstable { "  UNSTABLE: queues grew all through the run" } else { "" }
         )?;
     }

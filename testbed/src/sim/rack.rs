@@ -8,16 +8,19 @@
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use rand::Rng as _;
+use wedjat::clock::ClockFile;
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
+use wedjat::role::leaf::Timing;
 use wedjat::state::{Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::events::Events;
+use super::digest::{Digest, Record};
+use super::events::{Events, event};
 use super::fifo::{Fifo, Slab};
-use super::hop::{Hop, Hops, TICKS_PER_US};
+use super::hop::{Hop, Hops, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
@@ -31,6 +34,9 @@ const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 /// From a failure to the controller's new tables: a failed node gets tasks for so long.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
+
+/// A leaf's timer, of [`wedjat::role::leaf::Timing`] on a clock that counts nanoseconds.
+const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 
 /// The number of a benchmark task.
 const BENCHMARK: u64 = u64::MAX;
@@ -70,6 +76,9 @@ pub struct Config {
     pub script: Vec<Step>,
     /// Workers do benchmark tasks; behind the dataplane's leaf they do not.
     pub benchmarks: bool,
+    /// The leaf, of which there is one, sees time as the dataplane's does: when packets come, if its policy lets tasks wait, and
+    /// every [`LEAF_TICK_NS`]. And what its tasks saw is recorded.
+    pub as_process: bool,
     /// Seed of all streams.
     pub seed: u64,
     /// Counts tasks that arrived.
@@ -80,6 +89,8 @@ pub struct Config {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     arrived: u64,
+    /// When its service began.
+    started: u64,
     /// At speed 1, in ticks.
     service: u64,
     number: u64,
@@ -116,25 +127,6 @@ struct Leaf<W> {
     last_service: u64,
 }
 
-/// What happens next, packed into 64 bits: kind, then a task, or a signal from a rack.
-mod event {
-    pub const AT_LEAF: u64 = 0;
-    pub const AT_WORKER: u64 = 1;
-    pub const DONE: u64 = 2;
-    pub const REPLY: u64 = 3;
-    pub const SIGNAL: u64 = 4;
-    pub const SAMPLE: u64 = 5;
-    pub const SCRIPT: u64 = 6;
-    pub const REPEAT: u64 = 7;
-    pub const KIND_SHIFT: u32 = 60;
-
-    /// An event of a kind about a thing.
-    #[inline]
-    pub const fn pack(kind: u64, about: u64) -> u64 {
-        kind << KIND_SHIFT | about
-    }
-}
-
 /// A signal in flight: rack (15 bits), number (16), what (2), value (27: averages up to 2047 tasks).
 mod signal {
     use super::{Load, Signal};
@@ -161,12 +153,44 @@ mod signal {
 }
 
 /// The random streams of a run, one for each purpose.
-struct Streams {
-    arrivals: Stream,
-    service: Stream,
-    hops: Stream,
-    loss: Stream,
-    shuffles: Stream,
+#[derive(Clone, Debug)]
+pub struct Streams {
+    /// Distances of arrivals.
+    pub arrivals: Stream,
+    /// Services, drawn as tasks arrive.
+    pub service: Stream,
+    /// Delays of hops, drawn as packets are sent.
+    pub hops: Stream,
+    /// Which packets are lost, drawn as they are sent.
+    pub loss: Stream,
+    /// How speeds are shuffled.
+    pub shuffles: Stream,
+}
+
+impl Streams {
+    /// Those of a run with this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let stream = |purpose| StreamSeed::derive(seed, purpose, 0).stream();
+        Self {
+            arrivals: stream("arrivals"),
+            service: stream("service"),
+            hops: stream("hops"),
+            loss: stream("loss"),
+            shuffles: stream("shuffles"),
+        }
+    }
+}
+
+/// What is beside the model where the leaf is as a process.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    /// The leaf's timer.
+    next_tick_ns: u64,
+    /// Replies under way.
+    replies: u64,
+    answered: u64,
+    digest: Digest,
 }
 
 /// A run under way.
@@ -193,6 +217,7 @@ pub struct Sim<'a, W> {
     lost: u64,
     /// A packet is lost when a random number is below this.
     loss_below: u64,
+    process: Option<Process>,
 }
 
 /// Runs it.
@@ -231,7 +256,6 @@ impl<'a, W: Watch> Sim<'a, W> {
         let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
         let workers: Vec<_> = config.speeds.iter().map(worker).collect();
         let (schedule, changes) = config.schedules()?;
-        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
             config,
             now: 0,
@@ -245,19 +269,14 @@ impl<'a, W: Watch> Sim<'a, W> {
             schedule,
             changes,
             schedule_start: 0,
-            streams: Streams {
-                arrivals: stream("arrivals"),
-                service: stream("service"),
-                hops: stream("hops"),
-                loss: stream("loss"),
-                shuffles: stream("shuffles"),
-            },
+            streams: Streams::new(config.seed),
             recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
             in_system: 0,
             imbalance: histogram(),
             messages: 0,
             lost: 0,
-            loss_below: (config.loss * 64.0_f64.exp2()) as u64,
+            loss_below: loss_below(config.loss),
+            process: config.as_process.then(Process::default),
         };
         sim.events.push(SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
         if config.racks.len() > 1 && config.protocol == Protocol::Paper {
@@ -275,18 +294,25 @@ impl<'a, W: Watch> Sim<'a, W> {
     fn run(&mut self) {
         let mut left = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
-        while left > 0 || self.in_system > 0 {
-            if left > 0 && arrival + self.schedule_start <= self.events.next_time() {
+        while left > 0 || self.in_system > 0 || self.awaits_replies() {
+            let (timer, next) = (self.timer(), self.events.next_time());
+            if left > 0 && arrival + self.schedule_start <= next.min(timer) {
                 self.now = arrival + self.schedule_start;
                 self.arrive();
                 left -= 1;
                 arrival = self.schedule.advance(&mut self.streams.arrivals);
                 continue;
             }
+            if timer < next {
+                self.now = timer;
+                self.pass_time(0);
+                self.release_all(0);
+                continue;
+            }
             let Some((time, event)) = self.events.pop() else { break };
             self.now = time;
-            let about = event & ((1 << event::KIND_SHIFT) - 1);
-            match event >> event::KIND_SHIFT {
+            let (kind, about) = event::unpack(event);
+            match kind {
                 event::AT_LEAF => self.at_leaf(about as u32),
                 event::AT_WORKER => self.at_worker(about as u32),
                 event::DONE => self.done(about as u32),
@@ -301,6 +327,29 @@ impl<'a, W: Watch> Sim<'a, W> {
                 }
             }
         }
+    }
+
+    /// When the timer of a leaf that is as a process fires.
+    #[inline]
+    fn timer(&self) -> u64 {
+        let alive = || self.leaves[0].alive;
+        let process = self.process.as_ref().filter(|_| alive());
+        process.map_or(u64::MAX, |process| from_ns(process.next_tick_ns))
+    }
+
+    /// A leaf that is as a process has dealt with its packet, if there was one: its timer may be due.
+    #[inline]
+    fn pass_time(&mut self, rack: usize) {
+        let Some(process) = &mut self.process else { return };
+        let now_ns = to_ns(self.now);
+        if now_ns >= process.next_tick_ns {
+            process.next_tick_ns = now_ns + LEAF_TICK_NS;
+            self.leaves[rack].dispatcher.tick(now_ns);
+        }
+    }
+
+    fn awaits_replies(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.replies > 0)
     }
 
     /// A packet sent now is lost.
@@ -338,6 +387,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         let number = self.recorder.arrive(self.in_system);
         let mut flight = Flight {
             arrived: self.now,
+            started: 0,
             service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
             number,
             rack: 0,
@@ -375,6 +425,10 @@ impl<'a, W: Watch> Sim<'a, W> {
         self.tick(rack);
         self.leaves[rack].dispatcher.note_arrival(Task { class: flight.class });
         self.offer(rack, task);
+        if self.process.is_some() {
+            self.pass_time(rack);
+            self.release_all(rack);
+        }
         if self.leaves.len() > 1 {
             let leaf = &mut self.leaves[rack];
             let idle = leaf.dispatcher.view().idle().len();
@@ -386,11 +440,18 @@ impl<'a, W: Watch> Sim<'a, W> {
     /// Lets a leaf see time pass, and sends the benchmark tasks that it wants.
     #[inline]
     fn tick(&mut self, rack: usize) {
-        let now_ns = (self.now as f64 * 1e3 / TICKS_PER_US) as u64;
+        let now_ns = to_ns(self.now);
+        if self.process.is_some() {
+            if self.leaves[rack].dispatcher.holds() {
+                self.leaves[rack].dispatcher.tick(now_ns);
+            }
+            return;
+        }
         self.leaves[rack].dispatcher.tick(now_ns);
         while let Some(member) = self.leaves[rack].dispatcher.view_mut().next_benchmark() {
             let task = self.flights.insert(Flight {
                 arrived: self.now,
+                started: 0,
                 service: self.leaves[rack].last_service,
                 number: BENCHMARK,
                 rack: rack as u16,
@@ -486,14 +547,14 @@ impl<'a, W: Watch> Sim<'a, W> {
             self.flights.remove(task);
         } else {
             self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(task));
+            self.process.iter_mut().for_each(|process| process.replies += 1);
         }
     }
 
     #[inline]
     fn start(&mut self, worker: usize, task: u32) {
-        let service = self.flights[task].service;
-        let speed = self.workers[worker].speed;
-        let ticks = if speed == 1.0 { service } else { (service as f64 / speed) as u64 };
+        self.flights[task].started = self.now;
+        let ticks = service_at(self.flights[task].service, self.workers[worker].speed);
         self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(task)));
     }
 
@@ -514,6 +575,9 @@ impl<'a, W: Watch> Sim<'a, W> {
         flight.queue = left.min(u32::from(u16::MAX)) as u16;
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         self.recorder.done(number, ticks);
+        if let Some(process) = &mut self.process {
+            process.digest.add([number, u64::from(flight.member), flight.started, ticks]);
+        }
         self.in_system -= 1;
         self.answer(task);
     }
@@ -524,9 +588,11 @@ impl<'a, W: Watch> Sim<'a, W> {
         self.flights.remove(task);
         let rack = usize::from(flight.rack);
         let several = self.leaves.len() > 1;
+        self.process.iter_mut().for_each(|process| process.replies -= 1);
         if !self.leaves[rack].alive {
             return;
         }
+        self.process.iter_mut().for_each(|process| process.answered += 1);
         self.tick(rack);
         let leaf = &mut self.leaves[rack];
         let member = Member(flight.member);
@@ -534,7 +600,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         let report = Report {
             member,
             load: Load::tasks(flight.queue),
-            service_ns: (flight.service as f64 * 1e3 / TICKS_PER_US / speed) as u32,
+            service_ns: reported_ns(flight.service, speed),
         };
         let benchmark = flight.number == BENCHMARK;
         let take = |dispatcher: &mut Watched<W>| match benchmark {
@@ -551,6 +617,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         } else {
             take(&mut leaf.dispatcher);
         }
+        self.pass_time(rack);
         self.release_all(rack);
         if several {
             let leaf = &mut self.leaves[rack];
@@ -623,7 +690,7 @@ impl<'a, W: Watch> Sim<'a, W> {
     /// Looks at all queues (Horus, Fig. 12a: the longest over the mean).
     fn sample(&mut self) {
         for rack in 0..self.leaves.len() {
-            if self.leaves[rack].alive {
+            if self.leaves[rack].alive && self.process.is_none() {
                 self.tick(rack);
                 // Time alone makes room where tasks or replies were lost.
                 self.release_all(rack);
@@ -712,6 +779,9 @@ impl<'a, W: Watch> Sim<'a, W> {
             decisions: tasks * if self.leaves.len() > 1 { 2 } else { 1 },
             imbalance: self.imbalance,
             lost: self.lost,
+            record: self
+                .process
+                .map(|process| Record { digest: process.digest, answered: process.answered }),
         }
     }
 }
@@ -749,6 +819,26 @@ impl Config {
         let rate = |load| load * capacity / (self.service.mean_ns() / 1e9);
         script::schedules(&self.arrivals, self.load, &self.script, rate, HZ)
     }
+}
+
+/// A random number below this means a loss.
+#[must_use]
+pub fn loss_below(probability: f64) -> u64 {
+    (probability * 64.0_f64.exp2()) as u64
+}
+
+/// How long a service at speed 1 takes a worker of that speed, in ticks.
+#[inline]
+#[must_use]
+pub fn service_at(service: u64, speed: f64) -> u64 {
+    if speed == 1.0 { service } else { (service as f64 / speed) as u64 }
+}
+
+/// What a worker of that speed tells of how long it took.
+#[inline]
+#[must_use]
+pub fn reported_ns(service: u64, speed: f64) -> u32 {
+    (service as f64 * 1e3 / TICKS_PER_US / speed) as u32
 }
 
 /// Adds to failures what the controller does about them.

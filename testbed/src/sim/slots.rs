@@ -139,6 +139,7 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
         decisions: tasks,
         imbalance,
         lost: 0,
+        record: None,
     };
     Ok((outcome, sim.incast))
 }

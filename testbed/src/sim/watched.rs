@@ -87,6 +87,12 @@ impl<W: Watch> Watched<W> {
         self.dispatcher.tick(now_ns);
     }
 
+    /// [`Dispatcher::holds`].
+    #[inline]
+    pub fn holds(&self) -> bool {
+        self.dispatcher.holds()
+    }
+
     /// [`Dispatcher::view`].
     #[inline]
     pub fn view(&self) -> &View {
