@@ -62,7 +62,9 @@ impl Target {
         Host::new(self.mac, self.ip, self.next_hop.unwrap_or(self.dst), self.next_hop_mac)
     }
 
-    pub(crate) fn frame(&self, app: u32) -> TaskFrame {
+    /// What all tasks of an application have in common.
+    #[must_use]
+    pub fn frame(&self, app: u32) -> TaskFrame {
         let flow = Flow {
             src_mac: self.mac,
             dst_mac: self.next_hop_mac.unwrap_or_default(),

@@ -10,6 +10,7 @@ pub mod bench_policy;
 pub mod demo;
 pub mod drive;
 pub mod figures;
+pub mod lockstep;
 pub mod rack;
 pub mod sim;
 pub mod stand_ins;

@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let spin = Duration::from_secs_f64(arguments.spin);
     let threads = Threads { cpus: arguments.cpus.clone(), spin, work };
     let duration = arguments.duration.map(Duration::from_secs_f64);
-    let options = Options { duration, eal: arguments.eal.clone(), pcap: None };
+    let options = Options { duration, eal: arguments.eal.clone(), ..Options::default() };
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
     match arguments.stats.as_deref() {

@@ -260,13 +260,15 @@ mod show {
                 core: self.leaf_core,
                 state: &folder.join("state"),
                 seed: self.arguments.seed,
+                queue: None,
+                speeds: &[],
             };
             let run_s = load.warmup_s + load.duration_s + load.drain_s;
             let lifetime = LEAF_PATIENCE + Duration::from_secs_f64(run_s);
             let (clients, workers) = devices(folder, "client");
             let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
             let eal = eal.map(str::to_owned);
-            Ok(LeafProcess::start(&self.binary, folder, &config.toml(), lifetime, &eal)?)
+            Ok(LeafProcess::start(&self.binary, folder, &config.toml(), lifetime, None, &eal)?)
         }
     }
 

@@ -1,5 +1,6 @@
 //! A `wedjat leaf` of our own: its configuration, its process, its account, its end.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
@@ -44,6 +45,10 @@ pub struct LeafConfig<'a> {
     pub state: &'a Path,
     /// Its seed.
     pub seed: u64,
+    /// Tasks that may wait there, where the policy lets them; as usual when none.
+    pub queue: Option<usize>,
+    /// The speeds of the workers by their place, when they differ: those of one server are alike.
+    pub speeds: &'a [f64],
 }
 
 impl LeafConfig<'_> {
@@ -72,12 +77,19 @@ impl LeafConfig<'_> {
         }
         let policy = quoted(&self.policy.to_string());
         let _ = write!(text, "\n[[pool]]\nid = {}\npolicy = {policy}\n", self.pool);
+        if let Some(queue) = self.queue {
+            let _ = writeln!(text, "queue = {queue}");
+        }
         for (ip, first, last) in self.layout.servers() {
             let _ = write!(
                 text,
                 "\n[[server]]\nip = \"{ip}\"\nworkers = \"{first}-{last}\"\npool = {}\n",
                 self.pool
             );
+            let place = usize::from(first - self.layout.id(0));
+            if let Some(speed) = self.speeds.get(place) {
+                let _ = writeln!(text, "speed = {speed:?}");
+            }
         }
         text
     }
@@ -147,7 +159,8 @@ pub struct LeafProcess {
 }
 
 impl LeafProcess {
-    /// Starts a leaf whose files lie in `folder`. It ends by itself after `lifetime`, should nobody be left to end it.
+    /// Starts a leaf whose files lie in `folder`. It ends by itself after `lifetime`, should nobody be left to end it, and runs on the time of `clock`
+    /// if one is named.
     ///
     /// # Errors
     /// When its files cannot be written or its process cannot be made. A leaf that refuses to run shows in
@@ -157,9 +170,10 @@ impl LeafProcess {
         folder: &Path,
         config: &str,
         lifetime: Duration,
+        clock: Option<&Path>,
         eal: &[String],
     ) -> Result<Self, LeafError> {
-        Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, eal)
+        Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, clock, eal)
     }
 
     /// The same of a leaf or an agent, which `role` says, by a command that takes `wedjat`'s arguments.
@@ -172,6 +186,7 @@ impl LeafProcess {
         folder: &Path,
         config: &str,
         lifetime: Duration,
+        clock: Option<&Path>,
         eal: &[String],
     ) -> Result<Self, LeafError> {
         let io = |what: String| move |error| LeafError::Io { what, error };
@@ -180,6 +195,7 @@ impl LeafProcess {
         fs::write(&file, config).map_err(io(format!("writing {}", file.display())))?;
         let log = File::create(&output).map_err(io(format!("creating {}", output.display())))?;
         let err = log.try_clone().map_err(io(format!("sharing {}", output.display())))?;
+        let clock = clock.map(|file| [OsStr::new("--clock"), file.as_os_str()]);
         let child = command
             .arg(role)
             .arg("--config")
@@ -188,6 +204,7 @@ impl LeafProcess {
             .arg(&stats)
             .arg("--duration")
             .arg(format!("{}s", lifetime.as_secs().max(1)))
+            .args(clock.into_iter().flatten())
             .arg("--")
             .args(eal)
             .stdin(Stdio::null())
@@ -302,6 +319,8 @@ mod tests {
             core: 0,
             state: &folder.path().join("sta\"te"),
             seed: 3,
+            queue: None,
+            speeds: &[],
         };
         let file = folder.path().join("leaf.toml");
         fs::write(&file, config.toml()).unwrap();
@@ -319,7 +338,7 @@ mod tests {
         let lifetime = Duration::from_secs(60);
         // Another test's fork may hold the script open for writing for a moment (ETXTBSY).
         let process =
-            until(|| match LeafProcess::start(&binary, folder.path(), "", lifetime, &[]) {
+            until(|| match LeafProcess::start(&binary, folder.path(), "", lifetime, None, &[]) {
                 Err(LeafError::Io { error, .. })
                     if error.kind() == io::ErrorKind::ExecutableFileBusy =>
                 {

@@ -5,6 +5,7 @@
 //! The rack answers ARP for all its servers and asks for nothing itself: a reply goes to the MAC address
 //! that its task came from, which is the leaf's.
 
+pub mod address;
 pub mod layout;
 pub mod outage;
 pub mod queues;
@@ -15,16 +16,16 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
-use wedjat::wire::arp::{self, Operation};
-use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{self, Header};
-use wedjat::wire::udp::{self, Datagram};
+use wedjat::wire::udp::Datagram;
 use wedjat_pktgen::payload;
 
+pub use address::{Address, Heard};
 pub use layout::{Layout, Servers};
 pub use outage::{Outage, Outages};
 use queues::{Done, Queues};
-use reply::Reply;
+pub use reply::Reply;
 pub use report::{Counts, Report};
 
 use arrayvec::ArrayVec;
@@ -61,8 +62,7 @@ impl Default for Options {
 /// The rack on one port.
 pub struct Rack<P: Port> {
     port: P,
-    mac: Mac,
-    layout: Layout,
+    address: Address,
     options: Options,
     queues: Queues<Task<P::Buf>>,
     alive: Vec<bool>,
@@ -95,11 +95,10 @@ impl<P: Port> Rack<P> {
     pub fn new(port: P, mac: Mac, layout: Layout, options: Options, hz: f64) -> Self {
         Self {
             port,
-            mac,
+            address: Address { mac, layout, udp_port: options.udp_port },
             queues: Queues::new(layout.workers(), options.outstanding_max),
             alive: vec![true; usize::from(layout.workers())],
             loss: Xoshiro256PlusPlus::seed_from_u64(options.seed),
-            layout,
             options,
             tick_ns: 1e9 / hz,
             incoming: Burst::new(),
@@ -139,9 +138,9 @@ impl<P: Port> Rack<P> {
             self.counts.lost_replies += 1;
             return;
         }
-        let worker = self.layout.id(done.worker);
+        let worker = self.address.layout.id(done.worker);
         let reply = Reply { worker, left: done.left, service_ns: task.service_ns };
-        reply.write(task.buf.bytes_mut(), &task.datagram, &task.header, self.mac);
+        reply.write(task.buf.bytes_mut(), &task.datagram, &task.header, self.address.mac);
         self.replies.burst.push(task.buf);
         self.replies.due.push(done.at);
     }
@@ -185,45 +184,13 @@ impl<P: Port> Rack<P> {
 
     #[inline]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
-        if buf.is_segmented() {
-            return Err(DropReason::Segmented);
-        }
-        let verified = buf.checksums_verified();
-        let frame = buf.bytes_mut();
-        if frame.len() < ether::LEN {
-            return Err(DropReason::Runt);
-        }
-        match ether::ether_type(frame) {
-            ether::IPV4 => {
-                let (datagram, header) = self.parse(frame, verified)?;
-                self.queue(buf, datagram, header, now)
-            }
-            ether::ARP => {
-                self.answer_arp(frame)?;
+        match self.address.hear(&mut buf)? {
+            Heard::Task(datagram, header) => self.queue(buf, datagram, header, now),
+            Heard::ArpAnswer => {
                 self.control.push(buf);
                 Ok(())
             }
-            _ => Err(DropReason::EtherType),
         }
-    }
-
-    #[inline]
-    fn parse(&self, frame: &[u8], verified: bool) -> Result<(Datagram, Header), DropReason> {
-        if ether::dst(frame) != self.mac {
-            return Err(DropReason::OtherMac);
-        }
-        let datagram = udp::parse(frame, verified)?;
-        if !self.layout.has_server(datagram.dst) {
-            return Err(DropReason::OtherAddress);
-        }
-        if datagram.dst_port != self.options.udp_port {
-            return Err(DropReason::UdpPort);
-        }
-        let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-        if !header.code.is_task() {
-            return Err(DropReason::TaskRole);
-        }
-        Ok((datagram, header))
     }
 
     #[inline]
@@ -234,7 +201,7 @@ impl<P: Port> Rack<P> {
         header: Header,
         now: u64,
     ) -> Result<(), DropReason> {
-        let Some(place) = self.layout.place(header.dst, datagram.dst) else {
+        let Some(place) = self.address.layout.place(header.dst, datagram.dst) else {
             return Err(DropReason::UnknownWorker);
         };
         if header.more {
@@ -260,15 +227,6 @@ impl<P: Port> Rack<P> {
         Ok(())
     }
 
-    fn answer_arp(&self, frame: &mut [u8]) -> Result<(), DropReason> {
-        let packet = arp::Packet::parse(frame)?;
-        if packet.operation != Operation::Request || !self.layout.has_server(packet.target) {
-            return Err(DropReason::ArpOther);
-        }
-        packet.answer(self.mac).emit(frame, packet.sender_mac);
-        Ok(())
-    }
-
     /// The worker dies: its tasks are gone, and so are those that still come.
     pub fn kill(&mut self, worker: u16) {
         if let Some(place) = self.place(worker) {
@@ -285,7 +243,7 @@ impl<P: Port> Rack<P> {
     }
 
     fn place(&self, worker: u16) -> Option<u16> {
-        (0..self.layout.workers()).find(|place| self.layout.id(*place) == worker)
+        (0..self.address.layout.workers()).find(|place| self.address.layout.id(*place) == worker)
     }
 
     /// Gives back the port; tasks still there are gone.
@@ -309,7 +267,12 @@ impl<P: Port> Rack<P> {
     /// What there is to say about the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        Report::new(&self.counts, &self.lateness, self.layout.workers(), self.outstanding() as u64)
+        Report::new(
+            &self.counts,
+            &self.lateness,
+            self.address.layout.workers(),
+            self.outstanding() as u64,
+        )
     }
 }
 

@@ -166,7 +166,7 @@ impl Site {
         config: &str,
     ) -> Result<LeafProcess, Failure> {
         let eal = ["--no-pci".to_owned()];
-        Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, &eal)?)
+        Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, None, &eal)?)
     }
 
     /// What the node has counted under this name so far; 0 when its state does not tell.

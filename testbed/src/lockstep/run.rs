@@ -1,0 +1,371 @@
+//! One run: what happens when, and what came of it.
+
+use arrayvec::ArrayVec;
+use rand::Rng as _;
+use wedjat::clock::Line;
+use wedjat::io::{Pool, Port};
+use wedjat::limits::BURST;
+use wedjat_pktgen::arrival::Schedule;
+use wedjat_pktgen::template::Task;
+
+use super::workers::Packet;
+use super::{Clients, LockstepError, Scheduler, Workers};
+use crate::sim::digest::{Digest, Record};
+use crate::sim::events::{Events, event};
+use crate::sim::fifo::{Fifo, NONE, Slab};
+use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
+use crate::sim::outcome::Outcome;
+use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at};
+use crate::sim::stats::{Recorder, histogram};
+
+/// Turns at one time at most, before time is found to stand still.
+const TURNS_MAX: u32 = 1000;
+/// Tasks that the scheduler has and nobody else are lost when nothing has happened to them for so long: the longest silence
+/// after which a central queue gives up what a worker has, several times over.
+const GIVE_UP_NS: u64 = 60_000_000_000;
+/// Tasks of a run at most: their numbers have 32 bits on the wire.
+const TASKS_MAX: u64 = u32::MAX as u64 - 1;
+
+/// A task under way.
+struct Flight<B> {
+    arrived: u64,
+    started: u64,
+    /// At speed 1, in ticks.
+    service: u64,
+    number: u64,
+    class: u16,
+    worker: u16,
+    packet: Option<Packet<B>>,
+}
+
+/// Places in the slab, of a burst's packets.
+type Places = ArrayVec<u32, BURST>;
+
+/// Everything that a run is made of while it is under way.
+struct Run<'a, P: Port, L, S> {
+    config: &'a Config,
+    clients: &'a mut Clients<P, L>,
+    workers: &'a mut Workers<P>,
+    scheduler: &'a mut S,
+    now: u64,
+    events: Events,
+    flights: Slab<Flight<P::Buf>>,
+    /// Where in the slab each task is that has arrived and is not answered.
+    places: Vec<u32>,
+    queues: Vec<Fifo>,
+    schedule: Schedule,
+    streams: Streams,
+    loss_below: u64,
+    recorder: Recorder,
+    in_system: u64,
+    /// Replies under way.
+    replies: u64,
+    answered: u64,
+    lost: u64,
+    digest: Digest,
+    books: Books,
+}
+
+/// What passed between the scheduler and those around it, as both count it.
+#[derive(Default)]
+struct Books {
+    /// Packets sent to the scheduler.
+    given: u64,
+    /// Packets that came from it.
+    taken: u64,
+    line: Line,
+}
+
+/// Runs it: the tasks of `config` go from clients through the scheduler to workers and back. The scheduler is at time 0 and
+/// has not polled.
+///
+/// # Errors
+/// When the scheduler does what it may not, or the arguments contradict each other.
+pub fn run<P, L, S>(
+    config: &Config,
+    clients: &mut Clients<P, L>,
+    workers: &mut Workers<P>,
+    scheduler: &mut S,
+) -> Result<Outcome, LockstepError>
+where
+    P: Port,
+    L: Pool<Buf = P::Buf>,
+    S: Scheduler,
+{
+    if config.tasks > TASKS_MAX {
+        let text = format!("--tasks {}: in lockstep at most {TASKS_MAX} are allowed", config.tasks);
+        return Err(LockstepError::Arguments(text));
+    }
+    let (schedule, _) = config.schedules().map_err(LockstepError::Arguments)?;
+    let mut run = Run {
+        config,
+        clients,
+        workers,
+        scheduler,
+        now: 0,
+        events: Events::default(),
+        flights: Slab::default(),
+        places: vec![NONE; config.tasks as usize],
+        queues: vec![Fifo::EMPTY; config.speeds.len()],
+        schedule,
+        streams: Streams::new(config.seed),
+        loss_below: loss_below(config.loss),
+        recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+        in_system: 0,
+        replies: 0,
+        answered: 0,
+        lost: 0,
+        digest: Digest::default(),
+        books: Books::default(),
+    };
+    run.introduce()?;
+    run.play()?;
+    Ok(run.finish())
+}
+
+impl<P, L, S> Run<'_, P, L, S>
+where
+    P: Port,
+    L: Pool<Buf = P::Buf>,
+    S: Scheduler,
+{
+    /// Before the first task, at time 0: everybody learns the others' MAC addresses.
+    fn introduce(&mut self) -> Result<(), LockstepError> {
+        self.turn()?;
+        self.clients.ask(0)?;
+        self.books.given += 1;
+        self.turn()?;
+        match self.clients.is_resolved() {
+            true => Ok(()),
+            false => Err(LockstepError::Unresolved(self.clients.dst())),
+        }
+    }
+
+    fn play(&mut self) -> Result<(), LockstepError> {
+        let mut left = self.config.tasks;
+        let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
+        let (mut last, mut stands) = (0, 0);
+        while left > 0 || self.in_system > 0 || self.replies > 0 {
+            let timer_ns = self.books.line.timer_ns;
+            let (timer, next) = (from_ns(timer_ns), self.events.next_time());
+            if left > 0 && arrival <= next.min(timer) {
+                self.now = arrival;
+                self.arrive();
+                left -= 1;
+                arrival = self.schedule.advance(&mut self.streams.arrivals);
+                continue;
+            }
+            if timer < next {
+                stands = if timer > self.now { 0 } else { stands + 1 };
+                if stands > TURNS_MAX {
+                    return Err(LockstepError::Timer { timer_ns, now_ns: to_ns(self.now) });
+                }
+                if left == 0 && next == u64::MAX && timer > last + from_ns(GIVE_UP_NS) {
+                    break;
+                }
+                self.now = timer.max(self.now);
+                self.turn()?;
+                continue;
+            }
+            let Some((time, event)) = self.events.pop() else { break };
+            (self.now, last) = (time, time);
+            let (kind, about) = event::unpack(event);
+            match kind {
+                event::AT_LEAF => self.at_leaf(about as u32)?,
+                event::AT_WORKER => self.at_worker(about as u32),
+                event::DONE => self.done(about as u32),
+                _ => self.reply(about as u32)?,
+            }
+        }
+        // What the scheduler has dropped, or keeps.
+        self.lost += std::mem::take(&mut self.in_system);
+        Ok(())
+    }
+
+    /// A packet sent now is lost.
+    fn loses(&mut self) -> bool {
+        self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
+    }
+
+    fn send(&mut self, hops: u32, kind: u64, place: u32) {
+        let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
+        self.events.push(time, event::pack(kind, u64::from(place)));
+    }
+
+    /// Sends a task on, unless its packet is lost.
+    fn send_task(&mut self, hops: u32, kind: u64, place: u32) {
+        if self.loses() {
+            self.lost += 1;
+            self.in_system -= 1;
+            self.forget(place);
+        } else {
+            self.send(hops, kind, place);
+        }
+    }
+
+    /// A task is over.
+    fn forget(&mut self, place: u32) {
+        let flight = &mut self.flights[place];
+        flight.packet = None;
+        self.places[flight.number as usize] = NONE;
+        self.flights.remove(place);
+    }
+
+    fn arrive(&mut self) {
+        let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
+        let number = self.recorder.arrive(self.in_system);
+        self.in_system += 1;
+        let place = self.flights.insert(Flight {
+            arrived: self.now,
+            started: 0,
+            service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
+            number,
+            class,
+            worker: 0,
+            packet: None,
+        });
+        self.places[number as usize] = place;
+        self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, place);
+    }
+
+    fn at_leaf(&mut self, place: u32) -> Result<(), LockstepError> {
+        let flight = &self.flights[place];
+        let task = Task {
+            seq: flight.number as u32,
+            service_ns: reported_ns(flight.service, 1.0),
+            class: flight.class,
+        };
+        self.clients.send(task, to_ns(self.now))?;
+        self.books.given += 1;
+        self.turn()
+    }
+
+    fn at_worker(&mut self, place: u32) {
+        let queue = &mut self.queues[usize::from(self.flights[place].worker)];
+        queue.push(place, &mut self.flights.links);
+        if queue.len() == 1 {
+            self.start(place);
+        }
+    }
+
+    fn start(&mut self, place: u32) {
+        let flight = &mut self.flights[place];
+        flight.started = self.now;
+        let ticks = service_at(flight.service, self.config.speeds[usize::from(flight.worker)]);
+        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(place)));
+    }
+
+    fn done(&mut self, place: u32) {
+        let worker = self.flights[place].worker;
+        let queue = &mut self.queues[usize::from(worker)];
+        queue.pop(&self.flights.links);
+        let (next, left) = (queue.head(), queue.len());
+        if left > 0 {
+            self.start(next);
+        }
+        let flight = &mut self.flights[place];
+        let (number, ticks) = (flight.number, self.now - flight.arrived);
+        let service_ns = reported_ns(flight.service, self.config.speeds[usize::from(worker)]);
+        if let Some(packet) = &mut flight.packet {
+            self.workers.turn_around(packet, worker, left, service_ns);
+        }
+        self.recorder.done(number, ticks);
+        self.digest.add([number, u64::from(worker), flight.started, ticks]);
+        self.in_system -= 1;
+        if self.loses() {
+            self.forget(place);
+        } else {
+            self.send(self.config.hops.worker_leaf, event::REPLY, place);
+            self.replies += 1;
+        }
+    }
+
+    fn reply(&mut self, place: u32) -> Result<(), LockstepError> {
+        self.replies -= 1;
+        if let Some(packet) = self.flights[place].packet.take() {
+            self.workers.send(packet, to_ns(self.now))?;
+            self.books.given += 1;
+        }
+        // Before the turn: its number is free for nobody in between, and the simulator gives it back here too.
+        self.flights.remove(place);
+        self.turn()
+    }
+
+    /// Gives the scheduler a turn, and takes what comes out of it.
+    fn turn(&mut self) -> Result<(), LockstepError> {
+        let now_ns = to_ns(self.now);
+        loop {
+            self.books.line = self.scheduler.turn(now_ns)?;
+            let given = self.books.given;
+            while self.books.taken < self.books.line.sent {
+                if self.take(now_ns)? == 0 {
+                    break;
+                }
+            }
+            let Books { taken, line: Line { received, sent, .. }, .. } = self.books;
+            if taken != sent || received != given {
+                return Err(LockstepError::Books { now_ns, given, received, sent, taken });
+            }
+            if self.books.given == given {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what has come from the scheduler; how many packets that were.
+    fn take(&mut self, now_ns: u64) -> Result<u64, LockstepError> {
+        let Self { workers, clients, flights, places, answered, .. } = self;
+        let stray = |what, number| LockstepError::Stray { what, number, now_ns };
+        let (mut sent, mut refused) = (Places::new(), Places::new());
+        let from_workers = workers.receive(now_ns, |number, worker, packet| {
+            let place = places.get(number as usize).copied().filter(|place| *place != NONE);
+            let place = place.filter(|place| flights[*place].packet.is_none());
+            let place = place.ok_or(stray("task", number))?;
+            let flight = &mut flights[place];
+            (flight.worker, flight.packet) = (worker, Some(packet));
+            sent.push(place);
+            Ok(())
+        })?;
+        let from_clients = clients.receive(now_ns, |number, answer| {
+            let place = places.get_mut(number as usize).filter(|place| **place != NONE);
+            let place = place.ok_or(stray("the answer to task", number))?;
+            let place = std::mem::replace(place, NONE);
+            match answer.refused {
+                true => refused.push(place),
+                false => *answered += 1,
+            }
+            Ok(())
+        })?;
+        let count = from_workers.0 + from_clients.0;
+        self.books.taken += count;
+        self.books.given += from_workers.1 + from_clients.1;
+        for place in sent {
+            self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, place);
+        }
+        for place in refused {
+            self.lost += 1;
+            self.in_system -= 1;
+            self.flights.remove(place);
+        }
+        Ok(count)
+    }
+
+    fn finish(self) -> Outcome {
+        let tasks = self.recorder.arrived();
+        let (batches, fifths, timeline) = self.recorder.finish();
+        Outcome {
+            batches,
+            fifths,
+            timeline,
+            servers: self.config.speeds.len(),
+            ticks_per_unit: TICKS_PER_US,
+            tasks,
+            messages: 0,
+            resubmits: 0,
+            decisions: tasks,
+            imbalance: histogram(),
+            lost: self.lost,
+            record: Some(Record { digest: self.digest, answered: self.answered }),
+        }
+    }
+}

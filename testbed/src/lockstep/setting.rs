@@ -1,0 +1,146 @@
+//! Addresses and configuration around a leaf in lockstep, made from what the simulator's model is made of.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use wedjat::wire::ether::Mac;
+use wedjat_pktgen::target::Target;
+
+use crate::demo::LeafConfig;
+use crate::rack::{Address, Layout, Servers};
+use crate::sim::rack::Config;
+
+/// The leaf's device on the clients' side, by name.
+pub const CLIENTS_DEVICE: &str = "net_memif0";
+/// On the workers' side.
+pub const WORKERS_DEVICE: &str = "net_memif1";
+/// The leaf's address on the clients' side.
+const LEAF: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
+/// And on the workers'.
+const LEAF_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
+/// The clients'.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
+/// The first server's.
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 11);
+/// Servers at most: those of the network from [`SERVER`] on.
+const SERVERS_MAX: usize = 200;
+/// Servers where workers are alike.
+const SERVERS: usize = 4;
+/// Worker pool.
+const POOL: u16 = 1;
+/// Tasks that may wait at the leaf: more than a stable system ever has, so that no run is decided by it.
+pub const QUEUE: usize = 1 << 15;
+
+/// Who is where around one leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    layout: Layout,
+}
+
+impl Setting {
+    /// The workers of the model's one rack, on servers whose workers have the same speed each.
+    ///
+    /// # Errors
+    /// When they can't be told to a leaf.
+    pub fn new(config: &Config) -> Result<Self, String> {
+        let workers = config.speeds.len();
+        let alike = config.speeds.chunk_by(|a, b| a == b).map(<[f64]>::len).reduce(gcd);
+        let each = match alike.unwrap_or(1) {
+            all if all == workers && workers.is_multiple_of(SERVERS) => workers / SERVERS,
+            some => some,
+        };
+        if workers / each > SERVERS_MAX {
+            return Err(format!(
+                "--speeds: {} servers would be needed so that the workers of each have one speed; at most {SERVERS_MAX} \
+                 are allowed: put workers of one speed beside each other",
+                workers / each
+            ));
+        }
+        let servers = Servers { first: SERVER, count: (workers / each) as u16 };
+        let each = u16::try_from(each).map_err(|_| format!("{workers} workers"))?;
+        Ok(Self { layout: Layout::new(servers, each, 0)? })
+    }
+
+    /// What the clients need to know.
+    #[must_use]
+    pub fn target(&self, mac: Mac) -> Target {
+        Target { pool: POOL, ..Target::new(mac, CLIENT.to_bits(), LEAF.to_bits()) }
+    }
+
+    /// What the workers need to know.
+    #[must_use]
+    pub fn address(&self, mac: Mac) -> Address {
+        Address { mac, layout: self.layout, udp_port: wedjat::wire::task::UDP_PORT }
+    }
+
+    /// The leaf's configuration, with its dispatcher on this CPU.
+    #[must_use]
+    pub fn leaf<'a>(&self, config: &'a Config, core: usize, state: &'a Path) -> LeafConfig<'a> {
+        let alike = config.speeds.windows(2).all(|two| two[0] == two[1]);
+        LeafConfig {
+            policy: &config.leaf,
+            layout: self.layout,
+            clients_ip: LEAF,
+            workers_ip: LEAF_INSIDE,
+            clients_device: CLIENTS_DEVICE,
+            workers_device: WORKERS_DEVICE,
+            pool: POOL,
+            udp_port: wedjat::wire::task::UDP_PORT,
+            core,
+            state,
+            seed: config.seed,
+            queue: Some(QUEUE),
+            speeds: if alike { &[] } else { &config.speeds },
+        }
+    }
+}
+
+/// The greatest number that divides both.
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{SimArgs, model::Model, plan};
+
+    fn config(workers: &str, speeds: &str) -> Config {
+        let args = SimArgs {
+            racks: Some(workers.to_owned()),
+            speeds: Some(speeds.to_owned()),
+            digest: Some("yes".to_owned()),
+            ..SimArgs::default()
+        };
+        match plan::cells(&args).unwrap().remove(0).model {
+            Model::Rack(config) => config,
+            _ => panic!("another model"),
+        }
+    }
+
+    #[test]
+    fn workers_of_one_speed_share_servers() {
+        for (workers, speeds, servers, each) in [
+            ("32", "32x1", 4, 8),
+            ("7", "7x2", 1, 7),
+            ("12", "4x1,8x4", 3, 4),
+            ("5", "2x1,3x2", 5, 1),
+        ] {
+            let config = config(workers, speeds);
+            let setting = Setting::new(&config).unwrap();
+            let text = setting.leaf(&config, 0, Path::new("state")).toml();
+            let read = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
+            assert_eq!(read.servers.len(), servers, "{speeds}");
+            assert!(read.servers.iter().all(|server| server.workers.len() == each), "{speeds}");
+            let told: Vec<_> = read
+                .servers
+                .iter()
+                .flat_map(|server| vec![server.speed; server.workers.len()])
+                .collect();
+            let alike = servers * each != 12 && servers != 5;
+            assert!(alike || told == config.speeds, "{told:?}");
+        }
+        let error = Setting::new(&config("401", "400x1,1x2")).unwrap_err();
+        assert!(error.contains("beside each other"), "{error}");
+    }
+}

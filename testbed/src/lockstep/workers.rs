@@ -1,0 +1,100 @@
+//! The workers of a run in lockstep, as far as packets go: their port takes tasks, and sends the replies that are made of them.
+
+use wedjat::io::{Buf, Burst, Port};
+use wedjat::wire::task::{Extension, Header};
+use wedjat::wire::udp::Datagram;
+
+use super::LockstepError;
+use crate::rack::{Address, Heard, Reply};
+
+/// How errors name this side.
+const SIDE: &str = "workers";
+
+/// A task's packet at its worker, of which its reply will be made.
+pub struct Packet<B> {
+    buf: B,
+    datagram: Datagram,
+    header: Header,
+}
+
+/// Workers on one port.
+pub struct Workers<P: Port> {
+    port: P,
+    address: Address,
+    incoming: Burst<P::Buf>,
+}
+
+impl<P: Port> Workers<P> {
+    /// Workers that live at this address.
+    pub fn new(port: P, address: Address) -> Self {
+        Self { port, address, incoming: Burst::new() }
+    }
+
+    /// Takes what has come: tasks go to `task` with their number, their worker's place, and whether that was believed idle.
+    /// Returns how many packets came, and how many were sent in reply.
+    pub(super) fn receive(
+        &mut self,
+        now_ns: u64,
+        mut task: impl FnMut(u32, u16, Packet<P::Buf>) -> Result<(), LockstepError>,
+    ) -> Result<(u64, u64), LockstepError> {
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let count = self.port.rx_burst(&mut incoming) as u64;
+        let mut replies = 0;
+        for mut buf in incoming.drain(..) {
+            let refused = |reason| LockstepError::Packet { side: SIDE, now_ns, reason };
+            match self.address.hear(&mut buf).map_err(refused)? {
+                Heard::Task(datagram, header) => {
+                    let place = self.address.layout.place(header.dst, datagram.dst);
+                    let place = place.ok_or(wedjat::reason::DropReason::UnknownWorker);
+                    let place = place.map_err(refused)?;
+                    let number = Extension::parse(&buf.bytes()[datagram.payload()..]).seq32;
+                    task(number, place, Packet { buf, datagram, header })?;
+                }
+                Heard::ArpAnswer => {
+                    send(&mut self.port, buf, SIDE, now_ns)?;
+                    replies += 1;
+                }
+            }
+        }
+        self.incoming = incoming;
+        Ok((count, replies))
+    }
+
+    /// Makes a task's packet its reply, from the worker at a place.
+    pub(super) fn turn_around(
+        &self,
+        packet: &mut Packet<P::Buf>,
+        place: u16,
+        left: u32,
+        service_ns: u32,
+    ) {
+        let Address { mac, layout, .. } = self.address;
+        let reply = Reply { worker: layout.id(place), left, service_ns };
+        reply.write(packet.buf.bytes_mut(), &packet.datagram, &packet.header, mac);
+    }
+
+    /// Sends a reply.
+    pub(super) fn send(&mut self, reply: Packet<P::Buf>, now_ns: u64) -> Result<(), LockstepError> {
+        send(&mut self.port, reply.buf, SIDE, now_ns)
+    }
+
+    /// Gives back the port.
+    pub fn into_port(self) -> P {
+        self.port
+    }
+}
+
+/// Sends one packet.
+pub(super) fn send<P: Port>(
+    port: &mut P,
+    buf: P::Buf,
+    side: &'static str,
+    now_ns: u64,
+) -> Result<(), LockstepError> {
+    let mut burst = Burst::new();
+    burst.push(buf);
+    match port.tx_burst(&mut burst) {
+        1 => Ok(()),
+        _ => Err(LockstepError::Full { side, now_ns }),
+    }
+}
