@@ -12,7 +12,7 @@ use super::{Clock, Progress};
 /// Polls in a row that must have moved nothing before a turn is over.
 const QUIET_POLLS: u32 = 2;
 /// Between two looks whether the conductor lives and whether to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(20);
 /// Polls after the end at most: what waits for time to pass would wait for ever.
 const LAST_POLLS: u32 = 4096;
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::wire::ether::Mac;
@@ -41,7 +42,8 @@ fn in_lockstep(config: &rack::Config) -> Outcome {
     let pool = ends.pool.clone();
     let mut clients = Clients::new(ends.clients, ends.pool, &setting.target(CLIENTS));
     let mut workers = Workers::new(ends.workers, setting.address(WORKERS));
-    let outcome = lockstep::run(config, &mut clients, &mut workers, &mut scheduler).unwrap();
+    let stop = AtomicBool::default();
+    let outcome = lockstep::run(config, &mut clients, &mut workers, &mut scheduler, &stop).unwrap();
     let counters = scheduler.leaf().stages().counters();
     assert!(counters.balances());
     assert_eq!(counters.dropped_total(), 0);

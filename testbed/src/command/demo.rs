@@ -123,14 +123,14 @@ mod show {
 
     use super::{Arguments, Failure, Format};
     use crate::command::rig::{Ends, Rig};
-    use crate::command::signals;
+    use crate::command::{devices, signals};
 
     /// The memif devices, by the same names in both processes.
     const CLIENTS: &str = "net_memif0";
     const WORKERS: &str = "net_memif1";
     /// Rings that hold 14 ms of 288,000 packets a second, so that a machine that pauses loses none, of buffers that fit
     /// a task, so that all of them stay in the cache.
-    const RINGS: &str = "rsize=12,bsize=512";
+    const RINGS: &str = ",rsize=12,bsize=512";
     /// What a leaf may take for start and end, beyond its run.
     const LEAF_PATIENCE: Duration = Duration::from_secs(60);
     /// Answers are awaited so long after the last task.
@@ -186,8 +186,8 @@ mod show {
                 agent: None,
                 core: Some(core),
             };
-            let folder = folder()?;
-            let (clients, workers) = devices(folder.path(), "server");
+            let folder = devices::scratch("demo")?;
+            let (clients, workers) = both_devices(folder.path(), "server");
             let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
             let outstanding_max = ends.options.outstanding_max;
             let rig = Rig::open(&eal, &clients, Some(&workers), outstanding_max, ends.core)?;
@@ -265,7 +265,7 @@ mod show {
             };
             let run_s = load.warmup_s + load.duration_s + load.drain_s;
             let lifetime = LEAF_PATIENCE + Duration::from_secs_f64(run_s);
-            let (clients, workers) = devices(folder, "client");
+            let (clients, workers) = both_devices(folder, "client");
             let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
             let eal = eal.map(str::to_owned);
             Ok(LeafProcess::start(&self.binary, folder, &config.toml(), lifetime, None, &eal)?)
@@ -273,32 +273,14 @@ mod show {
     }
 
     /// Both devices with their arguments. We are memif's server, so that leaves can come and go.
-    fn devices(folder: &Path, role: &str) -> (String, String) {
-        let device = |name: &str, id: u32| {
-            let socket = folder.join(format!("{name}.sock"));
-            let socket = socket.display();
-            format!("{name},role={role},id={id},socket={socket},socket-abstract=no,{RINGS}")
-        };
+    fn both_devices(folder: &Path, role: &str) -> (String, String) {
+        let device = |name: &str, id: u32| devices::memif(folder, name, id, role, RINGS);
         (device(CLIENTS, 0), device(WORKERS, 1))
-    }
-
-    /// A folder in memory where there is one: the leaf's state is no file that a disk should follow.
-    fn folder() -> Result<tempfile::TempDir, Failure> {
-        let named = || {
-            let mut builder = tempfile::Builder::new();
-            builder.prefix("wedjat-demo-");
-            builder
-        };
-        let made = named().tempdir_in("/dev/shm").or_else(|_| named().tempdir());
-        made.map_err(|error| format!("cannot make a folder for the demo's files: {error}").into())
     }
 
     /// CPUs of the leaf, and of generator and rack.
     fn cores(arguments: &Arguments) -> (usize, usize) {
-        let ids: Vec<_> =
-            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        let (first, last) = (ids.first().copied().unwrap_or(0), ids.last().copied().unwrap_or(0));
-        let (leaf, core) = (arguments.leaf_core.unwrap_or(first), arguments.core.unwrap_or(last));
+        let (leaf, core) = devices::two_cpus(arguments.leaf_core, arguments.core);
         if leaf == core {
             log::warn!(
                 "leaf and load share CPU {core}: latencies are those of their turns on it; two CPUs are needed"

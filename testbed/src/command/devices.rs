@@ -1,5 +1,6 @@
 //! DPDK for the subcommands that need ports: its start, devices, CPUs.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
@@ -48,6 +49,32 @@ pub fn pin(core: Option<usize>) {
     if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
         log::warn!("cannot run on CPU {id}: it does not exist or this process may not use it");
     }
+}
+
+/// CPUs for a leaf and for what drives it: the first and the last of those that this process may use, unless given.
+pub fn two_cpus(leaf: Option<usize>, driver: Option<usize>) -> (usize, usize) {
+    let ids: Vec<_> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let (first, last) = (ids.first().copied().unwrap_or(0), ids.last().copied().unwrap_or(0));
+    (leaf.unwrap_or(first), driver.unwrap_or(last))
+}
+
+/// A folder in memory where there is one: a leaf's state is no file that a disk should follow.
+pub fn scratch(purpose: &str) -> Result<tempfile::TempDir, Failure> {
+    let prefix = format!("wedjat-{purpose}-");
+    let named = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix);
+        builder
+    };
+    let made = named().tempdir_in("/dev/shm").or_else(|_| named().tempdir());
+    made.map_err(|error| format!("cannot make a folder for the files of {purpose}: {error}").into())
+}
+
+/// One of the two memif devices that join this process to a leaf's, whose socket lies in `folder`; `rings` are further arguments.
+pub fn memif(folder: &Path, name: &str, id: u32, role: &str, rings: &str) -> String {
+    let socket = folder.join(format!("{name}.sock"));
+    format!("{name},role={role},id={id},socket={},socket-abstract=no{rings}", socket.display())
 }
 
 /// Polls until `poll` says that it is over, or a signal comes.

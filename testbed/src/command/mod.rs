@@ -5,6 +5,9 @@ mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
 mod drive;
+#[cfg(feature = "dpdk")]
+mod leaves;
+mod lockstep;
 mod rack;
 #[cfg(feature = "dpdk")]
 mod rig;
@@ -41,6 +44,9 @@ pub enum Command {
     /// Drive a leaf from both sides: load generator and rack in one loop on one core
     #[command(after_help = drive::EXAMPLE)]
     Drive(drive::Arguments),
+    /// Run leaf processes in emulated time, under the simulator's model of a rack
+    #[command(after_help = lockstep::EXAMPLE)]
+    Lockstep(Box<lockstep::Arguments>),
     /// Emulate a rack of workers on a port
     #[command(after_help = rack::EXAMPLE)]
     Rack(rack::Arguments),
@@ -116,6 +122,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Drive(arguments) => drive::run(&arguments),
+        Command::Lockstep(arguments) => lockstep::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),

@@ -25,7 +25,7 @@ const FLOOR_DEVICE: &str = "net_ring_floor";
 /// The floor is measured for so long.
 const FLOOR_S: f64 = 0.25;
 /// Links have so long to come up.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What stands at either end of the scheduler.
 #[derive(Clone, Debug)]

@@ -106,6 +106,9 @@ pub enum LockstepError {
         /// The time.
         now_ns: u64,
     },
+    /// It was told to.
+    #[error("stopped")]
+    Stopped,
     /// What was asked for can't be.
     #[error("{0}")]
     Arguments(String),

@@ -1,5 +1,7 @@
 //! One run: what happens when, and what came of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use arrayvec::ArrayVec;
 use rand::Rng as _;
 use wedjat::clock::Line;
@@ -77,7 +79,7 @@ struct Books {
 }
 
 /// Runs it: the tasks of `config` go from clients through the scheduler to workers and back. The scheduler is at time 0 and
-/// has not polled.
+/// has not polled. It ends early when `stop` is set.
 ///
 /// # Errors
 /// When the scheduler does what it may not, or the arguments contradict each other.
@@ -86,6 +88,7 @@ pub fn run<P, L, S>(
     clients: &mut Clients<P, L>,
     workers: &mut Workers<P>,
     scheduler: &mut S,
+    stop: &AtomicBool,
 ) -> Result<Outcome, LockstepError>
 where
     P: Port,
@@ -119,7 +122,7 @@ where
         books: Books::default(),
     };
     run.introduce()?;
-    run.play()?;
+    run.play(stop)?;
     Ok(run.finish())
 }
 
@@ -141,7 +144,7 @@ where
         }
     }
 
-    fn play(&mut self) -> Result<(), LockstepError> {
+    fn play(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
         let mut left = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
         let (mut last, mut stands) = (0, 0);
@@ -153,6 +156,9 @@ where
                 self.arrive();
                 left -= 1;
                 arrival = self.schedule.advance(&mut self.streams.arrivals);
+                if stop.load(Ordering::Relaxed) {
+                    return Err(LockstepError::Stopped);
+                }
                 continue;
             }
             if timer < next {

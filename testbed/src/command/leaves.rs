@@ -1,0 +1,161 @@
+//! Leaf processes in lockstep, one after the other, each joined to this process by two memif devices.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wedjat::clock::{Conductor, Kind, Node};
+use wedjat::io::dpdk::{Device, Eal, PoolHandle, QueuePort};
+use wedjat::wire::ether::Mac;
+use wedjat_testbed::demo::{LeafProcess, leaf};
+use wedjat_testbed::lockstep::setting::{CLIENTS_DEVICE, QUEUE, Setting, WORKERS_DEVICE};
+use wedjat_testbed::lockstep::{self, Clients, Process, Workers};
+use wedjat_testbed::sim::outcome::Outcome;
+use wedjat_testbed::sim::rack::Config;
+
+use super::devices::{self, Environment};
+use super::rig::PATIENCE;
+use super::{Failure, signals};
+
+/// The leaf ends by itself after so long, should nobody be left to end it. (It ends much sooner, since its clock then has no
+/// conductor.)
+const LEAF_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Tasks that the workers hold at most, beside those that wait at the leaf.
+const OUTSTANDING: u32 = QUEUE as u32;
+
+/// CPUs, where they are given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Placement {
+    /// Of the leaf's dispatcher.
+    pub leaf: Option<usize>,
+    /// Of the conductor.
+    pub conductor: Option<usize>,
+}
+
+/// What runs need, made once.
+pub struct Leaves {
+    // Ports before their devices, those before the pool and EAL: dropped in this order.
+    ports: Option<(QueuePort, QueuePort)>,
+    clients: Device,
+    workers: Device,
+    environment: Environment,
+    binary: PathBuf,
+    leaf_core: usize,
+    core: usize,
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+}
+
+/// What a run found.
+pub struct Ran {
+    /// What the conductor measured.
+    pub outcome: Outcome,
+    /// The leaf's account.
+    #[allow(dead_code, reason = "for those who look into it")]
+    pub account: Value,
+}
+
+impl Leaves {
+    /// Opens the devices. The leaf's command is found beside ours when it is not given.
+    pub fn open(binary: Option<&Path>, place: Placement) -> Result<Self, Failure> {
+        let binary = match binary {
+            Some(file) if file.is_file() => file.to_owned(),
+            Some(file) => return Err(format!("--leaf {}: no such file", file.display()).into()),
+            None => leaf::find()?,
+        };
+        let stop = signals::stop_on_signals()?;
+        let (leaf_core, core) = devices::two_cpus(place.leaf, place.conductor);
+        let folder = devices::scratch("lockstep")?;
+        let [clients, workers] = names(folder.path(), "server");
+        let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
+        let environment = Environment::start(&eal, &[&clients, &workers], OUTSTANDING, Some(core))?;
+        let (clients, clients_port) = environment.open(&clients)?;
+        let (workers, workers_port) = environment.open(&workers)?;
+        let ports = Some((clients_port, workers_port));
+        Ok(Self { ports, clients, workers, environment, binary, leaf_core, core, folder, stop })
+    }
+
+    /// Runs a leaf to its end.
+    pub fn run(&mut self, config: &Config) -> Result<Ran, Failure> {
+        let setting = Setting::new(config)?;
+        let folder = self.folder.path();
+        let (clock, state) = (folder.join("clock"), folder.join("state"));
+        let mut conductor = Conductor::create(&clock, 1)?;
+        let text = setting.leaf(config, self.leaf_core, &state).toml();
+        let [clients, workers] = names(folder, "client");
+        let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
+        let eal = eal.map(str::to_owned);
+        let mut leaf =
+            LeafProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
+        let node = self.joined(&mut conductor, &mut leaf)?;
+        let process = Process::new(conductor, node);
+        let played = self.play(config, &setting, process);
+        // A leaf that has died explains more than what the conductor saw of it.
+        leaf.check()?;
+        let (outcome, process) = played?;
+        let account = leaf.stop()?;
+        drop(process);
+        if account["balanced"] != true || account["mbufs_leaked"] != 0 {
+            return Err(format!("the leaf's books do not balance: {account}").into());
+        }
+        Ok(Ran { outcome, account })
+    }
+
+    /// Waits until the leaf's devices are linked to ours and it waits for its first turn.
+    fn joined(&self, conductor: &mut Conductor, leaf: &mut LeafProcess) -> Result<usize, Failure> {
+        let began = Instant::now();
+        let node = Node { kind: Kind::Leaf, id: 1, core: 0 };
+        let linked = || self.clients.link().up && self.workers.link().up;
+        let mut found = None;
+        loop {
+            leaf.check()?;
+            found = found.or_else(|| conductor.take(node));
+            match found {
+                Some(node) if linked() => return Ok(node),
+                _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".into()),
+                _ if began.elapsed() > PATIENCE => {
+                    let waited = PATIENCE.as_secs();
+                    return Err(
+                        format!("the leaf has not joined its clock after {waited} s").into()
+                    );
+                }
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// The run itself, on a thread of its own, so that this one and the processes that it starts may use every CPU.
+    fn play(
+        &mut self,
+        config: &Config,
+        setting: &Setting,
+        mut process: Process,
+    ) -> Result<(Outcome, Process), Failure> {
+        let gone = "an earlier run has not given its ports back";
+        let (clients_port, workers_port) = self.ports.take().ok_or(gone)?;
+        let (client_mac, worker_mac) = (Mac(self.clients.mac()), Mac(self.workers.mac()));
+        let pool: PoolHandle = self.environment.pool.handle();
+        let (eal, core, stop): (&Eal, usize, _) = (&self.environment.eal, self.core, &*self.stop);
+        let mut clients = Clients::new(clients_port, pool, &setting.target(client_mac));
+        let mut workers = Workers::new(workers_port, setting.address(worker_mac));
+        let played = std::thread::scope(|scope| {
+            let playing = scope.spawn(|| {
+                devices::pin(Some(core));
+                let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+                lockstep::run(config, &mut clients, &mut workers, &mut process, stop)
+                    .map_err(|error| error.to_string())
+            });
+            playing.join().map_err(|_| "the conductor has panicked".to_owned())?
+        });
+        self.ports = Some((clients.into_port(), workers.into_port()));
+        Ok((played?, process))
+    }
+}
+
+/// Both devices with their arguments. We are memif's server, so that leaves can come and go.
+fn names(folder: &Path, role: &str) -> [String; 2] {
+    [(CLIENTS_DEVICE, 0), (WORKERS_DEVICE, 1)]
+        .map(|(name, id)| devices::memif(folder, name, id, role, ""))
+}

@@ -1,0 +1,138 @@
+//! `wedjat-testbed lockstep`: leaf processes on real ports in emulated time, with the simulator's flags.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wedjat_testbed::sim::model::{Cell, Model};
+use wedjat_testbed::sim::{SimArgs, plan};
+
+use super::Failure;
+
+/// Shown behind the help.
+pub const EXAMPLE: &str = "Example, and the simulator's run that it must equal, task by task (`digest`):
+  wedjat-testbed lockstep --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
+  wedjat-testbed sim --digest --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
+Neither root nor hugepages nor a NIC are needed, and one CPU will do: the time is emulated, and stands while a process works.";
+
+/// The command line of `lockstep`. What the simulator has too is read by it.
+#[derive(Args, Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+pub struct Arguments {
+    /// Policies, as in 'horus,cfcfs'; `wedjat policies` lists them [default: horus]
+    #[arg(long)]
+    policy: Option<String>,
+    /// Loads, shares of the workers' capacity [default: 0.5,0.7,0.9]
+    #[arg(long)]
+    load: Option<String>,
+    /// Emulated workers [default: 32]
+    #[arg(long, visible_alias = "racks")]
+    workers: Option<String>,
+    /// Their speeds, as in 8x1,8x4 [default: all 1]
+    #[arg(long)]
+    speeds: Option<String>,
+    /// Service times [default: exp(100us)]
+    #[arg(long)]
+    service: Option<String>,
+    /// Arrivals [default: poisson]
+    #[arg(long)]
+    arrivals: Option<String>,
+    /// Hops from clients to leaf, to workers and back, as in spine-leaf=1,leaf-worker=1,worker-leaf=1
+    #[arg(long)]
+    hops: Option<String>,
+    /// Mean delay of a hop [default: 5us]
+    #[arg(long)]
+    hop: Option<String>,
+    /// Distribution of a hop's delay, horus, const or exp [default: horus]
+    #[arg(long)]
+    hop_dist: Option<String>,
+    /// Tasks of a run [default: 200000]
+    #[arg(long)]
+    tasks: Option<String>,
+    /// Share of the run that is not measured [default: 0.1]
+    #[arg(long)]
+    warmup: Option<String>,
+    /// Probability that a packet is lost on its way between two nodes [default: 0]
+    #[arg(long)]
+    loss: Option<String>,
+    /// All random streams follow from this, the leaf's too
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Output: text, json (one object a line) or csv
+    #[arg(long, default_value = "text", value_parser = ["text", "json", "csv"])]
+    format: String,
+    /// Whether rows say how long they took, yes or no; without it equal seeds print equal bytes
+    #[arg(long, default_value = "yes", value_parser = ["yes", "no"])]
+    timing: String,
+    /// The leaf's command [default: `wedjat` beside this one, or in PATH]
+    #[arg(long, value_name = "FILE")]
+    leaf: Option<PathBuf>,
+    /// CPU of the leaf [default: the first]
+    #[arg(long)]
+    leaf_core: Option<usize>,
+    /// CPU of the conductor [default: the last]
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+impl Arguments {
+    /// The runs, as the simulator plans them.
+    fn cells(&self) -> Result<Vec<Cell>, String> {
+        let usual = |given: &Option<String>, usual: &str| {
+            Some(given.clone().unwrap_or_else(|| usual.to_owned()))
+        };
+        let args = SimArgs {
+            policy: self.policy.clone(),
+            load: self.load.clone(),
+            racks: self.workers.clone(),
+            speeds: self.speeds.clone(),
+            service: self.service.clone(),
+            arrivals: self.arrivals.clone(),
+            hops: self.hops.clone(),
+            hop: self.hop.clone(),
+            hop_dist: self.hop_dist.clone(),
+            tasks: usual(&self.tasks, "200000"),
+            warmup: self.warmup.clone(),
+            loss: self.loss.clone(),
+            digest: Some("yes".to_owned()),
+            ..SimArgs::default()
+        };
+        let mut cells = plan::cells(&args)?;
+        for Cell { subject, model } in &mut cells {
+            subject.model = "lockstep";
+            if let Model::Rack(config) = model {
+                config.seed = self.seed;
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// Runs all that the flags ask for.
+#[cfg(not(feature = "dpdk"))]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    arguments.cells()?;
+    super::without_dpdk()
+}
+
+/// Runs all that the flags ask for.
+#[cfg(feature = "dpdk")]
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    use std::time::Instant;
+
+    use super::leaves::{Leaves, Placement};
+    use wedjat_testbed::sim::{Row, print};
+
+    let cells = arguments.cells()?;
+    let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
+    let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;
+    let mut rows = Vec::new();
+    for Cell { subject, model } in cells {
+        let Model::Rack(config) = model else { continue };
+        let began = Instant::now();
+        let outcome = leaves.run(&config)?.outcome;
+        let wall = (arguments.timing == "yes").then(|| began.elapsed());
+        rows.push(Row::new(subject, vec![outcome], wall));
+    }
+    print::print(&rows, &arguments.format, &mut std::io::stdout().lock())?;
+    Ok(rows.iter().all(|row| row.mean.is_finite()))
+}
