@@ -68,8 +68,10 @@ bench-library: ## compare a call of the C library with the same from Rust
 # The simulator needs no DPDK.
 SIM := $(CARGO) run --locked --release --no-default-features -p wedjat-testbed --
 
-reference: ## hold the simulator against results found elsewhere, all of them
+reference: ## hold the simulator against results found elsewhere, and leaf processes against the simulator, all of them
 	$(SIM) reference
+	$(CARGO) build --locked --release -p wedjat -p wedjat-testbed
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" lockstep --compare --policy all --load 0.5,0.9,0.95
 
 figures: ## make the papers' figures again, in figures/; FULL=1 for runs ten times as long
 	$(SIM) figures $(if $(FULL),--full)

@@ -90,7 +90,7 @@ impl Leaves {
         let mut leaf =
             LeafProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
         let node = self.joined(&mut conductor, &mut leaf)?;
-        let process = Process::new(conductor, node);
+        let process = Process::new(conductor, node).on(self.leaf_core, self.core);
         let played = self.play(config, &setting, process);
         // A leaf that has died explains more than what the conductor saw of it.
         leaf.check()?;

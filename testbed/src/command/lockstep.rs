@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use wedjat::policy::{CATALOGUE, Runs};
 use wedjat_testbed::sim::model::{Cell, Model};
 use wedjat_testbed::sim::{SimArgs, plan};
 
@@ -18,7 +19,7 @@ Neither root nor hugepages nor a NIC are needed, and one CPU will do: the time i
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
-    /// Policies, as in 'horus,cfcfs'; `wedjat policies` lists them [default: horus]
+    /// Policies, as in 'horus,cfcfs', or all; `wedjat policies` lists them [default: horus]
     #[arg(long)]
     policy: Option<String>,
     /// Loads, shares of the workers' capacity [default: 0.5,0.7,0.9]
@@ -57,6 +58,10 @@ pub struct Arguments {
     /// All random streams follow from this, the leaf's too
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Run the simulator too, with the same flags and seed, and say of each row whether both are the same, task by task; exits
+    /// with 1 when one is not
+    #[arg(long)]
+    compare: bool,
     /// Output: text, json (one object a line) or csv
     #[arg(long, default_value = "text", value_parser = ["text", "json", "csv"])]
     format: String,
@@ -81,7 +86,7 @@ impl Arguments {
             Some(given.clone().unwrap_or_else(|| usual.to_owned()))
         };
         let args = SimArgs {
-            policy: self.policy.clone(),
+            policy: self.policy.as_deref().map(policies),
             load: self.load.clone(),
             racks: self.workers.clone(),
             speeds: self.speeds.clone(),
@@ -107,6 +112,15 @@ impl Arguments {
     }
 }
 
+/// The policies that a list names; `all` stands for every one that a leaf runs.
+fn policies(list: &str) -> String {
+    let all = || CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name);
+    match list.trim() {
+        "all" => all().collect::<Vec<_>>().join(","),
+        list => list.to_owned(),
+    }
+}
+
 /// Runs all that the flags ask for.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -120,19 +134,30 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use std::time::Instant;
 
     use super::leaves::{Leaves, Placement};
-    use wedjat_testbed::sim::{Row, print};
+    use wedjat_testbed::sim::{Row, print, rack};
 
     let cells = arguments.cells()?;
     let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
     let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut differ) = (Vec::new(), 0);
     for Cell { subject, model } in cells {
         let Model::Rack(config) = model else { continue };
         let began = Instant::now();
         let outcome = leaves.run(&config)?.outcome;
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
+        if arguments.compare {
+            let same = rack::run(&config)?.record == outcome.record;
+            let verdict = if same { "ok" } else { "DIFFERS from the simulator" };
+            log::info!("{} at {}: {verdict}", subject.policy, subject.load);
+            differ += usize::from(!same);
+        }
         rows.push(Row::new(subject, vec![outcome], wall));
     }
     print::print(&rows, &arguments.format, &mut std::io::stdout().lock())?;
-    Ok(rows.iter().all(|row| row.mean.is_finite()))
+    if differ > 0 {
+        log::error!("{differ} of {} runs differ from the simulator's", rows.len());
+    } else if arguments.compare {
+        log::info!("all {} runs are the simulator's, task by task", rows.len());
+    }
+    Ok(differ == 0 && rows.iter().all(|row| row.mean.is_finite()))
 }

@@ -3,8 +3,10 @@
 use super::*;
 use std::net::Ipv4Addr;
 use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Extension};
-use wedjat::wire::udp::Flow;
+use wedjat::wire::udp::{self, Flow};
 
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 2, 1]);

@@ -1,0 +1,178 @@
+//! Leaf processes in lockstep, over memif, as a user runs them; and what they do without a conductor.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wedjat::clock::{Conductor, Kind, Node};
+
+/// Nothing here takes so long, whatever else the machine does.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn testbed(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
+}
+
+/// The leaf is another package's binary: `cargo test --workspace` and `cargo build` make it.
+fn wedjat() -> PathBuf {
+    let leaf = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name("wedjat");
+    assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
+    leaf
+}
+
+fn rows(command: &str, more: &[&str]) -> Vec<Value> {
+    let flags = [
+        command,
+        "--policy",
+        "horus,cfcfs,ppot-learned,jbsq",
+        "--load",
+        "0.9",
+        "--workers",
+        "16",
+        "--tasks",
+        "4000",
+        "--seed",
+        "7",
+        "--format",
+        "json",
+    ];
+    let output = testbed(&[&flags[..], more].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+fn leaf_processes_and_the_simulator_do_the_same_task_by_task() {
+    let (found, expected) = (rows("lockstep", &[]), rows("sim", &["--model", "rack", "--digest"]));
+    assert_eq!((found.len(), expected.len()), (4, 4));
+    for (found, expected) in found.iter().zip(&expected) {
+        for key in ["policy", "digest", "mean", "p50", "p99", "answered", "lost"] {
+            assert_eq!(found[key], expected[key], "{key}: {found} {expected}");
+        }
+        assert_eq!(found["answered"], 4000);
+    }
+}
+
+/// A leaf or agent on a clock, without packets: nothing is at its devices' other ends, nor is it needed.
+fn node(role: &str, folder: &Path, clock: &Path) -> Child {
+    let config = folder.join(format!("{role}.toml"));
+    let text = match role {
+        "leaf" => "[leaf]\nid = 5\ncores = [0]\n\
+             [[port]]\ndevice = \"net_null0\"\nside = \"both\"\nip = \"10.0.2.1/24\"\n\
+             [[pool]]\nid = 1\npolicy = \"horus\"\n\
+             [[server]]\nip = \"10.0.2.11\"\nworkers = \"0-3\"\npool = 1\n"
+            .to_owned(),
+        _ => format!(
+            "[agent]\nid = 6\nname = \"lockstep-{}\"\ncore = 0\n\
+             [[port]]\ndevice = \"net_null0\"\nip = \"10.0.2.11/24\"\n\
+             [[pool]]\nid = 1\npolicy = \"jbsq(k=1)\"\nworkers = \"0-3\"\n",
+            std::process::id()
+        ),
+    };
+    fs::write(&config, text).unwrap();
+    Command::new(wedjat())
+        .arg(role)
+        .arg("--config")
+        .arg(config)
+        .arg("--clock")
+        .arg(clock)
+        .args(["--", "--no-huge", "--no-pci", "--vdev", "net_null0,no-rx=1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for the end of a process: its status, and what it said.
+fn ended(mut child: Child) -> (bool, String) {
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > LIMIT {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status.success(), said)
+}
+
+fn taken(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
+    loop {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        match conductor.take(node) {
+            Some(seat) => return seat,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+#[test]
+fn nodes_take_turns_and_end_with_their_conductor() {
+    for (role, node_name) in [
+        ("leaf", Node { kind: Kind::Leaf, id: 5, core: 0 }),
+        ("agent", Node { kind: Kind::Agent, id: 6, core: 0 }),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = folder.path().join("clock");
+
+        let mut conductor = Conductor::create(&clock, 1).unwrap();
+        let mut child = node(role, folder.path(), &clock);
+        let seat = taken(&mut conductor, &mut child, node_name);
+        let first = conductor.turn(seat).unwrap();
+        // A timer of its own, which is where the conductor may go next.
+        assert_eq!(first.timer_ns, 100_000, "{role}");
+        conductor.set_now_ns(first.timer_ns);
+        assert_eq!(conductor.turn(seat).unwrap().timer_ns, 200_000, "{role}");
+        assert_eq!(conductor.turn(seat).unwrap().timer_ns, 200_000, "{role}: time stands");
+        conductor.end();
+        let (well, said) = ended(child);
+        assert!(well, "{role}: {said}");
+        drop(conductor);
+
+        // The same again, but the conductor dies.
+        let mut conductor = Conductor::create(&clock, 1).unwrap();
+        let mut child = node(role, folder.path(), &clock);
+        let seat = taken(&mut conductor, &mut child, node_name);
+        conductor.turn(seat).unwrap();
+        drop(conductor);
+        let (well, said) = ended(child);
+        assert!(!well && said.contains("has gone without ending the run"), "{role}: {said}");
+        assert!(said.contains(&clock.display().to_string()), "{role}: {said}");
+
+        // And a node that dies is told by name.
+        let mut conductor = Conductor::create(&clock, 1).unwrap();
+        let mut child = node(role, folder.path(), &clock);
+        let seat = taken(&mut conductor, &mut child, node_name);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = conductor.turn(seat).unwrap_err().to_string();
+        assert!(error.contains(&node_name.to_string()) && error.contains("has gone"), "{error}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_none_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let foreign = folder.path().join("foreign");
+    fs::write(&foreign, vec![b'x'; 4096]).unwrap();
+    for role in ["leaf", "agent"] {
+        for (clock, part) in [(&missing, "no such file"), (&foreign, "not a clock of wedjat's")] {
+            let (well, said) = ended(node(role, folder.path(), clock));
+            assert!(!well && said.contains(part), "{role}: {said}");
+            assert!(said.contains(&clock.display().to_string()), "{role}: {said}");
+        }
+    }
+}
