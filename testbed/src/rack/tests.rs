@@ -3,7 +3,7 @@
 use super::*;
 use std::net::Ipv4Addr;
 use wedjat::io::ring::{self, Frame, FramePool, RingPort};
-use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::arp;
 use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Extension};
 use wedjat::wire::udp::{self, Flow};
