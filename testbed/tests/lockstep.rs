@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use wedjat::clock::{Line, TurnError};
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::wire::ether::Mac;
-use wedjat_testbed::lockstep::{self, Clients, Local, Setting, Workers};
+use wedjat_testbed::lockstep::{self, Clients, Local, LockstepError, Scheduler, Setting, Workers};
 use wedjat_testbed::sim::model::Model;
 use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::{SimArgs, plan, rack};
@@ -31,24 +32,38 @@ fn config(change: impl FnOnce(&mut SimArgs)) -> rack::Config {
     }
 }
 
-/// A run of a leaf in memory.
-fn in_lockstep(config: &rack::Config) -> Outcome {
+/// A run of what `wrap` makes of a leaf in memory, until `stop` is set.
+fn run_until<S: Scheduler + ?Sized>(
+    config: &rack::Config,
+    wrap: impl FnOnce(Local) -> Box<S>,
+    stop: &AtomicBool,
+) -> Result<(Outcome, Box<S>), LockstepError> {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let setting = Setting::new(config).unwrap();
     let text = setting.leaf(config, 0, &state).toml();
     let leaf = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
-    let (mut scheduler, ends) = Local::new(&leaf, 8192).unwrap();
-    let pool = ends.pool.clone();
+    let (scheduler, ends) = Local::new(&leaf, 8192).unwrap();
+    let mut scheduler = wrap(scheduler);
     let mut clients = Clients::new(ends.clients, ends.pool, &setting.target(CLIENTS));
     let mut workers = Workers::new(ends.workers, setting.address(WORKERS));
-    let stop = AtomicBool::default();
-    let outcome = lockstep::run(config, &mut clients, &mut workers, &mut scheduler, &stop).unwrap();
+    let outcome = lockstep::run(config, &mut clients, &mut workers, &mut *scheduler, stop)?;
+    Ok((outcome, scheduler))
+}
+
+fn run_of<S: Scheduler + ?Sized>(
+    config: &rack::Config,
+    wrap: impl FnOnce(Local) -> Box<S>,
+) -> Result<(Outcome, Box<S>), LockstepError> {
+    run_until(config, wrap, &AtomicBool::default())
+}
+
+/// A run of a leaf in memory.
+fn in_lockstep(config: &rack::Config) -> Outcome {
+    let (outcome, scheduler) = run_of(config, Box::new).unwrap();
     let counters = scheduler.leaf().stages().counters();
     assert!(counters.balances());
     assert_eq!(counters.dropped_total(), 0);
-    drop((clients, workers, scheduler));
-    assert_eq!(pool.in_use(), 0);
     outcome
 }
 
@@ -75,4 +90,76 @@ fn every_policy_gives_the_same_tasks_to_the_same_workers_at_the_same_times() {
             assert_eq!(outcome.record.unwrap().answered, 3000, "{}", entry.name);
         }
     }
+}
+
+#[test]
+fn ties_losses_and_speeds_make_no_difference() {
+    let text = |text: &str| Some(text.to_owned());
+    for policy in ["horus", "cfcfs", "jbsq", "sed", "ppot-learned", "jiq"] {
+        // Everything is a multiple of the same times, so that much happens at once.
+        compare(&config(|args| {
+            args.policy = text(policy);
+            args.service = text("fixed(100us)");
+            args.arrivals = text("constant");
+            (args.hop, args.hop_dist) = (text("5us"), text("const"));
+        }));
+        compare(&config(|args| {
+            args.policy = text(policy);
+            args.service = text("mix(0.9*fixed(20us), 0.1*exp(400us))");
+            args.hop = text("0us");
+        }));
+        let lossy = compare(&config(|args| {
+            args.policy = text(policy);
+            args.load = text("0.5");
+            args.loss = text("0.01");
+        }));
+        let answered = lossy.record.unwrap().answered;
+        assert!(lossy.lost > 30 && answered < 3000 - lossy.lost, "replies get lost, too");
+        compare(&config(|args| {
+            args.policy = text(policy);
+            args.speeds = text("8x1,8x4");
+        }));
+    }
+}
+
+#[test]
+fn another_seed_is_another_run() {
+    let config = config(|_| {});
+    let other = rack::Config { seed: 8, ..config.clone() };
+    assert_ne!(in_lockstep(&config).record, in_lockstep(&other).record);
+    assert_eq!(in_lockstep(&config).record, in_lockstep(&config).record);
+}
+
+/// A leaf whose account of itself is wrong by one packet from a time on.
+struct Miscounting(Local);
+
+impl Scheduler for Miscounting {
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        let line = self.0.turn(now_ns)?;
+        Ok(Line { sent: line.sent + u64::from(now_ns > 1_000_000), ..line })
+    }
+}
+
+/// A leaf whose timer never lets time pass.
+struct Restless(Local);
+
+impl Scheduler for Restless {
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        let line = self.0.turn(now_ns)?;
+        Ok(Line { timer_ns: line.timer_ns.min(1_000_000), ..line })
+    }
+}
+
+#[test]
+fn a_scheduler_that_does_what_it_may_not_is_found_out() {
+    let config = config(|_| {});
+    let said =
+        |wrong: fn(Local) -> Box<dyn Scheduler>| run_of(&config, wrong).err().unwrap().to_string();
+    let books = said(|local| Box::new(Miscounting(local)));
+    assert!(books.contains("the books do not agree at 1"), "{books}");
+    let timer = said(|local| Box::new(Restless(local)));
+    assert!(timer.contains("timer stays at 1000000 ns"), "{timer}");
+    let stop = AtomicBool::new(true);
+    let stopped = run_until(&config, Box::new, &stop).err().unwrap().to_string();
+    assert_eq!(stopped, "stopped");
 }

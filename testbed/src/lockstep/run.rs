@@ -44,7 +44,7 @@ struct Flight<B> {
 type Places = ArrayVec<u32, BURST>;
 
 /// Everything that a run is made of while it is under way.
-struct Run<'a, P: Port, L, S> {
+struct Run<'a, P: Port, L, S: ?Sized> {
     config: &'a Config,
     clients: &'a mut Clients<P, L>,
     workers: &'a mut Workers<P>,
@@ -93,7 +93,7 @@ pub fn run<P, L, S>(
 where
     P: Port,
     L: Pool<Buf = P::Buf>,
-    S: Scheduler,
+    S: Scheduler + ?Sized,
 {
     if config.tasks > TASKS_MAX {
         let text = format!("--tasks {}: in lockstep at most {TASKS_MAX} are allowed", config.tasks);
@@ -130,7 +130,7 @@ impl<P, L, S> Run<'_, P, L, S>
 where
     P: Port,
     L: Pool<Buf = P::Buf>,
-    S: Scheduler,
+    S: Scheduler + ?Sized,
 {
     /// Before the first task, at time 0: everybody learns the others' MAC addresses.
     fn introduce(&mut self) -> Result<(), LockstepError> {

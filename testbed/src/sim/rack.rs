@@ -337,15 +337,17 @@ impl<'a, W: Watch> Sim<'a, W> {
         process.map_or(u64::MAX, |process| from_ns(process.next_tick_ns))
     }
 
-    /// A leaf that is as a process has dealt with its packet, if there was one: its timer may be due.
+    /// A leaf that is as a process has dealt with its packet, if there was one: its timer may be due. True when it was.
     #[inline]
-    fn pass_time(&mut self, rack: usize) {
-        let Some(process) = &mut self.process else { return };
+    fn pass_time(&mut self, rack: usize) -> bool {
+        let Some(process) = &mut self.process else { return false };
         let now_ns = to_ns(self.now);
-        if now_ns >= process.next_tick_ns {
+        let due = now_ns >= process.next_tick_ns;
+        if due {
             process.next_tick_ns = now_ns + LEAF_TICK_NS;
             self.leaves[rack].dispatcher.tick(now_ns);
         }
+        due
     }
 
     fn awaits_replies(&self) -> bool {
@@ -425,8 +427,8 @@ impl<'a, W: Watch> Sim<'a, W> {
         self.tick(rack);
         self.leaves[rack].dispatcher.note_arrival(Task { class: flight.class });
         self.offer(rack, task);
-        if self.process.is_some() {
-            self.pass_time(rack);
+        // Should a worker's place have become free by time alone, tasks that wait are offered again at the timer.
+        if self.pass_time(rack) {
             self.release_all(rack);
         }
         if self.leaves.len() > 1 {
