@@ -113,6 +113,8 @@ impl Site {
             core: self.cpu(0),
             state,
             seed: 7,
+            queue: None,
+            speeds: &[],
         };
         Ok(config.toml())
     }
