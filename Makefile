@@ -14,9 +14,9 @@ help: ## this list
 deps: ## check for compiler, libclang, libdpdk and Rust; install what the distribution has
 	@scripts/deps.sh build
 
-demo: deps ## build, run the leaf under three policies and three loads, write demo-report/
+demo: deps ## build, run the leaf under three policies and three loads, write demo-report/; CLOCK=real for this machine's time
 	$(CARGO) build --locked --release
-	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(DEMO)
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(if $(CLOCK),--clock $(CLOCK)) $(DEMO)
 
 test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
 

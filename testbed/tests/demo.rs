@@ -9,7 +9,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Load so small that any machine can carry it, and fewer tasks than memif's queues hold: a machine that stalls loses none.
-const SMALL: [&str; 10] = [
+const SMALL: [&str; 12] = [
+    "--clock",
+    "real",
     "--workers",
     "8",
     "--service",
@@ -35,6 +37,49 @@ fn leaf() -> PathBuf {
     let leaf = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name("wedjat");
     assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
     leaf
+}
+
+/// The rows of the demo on emulated time, and the page.
+fn emulated(folder: &Path) -> (Value, String) {
+    let leaf = leaf().display().to_string();
+    let out = folder.display().to_string();
+    let output = demo(&[
+        "--policies",
+        "horus,cfcfs,random",
+        "--loads",
+        "0.5,0.9",
+        "--workers",
+        "16",
+        "--tasks",
+        "2000",
+        "--format",
+        "json",
+        "--out",
+        &out,
+        "--leaf",
+        &leaf,
+    ]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "whatever the machine does: {said}");
+    let all: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let on_disk = fs::read(folder.join("demo.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&on_disk).unwrap(), all);
+    (all["rows"].clone(), fs::read_to_string(folder.join("index.html")).unwrap())
+}
+
+#[test]
+fn on_emulated_time_every_run_is_the_same_and_none_is_doubtful() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, page) = emulated(folder.path());
+    let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
+    assert_eq!(names, ["horus", "cfcfs", "random", "horus", "cfcfs", "random"]);
+    for row in rows.as_array().unwrap() {
+        assert_eq!((&row["answered"], &row["lost"]), (&Value::from(2000), &Value::from(0)));
+        assert!(row["p99"].as_f64() > row["p50"].as_f64(), "{row}");
+    }
+    assert!(page.contains("At 90% load ") && page.contains("What is real here"));
+    assert_eq!(page.matches("<svg").count(), 2);
+    assert_eq!(emulated(folder.path()).0, rows);
 }
 
 #[test]

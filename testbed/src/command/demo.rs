@@ -13,7 +13,8 @@ use super::{Failure, Format, seconds};
 pub const EXAMPLE: &str = "Example, two policies near saturation:
   wedjat-testbed demo --policies horus,random --loads 0.9,0.95 --seconds 10 --out report
 Neither root nor hugepages nor a NIC are needed: the leaf is a DPDK process of its own, joined to this one by memif.
-A row whose measurement is not to be believed is measured again, up to --retries times in all.";
+On emulated time every row is the same on every machine. With --clock real two CPUs are needed that nothing else uses; a row whose
+measurement is not to be believed is then measured again, up to --retries times in all, and one that remains makes the exit status 1.";
 
 /// The command line of `demo`.
 #[derive(Args, Debug)]
@@ -31,10 +32,16 @@ pub struct Arguments {
     /// Service times; see `wedjat-pktgen run --help`
     #[arg(long, default_value = "exp(100us)")]
     service: Service,
-    /// Seconds measured for each row
+    /// Whose time: the leaf's and all others' emulated, or this machine's
+    #[arg(long, value_enum, default_value_t = Clock::Emulated)]
+    clock: Clock,
+    /// Tasks of each row on emulated time
+    #[arg(long, default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(100..))]
+    tasks: u64,
+    /// Seconds measured for each row in real time
     #[arg(long, default_value_t = 3.0, value_parser = positive)]
     seconds: f64,
-    /// Time before that, driven but not measured
+    /// Real time before that, driven but not measured
     #[arg(long, default_value = "500ms", value_parser = seconds)]
     warmup: f64,
     /// Folder for the report: demo.json, demo.csv, index.html
@@ -46,7 +53,7 @@ pub struct Arguments {
     /// All random streams follow from this
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Rows measured again, in all, when they are not to be believed: after the others, for pauses of a machine come
+    /// Rows measured again in real time, in all, when they are not to be believed: after the others, for pauses of a machine come
     /// in bouts
     #[arg(long, default_value_t = 9)]
     retries: u32,
@@ -59,6 +66,15 @@ pub struct Arguments {
     /// CPU of generator and rack [default: the last]
     #[arg(long)]
     core: Option<usize>,
+}
+
+/// Whose time a demo runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Clock {
+    /// Emulated: the same rows everywhere.
+    Emulated,
+    /// This machine's.
+    Real,
 }
 
 impl Arguments {
@@ -121,7 +137,7 @@ mod show {
     use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, leaf, page, row};
     use wedjat_testbed::rack::Options;
 
-    use super::{Arguments, Failure, Format};
+    use super::{Arguments, Clock, Failure, Format, emulated};
     use crate::command::rig::{Ends, Rig};
     use crate::command::{devices, signals};
 
@@ -138,6 +154,10 @@ mod show {
 
     /// Runs the demo; false when a row is not to be believed.
     pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+        arguments.layout()?;
+        if arguments.clock == Clock::Emulated {
+            return emulated::run(arguments).map(|()| true);
+        }
         let stop = signals::stop_on_signals()?;
         let mut demo = Demo::open(arguments, stop)?;
         // Found out before a minute's work, not after.
@@ -355,6 +375,153 @@ mod show {
         fn drop(&mut self) {
             self.0.finish_and_clear();
         }
+    }
+}
+
+/// The demo on emulated time, on DPDK.
+#[cfg(feature = "dpdk")]
+mod emulated {
+    use std::fs;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+    use wedjat_testbed::demo::emulated::{Real, headline, page, table};
+    use wedjat_testbed::demo::machine::Pauses;
+    use wedjat_testbed::sim::model::{Cell, Model};
+    use wedjat_testbed::sim::{Row, SimArgs, plan, print};
+
+    use super::{Arguments, Failure, Format};
+    use crate::command::leaves::{Leaves, Placement};
+
+    /// The machine is watched for so long.
+    const WATCHED: Duration = Duration::from_secs(2);
+    /// What is measured in real time: so many slices of a second, of the first policy at this load.
+    const SLICES: usize = 4;
+    const REAL_LOAD: &str = "0.5";
+
+    /// Runs the demo.
+    pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+        // Found out before a minute's work, not after.
+        fs::create_dir_all(&arguments.out)
+            .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
+        let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
+        let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;
+        let (mut rows, mut manifest) = (Vec::new(), Value::Null);
+        for Cell { subject, model } in cells(arguments)? {
+            let Model::Rack(config) = model else { continue };
+            log::info!("{} at {:.0}%, emulated", subject.policy, subject.load * 100.0);
+            let ran = leaves.run(&config)?;
+            manifest = ran.account["manifest"].clone();
+            rows.push(Row::new(subject, vec![ran.outcome], None));
+        }
+        drop(leaves);
+        log::info!("what this machine does");
+        let pauses = Pauses::watch(WATCHED);
+        let mut remarks = vec![pauses.to_string()];
+        let real = real(arguments);
+        match &real {
+            Ok(real) => remarks.extend(real.remarks()),
+            Err(reason) => remarks.push(format!("nothing was measured in real time: {reason}")),
+        }
+        let real = real.as_ref().map_or(Value::Null, |real| real.row().clone());
+        let json = json!({ "rows": rows, "real": real, "pauses": pauses });
+        let written = write(arguments, &rows, &pauses, &remarks, &manifest, &json)?;
+        match arguments.format {
+            Format::Text => {
+                let remarks = remarks.join("\n");
+                print!("{}{}\n{remarks}\n{written}", table(&rows), headline(&rows));
+            }
+            Format::Json => wedjat_pktgen::report::say(serde_json::to_string_pretty(&json)?)?,
+        }
+        Ok(())
+    }
+
+    /// The runs, by load and then by policy.
+    fn cells(arguments: &Arguments) -> Result<Vec<Cell>, String> {
+        let policies: Vec<_> = arguments.policies.iter().map(ToString::to_string).collect();
+        let mut cells = Vec::new();
+        for load in &arguments.loads {
+            let args = SimArgs {
+                policy: Some(policies.join(",")),
+                load: Some(load.to_string()),
+                racks: Some(arguments.workers.to_string()),
+                service: Some(arguments.service.to_string()),
+                tasks: Some(arguments.tasks.to_string()),
+                digest: Some("yes".to_owned()),
+                ..SimArgs::default()
+            };
+            cells.extend(plan::cells(&args)?);
+        }
+        for Cell { model, .. } in &mut cells {
+            if let Model::Rack(config) = model {
+                config.seed = arguments.seed;
+            }
+        }
+        Ok(cells)
+    }
+
+    /// The demo in real time, in a process of its own: a DPDK process has one set of devices.
+    fn real(arguments: &Arguments) -> Result<Real, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(program);
+        let loads = vec![REAL_LOAD; SLICES].join(",");
+        let policy = arguments.policies.first().map(ToString::to_string).unwrap_or_default();
+        command
+            .args(["demo", "--clock", "real", "--retries", "0", "--format", "json"])
+            .args(["--seconds", "1", "--warmup", "200ms", "--loads", &loads])
+            .args(["--policies", &policy, "--service", &arguments.service.to_string()])
+            .args(["--workers", &arguments.workers.to_string()])
+            .args(["--seed", &arguments.seed.to_string()])
+            .arg("--out")
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut place = |flag: &str, cpu: Option<usize>| {
+            cpu.map(|cpu| command.args([flag, &cpu.to_string()]));
+        };
+        place("--leaf-core", arguments.leaf_core);
+        place("--core", arguments.core);
+        arguments.leaf.as_deref().map(|leaf: &Path| command.arg("--leaf").arg(leaf));
+        log::info!("{policy} in real time");
+        let output = command.output().map_err(|error| error.to_string())?;
+        let rows = serde_json::from_slice(&output.stdout).ok().and_then(Real::new);
+        rows.ok_or_else(|| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            said.lines().last().unwrap_or("it said nothing").to_owned()
+        })
+    }
+
+    /// Writes the report; says what was written.
+    fn write(
+        arguments: &Arguments,
+        rows: &[Row],
+        pauses: &Pauses,
+        remarks: &[String],
+        manifest: &Value,
+        json: &Value,
+    ) -> Result<String, Failure> {
+        let summary = format!(
+            "{} emulated workers with {} service times behind one leaf process; Poisson arrivals, {} tasks a row, seed {}.",
+            arguments.workers, arguments.service, arguments.tasks, arguments.seed
+        );
+        let mut csv = Vec::new();
+        print::print(rows, "csv", &mut csv)?;
+        let manifest = serde_json::to_string_pretty(manifest)?;
+        let page = page(rows, pauses, remarks, &summary, &manifest)?;
+        let mut written = String::new();
+        for (name, text) in [
+            ("demo.json", (serde_json::to_string_pretty(json)? + "\n").into_bytes()),
+            ("demo.csv", csv),
+            ("index.html", page.into_bytes()),
+        ] {
+            let file = arguments.out.join(name);
+            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+            written.push_str(&format!("wrote {}\n", file.display()));
+        }
+        Ok(written)
     }
 }
 

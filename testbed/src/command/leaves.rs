@@ -53,7 +53,6 @@ pub struct Ran {
     /// What the conductor measured.
     pub outcome: Outcome,
     /// The leaf's account.
-    #[allow(dead_code, reason = "for those who look into it")]
     pub account: Value,
 }
 
@@ -62,7 +61,9 @@ impl Leaves {
     pub fn open(binary: Option<&Path>, place: Placement) -> Result<Self, Failure> {
         let binary = match binary {
             Some(file) if file.is_file() => file.to_owned(),
-            Some(file) => return Err(format!("--leaf {}: no such file", file.display()).into()),
+            Some(file) => {
+                return Err(format!("--leaf {}: there is no such file", file.display()).into());
+            }
             None => leaf::find()?,
         };
         let stop = signals::stop_on_signals()?;

@@ -20,6 +20,21 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
+/// A policy's response times under one load.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The policy.
+    pub policy: String,
+    /// Offered load as a share of what the workers can do.
+    pub load: f64,
+    /// The median, in microseconds.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// It is to be believed.
+    pub valid: bool,
+}
+
 /// A plot that could not be drawn.
 pub type PlotError = Box<dyn std::error::Error>;
 
@@ -28,6 +43,21 @@ pub type PlotError = Box<dyn std::error::Error>;
 /// # Errors
 /// When the rows hold nothing that can be drawn.
 pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
+    let points = rows.iter().map(|row| Point {
+        policy: row.policy.clone(),
+        load: row.load,
+        p50: row.report.response_us.p50.0,
+        p99: row.report.response_us.p99.0,
+        valid: row.report.valid,
+    });
+    plot_points(&points.collect::<Vec<_>>())
+}
+
+/// The same of points.
+///
+/// # Errors
+/// As [`plot`].
+pub fn plot_points(rows: &[Point]) -> Result<String, PlotError> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -37,7 +67,7 @@ pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
     Ok(svg)
 }
 
-fn draw(rows: &[Row], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), PlotError> {
+fn draw(rows: &[Point], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), PlotError> {
     let (loads, latencies) = ranges(rows).ok_or("no row has a finite latency to plot")?;
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(area)
@@ -58,15 +88,15 @@ fn draw(rows: &[Row], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), PlotE
         .bold_line_style(BLACK.mix(0.12))
         .draw()?;
     for (policy, colour) in policies(rows).into_iter().zip(COLOURS.iter().cycle()) {
-        let of = |key: &'static str| points(rows, policy, key);
+        let of = |of: Of| points(rows, policy, of);
         let line = colour.stroke_width(2);
         chart
-            .draw_series(LineSeries::new(of("p99").into_iter().map(|(at, _)| at), line))?
+            .draw_series(LineSeries::new(of(P99).into_iter().map(|(at, _)| at), line))?
             .label(format!("{policy}: p99 through, p50 dashed"))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], line));
-        let median = of("p50").into_iter().map(|(at, _)| at);
+        let median = of(P50).into_iter().map(|(at, _)| at);
         chart.draw_series(DashedLineSeries::new(median, 6, 4, colour.stroke_width(2)))?;
-        for key in ["p99", "p50"] {
+        for key in [P99, P50] {
             // A hollow point is of a run that is not to be believed.
             chart.draw_series(of(key).into_iter().map(|(at, valid)| {
                 let style = if valid { colour.filled() } else { line };
@@ -85,7 +115,7 @@ fn draw(rows: &[Row], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), PlotE
 }
 
 /// The rows' policies, each once, in the order in which they come.
-fn policies(rows: &[Row]) -> Vec<&str> {
+fn policies(rows: &[Point]) -> Vec<&str> {
     let mut policies = Vec::new();
     for row in rows {
         if !policies.contains(&row.policy.as_str()) {
@@ -96,11 +126,11 @@ fn policies(rows: &[Row]) -> Vec<&str> {
 }
 
 /// One policy's points by load, and whether the runs are valid; lost tasks make a percentile infinite, which has no place.
-fn points(rows: &[Row], policy: &str, key: &str) -> Vec<((f64, f64), bool)> {
+fn points(rows: &[Point], policy: &str, of: Of) -> Vec<((f64, f64), bool)> {
     let mut points: Vec<_> = rows
         .iter()
         .filter(|row| row.policy == policy)
-        .map(|row| ((row.load * 100.0, row.report.response_us.named(key).0), row.report.valid))
+        .map(|row| ((row.load * 100.0, of(row)), row.valid))
         .filter(|((_, us), _)| us.is_finite() && *us > 0.0)
         .collect();
     points.sort_by(|((a, _), _), ((b, _), _)| a.total_cmp(b));
@@ -109,11 +139,16 @@ fn points(rows: &[Row], policy: &str, key: &str) -> Vec<((f64, f64), bool)> {
 
 type Range = std::ops::Range<f64>;
 
+/// One of a point's percentiles.
+type Of = fn(&Point) -> f64;
+const P50: Of = |point| point.p50;
+const P99: Of = |point| point.p99;
+
 /// What the axes must show, with a margin.
-fn ranges(rows: &[Row]) -> Option<(Range, Range)> {
+fn ranges(rows: &[Point]) -> Option<(Range, Range)> {
     let all: Vec<_> = policies(rows)
         .into_iter()
-        .flat_map(|policy| [points(rows, policy, "p50"), points(rows, policy, "p99")].concat())
+        .flat_map(|policy| [points(rows, policy, P50), points(rows, policy, P99)].concat())
         .map(|(at, _)| at)
         .collect();
     let least = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).reduce(f64::min);
@@ -139,16 +174,23 @@ pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotE
     let notes: String =
         notes(rows).iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
     let notes = if notes.is_empty() { "<li>none</li>".to_owned() } else { notes };
-    Ok(format!(
+    Ok(whole(&format!(
+        "<p>{}</p>\n<figure>{plot}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n\
+         <h2>Warnings and verdicts</h2>\n<ul>\n{notes}</ul>\n\
+         <h2>Manifest</h2>\n<pre>{}</pre>\n",
+        escape(summary),
+        escape(manifest)
+    )))
+}
+
+/// A page around its contents.
+pub(super) fn whole(contents: &str) -> String {
+    format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>wedjat demo</title>\n\
          <style>{STYLE}</style>\n</head>\n<body>\n<h1>wedjat: response time over load</h1>\n\
-         <p>{}</p>\n<figure>{plot}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n\
-         <h2>Warnings and verdicts</h2>\n<ul>\n{notes}</ul>\n\
-         <h2>Manifest</h2>\n<pre>{}</pre>\n</body>\n</html>\n",
-        escape(summary),
-        escape(manifest)
-    ))
+         {contents}</body>\n</html>\n"
+    )
 }
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
@@ -161,11 +203,11 @@ const EXPLANATION: &str = "<p>Response times count from when a task was due, not
 for ever. Adherence is the share of tasks sent on time. Hollow points and red rows are of runs that are not to be \
 believed: the generator or the rack did not keep up, or books did not balance.</p>";
 
-fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
     texts.map(|text| format!("<{tag}>{}</{tag}>", escape(text))).collect()
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

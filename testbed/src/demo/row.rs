@@ -95,13 +95,21 @@ pub const COLUMNS: [&str; 13] = [
 /// The rows as a table, and below it what a reader must know of single rows.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
-    let lines: Vec<Vec<String>> = std::iter::once(COLUMNS.map(str::to_owned).to_vec())
-        .chain(rows.iter().map(Row::cells))
-        .collect();
+    let head = std::iter::once(COLUMNS.map(str::to_owned).to_vec());
+    let mut out = aligned(head.chain(rows.iter().map(Row::cells)).collect());
+    for note in notes(rows) {
+        let _ = writeln!(out, "{note}");
+    }
+    out
+}
+
+/// Lines of cells in columns, of which the first is aligned to the left.
+pub(super) fn aligned(lines: Vec<Vec<String>>) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
     };
-    let widths: Vec<_> = (0..COLUMNS.len()).map(width).collect();
+    let widths: Vec<_> = (0..columns).map(width).collect();
     let mut out = String::new();
     for line in &lines {
         let cells =
@@ -110,9 +118,6 @@ pub fn table(rows: &[Row]) -> String {
                 _ => format!("{cell:>width$}"),
             });
         let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
-    for note in notes(rows) {
-        let _ = writeln!(out, "{note}");
     }
     out
 }

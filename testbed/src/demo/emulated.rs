@@ -1,0 +1,228 @@
+//! The demo's report on emulated time: a table that is the same everywhere, and what was real here.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::machine::Pauses;
+use super::page::{self, PlotError, Point, cells, escape};
+use crate::sim::Row;
+
+/// What the page says of its time.
+const TIME: &str = "Times in the table and in the plot are emulated: a real leaf process decided on every task, over real packets on real \
+DPDK ports, while its clock and the clients, hops and workers around it were moved step by step, so that the same seed gives the same \
+digits on every machine. Real time would show what this machine's own pauses do to tasks of microseconds, and not what a policy does.";
+
+/// Headings of the table; times in microseconds.
+const COLUMNS: [&str; 10] = [
+    "policy", "load", "tasks", "answered", "lost", "mean us", "p50 us", "p90 us", "p99 us",
+    "p99.9 us",
+];
+
+fn row_cells(row: &Row) -> [String; 10] {
+    let us = |us: f64| format!("{us:.1}");
+    [
+        row.policy.clone(),
+        format!("{:.0}%", row.load * 100.0),
+        row.tasks.to_string(),
+        row.answered.unwrap_or_default().to_string(),
+        row.lost.to_string(),
+        us(row.mean),
+        us(row.p50),
+        us(row.p90),
+        us(row.p99),
+        us(row.p999),
+    ]
+}
+
+/// What was found, in a sentence: the best and the worst policy at the highest load.
+#[must_use]
+pub fn headline(rows: &[Row]) -> String {
+    let most = rows.iter().map(|row| row.load).fold(0.0, f64::max);
+    let at_most = || rows.iter().filter(|row| row.load == most);
+    let best = at_most().min_by(|a, b| a.p99.total_cmp(&b.p99));
+    let worst = at_most().max_by(|a, b| a.p99.total_cmp(&b.p99));
+    let (Some(best), Some(worst)) = (best, worst) else {
+        return "No row was made.".to_owned();
+    };
+    let found = format!(
+        "At {:.0}% load {} answers 99 of 100 tasks within {:.0} us",
+        most * 100.0,
+        best.policy,
+        best.p99
+    );
+    match worst.policy == best.policy {
+        true => format!("{found}."),
+        false => format!(
+            "{found}, {} within {:.0} us, {:.1} times as long.",
+            worst.policy,
+            worst.p99,
+            worst.p99 / best.p99
+        ),
+    }
+}
+
+/// The rows as a table.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    super::row::aligned(
+        std::iter::once(COLUMNS.map(str::to_owned).to_vec())
+            .chain(rows.iter().map(|row| row_cells(row).to_vec()))
+            .collect(),
+    )
+}
+
+/// What was measured in real time: rows of the demo on the real clock, each a slice of the time.
+#[derive(Clone, Debug)]
+pub struct Real {
+    slices: Vec<Value>,
+}
+
+impl Real {
+    /// From the rows' JSON; none when there is none.
+    #[must_use]
+    pub fn new(rows: Value) -> Option<Self> {
+        let Value::Array(slices) = rows else { return None };
+        (!slices.is_empty()).then_some(Self { slices })
+    }
+
+    /// The slice in which most tasks were sent on time.
+    #[must_use]
+    pub fn row(&self) -> &Value {
+        let adherence = |row: &Value| row["adherence"].as_f64().unwrap_or_default();
+        let best = self.slices.iter().max_by(|a, b| adherence(a).total_cmp(&adherence(b)));
+        best.unwrap_or(&Value::Null)
+    }
+
+    /// What the leaf took for a packet in the slice that was disturbed least.
+    #[must_use]
+    pub fn ns_per_packet(&self) -> Option<f64> {
+        let ns = self.slices.iter().filter_map(|row| row["leaf"]["ns_per_packet"].as_f64());
+        ns.filter(|ns| *ns > 0.0).reduce(f64::min)
+    }
+
+    /// Two sentences about it. The verdict is a remark.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let (row, count) = (self.row(), self.slices.len());
+        let load = row["load"].as_f64().unwrap_or_default() * 100.0;
+        let policy = row["policy"].as_str().unwrap_or_default();
+        let (p50, p99) = (&row["response_us"]["p50"], &row["response_us"]["p99"]);
+        let reasons = row["reasons"].as_array().into_iter().flatten();
+        let reasons: Vec<_> = reasons.filter_map(Value::as_str).collect();
+        let verdict = match reasons.is_empty() {
+            true => "a valid measurement".to_owned(),
+            false => format!("not to be believed: {}", reasons.join("; ")),
+        };
+        let mut remarks = vec![format!(
+            "real time, {policy} at {load:.0}% load: p50 {p50} us, p99 {p99} us in the best of {count} slices; {verdict}"
+        )];
+        if let Some(ns) = self.ns_per_packet() {
+            remarks.push(format!(
+                "real time, the leaf: {ns:.0} ns a packet over memif in the least disturbed of {count} slices, which is {:.1} \
+                 million packets a second on one core",
+                1e3 / ns
+            ));
+        }
+        remarks
+    }
+}
+
+/// The page. `remarks` are about what was real, `manifest` is JSON, and `summary` says what was run.
+///
+/// # Errors
+/// When the plot cannot be drawn.
+pub fn page(
+    rows: &[Row],
+    pauses: &Pauses,
+    remarks: &[String],
+    summary: &str,
+    manifest: &str,
+) -> Result<String, PlotError> {
+    let points = rows.iter().map(|row| Point {
+        policy: row.policy.clone(),
+        load: row.load,
+        p50: row.p50,
+        p99: row.p99,
+        valid: true,
+    });
+    let plot = page::plot_points(&points.collect::<Vec<_>>())?;
+    let mut table = String::new();
+    let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));
+    for row in rows {
+        let texts = row_cells(row);
+        let _ = writeln!(table, "<tr>{}</tr>", cells("td", texts.iter().map(String::as_str)));
+    }
+    let remarks: String =
+        remarks.iter().map(|remark| format!("<li>{}</li>\n", escape(remark))).collect();
+    Ok(page::whole(&format!(
+        "<p><strong>{}</strong></p>\n<p>{TIME}</p>\n<p>{}</p>\n<figure>{plot}</figure>\n\
+         <table>\n{table}</table>\n<h2>What is real here</h2>\n<ul>\n{remarks}</ul>\n\
+         <figure>{}</figure>\n<h2>Manifest</h2>\n<pre>{}</pre>\n",
+        escape(&headline(rows)),
+        escape(summary),
+        pauses.plot()?,
+        escape(manifest)
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::sim::{SimArgs, rows};
+
+    fn some() -> Vec<Row> {
+        let text = |text: &str| Some(text.to_owned());
+        let args = SimArgs {
+            policy: text("horus,random"),
+            load: text("0.5,0.9"),
+            tasks: text("4000"),
+            digest: text("yes"),
+            ..SimArgs::default()
+        };
+        rows(&args).unwrap()
+    }
+
+    #[test]
+    fn the_headline_names_the_best_and_the_worst_at_the_highest_load() {
+        let rows = some();
+        let text = headline(&rows);
+        assert!(text.starts_with("At 90% load horus answers 99 of 100 tasks within "), "{text}");
+        assert!(text.contains("random within") && text.contains("times as long"), "{text}");
+        assert!(!headline(&rows[..1]).contains("times as long"));
+        assert_eq!(headline(&[]), "No row was made.");
+        assert_eq!(table(&rows).lines().count(), 5);
+    }
+
+    #[test]
+    fn the_least_disturbed_slice_counts_and_the_verdict_is_a_remark() {
+        let slice = |adherence: f64, ns: f64, reasons: &[&str]| {
+            json!({"policy": "horus", "load": 0.5, "adherence": adherence, "reasons": reasons,
+                "response_us": {"p50": 80.0, "p99": 400.0}, "leaf": {"ns_per_packet": ns}})
+        };
+        let slices = json!([slice(0.8, 70.0, &["late"]), slice(0.99, 90.0, &["busy"])]);
+        let real = Real::new(slices).unwrap();
+        assert_eq!(real.ns_per_packet(), Some(70.0));
+        let remarks = real.remarks();
+        assert!(remarks[0].contains("not to be believed: busy"), "{remarks:?}");
+        assert!(remarks[1].contains("70 ns") && remarks[1].contains("14.3 million"), "{remarks:?}");
+        let good = Real::new(json!([slice(1.0, 0.0, &[])])).unwrap().remarks();
+        assert!(good.len() == 1 && good[0].contains("a valid measurement"), "{good:?}");
+        assert!(Real::new(Value::Null).is_none() && Real::new(json!([])).is_none());
+    }
+
+    #[test]
+    fn the_page_opens_with_what_was_found_and_has_its_manifest_once() {
+        let pauses = Pauses::watch(Duration::from_millis(1));
+        let page = page(&some(), &pauses, &["a < b".to_owned()], "32 workers", "{\"x\": \"<y>\"}")
+            .unwrap();
+        let body = page.split("<h1>").nth(1).unwrap();
+        assert!(body.find("At 90% load horus").unwrap() < body.find("emulated").unwrap());
+        assert!(page.contains("a &lt; b") && page.matches("&lt;y&gt;").count() == 1);
+        assert_eq!((page.matches("<svg").count(), page.matches("<tr").count()), (2, 5));
+    }
+}

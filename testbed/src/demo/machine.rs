@@ -1,0 +1,138 @@
+//! What this machine does to a program that never pauses: the reason why response times are not measured in real time.
+
+use std::time::{Duration, Instant};
+
+use plotters::prelude::*;
+use serde::Serialize;
+
+use super::page::PlotError;
+
+/// A longer time between two looks at the clock is a pause.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Pauses that are kept one by one.
+const KEPT: usize = 100_000;
+/// Pixels of the plot.
+const SIZE: (u32, u32) = (900, 240);
+
+/// A time at which this program did not run, though it wanted to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pause {
+    /// When, in milliseconds from the start.
+    pub at_ms: f64,
+    /// How long, in microseconds.
+    pub us: f64,
+}
+
+/// What a look at the machine found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pauses {
+    /// Seconds watched.
+    pub seconds: f64,
+    /// How many pauses of more than 20 us there were.
+    pub count: usize,
+    /// The longest, in microseconds.
+    pub longest_us: f64,
+    /// Share of the time that all of them took.
+    pub share: f64,
+    /// Each of them.
+    #[serde(skip)]
+    pub all: Vec<Pause>,
+}
+
+impl Pauses {
+    /// Looks at the clock without end for so long, on the CPU of the caller.
+    #[must_use]
+    pub fn watch(length: Duration) -> Self {
+        let start = Instant::now();
+        let mut all = Vec::with_capacity(KEPT);
+        let (mut before, mut now) = (start, start);
+        while now - start < length {
+            now = Instant::now();
+            let gap = now - before;
+            if gap > PAUSE && all.len() < KEPT {
+                let at_ms = (before - start).as_secs_f64() * 1e3;
+                all.push(Pause { at_ms, us: gap.as_secs_f64() * 1e6 });
+            }
+            before = now;
+        }
+        Self::of(all, (now - start).as_secs_f64())
+    }
+
+    fn of(all: Vec<Pause>, seconds: f64) -> Self {
+        Self {
+            seconds,
+            count: all.len(),
+            longest_us: all.iter().map(|pause| pause.us).fold(0.0, f64::max),
+            share: all.iter().map(|pause| pause.us).sum::<f64>() / 1e6 / seconds,
+            all,
+        }
+    }
+
+    /// The pauses over time, each a line as high as it was long; logarithmic.
+    ///
+    /// # Errors
+    /// When it can't be drawn.
+    pub fn plot(&self) -> Result<String, PlotError> {
+        let mut svg = String::new();
+        {
+            let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+            area.fill(&WHITE)?;
+            let least = PAUSE.as_secs_f64() * 1e6;
+            let most = (self.longest_us * 2.0).max(10.0 * least);
+            let mut chart = ChartBuilder::on(&area)
+                .margin(16)
+                .x_label_area_size(46)
+                .y_label_area_size(64)
+                .build_cartesian_2d(0.0..self.seconds * 1e3, (least..most).log_scale())?;
+            chart
+                .configure_mesh()
+                .x_desc("time, ms")
+                .y_desc("pause, us")
+                .y_label_formatter(&|us| format!("{us:.0}"))
+                .x_label_formatter(&|ms| format!("{ms:.0}"))
+                .label_style(("sans-serif", 14))
+                .axis_desc_style(("sans-serif", 15))
+                .light_line_style(BLACK.mix(0.04))
+                .bold_line_style(BLACK.mix(0.12))
+                .draw()?;
+            let colour = RGBColor(213, 94, 0);
+            chart.draw_series(self.all.iter().map(|pause| {
+                PathElement::new([(pause.at_ms, least), (pause.at_ms, pause.us)], colour)
+            }))?;
+            area.present()?;
+        }
+        Ok(svg)
+    }
+}
+
+impl std::fmt::Display for Pauses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seconds, count, longest_us, share, .. } = self;
+        write!(
+            f,
+            "in {seconds:.1} s this machine stopped a program that only looked at the clock {count} times for more than 20 us, \
+             {longest_us:.0} us at the longest, {:.2}% of the time",
+            100.0 * share
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_counted_and_drawn() {
+        let pauses = |us: &[f64]| {
+            let all = us.iter().enumerate();
+            Pauses::of(all.map(|(at, &us)| Pause { at_ms: at as f64, us }).collect(), 0.01)
+        };
+        let some = pauses(&[30.0, 4000.0, 70.0]);
+        assert_eq!((some.count, some.longest_us), (3, 4000.0));
+        assert!((some.share - 0.41).abs() < 1e-9 && some.to_string().contains("41.00%"), "{some}");
+        let none = pauses(&[]);
+        assert!(none.plot().unwrap().len() < some.plot().unwrap().len());
+        let watched = Pauses::watch(Duration::from_millis(1));
+        assert!(watched.seconds >= 0.001 && watched.count == watched.all.len());
+    }
+}
