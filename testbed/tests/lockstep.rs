@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use wedjat::clock::{Line, TurnError};
 use wedjat::policy::{CATALOGUE, Runs};
+use wedjat::state::Counter;
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::lockstep::{self, Clients, Local, LockstepError, Scheduler, Setting, Workers};
 use wedjat_testbed::sim::model::Model;
@@ -32,12 +33,12 @@ fn config(change: impl FnOnce(&mut SimArgs)) -> rack::Config {
     }
 }
 
-/// A run of what `wrap` makes of a leaf in memory, until `stop` is set.
+/// A run of what `wrap` makes of a leaf in memory, until `stop` is set; and how many tasks went to idle workers.
 fn run_until<S: Scheduler + ?Sized>(
     config: &rack::Config,
     wrap: impl FnOnce(Local) -> Box<S>,
     stop: &AtomicBool,
-) -> Result<(Outcome, Box<S>), LockstepError> {
+) -> Result<(Outcome, Box<S>, u64), LockstepError> {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let setting = Setting::new(config).unwrap();
@@ -48,19 +49,19 @@ fn run_until<S: Scheduler + ?Sized>(
     let mut clients = Clients::new(ends.clients, ends.pool, &setting.target(CLIENTS));
     let mut workers = Workers::new(ends.workers, setting.address(WORKERS));
     let outcome = lockstep::run(config, &mut clients, &mut workers, &mut *scheduler, stop)?;
-    Ok((outcome, scheduler))
+    Ok((outcome, scheduler, workers.idle_picks()))
 }
 
 fn run_of<S: Scheduler + ?Sized>(
     config: &rack::Config,
     wrap: impl FnOnce(Local) -> Box<S>,
-) -> Result<(Outcome, Box<S>), LockstepError> {
+) -> Result<(Outcome, Box<S>, u64), LockstepError> {
     run_until(config, wrap, &AtomicBool::default())
 }
 
 /// A run of a leaf in memory.
 fn in_lockstep(config: &rack::Config) -> Outcome {
-    let (outcome, scheduler) = run_of(config, Box::new).unwrap();
+    let (outcome, scheduler, _) = run_of(config, Box::new).unwrap();
     let counters = scheduler.leaf().stages().counters();
     assert!(counters.balances());
     assert_eq!(counters.dropped_total(), 0);
@@ -120,6 +121,31 @@ fn ties_losses_and_speeds_make_no_difference() {
             args.speeds = text("8x1,8x4");
         }));
     }
+}
+
+#[test]
+fn what_a_leaf_looks_at_now_and_then_changes_nothing() {
+    // Long enough for all that a leaf does besides: it looks at silent workers, lost tasks and neighbours.
+    for policy in ["jiq", "horus"] {
+        compare(&config(|args| {
+            args.policy = Some(policy.to_owned());
+            (args.load, args.tasks) = (Some("0.3".to_owned()), Some("60000".to_owned()));
+        }));
+    }
+}
+
+#[test]
+fn tasks_wait_in_the_leaf_for_workers_without_any() {
+    let config = config(|args| args.policy = Some("jbsq(k=1)".to_owned()));
+    let (outcome, scheduler, idle_picks) = run_of(&config, Box::new).unwrap();
+    assert_eq!(
+        (idle_picks, outcome.lost),
+        (3000, 0),
+        "every task goes to a worker without another"
+    );
+    let counters = scheduler.leaf().stages().counters();
+    assert_eq!((counters.read(Counter::Scheduled), counters.read(Counter::Refused)), (3000, 0));
+    assert_eq!(counters.read(Counter::Held), 0);
 }
 
 #[test]

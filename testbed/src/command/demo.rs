@@ -281,6 +281,7 @@ mod show {
                 state: &folder.join("state"),
                 seed: self.arguments.seed,
                 queue: None,
+                shared_workers: false,
                 speeds: &[],
             };
             let run_s = load.warmup_s + load.duration_s + load.drain_s;

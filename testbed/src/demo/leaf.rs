@@ -47,6 +47,8 @@ pub struct LeafConfig<'a> {
     pub seed: u64,
     /// Tasks that may wait there, where the policy lets them; as usual when none.
     pub queue: Option<usize>,
+    /// Whether it lets workers report more than it sent them, as if others sent to them too.
+    pub shared_workers: bool,
     /// The speeds of the workers by their place, when they differ: those of one server are alike.
     pub speeds: &'a [f64],
 }
@@ -79,6 +81,9 @@ impl LeafConfig<'_> {
         let _ = write!(text, "\n[[pool]]\nid = {}\npolicy = {policy}\n", self.pool);
         if let Some(queue) = self.queue {
             let _ = writeln!(text, "queue = {queue}");
+        }
+        if self.shared_workers {
+            text.push_str("shared_workers = true\n");
         }
         for (ip, first, last) in self.layout.servers() {
             let _ = write!(
@@ -320,6 +325,7 @@ mod tests {
             state: &folder.path().join("sta\"te"),
             seed: 3,
             queue: None,
+            shared_workers: false,
             speeds: &[],
         };
         let file = folder.path().join("leaf.toml");

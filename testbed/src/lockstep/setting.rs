@@ -90,6 +90,8 @@ impl Setting {
             state,
             seed: config.seed,
             queue: Some(QUEUE),
+            // The simulator's leaf does not hold what workers report against what it sent them.
+            shared_workers: true,
             speeds: if alike { &[] } else { &config.speeds },
         }
     }

@@ -22,15 +22,16 @@ pub struct Workers<P: Port> {
     port: P,
     address: Address,
     incoming: Burst<P::Buf>,
+    idle_picks: u64,
 }
 
 impl<P: Port> Workers<P> {
     /// Workers that live at this address.
     pub fn new(port: P, address: Address) -> Self {
-        Self { port, address, incoming: Burst::new() }
+        Self { port, address, incoming: Burst::new(), idle_picks: 0 }
     }
 
-    /// Takes what has come: tasks go to `task` with their number, their worker's place, and whether that was believed idle.
+    /// Takes what has come: tasks go to `task` with their number, and their worker's place.
     /// Returns how many packets came, and how many were sent in reply.
     pub(super) fn receive(
         &mut self,
@@ -47,6 +48,7 @@ impl<P: Port> Workers<P> {
                     let place = self.address.layout.place(header.dst, datagram.dst);
                     let place = place.ok_or(wedjat::reason::DropReason::UnknownWorker);
                     let place = place.map_err(refused)?;
+                    self.idle_picks += u64::from(header.qlen == 1);
                     let number = Extension::parse(&buf.bytes()[datagram.payload()..]).seq32;
                     task(number, place, Packet { buf, datagram, header })?;
                 }
@@ -58,6 +60,12 @@ impl<P: Port> Workers<P> {
         }
         self.incoming = incoming;
         Ok((count, replies))
+    }
+
+    /// Tasks so far whose worker was believed to have none.
+    #[must_use]
+    pub fn idle_picks(&self) -> u64 {
+        self.idle_picks
     }
 
     /// Makes a task's packet its reply, from the worker at a place.
