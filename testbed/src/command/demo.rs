@@ -134,12 +134,12 @@ mod show {
     use indicatif::{ProgressBar, ProgressStyle};
     use wedjat::policy::PolicySpec;
     use wedjat_pktgen::load::Load;
-    use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, leaf, page, row};
+    use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
 
     use super::{Arguments, Clock, Failure, Format, emulated};
     use crate::command::rig::{Ends, Rig};
-    use crate::command::{devices, signals};
+    use crate::command::{devices, leaves, signals};
 
     /// The memif devices, by the same names in both processes.
     const CLIENTS: &str = "net_memif0";
@@ -185,13 +185,7 @@ mod show {
 
     impl<'a> Demo<'a> {
         fn open(arguments: &'a Arguments, stop: Arc<AtomicBool>) -> Result<Self, Failure> {
-            let binary = match &arguments.leaf {
-                Some(file) if !file.is_file() => {
-                    return Err(format!("--leaf {}: there is no such file", file.display()).into());
-                }
-                Some(file) => file.clone(),
-                None => leaf::find()?,
-            };
+            let binary = leaves::command(arguments.leaf.as_deref())?;
             let layout = arguments.layout()?;
             let (leaf_core, core) = cores(arguments);
             let options = Options { seed: arguments.seed, ..Options::default() };
@@ -394,7 +388,7 @@ mod emulated {
     use wedjat_testbed::sim::{Row, SimArgs, plan, print};
 
     use super::{Arguments, Failure, Format};
-    use crate::command::leaves::{Leaves, Placement};
+    use crate::command::leaves::{self, Leaves, Placement};
 
     /// The machine is watched for so long.
     const WATCHED: Duration = Duration::from_secs(2);
@@ -407,6 +401,11 @@ mod emulated {
         // Found out before a minute's work, not after.
         fs::create_dir_all(&arguments.out)
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
+        leaves::command(arguments.leaf.as_deref())?;
+        // In real time first, while this process and those that it starts may use every CPU.
+        log::info!("what this machine does");
+        let pauses = Pauses::watch(WATCHED);
+        let real = real(arguments);
         let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
         let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;
         let (mut rows, mut manifest) = (Vec::new(), Value::Null);
@@ -417,11 +416,7 @@ mod emulated {
             manifest = ran.account["manifest"].clone();
             rows.push(Row::new(subject, vec![ran.outcome], None));
         }
-        drop(leaves);
-        log::info!("what this machine does");
-        let pauses = Pauses::watch(WATCHED);
         let mut remarks = vec![pauses.to_string()];
-        let real = real(arguments);
         match &real {
             Ok(real) => remarks.extend(real.remarks()),
             Err(reason) => remarks.push(format!("nothing was measured in real time: {reason}")),

@@ -59,13 +59,7 @@ pub struct Ran {
 impl Leaves {
     /// Opens the devices. The leaf's command is found beside ours when it is not given.
     pub fn open(binary: Option<&Path>, place: Placement) -> Result<Self, Failure> {
-        let binary = match binary {
-            Some(file) if file.is_file() => file.to_owned(),
-            Some(file) => {
-                return Err(format!("--leaf {}: there is no such file", file.display()).into());
-            }
-            None => leaf::find()?,
-        };
+        let binary = command(binary)?;
         let stop = signals::stop_on_signals()?;
         let (leaf_core, core) = devices::two_cpus(place.leaf, place.conductor);
         let folder = devices::scratch("lockstep")?;
@@ -152,6 +146,15 @@ impl Leaves {
         });
         self.ports = Some((clients.into_port(), workers.into_port()));
         Ok((played?, process))
+    }
+}
+
+/// The leaf's command: the given one, or that beside ours or in PATH.
+pub fn command(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    match given {
+        Some(file) if file.is_file() => Ok(file.to_owned()),
+        Some(file) => Err(format!("--leaf {}: there is no such file", file.display()).into()),
+        None => Ok(leaf::find()?),
     }
 }
 
