@@ -114,6 +114,7 @@ impl Site {
             state,
             seed: 7,
             queue: None,
+            shared_workers: false,
             speeds: &[],
         };
         Ok(config.toml())
