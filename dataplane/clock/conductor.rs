@@ -72,12 +72,12 @@ pub struct Conductor {
     /// Tells that the conductor lives.
     _lock: File,
     patience: Duration,
-    seats: Vec<Seat>,
+    participants: Vec<Participant>,
 }
 
 /// A node that takes part.
 #[derive(Debug)]
-struct Seat {
+struct Participant {
     node: Node,
     line: usize,
     words: Words,
@@ -92,7 +92,7 @@ impl Conductor {
     /// When another conductor runs on it, when it is something else, or when the system refuses.
     pub fn create(path: &Path, nodes: usize) -> Result<Self, ClockError> {
         let (clock, lock) = ClockFile::create(path, nodes)?;
-        Ok(Self { clock, _lock: lock, patience: PATIENCE, seats: Vec::new() })
+        Ok(Self { clock, _lock: lock, patience: PATIENCE, participants: Vec::new() })
     }
 
     /// The same, but a node that does not become quiet is given up after so long.
@@ -117,14 +117,14 @@ impl Conductor {
     /// Takes a node that has joined; its number for [`Conductor::turn`]. None while it has not.
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
-            let taken = self.seats.iter().any(|seat| seat.line == line);
+            let taken = self.participants.iter().any(|participant| participant.line == line);
             let who = self.clock.words(line).does[does::WHO].load(Acquire);
             !taken && self.clock.has_node(line) && who == node.word()
         })?;
         let words = self.clock.words(line);
         let turn = words.turn().word.load(Relaxed);
-        self.seats.push(Seat { node, line, words, waiter: Waiter::default(), turn });
-        Some(self.seats.len() - 1)
+        self.participants.push(Participant { node, line, words, waiter: Waiter::default(), turn });
+        Some(self.participants.len() - 1)
     }
 
     /// Has a node poll until it is quiet; what it has done so far.
@@ -136,13 +136,13 @@ impl Conductor {
     /// When there is no node of that number.
     #[inline]
     pub fn turn(&mut self, node: usize) -> Result<Line, TurnError> {
-        let seat = &mut self.seats[node];
-        seat.turn = seat.turn.wrapping_add(1);
-        seat.words.turn().give(seat.turn);
-        if !seat.wait() {
-            seat.wait_on(&self.clock, self.patience)?;
+        let participant = &mut self.participants[node];
+        participant.turn = participant.turn.wrapping_add(1);
+        participant.words.turn().give(participant.turn);
+        if !participant.wait() {
+            participant.wait_on(&self.clock, self.patience)?;
         }
-        Ok(seat.line())
+        Ok(participant.line())
     }
 
     /// What a node has told of itself.
@@ -151,15 +151,15 @@ impl Conductor {
     /// When there is no node of that number.
     #[must_use]
     pub fn line(&self, node: usize) -> Line {
-        self.seats[node].line()
+        self.participants[node].line()
     }
 
     /// Ends the run: all nodes end in order.
     pub fn end(&mut self) {
         self.clock.end();
-        for seat in &mut self.seats {
-            seat.turn = seat.turn.wrapping_add(1);
-            seat.words.turn().give(seat.turn);
+        for participant in &mut self.participants {
+            participant.turn = participant.turn.wrapping_add(1);
+            participant.words.turn().give(participant.turn);
         }
     }
 }
@@ -171,7 +171,7 @@ impl Drop for Conductor {
     }
 }
 
-impl Seat {
+impl Participant {
     fn line(&self) -> Line {
         let word = |at: usize| self.words.does[at].load(Relaxed);
         Line {

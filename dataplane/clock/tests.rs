@@ -37,7 +37,7 @@ fn node(path: &Path, node: Node, moves: u64) -> (Vec<u64>, Result<(), ClockError
 fn taken(conductor: &mut Conductor, node: Node) -> usize {
     loop {
         match conductor.take(node) {
-            Some(seat) => return seat,
+            Some(number) => return number,
             None => std::thread::yield_now(),
         }
     }
@@ -50,20 +50,20 @@ fn nodes_poll_in_their_turns_at_the_time_told_until_they_are_quiet() {
     std::thread::scope(|scope| {
         let leaf = scope.spawn(|| node(&path, LEAF, 0));
         let agent = scope.spawn(|| node(&path, AGENT, 90));
-        let (leaf_seat, agent_seat) = (taken(&mut conductor, LEAF), taken(&mut conductor, AGENT));
+        let (first, second) = (taken(&mut conductor, LEAF), taken(&mut conductor, AGENT));
         assert!(conductor.take(LEAF).is_none(), "there is one of that name");
         for now_ns in [5, 6, 20] {
             conductor.set_now_ns(now_ns);
-            let before = conductor.line(leaf_seat).polls;
-            let line = conductor.turn(leaf_seat).unwrap();
+            let before = conductor.line(first).polls;
+            let line = conductor.turn(first).unwrap();
             assert_eq!((line.polls - before, line.timer_ns), (2, now_ns + 7));
-            let before = conductor.line(agent_seat).polls;
-            let line = conductor.turn(agent_seat).unwrap();
+            let before = conductor.line(second).polls;
+            let line = conductor.turn(second).unwrap();
             // It moved in 11 polls, and was quiet in two.
             assert_eq!((line.polls - before, line.received % 100), (13, 0));
         }
         conductor.set_now_ns(30);
-        conductor.turn(leaf_seat).unwrap();
+        conductor.turn(first).unwrap();
         conductor.end();
         let (times, ended) = leaf.join().unwrap();
         assert!(times == [5, 6, 20, 30] && ended.is_ok(), "{times:?} {ended:?}");
@@ -128,14 +128,14 @@ fn a_node_that_is_never_quiet_is_named_with_what_it_did() {
                 clock.polled(|| Progress { received: 0, sent, timer: 0 });
             }
         });
-        let seat = taken(&mut conductor, LEAF);
-        let error = conductor.turn(seat).unwrap_err();
+        let number = taken(&mut conductor, LEAF);
+        let error = conductor.turn(number).unwrap_err();
         stop.store(true, Relaxed);
         assert!(matches!(error, TurnError::Restless { sent, .. } if sent > 0), "{error}");
         let text = error.to_string();
         assert!(text.contains("leaf 3 core 0") && text.contains("does not become quiet"), "{text}");
         leaf.join().unwrap();
-        let error = conductor.turn(seat).unwrap_err().to_string();
+        let error = conductor.turn(number).unwrap_err().to_string();
         assert!(error.contains("leaf 3 core 0") && error.contains("has gone"), "{error}");
     });
 }

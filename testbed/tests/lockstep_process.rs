@@ -112,7 +112,7 @@ fn taken(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
     loop {
         assert!(child.try_wait().unwrap().is_none(), "it has ended");
         match conductor.take(node) {
-            Some(seat) => return seat,
+            Some(number) => return number,
             None => std::thread::sleep(Duration::from_millis(1)),
         }
     }
@@ -129,13 +129,13 @@ fn nodes_take_turns_and_end_with_their_conductor() {
 
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
-        let seat = taken(&mut conductor, &mut child, node_name);
-        let first = conductor.turn(seat).unwrap();
+        let number = taken(&mut conductor, &mut child, node_name);
+        let first = conductor.turn(number).unwrap();
         // A timer of its own, which is where the conductor may go next.
         assert_eq!(first.timer_ns, 100_000, "{role}");
         conductor.set_now_ns(first.timer_ns);
-        assert_eq!(conductor.turn(seat).unwrap().timer_ns, 200_000, "{role}");
-        assert_eq!(conductor.turn(seat).unwrap().timer_ns, 200_000, "{role}: time stands");
+        assert_eq!(conductor.turn(number).unwrap().timer_ns, 200_000, "{role}");
+        assert_eq!(conductor.turn(number).unwrap().timer_ns, 200_000, "{role}: time stands");
         conductor.end();
         let (well, said) = ended(child);
         assert!(well, "{role}: {said}");
@@ -144,8 +144,8 @@ fn nodes_take_turns_and_end_with_their_conductor() {
         // The same again, but the conductor dies.
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
-        let seat = taken(&mut conductor, &mut child, node_name);
-        conductor.turn(seat).unwrap();
+        let number = taken(&mut conductor, &mut child, node_name);
+        conductor.turn(number).unwrap();
         drop(conductor);
         let (well, said) = ended(child);
         assert!(!well && said.contains("has gone without ending the run"), "{role}: {said}");
@@ -154,10 +154,10 @@ fn nodes_take_turns_and_end_with_their_conductor() {
         // And a node that dies is told by name.
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
-        let seat = taken(&mut conductor, &mut child, node_name);
+        let number = taken(&mut conductor, &mut child, node_name);
         child.kill().unwrap();
         child.wait().unwrap();
-        let error = conductor.turn(seat).unwrap_err().to_string();
+        let error = conductor.turn(number).unwrap_err().to_string();
         assert!(error.contains(&node_name.to_string()) && error.contains("has gone"), "{error}");
     }
 }
