@@ -164,8 +164,8 @@ pub struct LeafProcess {
 }
 
 impl LeafProcess {
-    /// Starts a leaf whose files lie in `folder`. It ends by itself after `lifetime`, should nobody be left to end it, and runs on the time of `clock`
-    /// if one is named.
+    /// Starts a leaf whose files lie in `folder`. It ends by itself after `lifetime`, should nobody be left to end
+    /// it, and runs on the time of `clock` if one is named.
     ///
     /// # Errors
     /// When its files cannot be written or its process cannot be made. A leaf that refuses to run shows in
