@@ -463,7 +463,7 @@ mod emulated {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        let loads = vec![REAL_LOAD; SLICES].join(",");
+        let loads = [REAL_LOAD; SLICES].join(",");
         let policy = arguments.policies.first().map(ToString::to_string).unwrap_or_default();
         command
             .args(["demo", "--clock", "real", "--retries", "0", "--format", "json"])
