@@ -65,7 +65,7 @@ mod peers {
         let second = visit(&mut wire, &peer);
         assert!(!left.exists(), "the next one removes it");
         say_goodbye(&mut wire, second);
-        assert_eq!(wire.device.disconnects(), 2);
+        wire.wait_for_disconnects(2);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
@@ -139,7 +139,7 @@ mod peers {
         while !attack.is_finished() || visits < 3 {
             wire.wait_for_link(true);
             wire.echo(1000);
-            assert_eq!(wire.device.disconnects(), visits, "nobody cuts off an honest client");
+            wire.wait_for_disconnects(visits);
             wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
             visits += 1;
         }
@@ -256,6 +256,17 @@ mod peers {
                 burst.clear();
                 std::thread::sleep(Duration::from_millis(1));
             }
+        }
+
+        /// Waits until `count` connections have ended, and finds that no more have. The driver takes a peer's goodbye in its own
+        /// thread, so that the link may be down before the end of the connection is counted.
+        fn wait_for_disconnects(&self, count: u64) {
+            let start = Instant::now();
+            while self.device.disconnects() < count {
+                assert!(start.elapsed() < PATIENCE, "fewer than {count} connections ended");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(self.device.disconnects(), count, "nobody cuts off an honest peer");
         }
 
         /// Sends `count` packets at once; returns how many went.
