@@ -420,7 +420,8 @@ fn a_peer_that_vanishes_may_return() {
         format!("[[port]]\ndevice = '{device}'\nside = '{side}'\nip = '{ip}'\nmac = '{mac}'\n")
     };
     let (own, front) = ("02:00:00:00:09:01", LEAF_MACS[0].to_string());
-    let vhost = port(&format!("net_vhost0,iface={socket},queues=1"), "both", "10.9.0.1/16", own);
+    let vhost = port(&format!("net_vhost0,iface={socket},queues=1"), "both", "10.9.0.1/16", own)
+        + "gateway = '10.9.0.2'\n"; // the front's clients are of another network
     fs::write(home.path("leaf.toml"), leaf(0, "state", &vhost, "10.9.2.11")).unwrap();
     let replay = format!("net_pcap0,rx_pcap={},infinite_rx=1", home.path("in0.pcap").display());
     let virtio = format!("net_virtio_user0,path={socket},queues=1,queue_size=256");

@@ -469,7 +469,8 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
 
 fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
     let mut served = Served::start()?;
-    let most = served.resources.0 as u64 + 40;
+    // The leaf keeps 32 to itself, and a peer needs some for its handshake.
+    let most = served.resources.0 as u64 + 96;
     let pid = Pid::from_raw(i32::try_from(served.leaf.id())?);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
     let mut peers = Vec::new();
