@@ -13,7 +13,7 @@ const SOURCES: [&str; 6] = [
     "src/calls.rs",
     "src/worker.rs",
 ];
-/// Its enum is C's as well; its functions are not.
+/// Its enum is C's as well; it is written there as a table of variants and their keys.
 const REASONS: &str = "../dataplane/reason.rs";
 
 fn main() {
@@ -32,8 +32,7 @@ fn main() {
 
 fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     let text = fs::read_to_string(REASONS).map_err(|error| format!("{REASONS}: {error}"))?;
-    let (types, _) = text.split_once("\nimpl ").ok_or(format!("{REASONS}: has no `impl`"))?;
-    write(reasons, types)?;
+    write(reasons, plain_enum(&text).ok_or(format!("{REASONS}: has no table `reasons!`"))?)?;
     let config = cbindgen::Config::from_file("cbindgen.toml")?;
     let builder = cbindgen::Builder::new().with_config(config).with_src(reasons);
     let builder = SOURCES.iter().fold(builder, |builder, source| builder.with_src(source));
@@ -43,6 +42,23 @@ fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     write(&folder.join("include/wedjat.h"), &header)?;
     let text = String::from_utf8(header).map_err(|error| format!("wedjat.h: {error}"))?;
     manual::write(&text, env!("CARGO_PKG_VERSION"), &folder.join("man3"))
+}
+
+/// The enum that the macro makes of the table in `source`, which the generator of the header does not expand.
+fn plain_enum(source: &str) -> Option<String> {
+    let (_, table) = source.split_once("\nreasons! {\n")?;
+    let (table, _) = table.split_once("\n}\n")?;
+    let mut text = String::from(
+        "/// Why a packet went no further. A reason's number is the index of its counter.\n\
+         #[repr(u8)]\npub enum DropReason {\n",
+    );
+    for line in table.lines() {
+        match line.split_once(" => ") {
+            Some((name, _)) => text.extend([name, ",\n"]),
+            None => text.extend([line, "\n"]),
+        }
+    }
+    Some(text + "}\n")
 }
 
 fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {

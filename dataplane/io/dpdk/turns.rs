@@ -2,11 +2,12 @@
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::c_void;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
+use rustix::process::{Resource, getrlimit};
 use wedjat_sys as sys;
 
 /// The flag of an interrupt handle that is not in memory shared with secondary processes.
@@ -65,9 +66,19 @@ extern "C" fn over(_: *mut sys::rte_intr_handle, argument: *mut c_void) {
     let _ = done.send(());
 }
 
+/// The lowest number that the descriptor of a source gets, where the limit of descriptors allows for it.
+const HIGH: u64 = 4096;
+
 /// An interrupt source that is ready for good, and what makes it so.
-fn source() -> Option<(*mut sys::rte_intr_handle, UnixStream)> {
+///
+/// Its descriptor has a number that no driver's had. EAL finds sources by this number, and a driver may leave one there whose
+/// descriptor is closed (virtio-user, DPDK 22.11): under the same number a callback would be added to that, of which the
+/// interrupt thread hears no more.
+fn source() -> Option<(*mut sys::rte_intr_handle, OwnedFd)> {
     let (ready, _) = UnixStream::pair().ok()?; // at the end of its stream at once
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let lowest = HIGH.min(limit / 4 * 3) as i32;
+    let ready = rustix::io::fcntl_dupfd_cloexec(&ready, lowest).unwrap_or_else(|_| ready.into());
     // SAFETY: a new instance, or null, which the calls after it refuse.
     unsafe {
         let source = sys::rte_intr_instance_alloc(PRIVATE);
@@ -84,12 +95,27 @@ fn source() -> Option<(*mut sys::rte_intr_handle, UnixStream)> {
 pub(super) fn end() {
     let Some((source, ready)) = source() else { return };
     std::mem::forget(ready);
+    fill_gaps();
     let (held, is_held) = channel::<()>();
     let held = Box::into_raw(Box::new(held)).cast();
     // SAFETY: called once, and takes the box.
     if unsafe { sys::rte_intr_callback_register(source, Some(stand_still), held) } == 0 {
         let _ = is_held.recv();
     }
+}
+
+/// Opens the lowest numbers of descriptors that are closed, for the rest of the process. EAL panics when it builds its set again
+/// and a source's descriptor is closed, as virtio-user (DPDK 22.11) leaves one when its peer goes at a bad moment.
+fn fill_gaps() {
+    const GAPS: usize = 64;
+    let Ok(silent) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else {
+        return;
+    };
+    for _ in 0..GAPS {
+        let Ok(filler) = rustix::io::fcntl_dupfd_cloexec(&silent, 0) else { break };
+        std::mem::forget(filler);
+    }
+    std::mem::forget(silent);
 }
 
 extern "C" fn stand_still(held: *mut c_void) {
