@@ -258,6 +258,7 @@ static void waits(void)
 
     /* Worker 12 has done its task. */
     task(reply);
+    memcpy(reply + 6, "\2\0\0\0\2\13", 6);
     memcpy(reply + 26, "\12\0\2\13\12\0\1\2", 8);
     memcpy(reply + 34, "\4\322\234\100", 4);
     memcpy(reply + 42, "\3\0\7\0\14\0\1\0\0\0\1", 11);
