@@ -1,7 +1,7 @@
 //! Pools with a key: what their workers' servers say is believed with a right tag only, and once.
 //!
 //! A sequence that was seen is remembered in a window of [`WINDOW`] sequences for each worker, which all cores share:
-//! [`WORDS`] words, each a lap (the sequence divided by [`WINDOW`]) and a bit for each of [`SPAN`] sequences of that lap.
+//! `WORDS` words, each a lap (the sequence divided by [`WINDOW`]) and a bit for each of `SPAN` sequences of that lap.
 //! A sequence of the word's lap sets its bit, one of a later lap takes the word over, and one of an earlier lap is too
 //! old. Each is one compare-and-swap, so that of several cores that get the same packet one believes it, and none waits.
 //!

@@ -6,7 +6,7 @@
 //! that is due, and polls until it is quiet. So a run is a function of its seeds, and a task's start and response are to
 //! the picosecond those of the simulator under the same seeds; [`crate::sim::digest`] makes one number of them all.
 //!
-//! Both draw from the same streams ([`rack::Streams`]) in the same order, and agree on the order of what happens at equal times
+//! Both draw from the same streams (`rack::Streams`) in the same order, and agree on the order of what happens at equal times
 //! ([`crate::sim::events`]).
 
 pub mod clients;

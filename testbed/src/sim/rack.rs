@@ -77,7 +77,7 @@ pub struct Config {
     /// Workers do benchmark tasks; behind the dataplane's leaf they do not.
     pub benchmarks: bool,
     /// The leaf, of which there is one, sees time as the dataplane's does: when packets come, if its policy lets tasks wait, and
-    /// every [`LEAF_TICK_NS`]. And what its tasks saw is recorded.
+    /// every `LEAF_TICK_NS`. And what its tasks saw is recorded.
     pub as_process: bool,
     /// Seed of all streams.
     pub seed: u64,
