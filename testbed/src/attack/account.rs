@@ -42,6 +42,22 @@ impl Account {
         self.checks.push(Check { promise: promise.into(), held, found: found.to_string() });
     }
 
+    /// Notes whether as many tasks were answered as were sent.
+    pub fn check_answered(&mut self, promise: impl Into<String>, answered: u64, sent: u64) {
+        self.check(promise, answered == sent, format!("{answered} of {sent}"));
+    }
+
+    /// Notes whether the ledger balances at the end of the run under this policy.
+    pub fn check_ledger(&mut self, policy: &str, balances: bool) {
+        self.check(format!("{policy}: the ledger balances"), balances, "a difference");
+    }
+
+    /// Notes whether no buffer is missing after the run under this policy.
+    pub fn check_buffers(&mut self, policy: &str, missing: usize) {
+        let promise = format!("{policy}: every buffer comes back");
+        self.check(promise, missing == 0, format!("{missing} missing"));
+    }
+
     /// Notes a figure; the name ends in its unit.
     pub fn figure(&mut self, name: impl Into<String>, value: f64) {
         self.figures.push((name.into(), value));

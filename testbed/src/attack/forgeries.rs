@@ -151,11 +151,7 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
                 None => "none as long as it went on".to_owned(),
             },
         );
-        account.check(
-            format!("{policy}: the ledger balances"),
-            rig.counters().balances(),
-            "a difference",
-        );
+        account.check_ledger(policy, rig.counters().balances());
     }
     account.figure("longest time without a task, ms", longest);
     Ok(())
@@ -186,11 +182,7 @@ fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Resu
         );
         let surplus = rig.counters().read(Counter::SurplusReplies);
         account.tried("of them surplus", if liar { 0 } else { surplus });
-        account.check(
-            format!("{policy}: the ledger balances"),
-            rig.counters().balances(),
-            "a difference",
-        );
+        account.check_ledger(policy, rig.counters().balances());
     }
     account.figure("greatest share, in fair shares", greatest);
     Ok(())

@@ -91,12 +91,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             format!("a difference {misplaced} times"),
         );
         drop((kept, context));
-        let leaked = pool.in_use();
-        account.check(
-            format!("{policy}: every buffer comes back"),
-            leaked == 0,
-            format!("{leaked} missing"),
-        );
+        account.check_buffers(policy, pool.in_use());
     }
     Ok(())
 }

@@ -97,10 +97,10 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
         let before = rig.serve(0.1, |_| {})?;
-        account.check(
+        account.check_answered(
             format!("{policy}: all is well before"),
-            before.sent == before.answered,
-            format!("{} of {}", before.answered, before.sent),
+            before.answered,
+            before.sent,
         );
         let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
         let (mut pace, mut number) = (Pace::new(RATE), 0);
@@ -115,35 +115,26 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             }
         };
         let known = rig.serve(budget.seconds, |rig| send(rig, account))?;
-        account.check(
+        account.check_answered(
             format!("{policy}: every task of a known client is answered"),
-            known.sent == known.answered,
-            format!("{} of {}", known.answered, known.sent),
+            known.answered,
+            known.sent,
         );
         // A client that was never seen before has a second to be known.
         rig.serve_at(1, HONEST_RATE, 0.9, |rig| send(rig, account))?;
         let new = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
-        account.check(
+        account.check_answered(
             format!("{policy}: a new client is served within a second"),
-            new.sent == new.answered,
-            format!("{} of {}", new.answered, new.sent),
+            new.answered,
+            new.sent,
         );
         account.check(
             format!("{policy}: no packet of an honest party goes to an attacker"),
             rig.stolen == 0,
             format!("{} packets", rig.stolen),
         );
-        account.check(
-            format!("{policy}: the ledger balances"),
-            rig.counters().balances(),
-            "a difference",
-        );
-        let leaked = rig.leaked();
-        account.check(
-            format!("{policy}: every buffer comes back"),
-            leaked == 0,
-            format!("{leaked} missing"),
-        );
+        account.check_ledger(policy, rig.counters().balances());
+        account.check_buffers(policy, rig.leaked());
     }
     Ok(())
 }
@@ -179,16 +170,12 @@ fn served_again(
     account.tried("tasks", first.sent);
     account.figure(format!("{policy}: tasks lost meanwhile"), (first.sent - first.answered) as f64);
     let then = rig.serve_at(client, HONEST_RATE, 1.0, |_| {})?;
-    account.check(
+    account.check_answered(
         format!("{policy}: all tasks are answered again {seconds} s later"),
-        then.sent == then.answered,
-        format!("{} of {}", then.answered, then.sent),
+        then.answered,
+        then.sent,
     );
-    account.check(
-        format!("{policy}: the ledger balances"),
-        rig.counters().balances(),
-        "a difference",
-    );
+    account.check_ledger(policy, rig.counters().balances());
     Ok(())
 }
 

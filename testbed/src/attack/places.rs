@@ -95,10 +95,10 @@ fn beside_honest(
         })?;
         account.tried(what, sent);
         account.tried("honest tasks", served.sent);
-        account.check(
+        account.check_answered(
             format!("{policy}: every honest task is answered"),
-            served.answered == served.sent,
-            format!("{} of {}", served.answered, served.sent),
+            served.answered,
+            served.sent,
         );
         let ratio = served.p99_us / usual.p99_us;
         worst = worst.max(ratio);
@@ -116,17 +116,8 @@ fn beside_honest(
             left == (0, 0, 0),
             format!("{} outstanding, {} held, {} queued", left.0, left.1, left.2),
         );
-        account.check(
-            format!("{policy}: the ledger balances"),
-            rig.counters().balances(),
-            "a difference",
-        );
-        let leaked = rig.leaked();
-        account.check(
-            format!("{policy}: every buffer comes back"),
-            leaked == 0,
-            format!("{leaked} missing"),
-        );
+        account.check_ledger(policy, rig.counters().balances());
+        account.check_buffers(policy, rig.leaked());
     }
     account.figure("greatest ratio of honest p99s", worst);
     Ok(())

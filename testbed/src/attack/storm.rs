@@ -249,17 +249,12 @@ fn storm(budget: &Budget, account: &mut Account, sides: &[usize]) -> Result<(), 
         // asks, which this second allows for.
         rig.serve(1.0, |_| {})?;
         let served = rig.serve(1.0, |_| {})?;
-        account.check(
+        account.check_answered(
             format!("{policy}: every honest task is answered afterwards"),
-            served.answered == served.sent,
-            format!("{} of {}", served.answered, served.sent),
+            served.answered,
+            served.sent,
         );
-        let leaked = rig.leaked();
-        account.check(
-            format!("{policy}: every buffer comes back"),
-            leaked == 0,
-            format!("{leaked} missing"),
-        );
+        account.check_buffers(policy, rig.leaked());
     }
     Ok(())
 }
