@@ -2,7 +2,8 @@
 //!
 //! A host whose MAC address is not known is asked for by broadcast, three times. One that is known and is to be confirmed
 //! is asked by unicast first, three times, since whoever else answers a broadcast may be lying; only when it is silent
-//! is everybody asked. Packets wait for three questions at most. When too many wait, the one that has waited longest is
+//! is everybody asked. One that others claim to be is asked in quick succession, since meanwhile packets may go to a host
+//! that is gone or never was. Packets wait for three questions at most. When too many wait, the one that has waited longest is
 //! given up, so that a flood of packets for hosts that do not exist can't shut out those for hosts that do.
 
 use std::collections::VecDeque;
@@ -20,6 +21,9 @@ const QUESTIONS_MAX: usize = 256;
 const ASKS_MAX: u8 = 3;
 /// While packets come for a host it is asked again after so long, beside the times that count.
 const URGENT_MS: u64 = 20;
+/// A known host that another claims to be has so long for each answer. Three of these are longer than a machine that is
+/// alive usually stands still.
+const CLAIMED_MS: u64 = 40;
 
 /// A packet that lacks only its destination MAC address.
 #[derive(Debug)]
@@ -58,6 +62,13 @@ impl Question {
     fn is_due(&self, now_ms: u64) -> bool {
         let again = self.is_urgent && now_ms >= self.asked_ms + URGENT_MS;
         again || (self.asks < 2 * ASKS_MAX && self.due_ms <= now_ms)
+    }
+
+    /// Another host claims to be this one: the time that it has for its present answer is short.
+    fn hurry(&mut self) {
+        if (1..=ASKS_MAX).contains(&self.asks) {
+            self.due_ms = self.due_ms.min(self.asked_ms + CLAIMED_MS);
+        }
     }
 }
 
@@ -151,6 +162,8 @@ impl<B> ArpResolver<B> {
                 || neighbours.is_heard_within(question.slot, since, now_ms as u32)
         };
         self.questions.retain(|question| !answered(question));
+        let claimed = |question: &&mut Question| neighbours.is_suspect(question.slot);
+        self.questions.iter_mut().filter(claimed).for_each(Question::hurry);
         let interval_ms = self.interval_ms;
         let question = self.questions.iter_mut().find(|question| question.is_due(now_ms))?;
         let known = neighbours.mac(question.slot).filter(|_| question.asks < ASKS_MAX);
@@ -204,6 +217,7 @@ impl<B> ArpResolver<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::neighbour::Heard;
 
     const HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const ALL: Ask = Ask { port: 0, address: 9, to: Mac::BROADCAST };
@@ -288,6 +302,23 @@ mod tests {
         table.hear(slot, HOST, 301);
         assert_eq!(resolver.due(310, &table), None);
         assert!(resolver.is_quiet());
+    }
+
+    #[test]
+    fn a_known_host_that_another_claims_to_be_has_little_time_to_answer() {
+        const OTHER: Mac = Mac([2, 0, 0, 0, 0, 8]);
+        let (table, slot) = neighbours();
+        table.hear(slot, HOST, 0);
+        let mut resolver = ArpResolver::<char>::new(200);
+        resolver.ask(0, slot, 9, true, 100);
+        let itself = Ask { to: HOST, ..ALL };
+        assert_eq!(resolver.due(100, &table), Some(itself));
+        assert_eq!(resolver.due(150, &table), None, "nobody claims anything");
+        table.hear(slot, OTHER, 150);
+        let asked: Vec<_> =
+            (150..260).filter_map(|now| Some((now, resolver.due(now, &table)?))).collect();
+        assert_eq!(asked, [(150, itself), (190, itself), (230, ALL)]);
+        assert_eq!(table.hear(slot, OTHER, 260), Heard::Learnt);
     }
 
     #[test]

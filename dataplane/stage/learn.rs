@@ -5,10 +5,11 @@
 //! burst of a port for a second after a reply had to wait for a client there.
 
 use super::Stages;
+use super::liveness::Probe;
 use super::parse::PREFETCH_AHEAD;
 use crate::io::Buf;
 use crate::limits::PORTS_MAX;
-use crate::state::neighbour::Heard;
+use crate::state::neighbour::{Heard, Slot};
 use crate::wire::ether;
 use crate::wire::{ipv4, udp};
 
@@ -69,32 +70,40 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
         return stages.learning.done(port);
     }
     packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);
+    let mut contradicted = None;
     let mut seen = false;
     for packet in packets.iter().filter(|packet| !packet.is_segmented()) {
-        seen |= one(stages, port, packet.bytes());
+        let Some((slot, address, heard)) = one(stages, port, packet.bytes()) else { continue };
+        seen = true;
+        if heard == Heard::Conflict {
+            contradicted = Some((slot, address));
+        }
+    }
+    if let Some((slot, address)) = contradicted {
+        // Its replies go elsewhere until the host that is known has answered or failed to.
+        stages.liveness.probe(Probe { port: port as u8, slot, address });
     }
     if seen {
         stages.learning.done(port);
     }
 }
 
-/// Takes what a frame shows of a client; false when it shows nothing. Whether its task will be taken is decided later.
-fn one(stages: &Stages, port: usize, frame: &[u8]) -> bool {
+/// Takes what a frame shows of a client: its place, its address and what that changed. None when it shows nothing. Whether its
+/// task will be taken is decided later.
+fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, Heard)> {
     let (network, address) = (&stages.network, stages.network.port(port));
     let is_ours = frame.len() >= udp::PAYLOAD
         && ether::ether_type(frame) == ether::IPV4
         && ether::is_to(frame, address.mac);
     if !is_ours {
-        return false;
+        return None;
     }
     let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
     if !address.reaches(source) || !network.is_client(source) || !network.may_be_hosts(mac) {
-        return false;
+        return None;
     }
     let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
     let slot = neighbours.find(port, source);
     let slot = slot.unwrap_or_else(|| neighbours.insert(port, source, now_ms));
-    // A claim that contradicts what is known has the known host asked.
-    let _: Heard = neighbours.hear(slot, mac, now_ms);
-    true
+    Some((slot, source, neighbours.hear(slot, mac, now_ms)))
 }

@@ -233,6 +233,11 @@ impl Liveness {
         self.probes.pop()
     }
 
+    /// This host is to be asked at once, unless too many are already.
+    pub(super) fn probe(&mut self, probe: Probe) {
+        let _ = self.probes.try_push(probe);
+    }
+
     /// A host did not answer: the workers behind it are out of reach, until it does.
     pub(super) fn lose(
         &mut self,
@@ -486,7 +491,7 @@ impl Liveness {
         let now_ms = to_ms(now_ns);
         for port in 0..self.ports {
             for (slot, address) in neighbours.to_confirm(port, self.sweep, now_ms, REACHABLE_MS) {
-                let _ = self.probes.try_push(Probe { port: port as u8, slot, address });
+                self.probe(Probe { port: port as u8, slot, address });
             }
         }
     }

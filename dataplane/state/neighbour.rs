@@ -273,6 +273,12 @@ impl Neighbours {
         (word & RESOLVED != 0 && word & SUSPECT == 0).then(|| now_ms.wrapping_sub(confirmed))
     }
 
+    /// Another host has claimed to be there, or the link went down: the one that is known is to be confirmed.
+    #[must_use]
+    pub fn is_suspect(&self, slot: Slot) -> bool {
+        self.mac_word(slot).load(Relaxed) & SUSPECT != 0
+    }
+
     /// The host was heard of within so many milliseconds, whatever was claimed since.
     #[must_use]
     pub fn is_heard_within(&self, slot: Slot, ms: u64, now_ms: u32) -> bool {

@@ -245,9 +245,9 @@ fn storm(budget: &Budget, account: &mut Account, sides: &[usize]) -> Result<(), 
             left == (0, 0),
             format!("{} outstanding, {} held", left.0, left.1),
         );
-        // A forged ARP packet may have claimed the client's address: the leaf sees it contradicted by the client's own packets and
-        // asks, which this second allows for.
-        rig.serve(1.0, |_| {})?;
+        // A forged ARP packet may have claimed the client's address. The client's own packets contradict it, and the one that
+        // is believed to be the client has 120 ms to answer.
+        rig.serve(0.1, |_| {})?;
         let served = rig.serve(1.0, |_| {})?;
         account.check_answered(
             format!("{policy}: every honest task is answered afterwards"),

@@ -215,6 +215,24 @@ fn claims_change_nothing_that_is_alive() {
 }
 
 #[test]
+fn a_client_whose_address_another_had_claimed_is_known_again_soon() {
+    let mut rig = rig_with("horus", false, false, 256);
+    rig.meet_servers();
+    let neighbours = rig.leaf.stages().neighbours().clone();
+    let slot = neighbours.insert(CLIENTS, CLIENT, 0);
+    neighbours.hear(slot, OTHER_MAC, 0);
+    // The client's task contradicts it: whoever is believed to be there is asked, and is silent, then everybody is.
+    drop(rig.through(CLIENTS, &task(1), WORKERS));
+    let asked = rig.questions_within(CLIENTS, 150_000_000);
+    let expected = [OTHER_MAC, OTHER_MAC, OTHER_MAC, Mac::BROADCAST].map(|to| (CLIENT, to));
+    assert_eq!(asked, expected);
+    drop(rig.through(CLIENTS, &task(2), WORKERS));
+    assert_eq!(neighbours.mac(slot), Some(CLIENT_MAC));
+    rig.receive(WORKERS);
+    rig.assert_accounted();
+}
+
+#[test]
 fn no_host_has_a_zero_group_or_own_address() {
     let mut rig = rig_with("horus", true, false, 256);
     let out = rig.through(WORKERS, &reply(10, 0), CLIENTS);
