@@ -456,7 +456,11 @@ fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
         let socket = home.path("nobody");
         home.configure(&format!("net_memif0,role=client,socket={}", socket.display()), "");
         let account = home.path("account.json");
-        let mut leaf = home.leaf(&["--stats", account.to_str().unwrap()]).spawn().unwrap();
+        let leaf = home.leaf(&["--stats", account.to_str().unwrap()]);
+        // Under nohup the tests ignore SIGHUP, and so would the leaf.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
+        let mut leaf = command.spawn().unwrap();
         let start = Instant::now();
         while !home.path("state").exists() {
             assert!(start.elapsed() < PATIENCE && leaf.try_wait().unwrap().is_none());
