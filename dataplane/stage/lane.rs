@@ -30,7 +30,7 @@ const _: () = assert!(BURST <= 32);
 
 impl Places {
     /// The first `len` places.
-    const fn first(len: usize) -> Self {
+    const fn first(len: u32) -> Self {
         Self(((1_u64 << len) - 1) as u32)
     }
 
@@ -51,42 +51,49 @@ impl Iterator for Places {
     }
 }
 
-/// A burst's leading run of plain packets.
+/// A burst's leading run of plain packets. Small, so that it stays in registers while they are read.
+#[derive(Clone, Copy, Default)]
 pub struct Run {
     /// Packets in it.
-    len: usize,
+    len: u32,
     /// Those of them that are replies.
     replies: u32,
-    /// What policies may know of the others, in order.
+}
+
+/// What was read of the packets of a run.
+pub struct Notes {
+    /// What policies may know of the tasks, in order.
     tasks: [Task; BURST],
     /// The source addresses of all, in memory order.
     sources: [u32; BURST],
 }
 
-impl Run {
+impl Notes {
     #[inline(always)]
     pub fn new() -> Self {
-        Self { len: 0, replies: 0, tasks: [Task::default(); BURST], sources: [0; BURST] }
+        Self { tasks: [Task::default(); BURST], sources: [0; BURST] }
     }
+}
 
+impl Run {
     /// Adds the packet at the next place.
     #[inline(always)]
-    pub fn push(&mut self, at: usize, kind: Kind, frame: &[u8], source: u32) {
+    pub fn push(&mut self, at: usize, kind: Kind, frame: &[u8], source: u32, notes: &mut Notes) {
         if kind.is_extended() && !kind.is_reply() {
             let tasks = at - self.replies.count_ones() as usize;
-            self.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
+            notes.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
         }
-        self.sources[at % BURST] = source;
+        notes.sources[at % BURST] = source;
         self.replies |= u32::from(kind.is_reply()) << at;
-        self.len = at + 1;
+        self.len = at as u32 + 1;
     }
 
     /// Leaves the stages what stands behind the first task whose source no reply would reach.
     #[inline(always)]
-    fn end_before_strangers(&mut self, strangers: &[Stranger]) {
-        let found = are_strangers(&self.sources, strangers) & !self.replies;
+    fn end_before_strangers(&mut self, notes: &Notes, strangers: &[Stranger]) {
+        let found = are_strangers(&notes.sources, strangers) & !self.replies;
         if found & Places::first(self.len).0 != 0 {
-            self.len = found.trailing_zeros() as usize;
+            self.len = found.trailing_zeros();
         }
     }
 
@@ -117,25 +124,26 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) {
         return 0;
     }
-    let mut run = read_well(stages.plain(port, pool), packets);
-    run.end_before_strangers(&stages.strangers[port]);
+    let mut notes = Notes::new();
+    let mut run = read_well(stages.plain(port, pool), packets, &mut notes);
+    run.end_before_strangers(&notes, &stages.strangers[port]);
     if run.replies().len() > 0 {
         replies(stages, port, pool, run.replies(), packets, verdicts);
     }
     if run.tasks().len() > 0 {
-        tasks(stages, port, pool, &run, packets, verdicts);
+        tasks(stages, port, pool, run, &notes, packets, verdicts);
     }
-    run.len
+    run.len as usize
 }
 
 /// As [`read`], in the best way that the machine has.
 #[inline(always)]
-fn read_well<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
+fn read_well<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Run {
     #[cfg(target_arch = "x86_64")]
-    if let Some(run) = vector::read(plain, packets) {
+    if let Some(run) = vector::read(plain, packets, notes) {
         return run;
     }
-    read(plain, packets)
+    read(plain, packets, notes)
 }
 
 /// A bit for each address (in memory order) that is a stranger's, in the best way that the machine has.
@@ -149,15 +157,14 @@ fn are_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
 }
 
 fn compare_with_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
-    let is_stranger =
-        |&address: &u32| strangers.iter().any(|stranger| stranger.is(u32::from_be(address)));
+    let is_stranger = |&address: &u32| strangers.iter().any(|stranger| stranger.is(address));
     let bits = addresses.iter().enumerate().map(|(at, one)| u32::from(is_stranger(one)) << at);
     bits.fold(0, |all, bit| all | bit)
 }
 
 /// How many packets at the front are plain, and which of them are tasks and which replies.
-pub fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
-    let mut run = Run::new();
+pub fn read<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Run {
+    let mut run = Run::default();
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
@@ -173,7 +180,7 @@ pub fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Run {
         let Some(kind) = plain.read(frame, packet.checksums_verified()) else {
             break;
         };
-        run.push(at, kind, frame, ipv4::src(&frame[IP..]).to_be());
+        run.push(at, kind, frame, ipv4::src(&frame[IP..]).to_be(), notes);
     }
     run
 }
@@ -313,14 +320,15 @@ fn tasks<B: Buf>(
     stages: &mut Stages,
     port: usize,
     pool: usize,
-    run: &Run,
+    run: Run,
+    notes: &Notes,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
     let places = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..places.len()];
-    stages.dispatchers[pool].schedule(&run.tasks[..places.len()], picks);
+    stages.dispatchers[pool].schedule(&notes.tasks[..places.len()], picks);
     let way = Outwards {
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
@@ -578,12 +586,14 @@ mod tests {
                 number(IP + 2) == ipv4::LEN + number(UDP + 4)
             };
             let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
-            let words = read(&plain, &burst[..exact]);
-            let vectors = vector::read(&plain, &burst[..exact]);
-            prop_assert!(vectors.is_some() || words.len < exact || !has_vectors());
+            let [mut of_words, mut of_vectors] = [(); 2].map(|()| Notes::new());
+            let words = read(&plain, &burst[..exact], &mut of_words);
+            let vectors = vector::read(&plain, &burst[..exact], &mut of_vectors);
+            prop_assert!(vectors.is_some() || (words.len as usize) < exact || !has_vectors());
             if let Some(vectors) = vectors {
                 prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
-                prop_assert_eq!(vectors.tasks, words.tasks);
+                prop_assert_eq!(of_vectors.tasks, of_words.tasks);
+                prop_assert_eq!(of_vectors.sources, of_words.sources);
             }
         }
     }

@@ -199,7 +199,7 @@ pub enum NetworkError {
 const NO_POOL: u16 = u16::MAX;
 const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
 
-/// Addresses that are no clients'.
+/// Addresses that are no clients'. In any byte order, if that is the addresses' that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stranger {
     pub network: u32,
@@ -209,6 +209,10 @@ pub(super) struct Stranger {
 impl Stranger {
     pub fn is(self, address: u32) -> bool {
         (address ^ self.network) & self.mask == 0
+    }
+
+    fn to_be(self) -> Self {
+        Self { network: self.network.to_be(), mask: self.mask.to_be() }
     }
 }
 
@@ -369,7 +373,7 @@ impl Network {
     }
 
     /// What sources of tasks are to be compared with, at the port at `index`: one network that all clients are in, where
-    /// there is no router to others, and what must not be among them.
+    /// there is no router to others, and what must not be among them (in memory order, as sources stand in packets).
     pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, Strangers) {
         let mut strangers = self.strangers.clone();
         let listed = |strangers: &Strangers, ip| strangers.iter().any(|one| one.is(ip));
@@ -379,13 +383,13 @@ impl Network {
             }
         }
         if self.to_clients.gateway.is_some() {
-            return (None, strangers);
+            return (None, strangers.into_iter().map(Stranger::to_be).collect());
         }
         let (network, mask) =
             (self.ports[index].ip & self.ports[index].mask(), self.ports[index].mask());
         let touches = |one: &Stranger| (one.network ^ network) & one.mask & mask == 0;
         strangers.retain(|one| touches(one));
-        (Some((network, mask)), strangers)
+        (Some((network, mask)), strangers.into_iter().map(Stranger::to_be).collect())
     }
 
     /// A host may have this MAC address: it is neither zero nor a group's nor one of the node's own.

@@ -13,7 +13,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lane::Run;
+use super::lane::{Notes, Run};
 use super::network::Stranger;
 use super::parse::PREFETCH_AHEAD;
 use super::plain::{HEAD, IP, Kind, Pattern, Plain, UDP};
@@ -72,18 +72,18 @@ const MASKS: [u8; 2 * VECTOR] = {
 
 /// As [`lane::read`](super::lane::read); none where a sum is wrong, or the machine has no such vectors.
 #[inline(always)]
-pub fn read<B: Buf>(plain: &Plain, packets: &[B]) -> Option<Run> {
+pub fn read<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Option<Run> {
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
     // SAFETY: the machine has what is called for.
-    unsafe { read_by_vectors(plain, packets) }
+    unsafe { read_by_vectors(plain, packets, notes) }
 }
 
 #[target_feature(enable = "avx2")]
-fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B]) -> Option<Run> {
+fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Option<Run> {
     let packets = &packets[..packets.len().min(BURST)];
-    let mut run = Run::new();
+    let mut run = Run::default();
     let mut sums = [Sums::GOOD; BURST];
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
@@ -106,7 +106,7 @@ fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B]) -> Option<Run> {
         if !packet.checksums_verified() {
             take_sums(head, &frame[..end], &mut sums[at]);
         }
-        run.push(at, kind, frame, source(head));
+        run.push(at, kind, frame, source(head), notes);
     }
     are_good(&sums).then_some(run)
 }
@@ -175,21 +175,20 @@ pub fn are_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> Option
 
 #[target_feature(enable = "avx2")]
 fn compare_with_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
-    let mut found = 0;
-    for (at, eight) in addresses.as_chunks::<8>().0.iter().enumerate() {
-        // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
-        let eight = unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) };
-        let mut equal = _mm256_setzero_si256();
-        for stranger in strangers {
-            let network = _mm256_set1_epi32(stranger.network.to_be().cast_signed());
-            let mask = _mm256_set1_epi32(stranger.mask.to_be().cast_signed());
+    // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
+    let load = |at: usize| unsafe { _mm256_loadu_si256(addresses.as_ptr().add(8 * at).cast()) };
+    let sources: [_; BURST / 8] = [load(0), load(1), load(2), load(3)];
+    let mut equal = [_mm256_setzero_si256(); BURST / 8];
+    for stranger in strangers {
+        let network = _mm256_set1_epi32(stranger.network.cast_signed());
+        let mask = _mm256_set1_epi32(stranger.mask.cast_signed());
+        for (equal, &eight) in equal.iter_mut().zip(&sources) {
             let differs = _mm256_and_si256(_mm256_xor_si256(eight, network), mask);
-            equal = _mm256_or_si256(equal, _mm256_cmpeq_epi32(differs, _mm256_setzero_si256()));
+            *equal = _mm256_or_si256(*equal, _mm256_cmpeq_epi32(differs, _mm256_setzero_si256()));
         }
-        let bits = _mm256_movemask_ps(_mm256_castsi256_ps(equal)).cast_unsigned();
-        found |= bits << (8 * at);
     }
-    found
+    let bits = |eight| _mm256_movemask_ps(_mm256_castsi256_ps(eight)).cast_unsigned();
+    equal.iter().enumerate().fold(0, |found, (at, &eight)| found | bits(eight) << (8 * at))
 }
 
 /// Sums up the headers and the datagram that `frame` ends with.
