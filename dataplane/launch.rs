@@ -23,9 +23,10 @@ use crate::io::dpdk::{
 use crate::io::dpdk::{PoolHandle, QueuePort};
 use crate::io::link::{self, Either};
 use crate::io::pcap::{CaptureError, Tap};
+use crate::node::{Command, Timing};
 use crate::policy::stream_seed;
 use crate::role::agent::Comings;
-use crate::role::{Command, Host, Leaf, leaf::Timing};
+use crate::role::{Host, Leaf};
 use crate::serve;
 use crate::stage::network::NetworkError;
 use crate::stage::{Network, Stages};

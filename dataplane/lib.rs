@@ -10,6 +10,7 @@ pub mod io;
 #[cfg(feature = "dpdk")]
 pub mod launch;
 pub mod limits;
+pub mod node;
 pub mod policy;
 pub mod reason;
 pub mod ring;

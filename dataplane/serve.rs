@@ -21,13 +21,13 @@ use crate::io::dpdk::{
     self, Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
 use crate::launch::{LaunchError, Links, Options, check_cpus, link_changed, port_stats, ticks_hz};
+use crate::node::Timing;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
 use crate::ring::{Giver, Place, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::Packet;
 use crate::role::agent::{Comings, Crew, Death, Names, Parts, PoolCrew, Registrar, Signer, Way};
-use crate::role::leaf::Timing;
 use crate::stage::{PortAddress, Side};
 use crate::state::Counters;
 use crate::state::table::{PoolSpec, Role, Spec, Table, WorkerSpec};

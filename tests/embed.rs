@@ -15,7 +15,8 @@ use wedjat::embed::{
 use wedjat::io::Buf;
 use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
-use wedjat::role::{Leaf, leaf::Timing};
+use wedjat::node::Timing;
+use wedjat::role::Leaf;
 use wedjat::state::Counter;
 use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::checksum::Sum;

@@ -2,14 +2,12 @@
 
 use arrayvec::ArrayVec;
 
-use super::held::Held;
-use super::release::Due;
+use super::held::Places;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
+use crate::node::{Node, Timing, outbox};
 use crate::reason::DropReason;
-use crate::role::leaf::Timing;
-use crate::role::outbox;
-use crate::stage::{self, Probe, Rewrite, Server, Stages, Verdicts};
+use crate::stage::{self, Rewrite, Stages, Verdicts};
 use crate::state::{Counter, Counters};
 use crate::wire::arp;
 use crate::wire::task::NO_MEMBER;
@@ -78,17 +76,11 @@ pub struct Question {
 /// forwarded when its verdict says so; what could not be sent is told by [`Context::unsent`].
 #[derive(Debug)]
 pub struct Context {
-    pub(super) stages: Stages,
-    pub(super) held: Held,
-    pub(super) timing: Timing,
-    pub(super) next_tick: u64,
-    next_servers: u64,
-    /// As the table of neighbours told last.
-    link_changes: u64,
-    /// Which of the packets that are held may go on now.
-    pub(super) due: Due,
-    /// Some pool's policy lets tasks wait.
-    holds: bool,
+    /// Its packets are named by the places that their owner keeps them at.
+    pub(super) node: Node<u32>,
+    pub(super) places: Places,
+    /// The owner stops: all packets that are held are given up.
+    pub(super) is_abandoned: bool,
 }
 
 /// A burst's verdicts other than to forward, by what the counters tell apart.
@@ -119,23 +111,14 @@ impl<F: FnMut(usize, Verdict)> Verdicts for Told<F> {
 
 impl Context {
     pub(super) fn new(stages: Stages, ticks_hz: u64) -> Self {
-        let timing = Timing { ticks_hz };
-        Self {
-            held: Held::new(&stages, Timing::ASK_MS),
-            holds: stages.holds_tasks(),
-            stages,
-            timing,
-            next_tick: 0,
-            next_servers: 0,
-            link_changes: 0,
-            due: Due::default(),
-        }
+        let node = Node::new(stages, Timing { ticks_hz });
+        Self { places: Places::new(node.queue_bound()), node, is_abandoned: false }
     }
 
     /// How many packets its owner may have to keep at once: their places are numbered from 0.
     #[must_use]
     pub fn places(&self) -> usize {
-        self.held.places()
+        self.places.count()
     }
 
     /// Decides on up to [`BURST`] packets that `port` received at `now` ticks and rewrites those that go on:
@@ -176,9 +159,9 @@ impl Context {
         take: impl FnMut(usize, Verdict),
     ) -> Result<usize, Misuse> {
         self.check(port, packets.len())?;
-        self.note_time(packets.len(), now);
+        self.node.note_time(now);
         let mut told = Told { take, others: ArrayVec::new() };
-        self.stages.process(port, now, packets, &mut told);
+        self.node.stages.process(port, now, packets, &mut told);
         let mut tally = Tally::default();
         let Told { take, others } = &mut told;
         for &(at, verdict) in &*others {
@@ -206,9 +189,9 @@ impl Context {
         if verdicts.len() < packets.len() || rewrites.len() < packets.len() {
             return Err(Misuse::Verdicts);
         }
-        self.note_time(packets.len(), now);
+        self.node.note_time(now);
         let mut decided = [stage::Verdict::Consumed; BURST];
-        self.stages.decide(port, now, packets, &mut decided, rewrites);
+        self.node.stages.decide(port, now, packets, &mut decided, rewrites);
         let mut tally = Tally::default();
         for (verdict, decided) in verdicts.iter_mut().zip(&decided).take(packets.len()) {
             *verdict = self.tell(port, *decided, now, &mut tally);
@@ -219,21 +202,13 @@ impl Context {
 
     #[inline]
     fn check(&self, port: usize, packets: usize) -> Result<(), Misuse> {
-        if port >= self.stages.network().ports().len() {
+        if port >= self.node.stages.network().ports().len() {
             return Err(Misuse::Port);
         }
         if packets > BURST {
             return Err(Misuse::Burst);
         }
         Ok(())
-    }
-
-    /// Policies that hold tasks measure by the time.
-    #[inline]
-    fn note_time(&mut self, packets: usize, now: u64) {
-        if self.holds && packets > 0 {
-            self.stages.tick_holding(self.timing.to_ns(now));
-        }
     }
 
     fn tell(
@@ -246,24 +221,25 @@ impl Context {
         tally.others += u64::from(!matches!(verdict, stage::Verdict::Forward { .. }));
         match verdict {
             stage::Verdict::Forward { port, worker } => Verdict::Forward { port, worker },
-            stage::Verdict::Hold { port, worker, slot } => {
-                let next_hop = self.stages.neighbours().address(slot);
-                self.stages.want_neighbour(usize::from(port));
-                match self.held.hold(port, worker, slot, next_hop, self.timing.to_ms(now)) {
-                    Some(place) => {
-                        self.next_tick = now; // its question is due at once
-                        Verdict::Hold { place, worker }
-                    }
-                    None => self.drop(DropReason::NeighbourQueueFull),
+            stage::Verdict::Hold { port, worker, slot } => match self.place() {
+                Some(place) => {
+                    let oldest = self.node.hold(place, port, worker, slot, now);
+                    self.places.pushed_out.extend(oldest);
+                    Verdict::Hold { place, worker }
                 }
-            }
+                None => self.drop(DropReason::NeighbourQueueFull),
+            },
             stage::Verdict::Queue { pool } => {
-                let pool = usize::from(pool);
-                match self.held.enqueue(pool, from) {
-                    Some(place) => Verdict::Hold { place, worker: NO_WORKER },
-                    None => {
-                        // There is room: the stages count as the queue does.
-                        self.stages.leave(pool);
+                let place = self.places.take();
+                let queued = place.map(|place| self.node.enqueue(place, usize::from(pool), from));
+                match (place, queued) {
+                    (Some(place), Some(Ok(()))) => Verdict::Hold { place, worker: NO_WORKER },
+                    (_, Some(Err(place))) => {
+                        self.places.leave(place);
+                        Verdict::Drop(DropReason::QueueFull)
+                    }
+                    _ => {
+                        self.node.stages.leave(usize::from(pool));
                         self.drop(DropReason::QueueFull)
                     }
                 }
@@ -275,21 +251,26 @@ impl Context {
             stage::Verdict::Consumed => {
                 tally.consumed += 1;
                 // A neighbour may have answered.
-                self.due.neighbours = true;
+                self.node.review_neighbours();
                 Verdict::Consumed
             }
             stage::Verdict::Drop(reason) => Verdict::Drop(reason),
         }
     }
 
+    /// A place for a packet that may push out another one.
+    fn place(&mut self) -> Option<u32> {
+        if self.places.pushed_out.is_full() { None } else { self.places.take() }
+    }
+
     pub(super) fn drop(&self, reason: DropReason) -> Verdict {
-        self.stages.counters().drop(reason, 1);
+        self.node.stages.counters().drop(reason, 1);
         Verdict::Drop(reason)
     }
 
     #[inline]
     fn account(&self, received: usize, tally: &Tally) {
-        let counters = self.stages.counters();
+        let counters = self.node.stages.counters();
         let received = received as u64;
         counters.add(Counter::RxPackets, received);
         counters.add(Counter::TxPackets, received - tally.others);
@@ -298,9 +279,14 @@ impl Context {
         self.note_held();
     }
 
+    /// Tells how many packets wait at the owner's.
+    pub(super) fn note_held(&self) {
+        self.node.note_held(self.places.pushed_out.len());
+    }
+
     /// Tells of forwarded packets that the port did not take and that were freed; they count as dropped.
     pub fn unsent(&mut self, packets: u64) {
-        let counters = self.stages.counters();
+        let counters = self.node.stages.counters();
         let sent = counters.read(Counter::TxPackets);
         let packets = packets.min(sent);
         counters.set(Counter::TxPackets, sent - packets);
@@ -326,40 +312,9 @@ impl Context {
     /// Sends a packet that was made here, an answer or a question. One that the port does not take is freed and counted.
     pub fn send_own<P: Port>(&mut self, port: &mut P, packet: P::Buf) {
         if port.tx_burst(&mut Burst::from_iter([packet])) == 0 {
-            let counters = self.stages.counters();
+            let counters = self.node.stages.counters();
             counters.set(Counter::Originated, counters.read(Counter::Originated).saturating_sub(1));
             counters.add(Counter::OriginatedUnsent, 1);
-        }
-    }
-
-    /// What need not happen at every turn.
-    #[cold]
-    pub(super) fn tick(&mut self, now: u64) {
-        self.next_tick = now.saturating_add(self.timing.tick());
-        self.stages.tick(now, self.timing.to_ns(now));
-        self.stages.collect_picks();
-        let link_changes = self.stages.neighbours().link_changes();
-        if now >= self.next_servers || link_changes != self.link_changes {
-            (self.next_servers, self.link_changes) =
-                (now.saturating_add(self.timing.servers()), link_changes);
-            self.ask_for_servers(now);
-        }
-        while let Some(Probe { port, slot, address }) = self.stages.next_probe() {
-            self.held.resolver.ask(port, slot, address, true, self.timing.to_ms(now));
-        }
-        let now_ms = self.timing.to_ms(now);
-        while let Some(slot) = self.held.resolver.silent(now_ms, self.stages.neighbours()) {
-            self.stages.lose(slot);
-        }
-        self.due.look_again();
-    }
-
-    fn ask_for_servers(&mut self, now: u64) {
-        for server in self.stages.network().servers() {
-            if self.stages.neighbours().mac(server.slot).is_none() {
-                let &Server { port, slot, next_hop, .. } = server;
-                self.held.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
-            }
         }
     }
 
@@ -367,13 +322,10 @@ impl Context {
     /// [`Context::release`], until there is none.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; arp::FRAME_LEN]) -> Option<Question> {
-        if self.held.resolver.is_quiet() {
-            return None;
-        }
-        let ask = self.held.resolver.due(self.timing.to_ms(now), self.stages.neighbours())?;
-        let own = *self.stages.network().port(usize::from(ask.port));
+        let ask = self.node.next_question(now)?;
+        let own = *self.node.stages.network().port(usize::from(ask.port));
         arp::Packet::request(own.mac, own.ip, ask.address).emit(frame, ask.to);
-        self.stages.counters().add(Counter::Originated, 1);
+        self.node.stages.counters().add(Counter::Originated, 1);
         Some(Question { port: ask.port, len: frame.len() })
     }
 
@@ -395,14 +347,14 @@ impl Context {
     /// # Errors
     /// When there is no such worker.
     pub fn set_active(&mut self, worker: u16, active: bool) -> Result<(), Misuse> {
-        let place = self.stages.network().worker(worker).ok_or(Misuse::Worker)?;
-        self.stages.set_active(usize::from(place.pool), place.member, active);
+        let place = self.node.stages.network().worker(worker).ok_or(Misuse::Worker)?;
+        self.node.stages.set_active(usize::from(place.pool), place.member, active);
         Ok(())
     }
 
     /// What this context has counted.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        self.stages.counters()
+        self.node.stages.counters()
     }
 }

@@ -6,9 +6,9 @@ use crossbeam_queue::ArrayQueue;
 
 use super::Agent;
 use super::agent::{Crew, Death, Packet, Parts, PoolCrew, Registrar, Way};
-use super::leaf::Timing;
 use crate::io::Port;
 use crate::io::ring::{Frame, FramePool};
+use crate::node::Timing;
 use crate::policy::{Core, Dispatcher};
 use crate::ring::{Guest, Place, WorkerRegion};
 use crate::stage::{Overflow, PortAddress};

@@ -5,9 +5,7 @@ pub mod agent;
 mod fixtures;
 pub mod host;
 pub mod leaf;
-pub(crate) mod outbox;
-pub(crate) mod resolver;
 
 pub use agent::Agent;
 pub use host::Host;
-pub use leaf::{Command, Leaf};
+pub use leaf::Leaf;

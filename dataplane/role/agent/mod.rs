@@ -28,11 +28,11 @@ pub use way::{Way, Work};
 
 use ending::{Ending, NOBODY, named};
 
-use super::leaf::Timing;
-use super::outbox::Outbox;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
+use crate::node::Timing;
+use crate::node::outbox::Outbox;
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::ring::{Place, Token};

@@ -7,11 +7,11 @@ use crate::io::ring::{Frame, FramePool, RingPort, pair};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::stage::network::ServerSpec;
 use crate::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side};
-use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::state::{Member, Table};
 use crate::wire::auth::Key;
 use crate::wire::checksum::Sum;
-use crate::wire::ether::Mac;
+use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
@@ -219,7 +219,7 @@ impl Rig {
     }
 
     fn assert_accounted(&mut self) {
-        self.leaf.abandon_held();
+        self.leaf.abandon();
         for port in 0..2 {
             self.receive(port);
         }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::io::{Pool, Port};
+use wedjat::node::Timing;
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::ring::{Place, Token, WorkerRegion};
 use wedjat::role::Agent;
 use wedjat::role::agent::{Crew, Death, Parts, PoolCrew, Way};
-use wedjat::role::leaf::Timing;
 use wedjat::stage::{Overflow, PortAddress, Side};
 use wedjat::state::{Counters, View};
 use wedjat::wire::ether::Mac;

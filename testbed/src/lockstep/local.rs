@@ -7,8 +7,8 @@ use wedjat::assembly;
 use wedjat::clock::{ClockFile, Line, TurnError};
 use wedjat::config::Config;
 use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::node::Timing;
 use wedjat::role::Leaf;
-use wedjat::role::leaf::Timing;
 use wedjat::wire::ether::Mac;
 
 use super::Scheduler;

@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::clock::ClockFile;
+use wedjat::node::Timing;
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
-use wedjat::role::leaf::Timing;
 use wedjat::state::{Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
@@ -35,7 +35,7 @@ const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 /// From a failure to the controller's new tables: a failed node gets tasks for so long.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
-/// A leaf's timer, of [`wedjat::role::leaf::Timing`] on a clock that counts nanoseconds.
+/// A leaf's timer, of [`wedjat::node::Timing`] on a clock that counts nanoseconds.
 const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 
 /// The number of a benchmark task.

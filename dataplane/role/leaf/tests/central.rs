@@ -228,7 +228,7 @@ fn what_waits_at_the_end_is_counted() {
     send_tasks(&mut rig, 0..30);
     tasks_out(&mut rig);
     assert_held(&rig, 14);
-    rig.leaf.abandon_held();
+    rig.leaf.abandon();
     assert_eq!(rig.drops(), [("shutdown", 14)]);
     assert_held(&rig, 0);
     rig.assert_accounted();
