@@ -7,8 +7,6 @@ pub mod config;
 pub mod doctor;
 pub mod embed;
 pub mod io;
-#[cfg(feature = "dpdk")]
-pub mod launch;
 pub mod limits;
 pub mod node;
 pub mod policy;
@@ -16,7 +14,7 @@ pub mod reason;
 pub mod ring;
 pub mod role;
 #[cfg(feature = "dpdk")]
-pub mod serve;
+pub mod run;
 pub mod stage;
 pub mod state;
 pub mod stats;

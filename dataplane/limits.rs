@@ -12,7 +12,7 @@ pub const PORTS_MAX: usize = 8;
 /// Pools of one leaf.
 pub const POOLS_MAX: usize = 1024;
 
-/// Worker ids are 0 ..= `WORKER_ID_MAX`; [`crate::wire::task::NO_MEMBER`] is no worker.
+/// Worker ids are 0 ..= `WORKER_ID_MAX`; the next one means no worker in packets.
 pub const WORKER_ID_MAX: u16 = 0x7FFE;
 
 /// Members of one pool: workers under a leaf, leaves under a spine.
@@ -39,4 +39,3 @@ pub const OWN_PACKET_MAX: usize = 128;
 
 const _: () = assert!(CONNECTIONS.is_power_of_two());
 const _: () = assert!(MEMBERS_MAX <= u16::MAX as usize);
-const _: () = assert!(WORKER_ID_MAX < crate::wire::task::NO_MEMBER);

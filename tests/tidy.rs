@@ -97,6 +97,7 @@ fn unsafe_code_stays_where_it_is_allowed() {
         "rocksdb/",
         "capi/src/",
         "dataplane/io/dpdk/",
+        "dataplane/io/token.rs",
         "dataplane/ring",
         "dataplane/stage/vector.rs",
         "dataplane/state/files.rs",
@@ -110,6 +111,46 @@ fn unsafe_code_stays_where_it_is_allowed() {
     // A counting allocator can't do without.
     found.retain(|line| !line.starts_with("tests/"));
     assert_none(&found, "files that allow unsafe code");
+}
+
+/// The dataplane's rooms, each of which uses only those before it: what ARCHITECTURE.md says.
+fn layers() -> Vec<String> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let order = text.split('`').find(|quoted| quoted.contains("limits <")).unwrap();
+    order.split('<').map(|room| room.trim().to_owned()).collect()
+}
+
+/// The room of a file of the dataplane, or of a path within its crate.
+fn room(path: &str) -> &str {
+    path.split(['/', '.', ':']).next().unwrap_or_default()
+}
+
+#[test]
+fn rooms_of_the_dataplane_use_only_those_before_them() {
+    let layers = layers();
+    let rank = |room: &str| layers.iter().position(|layer| layer == room);
+    let (mut found, mut rooms) = (Vec::new(), BTreeSet::new());
+    for (path, text) in files(".rs") {
+        let path = path.display().to_string();
+        let Some(file) = path.strip_prefix("dataplane/") else { continue };
+        let is_test = file.contains("tests") || file.ends_with("fixtures.rs");
+        let is_program = ["lib.rs", "main.rs"].contains(&file) || file.starts_with("command/");
+        if is_test || is_program {
+            continue;
+        }
+        let own = rank(room(file));
+        assert!(own.is_some(), "{path} is in no room of ARCHITECTURE.md");
+        rooms.insert(own);
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let used = line.split("crate::").skip(1).map(|path| rank(room(path)));
+            if used.into_iter().any(|used| used.is_some() && used > own) {
+                found.push(format!("{path}: {line}"));
+            }
+        }
+    }
+    assert_eq!(rooms.len(), layers.len(), "rooms of ARCHITECTURE.md without a file");
+    assert_none(&found, "uses of a room further on");
 }
 
 /// What stands between backquotes in a document, outside fenced blocks.

@@ -280,7 +280,7 @@ fn agent(arguments: &AgentArguments) -> Outcome {
 
 #[cfg(feature = "dpdk")]
 fn leaf(arguments: &LeafArguments) -> Outcome {
-    use wedjat::launch::{self, Options};
+    use wedjat::run::{Options, leaf};
 
     let config = Config::load(&arguments.config)?;
     let report = Report::to(arguments.stats.as_deref())?;
@@ -290,14 +290,14 @@ fn leaf(arguments: &LeafArguments) -> Outcome {
         pcap: arguments.pcap.clone(),
         clock: arguments.clock.clone(),
     };
-    let account = launch::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
+    let account = leaf::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
     report.end(&account, account.is_balanced())
 }
 
 #[cfg(feature = "dpdk")]
 fn agent(arguments: &AgentArguments) -> Outcome {
-    use wedjat::{launch::Options, serve};
+    use wedjat::run::{Options, agent};
 
     let config = AgentConfig::load(&arguments.config)?;
     let report = Report::to(arguments.stats.as_deref())?;
@@ -307,7 +307,7 @@ fn agent(arguments: &AgentArguments) -> Outcome {
         pcap: None,
         clock: arguments.clock.clone(),
     };
-    let account = serve::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
+    let account = agent::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
     report.end(&account, account.ledger.is_balanced())
 }

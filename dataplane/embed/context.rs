@@ -276,7 +276,9 @@ impl Context {
         counters.add(Counter::TxPackets, received - tally.others);
         counters.add(Counter::Consumed, tally.consumed + tally.answers);
         counters.add(Counter::Originated, tally.answers);
-        self.note_held();
+        if tally.others > 0 {
+            self.note_held();
+        }
     }
 
     /// Tells how many packets wait at the owner's.

@@ -14,6 +14,9 @@ pub mod link;
 pub mod memif_control;
 pub mod pcap;
 pub mod ring;
+mod token;
+
+pub use token::Token;
 
 /// One packet's memory. Dropping it gives the memory back to its pool.
 pub trait Buf: Sized {

@@ -7,11 +7,12 @@
 use super::agent::Comings;
 use super::{Agent, Leaf};
 use crate::clock::Progress;
+use crate::io::Token;
 use crate::io::link::{Either, End};
 use crate::io::{Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
-use crate::ring::{Place, Token};
+use crate::ring::Place;
 use crate::state::{Counter, Load, Member, Report};
 use crate::wire::ether::Mac;
 

@@ -18,6 +18,7 @@
 
 use super::checksum::Delta;
 use super::{auth, put_u16, put_u32, u16_at, u32_at};
+use crate::limits::WORKER_ID_MAX;
 use crate::reason::DropReason;
 
 /// Bytes of the header.
@@ -25,7 +26,7 @@ pub const LEN: usize = 11;
 /// Bytes of the extension.
 pub const EXTENSION_LEN: usize = 16;
 /// The `dst` of a task for which no member is chosen.
-pub const NO_MEMBER: u16 = 0x7FFF;
+pub const NO_MEMBER: u16 = WORKER_ID_MAX + 1;
 /// The UDP port of tasks unless configured otherwise.
 pub const UDP_PORT: u16 = 1234;
 

@@ -6,8 +6,7 @@ use std::ptr::NonNull;
 
 use wedjat_sys as sys;
 
-use crate::io::Buf;
-use crate::ring::Token;
+use crate::io::{Buf, Token};
 
 /// One packet buffer of an [`MbufPool`](super::MbufPool), to which it returns when dropped.
 ///

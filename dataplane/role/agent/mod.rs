@@ -29,13 +29,14 @@ pub use way::{Way, Work};
 use ending::{Ending, NOBODY, named};
 
 use crate::clock::Progress;
+use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
 use crate::node::outbox::Outbox;
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
-use crate::ring::{Place, Token};
+use crate::ring::Place;
 use crate::stage::{Overflow, PortAddress};
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};

@@ -3,8 +3,9 @@
 use super::sign::Credential;
 use super::way::Work;
 use crate::io::Buf;
+use crate::io::Token;
 use crate::reason::DropReason;
-use crate::ring::{TaskIds, Token};
+use crate::ring::TaskIds;
 use crate::wire::ether;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};

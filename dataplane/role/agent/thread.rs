@@ -12,9 +12,10 @@ use super::packet::{Packet, Signature};
 use super::sign::Signer;
 use super::way::Work;
 use crate::io::Port;
+use crate::io::Token;
 use crate::node::outbox::Outbox;
 use crate::reason::DropReason;
-use crate::ring::{Place, Taker, TaskIds, Token};
+use crate::ring::{Place, Taker, TaskIds};
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 

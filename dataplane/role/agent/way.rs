@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use crate::ring::{Channel, Fault, Giver, Sender, TaskIds, Token};
+use crate::io::Token;
+use crate::ring::{Channel, Fault, Giver, Sender, TaskIds};
 use crate::state::region::Slice;
 
 /// What a worker can be given.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
+use wedjat::io::Token;
 use wedjat::io::{Pool, Port};
 use wedjat::node::Timing;
 use wedjat::policy::{Core, Dispatcher};
-use wedjat::ring::{Place, Token, WorkerRegion};
+use wedjat::ring::{Place, WorkerRegion};
 use wedjat::role::Agent;
 use wedjat::role::agent::{Crew, Death, Parts, PoolCrew, Way};
 use wedjat::stage::{Overflow, PortAddress, Side};

@@ -18,7 +18,7 @@ use wedjat::reason::DropReason;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
 use wedjat::role::agent::{Comings, Death};
-use wedjat::serve;
+use wedjat::run::agent;
 use wedjat::stage::Overflow;
 use wedjat::state::{Counter, Counters};
 use wedjat::wire::ether::Mac;
@@ -76,7 +76,7 @@ pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Kill
         let worker = |at| Process::start(program, &path, at, there);
         let is_over = || running.is_finished();
         let workers = attend(worker, &signals, &region, is_over, || {
-            serve::look_for_deaths(&host, &region, &deaths);
+            agent::look_for_deaths(&host, &region, &deaths);
         });
         signals.stop.store(true, Release);
         (running.join(), workers)
@@ -162,7 +162,7 @@ fn attend(
     drop(killed);
     while !is_over() {
         look();
-        std::thread::sleep(serve::WATCH);
+        std::thread::sleep(agent::WATCH);
     }
     Ok(workers)
 }

@@ -49,9 +49,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use std::time::Duration;
 
     use wedjat::config::AgentConfig;
-    use wedjat::launch::Options;
     use wedjat::role::agent::Request;
-    use wedjat::serve::{Threads, run_with};
+    use wedjat::run::Options;
+    use wedjat::run::threads::{Threads, run_with};
     use wedjat_pktgen::report::say;
     use wedjat_testbed::app::App;
 

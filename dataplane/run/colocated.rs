@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::{LaunchError, manifest};
+use super::roll::Roll;
+use super::{LaunchError, agent as shell, manifest};
 use crate::config::{Config, HostConfig};
+use crate::io::Token;
 use crate::io::dpdk::{Eal, MbufPool, PoolHandle, QueuePort};
 use crate::io::link::End;
 use crate::io::{Buf, Pool, Port};
 use crate::limits::CORES_MAX;
 use crate::node::Timing;
 use crate::policy::stream_seed;
-use crate::ring::{Token, WorkerRegion};
+use crate::ring::WorkerRegion;
 use crate::role::agent::{Comings, Death, Parts, Registrar};
 use crate::role::{Agent, host};
-use crate::serve::{self, Roll};
 use crate::stage::{PortAddress, Side};
 use crate::state::table::{Spec, agents_file};
 use crate::state::{StateError, Table};
@@ -50,7 +51,7 @@ impl<'a> LocalAgent<'a> {
         seed: u64,
     ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
-        let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
+        let spec = shell::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
         let table = match &config.leaf.state {
             Some(path) => {
                 let spec = Spec { group: config.leaf.state_group, ..spec };
@@ -64,7 +65,7 @@ impl<'a> LocalAgent<'a> {
             roll: RefCell::new(Roll::new(&region)),
             region,
             table,
-            deaths: Arc::new(ArrayQueue::new(serve::DEATHS)),
+            deaths: Arc::new(ArrayQueue::new(shell::DEATHS)),
             seed,
         })
     }
@@ -75,7 +76,7 @@ impl<'a> LocalAgent<'a> {
         let way = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            crews: serve::crews(self.host, hz, &self.table, way, self.seed),
+            crews: shell::crews(self.host, hz, &self.table, way, self.seed),
             registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
             places,
             pool: mbufs.handle(),
@@ -89,7 +90,7 @@ impl<'a> LocalAgent<'a> {
 
     /// Looks for workers whose process has ended.
     pub fn look(&self) {
-        serve::look_for_deaths(self.host, &self.region, &self.deaths);
+        shell::look_for_deaths(self.host, &self.region, &self.deaths);
         self.roll.borrow_mut().call(&self.region);
     }
 
@@ -103,8 +104,8 @@ impl<'a> LocalAgent<'a> {
         hz: u64,
     ) -> AgentStats {
         let totals = Totals::read(&[self.table.counters(0)]);
-        let mut ledger = LeafStats::of(&totals, seconds, manifest(config, eal, hz));
-        serve::describe(&mut ledger, self.host, self.core, self.seed);
+        let mut ledger = LeafStats::of(&totals, seconds, manifest(&config.text, eal, hz));
+        shell::describe_agent(&mut ledger, self.host, self.core, self.seed);
         let (comings, registered) = ended;
         AgentStats { ledger, name: self.host.name.clone(), comings, registered, senders: 0 }
     }
@@ -112,7 +113,7 @@ impl<'a> LocalAgent<'a> {
 
 /// The region of a leaf's own workers, if it has any; a second agent of that name is refused.
 pub fn region(config: &Config) -> Result<Option<WorkerRegion>, LaunchError> {
-    Ok(config.agent.as_ref().map(serve::region).transpose()?)
+    Ok(config.agent.as_ref().map(shell::region).transpose()?)
 }
 
 /// The agent at the far end of the wire inside the core.

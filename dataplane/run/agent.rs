@@ -1,26 +1,22 @@
-//! Brings a configured agent up on DPDK ports, runs it, and ends it in order: one thread dispatches, the calling
-//! thread watches over workers' locks and reports.
+//! The agent: one dispatcher core; the calling thread watches over workers' locks, too.
 
-mod roll;
-mod threads;
-
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::roll::Roll;
+use super::{LaunchError, Links, Options, QUIET, Watch, threads};
+use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{seed_of_the_moment, tell_speeds};
-use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node};
+use crate::clock::{Clock, ClockError, ClockFile, Kind, Node};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
-    self, Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
+    Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
-use crate::launch::{LaunchError, Links, Options, check_cpus, link_changed, port_stats, ticks_hz};
 use crate::node::Timing;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
@@ -31,21 +27,16 @@ use crate::role::agent::{Comings, Crew, Death, Names, Parts, PoolCrew, Registrar
 use crate::stage::{PortAddress, Side};
 use crate::state::Counters;
 use crate::state::table::{PoolSpec, Role, Spec, Table, WorkerSpec};
-use crate::stats::{self, AgentStats, LeafStats, Manifest, Totals};
+use crate::stats::{AgentStats, LeafStats, Totals};
 use crate::wire::auth;
 use crate::wire::ether::Mac;
 
-pub(crate) use roll::Roll;
-pub use threads::{Serve, Threads, run_with};
-
 /// Between two looks at workers' locks, signals and time.
 pub const WATCH: Duration = Duration::from_millis(5);
-/// A stopping agent ends when no packet came for so long and no task is held.
-const QUIET: Duration = Duration::from_millis(20);
 /// A stopping agent ends at the latest after so long.
-pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(2);
+pub(super) const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// Deaths that may wait for the core.
-pub(crate) const DEATHS: usize = 1024;
+pub(super) const DEATHS: usize = 1024;
 
 type Ended = (Vec<Comings>, usize);
 
@@ -60,38 +51,39 @@ pub fn run(
     config: &AgentConfig,
     options: &Options,
     stop: &Arc<AtomicBool>,
-    mut report: impl FnMut(&str),
+    report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
     // First, so that a second agent of that name is refused before it takes devices.
     let region = region(&config.host)?;
-    start(config, options, &region, None, stop, &mut report)
+    start(config, options, &region, None, stop, report)
 }
 
 /// The transmit queues of each port that threads can have.
-type Queues = Vec<Vec<Outlet>>;
+pub(super) type Queues = Vec<Vec<Outlet>>;
 
 /// Workers that are threads of this process.
 #[derive(Default)]
-struct Hired {
-    names: Arc<Names>,
+pub(super) struct Hired {
+    pub names: Arc<Names>,
     /// What those that send have counted.
-    counters: Vec<Counters>,
+    pub counters: Vec<Counters>,
     /// For each worker that sends.
-    givers: Vec<Option<Giver<Mbuf>>>,
-    threads: Vec<JoinHandle<()>>,
+    pub givers: Vec<Option<Giver<Mbuf>>>,
+    pub threads: Vec<JoinHandle<()>>,
 }
 
-type Hire<'a> = &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<Hired, LaunchError>;
+pub(super) type Hire<'a> =
+    &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<Hired, LaunchError>;
 
 /// Brings the agent up around the region of its workers, processes or threads, and runs it to its end.
-fn start(
+pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
     region: &WorkerRegion,
     hire: Option<Hire<'_>>,
     stop: &Arc<AtomicBool>,
-    report: &mut impl FnMut(&str),
+    report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
@@ -145,42 +137,55 @@ fn start(
     let senders = shared.counters.len();
     let node = Node { kind: Kind::Agent, id: config.id, core: 0 };
     let clock = clock.map(|clock| clock.join(node)).transpose()?;
-    let core = spawn(config.core, eal.clone(), clock, parts, shared, Arc::clone(stop))?;
+    let told = Arc::clone(stop);
+    let counter = eal.clone();
+    let core = spawn("agent", config.core, eal.clone(), move || {
+        let (ended, time) = match clock {
+            Some(clock) => poll(clock, parts, shared, &told),
+            None => poll(counter, parts, shared, &told),
+        };
+        time.map(|()| ended).map_err(|error| error.to_string())
+    })?;
     let counters = [table.counters(0)];
-    let roll = RefCell::new(Roll::new(region));
-    let watch = Watch { host, region, deaths: &deaths, roll, started };
-    let mut links = Links::of(&devices);
-    let mut look = || links.look(&devices, link_changed);
-    watch.until_ended(options.duration, stop, &counters, &core, &mut look, report);
-    let (comings, registered) = join(core, config.core)?;
+    let (mut roll, mut links) = (Roll::new(region), Links::of(&devices));
+    let look = || {
+        look_for_deaths(host, region, &deaths);
+        roll.call(region);
+        links.look(&devices, link_changed);
+    };
+    let (duration, counted) = (options.duration, &counters[..]);
+    let watch = Watch { duration, stop, counters: counted, interval: WATCH, started };
+    watch.until_ended(&[&core], look, report);
+    let (comings, registered) = join(config.core, core)?;
     threads::join(hired.threads);
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
-    let mut ledger = LeafStats::of(&Totals::read(&counters), seconds, manifest(config, &eal, hz));
+    let mut ledger =
+        LeafStats::of(&Totals::read(&counters), seconds, manifest(&config.text, &eal, hz));
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe(&mut ledger, host, config.core, seed);
+    describe_agent(&mut ledger, host, config.core, seed);
     let comings = comings.into_iter().fold(Comings::default(), Comings::and);
     Ok(AgentStats { ledger, name: host.name.clone(), comings, registered, senders })
 }
 
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
-    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(config, eal, hz));
-    describe(&mut ledger, &config.host, config.core, seed);
+    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(&config.text, eal, hz));
+    describe_agent(&mut ledger, &config.host, config.core, seed);
     let (name, comings) = (config.host.name.clone(), Comings::default());
     AgentStats { ledger, name, comings, registered: 0, senders: 0 }
 }
 
 /// What the host's workers attach to.
-pub(crate) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
+pub(super) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
     WorkerRegion::create(&path_of(&host.name), &host.places(), host.slots, host.payload)
 }
 
 /// What a state file says of an agent.
-pub(crate) fn spec(
+pub(super) fn spec(
     host: &HostConfig,
     node: u16,
     address: impl Iterator<Item = u32>,
@@ -238,7 +243,7 @@ fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
 }
 
 /// The pools' workers, none of them there yet, each with its way to its tasks.
-pub(crate) fn crews(
+pub(super) fn crews(
     host: &HostConfig,
     ticks_hz: u64,
     table: &Table,
@@ -278,8 +283,6 @@ fn signer(host: &HostConfig) -> Option<Signer> {
     Signer::new(keys, || auth::sequence_at(SystemTime::now()))
 }
 
-type CoreThread = JoinHandle<Result<Ended, String>>;
-type AgentParts = Parts<QueuePort, PoolHandle>;
 /// What the core and its threads share.
 struct Shared {
     names: Arc<Names>,
@@ -287,36 +290,11 @@ struct Shared {
     signer: Option<Arc<Signer>>,
 }
 
-fn spawn(
-    cpu: usize,
-    eal: Eal,
-    clock: Option<Emulated>,
-    parts: AgentParts,
-    threads: Shared,
-    stop: Arc<AtomicBool>,
-) -> Result<CoreThread, LaunchError> {
-    let dispatch = move || {
-        if !core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
-            return Err("the system refused to pin its thread there".to_owned());
-        }
-        let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
-        let (ended, time) = match clock {
-            Some(clock) => poll(clock, parts, threads, &stop),
-            None => poll(eal.clone(), parts, threads, &stop),
-        };
-        time.map(|()| ended).map_err(|error| error.to_string())
-    };
-    std::thread::Builder::new()
-        .name(format!("agent-{cpu}"))
-        .spawn(dispatch)
-        .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
-}
-
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
 /// was no more time.
 fn poll(
     mut clock: impl Clock,
-    parts: AgentParts,
+    parts: Parts<QueuePort, PoolHandle>,
     shared: Shared,
     stop: &AtomicBool,
 ) -> (Ended, Result<(), ClockError>) {
@@ -342,47 +320,6 @@ fn poll(
     (ended, clock.ended())
 }
 
-/// The calling thread's part.
-struct Watch<'a> {
-    host: &'a HostConfig,
-    region: &'a WorkerRegion,
-    deaths: &'a ArrayQueue<Death>,
-    roll: RefCell<Roll>,
-    started: Instant,
-}
-
-impl Watch<'_> {
-    fn until_ended(
-        &self,
-        duration: Option<Duration>,
-        stop: &AtomicBool,
-        counters: &[Counters],
-        core: &CoreThread,
-        look: &mut impl FnMut(),
-        report: &mut impl FnMut(&str),
-    ) {
-        let mut before = Totals::default();
-        let mut reported = self.started;
-        while !core.is_finished() {
-            if duration.is_some_and(|all| self.started.elapsed() >= all) {
-                stop.store(true, Release);
-            }
-            look_for_deaths(self.host, self.region, self.deaths);
-            self.roll.borrow_mut().call(self.region);
-            look();
-            std::thread::sleep(WATCH);
-            let interval = reported.elapsed().as_secs_f64();
-            if interval >= 1.0 && !stop.load(Acquire) {
-                let now = Totals::read(counters);
-                let seconds = self.started.elapsed().as_secs_f64();
-                report(&stats::line(seconds, &before, &now, interval));
-                before = now;
-                reported = Instant::now();
-            }
-        }
-    }
-}
-
 /// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
 /// successor is not taken for it.
 pub fn look_for_deaths(host: &HostConfig, region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
@@ -399,30 +336,8 @@ pub fn look_for_deaths(host: &HostConfig, region: &WorkerRegion, deaths: &ArrayQ
     }
 }
 
-fn join(core: CoreThread, cpu: usize) -> Result<Ended, LaunchError> {
-    let ended = core.join().unwrap_or_else(|_| Err("a defect: it panicked".to_owned()));
-    ended.map_err(|reason| LaunchError::Core { cpu, reason })
-}
-
-fn manifest(config: &AgentConfig, eal: &Eal, ticks_hz: u64) -> Manifest {
-    Manifest {
-        revision: crate::REVISION.to_owned(),
-        rustc: crate::RUSTC.to_owned(),
-        dpdk: dpdk::version(),
-        eal: eal.arguments().to_vec(),
-        ticks_hz,
-        config: config.text.clone(),
-    }
-}
-
-pub(crate) fn describe(ledger: &mut LeafStats, host: &HostConfig, core: usize, seed: u64) {
-    let policies = host.pools.iter().map(|pool| (pool.id, pool.policy.to_string()));
-    ledger.policies = policies.collect();
-    ledger.policy = ledger.policies.values().cloned().collect::<Vec<_>>().join(", ");
+pub(super) fn describe_agent(ledger: &mut LeafStats, host: &HostConfig, core: usize, seed: u64) {
+    let pools = host.pools.iter().map(|pool| (pool.id, &pool.policy));
+    describe(ledger, "agent", pools, &[core], seed);
     ledger.workers = host.pools.iter().map(|pool| pool.workers.len()).sum();
-    ledger.cores = vec![core];
-    ledger.seeds = [("agent".to_owned(), seed)].into();
-    for (index, pool) in host.pools.iter().enumerate() {
-        ledger.seeds.insert(format!("core0.pool{}", pool.id), stream_seed(seed, 0, index));
-    }
 }

@@ -4,7 +4,7 @@
 //! ```no_run
 //! use std::path::Path;
 //! use wedjat::config::AgentConfig;
-//! use wedjat::serve::{Threads, run_with};
+//! use wedjat::run::threads::{Threads, run_with};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = AgentConfig::load(Path::new("agent.toml"))?;
@@ -27,11 +27,11 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Hired, Queues, start};
+use super::agent::{Hired, Queues, start};
+use super::{LaunchError, Options};
 use crate::clock::ClockError;
 use crate::config::{AgentConfig, Sends};
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
-use crate::launch::{LaunchError, Options};
 use crate::ring::{Giver, Place, RegionError, WorkerRegion, handover};
 use crate::role::agent::{Names, Request, Signer, ThreadWorker};
 use crate::state::Counters;
@@ -79,7 +79,7 @@ pub fn run_with<S: Serve>(
     options: &Options,
     threads: Threads<impl FnMut(Place) -> S>,
     stop: &Arc<AtomicBool>,
-    mut report: impl FnMut(&str),
+    report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     if let Some(path) = options.clock.clone() {
         return Err(ClockError::Threads { path }.into());
@@ -97,7 +97,7 @@ pub fn run_with<S: Serve>(
             spawn(post, eal.clone(), cpu, spin, work(host.places()[index]))
         })
     };
-    start(config, options, &region, Some(&mut hire), stop, &mut report)
+    start(config, options, &region, Some(&mut hire), stop, report)
 }
 
 /// Where a worker stands.

@@ -1,0 +1,271 @@
+//! The leaf: a dispatcher core or several, and an agent's workers on the first of them if it has any.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::colocated::{self, AgentParts, Ended, LocalAgent};
+use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
+use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
+use crate::assembly;
+use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node};
+use crate::config::Config;
+use crate::io::Port;
+use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
+use crate::io::dpdk::{PoolHandle, QueuePort};
+use crate::io::link::{self, Either};
+use crate::io::pcap::Tap;
+use crate::node::{Command, Timing};
+use crate::role::agent::Comings;
+use crate::role::{Host, Leaf};
+use crate::stage::{Network, Stages};
+use crate::state::Table;
+use crate::stats::{LeafStats, Totals};
+use crate::wire::ether::Mac;
+
+/// Commands that may wait for a core.
+const COMMANDS: usize = 1024;
+/// A stopping core ends at the latest after so long.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+/// Between two looks of the watching thread at signals and time.
+const WATCH: Duration = Duration::from_millis(20);
+
+/// Runs the leaf until `stop` is set or the duration is over; `report` gets a line a second.
+///
+/// # Errors
+/// When it can't start, or a core failed.
+pub fn run(
+    config: &Config,
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+    report: impl FnMut(&str),
+) -> Result<LeafStats, LaunchError> {
+    check_cpus(&config.leaf.cores)?;
+    config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
+    let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
+    let region = colocated::region(config)?;
+    let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
+    let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
+    let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
+    let seed = assembly::seed(config);
+    let hz = ticks_hz(clock.as_ref(), &eal);
+    let table = assembly::table(config, hz, seed)?;
+    let agent = config.agent.as_ref().zip(region);
+    let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, hz, seed));
+    let agent = agent.transpose()?;
+    let opened = open_devices(config, &eal, &mbufs, stop);
+    if let Err(DeviceError::Stopped { name }) = &opened {
+        log::info!("told to stop while {name} waited for its peer");
+        return not_started(config, &eal, hz, &table, seed);
+    }
+    let (devices, mut queues) = opened?;
+    let macs = config.ports.iter().zip(&devices);
+    let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
+    let network = Arc::new(assembly::network(config, macs, &table)?);
+    log::info!(
+        "leaf {} runs on {} cores with seed {seed}",
+        config.leaf.id,
+        config.leaf.cores.len()
+    );
+
+    let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
+    let mut cores = Vec::new();
+    let started = Instant::now();
+    for (index, &cpu) in config.leaf.cores.iter().enumerate() {
+        let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
+        let stages = assembly::stages(config, hz, &network, &table, seed, index);
+        let node = Node { kind: Kind::Leaf, id: config.leaf.id, core: index as u16 };
+        let setup = CoreSetup {
+            eal: eal.clone(),
+            stages,
+            ports,
+            pool: mbufs.handle(),
+            commands: Arc::new(ArrayQueue::new(COMMANDS)),
+            stop: Arc::clone(stop),
+            pcap: options.pcap.clone().map(|path| (path, index)),
+            agent: agent.as_ref().map(|agent| agent.parts(hz, &mbufs, config.leaf.udp_port)),
+            clock: clock.as_ref().map(|clock| clock.join(node)).transpose()?,
+            mbufs: config.leaf.mbufs as usize,
+        };
+        let thread = spawn("dispatch", cpu, eal.clone(), move || dispatch(setup))?;
+        cores.push((cpu, thread));
+    }
+    drop(queues);
+    let mut links = Links::of(&devices);
+    let neighbours = table.neighbours();
+    for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
+        log::info!("port {port}, {}: no link yet", device.name());
+        neighbours.set_link(port, false);
+    }
+    // Who was there is not known to be there afterwards.
+    let changed = |port, device: &Device, is_up| {
+        link_changed(port, device, is_up);
+        neighbours.set_link(port, is_up);
+    };
+    let look = || {
+        links.look(&devices, changed);
+        agent.as_ref().inspect(|agent| agent.look());
+    };
+    let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
+    let (duration, counted) = (options.duration, &counters[..]);
+    let watch = Watch { duration, stop, counters: counted, interval, started };
+    watch.until_ended(&cores.iter().map(|(_, core)| core).collect::<Vec<_>>(), look, report);
+    let ended = join_all(cores)?;
+    let seconds = started.elapsed().as_secs_f64();
+
+    let ports = devices.iter().map(port_stats).collect();
+    let manifest = manifest(&config.text, &eal, hz);
+    drop(devices); // returns the buffers that receive queues hold
+    let mut account = LeafStats::of(&Totals::read(&counters), seconds, manifest);
+    account.ports = ports;
+    account.mbufs_leaked = mbufs.in_use();
+    describe_leaf(&mut account, config, &network, seed);
+    let agent = agent.as_ref().zip(ended);
+    account.agent =
+        agent.map(|(agent, ended)| Box::new(agent.account(ended, seconds, config, &eal, hz)));
+    Ok(account)
+}
+
+/// The account of a leaf that was told to stop before its devices had started.
+fn not_started(
+    config: &Config,
+    eal: &Eal,
+    hz: u64,
+    table: &Table,
+    seed: u64,
+) -> Result<LeafStats, LaunchError> {
+    let macs = config.ports.iter().map(|port| port.mac.unwrap_or(Mac([0; 6])));
+    let network = assembly::network(config, macs, table)?;
+    let mut account = LeafStats::of(&Totals::default(), 0.0, manifest(&config.text, eal, hz));
+    describe_leaf(&mut account, config, &network, seed);
+    Ok(account)
+}
+
+type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
+
+fn open_devices(
+    config: &Config,
+    eal: &Eal,
+    mbufs: &MbufPool,
+    stop: &Arc<AtomicBool>,
+) -> Result<Devices, DeviceError> {
+    let mut devices = Vec::new();
+    let mut queues = Vec::new();
+    for port in &config.ports {
+        let options = DeviceOptions {
+            queues: config.leaf.cores.len() as u16,
+            rx_slots: port.queue_slots,
+            tx_slots: port.queue_slots,
+            // A device that has another MAC address than we use must pass ours.
+            promiscuous: port.mac.is_some(),
+            stop: Arc::clone(stop),
+            ..DeviceOptions::default()
+        };
+        let (device, ports) = Device::open(eal, &port.device, mbufs, &options)?;
+        log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
+        devices.push(device);
+        queues.push(ports);
+    }
+    Ok((devices, queues))
+}
+
+/// What a dispatcher thread takes with it.
+struct CoreSetup {
+    eal: Eal,
+    stages: Stages,
+    ports: Vec<QueuePort>,
+    pool: PoolHandle,
+    commands: Arc<ArrayQueue<Command>>,
+    stop: Arc<AtomicBool>,
+    pcap: Option<(PathBuf, usize)>,
+    /// On the same core.
+    agent: Option<AgentParts>,
+    /// Emulated time instead of the counter's.
+    clock: Option<Emulated>,
+    /// Packet buffers in all.
+    mbufs: usize,
+}
+
+fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
+    let ports = std::mem::take(&mut setup.ports);
+    let Some((path, index)) = setup.pcap.take() else {
+        let (_, ended, clock) = poll(setup, ports);
+        return clock.map(|()| ended).map_err(|error| error.to_string());
+    };
+    let tapped = ports.into_iter().enumerate().map(|(port, queue)| {
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".port{port}.core{index}.pcap"));
+        let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
+    });
+    let (tapped, ended, clock) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
+    for tap in tapped {
+        tap.finish().map_err(|error| error.to_string())?;
+    }
+    clock.map(|()| ended).map_err(|error| error.to_string())
+}
+
+/// The ports, the account of an agent, and why there was no more time.
+type Polled<P> = (Vec<P>, Option<Ended>, Result<(), ClockError>);
+
+/// The loop, on the clock that was chosen at the start.
+fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polled<P> {
+    match setup.clock.take() {
+        Some(clock) => poll_on(clock, setup, ports),
+        None => poll_on(setup.eal.clone(), setup, ports),
+    }
+}
+
+/// Once stopped it goes on until the ports fall quiet, so that replies under way get through.
+fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
+    mut clock: impl Clock,
+    setup: CoreSetup,
+    ports: Vec<P>,
+) -> Polled<P> {
+    let CoreSetup { stages, pool, commands, stop, agent, mbufs, .. } = setup;
+    let timing = Timing { ticks_hz: clock.ticks_hz() };
+    let Some(parts) = agent else {
+        let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
+        while let Some(now) = clock.next(&stop) {
+            leaf.poll(now);
+            clock.polled(|| leaf.progress());
+        }
+        clock.drain(QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
+        return (leaf.close(), None, clock.ended());
+    };
+    // Room for all buffers there are: the wire never loses a reply.
+    let (near, far) = link::pair(mbufs);
+    let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
+    let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
+    let places = parts.places.clone();
+    let mut host = Host::new(leaf, colocated::agent(parts, far), &places);
+    let mut last = 0;
+    while let Some(now) = clock.next(&stop) {
+        host.poll(now);
+        last = now;
+        clock.polled(|| host.progress());
+    }
+    clock.drain(QUIET, super::agent::DRAIN_MAX, |now| {
+        last = now;
+        host.poll(now) > 0 || host.held() > 0
+    });
+    let comings = host.agent().comings().fold(Comings::default(), Comings::and);
+    let ended = (comings, host.agent().registered());
+    (host.close(last), Some(ended), clock.ended())
+}
+
+/// The account of the agent on the core that has one.
+fn join_all(cores: Vec<(usize, CoreThread<Option<Ended>>)>) -> Result<Option<Ended>, LaunchError> {
+    let ended: Vec<_> = cores.into_iter().map(|(cpu, core)| join(cpu, core)).collect();
+    let ended: Result<Vec<_>, _> = ended.into_iter().collect();
+    Ok(ended?.into_iter().flatten().next())
+}
+
+fn describe_leaf(account: &mut LeafStats, config: &Config, network: &Network, seed: u64) {
+    let pools = config.pools.iter().map(|pool| (pool.id, &pool.policy));
+    describe(account, "leaf", pools, &config.leaf.cores, seed);
+    account.workers = (0..network.pools()).map(|pool| network.members(pool).len()).sum();
+}

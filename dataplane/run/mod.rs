@@ -1,0 +1,321 @@
+//! Brings a configured node up on DPDK ports, runs it, and ends it in order: a thread for each dispatcher core polls, the
+//! calling thread watches and reports.
+
+pub mod agent;
+mod colocated;
+pub mod leaf;
+mod roll;
+pub mod threads;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::clock::{ClockError, ClockFile};
+use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
+use crate::io::pcap::CaptureError;
+use crate::policy::stream_seed;
+use crate::stage::network::NetworkError;
+use crate::state::{Counters, StateError};
+use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
+
+/// A stopping core ends when no packet came for so long, and nothing is held.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// How to run, beyond the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Stop by itself after so long.
+    pub duration: Option<Duration>,
+    /// EAL's arguments.
+    pub eal: Vec<String>,
+    /// Record all packets in files of this name (with port and core appended).
+    pub pcap: Option<PathBuf>,
+    /// Run on the emulated time of this clock file's conductor.
+    pub clock: Option<PathBuf>,
+}
+
+/// Why a leaf does not start or did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// EAL does not start.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// No mempool.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No state.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No region for an agent's workers.
+    #[error(transparent)]
+    Region(#[from] crate::ring::RegionError),
+    /// No network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// No capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// No emulated time.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
+    /// A core that is not there.
+    #[error(
+        "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
+    )]
+    Cpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// Those there are.
+        usable: Vec<usize>,
+    },
+    /// A worker thread's CPU that is not there.
+    #[error("worker thread: this machine has no CPU {cpu} for this process; it may use {usable:?}")]
+    WorkerCpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// Those there are.
+        usable: Vec<usize>,
+    },
+    /// A worker thread does not start.
+    #[error("worker {id}: the system starts no thread for it: {error}")]
+    Worker {
+        /// The worker.
+        id: u16,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Too few transmit queues for workers that must send for themselves.
+    #[error(
+        "device {device:?} has {found} transmit queues to spare for {wanted} workers that must send their replies \
+         themselves; give it more, use fewer workers, or set worker_sends = \"try\""
+    )]
+    Outlets {
+        /// The device.
+        device: String,
+        /// Queues there are besides the dispatcher's.
+        found: usize,
+        /// Workers.
+        wanted: usize,
+    },
+    /// A dispatcher thread ended early.
+    #[error("the dispatcher on CPU {cpu} failed: {reason}")]
+    Core {
+        /// Its CPU.
+        cpu: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Ticks a second of the clock that nodes run on.
+fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
+    clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
+}
+
+/// A device's link has come up or gone down, or a memif peer has left, of which a peer that came at once may hide the rest:
+/// then both are told of, first that it is down. That may be told twice of one peer: its link is down a moment before the
+/// peer counts as gone. Called by the watching thread.
+fn link_changed(port: usize, device: &Device, is_up: bool) {
+    log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
+}
+
+/// What the watching thread has seen of the devices' links.
+struct Links(Vec<LinkSeen>);
+
+/// At the last look.
+struct LinkSeen {
+    is_up: bool,
+    /// Memif peers that had left.
+    disconnects: u64,
+}
+
+impl LinkSeen {
+    /// The disconnects first: what comes after them the next look sees.
+    fn of(device: &Device) -> Self {
+        let disconnects = device.disconnects();
+        Self { is_up: device.link().up, disconnects }
+    }
+
+    /// What has happened since then, in order: true for a link that came up.
+    fn until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
+        let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
+        let came_up = now.is_up && (went_down || !self.is_up);
+        went_down.then_some(false).into_iter().chain(came_up.then_some(true))
+    }
+}
+
+impl Links {
+    fn of(devices: &[Device]) -> Self {
+        Self(devices.iter().map(LinkSeen::of).collect())
+    }
+
+    /// Calls `changed` for each link that has changed since the last look, with its port and whether it is up.
+    fn look(&mut self, devices: &[Device], changed: impl Fn(usize, &Device, bool)) {
+        for (port, (seen, device)) in self.0.iter_mut().zip(devices).enumerate() {
+            let now = LinkSeen::of(device);
+            seen.until(&now).for_each(|is_up| changed(port, device, is_up));
+            *seen = now;
+        }
+    }
+}
+
+fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
+    let usable: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    match cores.iter().find(|cpu| !usable.contains(cpu)) {
+        Some(&cpu) => Err(LaunchError::Cpu { cpu, usable }),
+        None => Ok(()),
+    }
+}
+
+/// A thread for a core: pinned to its CPU, and an lcore of EAL's.
+type CoreThread<T> = JoinHandle<Result<T, String>>;
+
+/// Starts a core's thread, which ends with what `work` gives, or with why it failed.
+fn spawn<T: Send + 'static>(
+    name: &str,
+    cpu: usize,
+    eal: Eal,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<CoreThread<T>, LaunchError> {
+    let pinned = move || {
+        if !core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
+            return Err("the system refused to pin its thread there".to_owned());
+        }
+        let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+        work()
+    };
+    std::thread::Builder::new()
+        .name(format!("{name}-{cpu}"))
+        .spawn(pinned)
+        .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
+}
+
+/// What a core's thread ended with.
+fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
+    let ended = thread.join().unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a defect: {}", text.unwrap_or("panicked")))
+    });
+    ended.map_err(|reason| LaunchError::Core { cpu, reason })
+}
+
+/// The calling thread's part: it looks around every `interval`, and reports every second until the node is told to stop.
+struct Watch<'a> {
+    /// Stop by itself after so long.
+    duration: Option<Duration>,
+    stop: &'a AtomicBool,
+    counters: &'a [Counters],
+    interval: Duration,
+    started: Instant,
+}
+
+impl Watch<'_> {
+    /// Until a core has ended: they do when they are told to stop.
+    fn until_ended<T>(
+        &self,
+        cores: &[&CoreThread<T>],
+        mut look: impl FnMut(),
+        mut report: impl FnMut(&str),
+    ) {
+        let (mut before, mut reported) = (Totals::default(), self.started);
+        while !cores.iter().any(|core| core.is_finished()) {
+            let running = self.started.elapsed();
+            let left = self.duration.map_or(self.interval, |all| all.saturating_sub(running));
+            if left.is_zero() {
+                self.stop.store(true, Release);
+            }
+            look();
+            std::thread::sleep(if left.is_zero() {
+                self.interval
+            } else {
+                left.min(self.interval)
+            });
+            let seconds = reported.elapsed().as_secs_f64();
+            if seconds >= 1.0 && !self.stop.load(Acquire) {
+                let now = Totals::read(self.counters);
+                report(&stats::line(running.as_secs_f64(), &before, &now, seconds));
+                (before, reported) = (now, Instant::now());
+            }
+        }
+        // Whatever one ended by, the others end, too; workers may die while those wait for them.
+        self.stop.store(true, Release);
+        while !cores.iter().all(|core| core.is_finished()) {
+            look();
+            std::thread::sleep(self.interval);
+        }
+    }
+}
+
+fn port_stats(device: &Device) -> PortStats {
+    let counted = device.stats();
+    PortStats {
+        device: device.name().to_owned(),
+        driver: device.driver().to_owned(),
+        rx_missed: counted.rx_missed,
+        rx_no_mbuf: counted.rx_no_mbuf,
+        rx_errors: counted.rx_errors,
+        tx_errors: counted.tx_errors,
+        peers_refused: counted.peers_refused,
+        peers_left: device.disconnects(),
+    }
+}
+
+/// What a run was made of, of a configuration of this text.
+fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
+    Manifest {
+        revision: crate::REVISION.to_owned(),
+        rustc: crate::RUSTC.to_owned(),
+        dpdk: dpdk::version(),
+        eal: eal.arguments().to_vec(),
+        ticks_hz,
+        config: config.to_owned(),
+    }
+}
+
+/// Tells the pools' policies, the cores and all seeds of a node, whose own seed has the name of its kind.
+fn describe<'a>(
+    account: &mut LeafStats,
+    kind: &str,
+    pools: impl Iterator<Item = (u16, &'a crate::policy::PolicySpec)>,
+    cores: &[usize],
+    seed: u64,
+) {
+    let pools: Vec<_> = pools.map(|(id, policy)| (id, policy.to_string())).collect();
+    let mut names: Vec<_> = pools.iter().map(|(_, policy)| policy.clone()).collect();
+    names.dedup();
+    account.policy = names.join(", ");
+    account.cores = cores.to_vec();
+    account.seeds = [(kind.to_owned(), seed)].into();
+    for core in 0..cores.len() {
+        for (pool, (id, _)) in pools.iter().enumerate() {
+            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, pool));
+        }
+    }
+    account.policies = pools.into_iter().collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_left_is_noticed_whether_or_not_another_came() {
+        let seen = |is_up, disconnects| LinkSeen { is_up, disconnects };
+        let between = |before: LinkSeen, now| before.until(&now).collect::<Vec<_>>();
+        assert!(between(seen(true, 3), seen(true, 3)).is_empty());
+        assert!(between(seen(false, 3), seen(false, 3)).is_empty());
+        assert_eq!(between(seen(false, 0), seen(true, 0)), [true]);
+        assert_eq!(between(seen(true, 0), seen(false, 0)), [false], "a cable");
+        assert_eq!(between(seen(true, 0), seen(false, 1)), [false], "a peer");
+        assert_eq!(between(seen(true, 1), seen(true, 3)), [false, true], "back at once");
+        assert_eq!(between(seen(false, 1), seen(false, 2)), [false], "came and left");
+    }
+}
