@@ -14,7 +14,7 @@
 //! (the header's `seq`), a spine passes over what is older than what it has ([`Latest`]), and a
 //! leaf repeats its state now and then ([`Signals::repeat`]).
 
-use crate::state::{Load, Member};
+use crate::state::{Load, Member, View};
 
 /// Idle workers at or below which the authors' simulator takes a rack off the spine's idle list.
 const SIMULATOR_IDLE_FLOOR: usize = 4;
@@ -32,7 +32,8 @@ pub enum Protocol {
     Text,
     /// The released simulator.
     Simulator,
-    /// The average load with every reply and no idle signals: the hierarchical RackSched.
+    /// The average of the loads that workers last reported, with every reply, and no idle signals: the hierarchical RackSched,
+    /// which adds nothing for tasks that were sent since.
     EveryReply,
     /// Nothing: the spine does not ask for load.
     Silent,
@@ -74,6 +75,23 @@ impl Signals {
     pub fn repeat(&mut self) -> Option<Signal> {
         let signal = if self.linked { Signal::IdleAdd } else { Signal::IdleRemove };
         (self.protocol == Protocol::Paper).then_some(signal)
+    }
+
+    /// What a member counts for in the rack's load.
+    #[inline]
+    #[must_use]
+    pub fn load_of(&self, view: &View, member: Member) -> u64 {
+        match self.protocol {
+            Protocol::EveryReply => u64::from(view.load(member).0),
+            _ => view.estimate(member),
+        }
+    }
+
+    /// What a task that was sent to a member adds to the rack's load.
+    #[inline]
+    #[must_use]
+    pub fn load_of_task(&self) -> u64 {
+        if self.protocol == Protocol::EveryReply { 0 } else { u64::from(Load::ONE.0) }
     }
 
     /// A task came from the spine and `idle` workers are left after its own was chosen;

@@ -436,11 +436,14 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
     /// Tasks that are there and were not taken. Looks at each task once, however often it is asked.
     #[inline]
     pub fn waiting(&mut self) -> usize {
-        self.seen = self.seen.max(self.next);
-        while self.is_ready_at(self.seen) {
-            self.seen += 1;
+        // Numbers begin where the dispatcher says, so they may wrap; what was taken meanwhile was not only seen.
+        if self.seen.wrapping_sub(self.next) > self.mask + 1 {
+            self.seen = self.next;
         }
-        (self.seen - self.next) as usize
+        while self.is_ready_at(self.seen) {
+            self.seen = self.seen.wrapping_add(1);
+        }
+        self.seen.wrapping_sub(self.next) as usize
     }
 
     /// Takes the next task.
@@ -459,7 +462,7 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
             return None;
         }
         let word = self.words.slots[at + 1].load(Relaxed);
-        self.next += 1;
+        self.next = self.next.wrapping_add(1);
         Some((word, (first >> 32) as u32))
     }
 

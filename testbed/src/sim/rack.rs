@@ -482,7 +482,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         let class = self.flights[task].class;
         leaf.dispatcher.schedule(&[Task { class }], &mut picks);
         let Some(pick) = picks[0] else { return false };
-        leaf.total += u64::from(Load::ONE.0);
+        leaf.total += leaf.signals.load_of_task();
         self.flights[task].member = pick.member.0;
         self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
         true
@@ -612,9 +612,9 @@ impl<'a, W: Watch> Sim<'a, W> {
             }
         };
         if several {
-            let before = leaf.dispatcher.view().estimate(member);
+            let before = leaf.signals.load_of(leaf.dispatcher.view(), member);
             take(&mut leaf.dispatcher);
-            let after = leaf.dispatcher.view().estimate(member);
+            let after = leaf.signals.load_of(leaf.dispatcher.view(), member);
             leaf.total = leaf.total + after - before;
         } else {
             take(&mut leaf.dispatcher);
