@@ -21,6 +21,10 @@ pub mod stats;
 pub mod wire;
 pub mod worker;
 
+/// Tests wait so long for what must come, whatever else the machine does: it ends only those that fail.
+#[cfg(test)]
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+
 /// The revision of the sources, as git describes it; `unknown` outside a repository.
 pub const REVISION: &str = env!("WEDJAT_REVISION");
 /// The compiler.

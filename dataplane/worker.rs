@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ring::region::path_of;
-use crate::ring::{Guest, RegionError, WorkerRegion};
+use crate::ring::{Guest, RegionError, WorkerRegion, attach};
 
 pub use crate::ring::TaskIds;
 
@@ -51,7 +51,7 @@ pub struct Options {
     pub pool: Option<u16>,
     /// Pin the calling thread to this CPU.
     pub cpu: Option<usize>,
-    /// How long to wait for the agent to let the worker in.
+    /// How long to wait for the agent to let the worker in; before that it has as long to answer at all, and 5 s at least.
     pub patience: Duration,
     /// How long [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
@@ -168,7 +168,8 @@ impl Worker {
     /// # Errors
     /// When the agent does not run, is of another version, has no free place, or does not answer.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
-        let region = Arc::new(WorkerRegion::open(&path_of(name))?);
+        let patience = options.patience.max(attach::PATIENCE);
+        let region = Arc::new(WorkerRegion::open_within(&path_of(name), patience)?);
         Self::join(name, &region, options)
     }
 

@@ -130,7 +130,9 @@ int main(int argc, char **argv)
     create(argv[used + 1], &options);
     signal(SIGINT, stop);
     signal(SIGTERM, stop);
-    for (uint64_t now = rte_rdtsc(), last = now; !stopped && now - last < patience; now = rte_rdtsc()) {
+    /* Over when a poll finds nothing so long after the last packet, however long this program itself stood still. */
+    for (uint64_t now = rte_rdtsc(), last = now; !stopped && now - last < patience;) {
+        now = rte_rdtsc();
         for (uint16_t port = 0; port < ports; port++)
             if (receive(port, now) > 0)
                 last = now;

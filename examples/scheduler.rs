@@ -29,8 +29,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut pool, mut last) = (packets.handle(), eal.now());
     let mut held: Vec<_> = (0..context.places()).map(|_| None).collect();
     let mut passing: Vec<Vec<_>> = ports.iter().map(|_| vec![]).collect();
-    while seconds.is_none_or(|seconds| eal.now() - last < seconds * eal.ticks_hz()) {
-        let now = eal.now();
+    // Over when a poll finds nothing so long after the last packet, however long this program itself stood still.
+    let mut now = last;
+    while seconds.is_none_or(|seconds| now - last < seconds * eal.ticks_hz()) {
+        now = eal.now();
         for at in 0..ports.len() {
             let (mut burst, mut verdicts) = (Burst::new(), [Verdict::Consumed; BURST]);
             if ports[at].rx_burst(&mut burst) > 0 {

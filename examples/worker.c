@@ -13,7 +13,7 @@
 
 int main(int argc, char **argv)
 {
-    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, 5 * SECOND, 50000};
+    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, 300 * SECOND, 50000};
     struct wedjat_worker *worker;
     struct wedjat_task task;
     uint8_t answer[2048];

@@ -25,32 +25,43 @@ fn main() {
 }
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod patience;
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod processes {
     use std::fs;
     use std::path::PathBuf;
     use std::process::{Child, Command, Output, Stdio};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use serde_json::Value;
+    use wedjat::clock::{Conductor, Kind, Node};
     use wedjat::io::pcap::write_frames;
+    use wedjat::ring::WorkerRegion;
     use wedjat::wire::arp;
     use wedjat::wire::ether::Mac;
     use wedjat::wire::task::Header;
     use wedjat::wire::udp::{self, Flow};
     use wedjat::worker::{Gone, Options, Worker};
 
+    use super::patience::*;
+
     /// Names the agent to a worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const WORKERS: usize = 3;
+    const NODE: Node = Node { kind: Kind::Agent, id: 6, core: 0 };
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
     const ADDRESS: u32 = 0x0A00_020B;
     const CLIENT: u32 = 0x0A00_0102;
     const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
+    fn patient() -> Options {
+        Options { patience: PATIENCE, ..Options::default() }
+    }
+
     /// A worker process: echoes until the agent ends.
     pub fn work(name: &str) {
-        let options = Options { patience: PATIENCE, ..Options::default() };
-        let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
+        let mut worker = Worker::attach(name, &patient()).unwrap_or_else(|error| panic!("{error}"));
         loop {
             match worker.recv(PATIENCE) {
                 Ok(Some(task)) => task.reply_with(|request, reply| {
@@ -93,8 +104,10 @@ mod processes {
             client.emit(&mut question, Mac::BROADCAST);
             let frames: Vec<_> = [question].into_iter().chain((0..tasks).map(task)).collect();
             write_frames(&home.path("in.pcap"), &frames).unwrap();
+            let cpu = core_affinity::get_core_ids().unwrap()[0].id;
+            // Here no worker is silent, however long the machine lets it wait: that is tried on emulated time.
             let text = format!(
-                "[agent]\nname = '{}'\ncore = 0\nseed = 7\nstate = '{}'\n\
+                "[agent]\nid = 6\nname = '{}'\ncore = {cpu}\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
                  [[port]]\ndevice = 'net_pcap0,rx_pcap={}{device}'\nip = '10.0.2.11/24'\nmac = '{AGENT}'\n\
                  [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '20-22'\n",
                 home.path("region").display(),
@@ -103,10 +116,10 @@ mod processes {
             );
             fs::write(home.path("agent.toml"), text).unwrap();
             let text = format!(
-                "[leaf]\nid = 1\ncores = [0]\nseed = 7\nstate = '{}'\n\
+                "[leaf]\nid = 1\ncores = [{cpu}]\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
                  [[port]]\ndevice = 'net_pcap0,rx_pcap={}{device}'\nside = 'clients'\nip = '10.0.2.11/16'\nmac = '{AGENT}'\n\
                  [[pool]]\nid = 1\npolicy = 'jsq'\n\
-                 [agent]\nname = '{}'\n[[agent.pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '20-22'\n",
+                 [agent]\nname = '{}'\nworker_timeout_ms = 0\n[[agent.pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '20-22'\n",
                 home.path("state").display(),
                 home.path("in.pcap").display(),
                 home.path("region").display(),
@@ -121,9 +134,14 @@ mod processes {
 
         /// `wedjat agent`, or `wedjat leaf` with an agent.
         fn command(&self, role: &str) -> Command {
+            self.command_with(role, &[])
+        }
+
+        /// The same with further arguments.
+        fn command_with(&self, role: &str, more: &[&str]) -> Command {
             let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
             command.arg(role).arg("--config").arg(self.path(&format!("{role}.toml")));
-            command.args(["--stats", "-", "--", "--no-pci"]);
+            command.args(more).args(["--stats", "-", "--", "--no-pci"]);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command
         }
@@ -153,13 +171,22 @@ mod processes {
             found.unwrap_or(0)
         }
 
-        fn wait_for(&self, what: &str, is_there: impl Fn() -> bool) {
-            let began = Instant::now();
-            while !is_there() {
-                assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
-                std::thread::sleep(Duration::from_millis(2));
-            }
+        /// What workers attach to, once it is there.
+        fn region(&self) -> WorkerRegion {
+            wait_until("the region is there", || self.path("region").exists());
+            WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap()
         }
+    }
+
+    /// Places that the agent has given to workers.
+    fn given(region: &WorkerRegion) -> usize {
+        (0..WORKERS).filter(|&at| region.granted(at) != 0).count()
+    }
+
+    /// Until so many workers are in; more where one has died and the agent has not seen it yet.
+    fn wait_for_workers(region: &WorkerRegion, count: usize) {
+        let is_in = |at: &usize| region.granted(*at) != 0 && region.has_worker(*at);
+        wait_until("the workers are in", || (0..WORKERS).filter(is_in).count() == count);
     }
 
     /// A process, killed when dropped.
@@ -207,27 +234,29 @@ mod processes {
     pub fn a_killed_worker_loses_its_own_tasks_only() {
         let home = Home::new(64, ",infinite_rx=1");
         let agent = Running(Some(home.command("agent").spawn().unwrap()));
-        home.wait_for("the region", || home.path("region").exists());
-        let mut workers: Vec<_> = (0..3).map(|_| home.worker()).collect();
-        home.wait_for("replies", || home.counter("replies") > 1000);
+        let region = home.region();
+        let mut workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
+        wait_for_workers(&region, WORKERS);
+        wait_until("replies come", || home.counter("replies") > 1000);
 
         // More come than three workers do, so there are some that wait.
-        home.wait_for("a queue", || home.state_json()["pools"][0]["queued"][0] != 0);
+        wait_until("there is a queue", || home.state_json()["pools"][0]["queued"][0] != 0);
         let text = home.state(&[]);
         assert!(
-            text.contains("agent 0  pid") && text.contains("tasks that wait, by core: "),
+            text.contains("agent 6  pid") && text.contains("tasks that wait, by core: "),
             "{text}"
         );
         workers.remove(0).signal("-KILL");
         let killed = Instant::now();
+        wait_until("its place is taken away", || given(&region) == WORKERS - 1);
         let before = home.counter("replies");
-        home.wait_for("replies to resume", || home.counter("replies") > before + 1000);
+        wait_until("replies resume", || home.counter("replies") > before + 1000);
         println!("replies resumed within {:?} of SIGKILL", killed.elapsed());
         // One comes in its place; the agent ends in the middle of the load.
         workers.push(home.worker());
+        wait_for_workers(&region, WORKERS);
         let before = home.counter("replies");
-        home.wait_for("more replies", || home.counter("replies") > before + 5000);
-        std::thread::sleep(Duration::from_millis(100));
+        wait_until("more replies come", || home.counter("replies") > before + 5000);
         agent.signal("-TERM");
         let output = agent.output();
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
@@ -246,17 +275,35 @@ mod processes {
         assert!(!home.path("region").exists(), "the region is gone");
     }
 
+    /// On emulated time, so that the tasks come when the worker is there.
     pub fn every_task_is_done_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
-        let agent = Running(Some(home.command("agent").spawn().unwrap()));
-        home.wait_for("the region", || home.path("region").exists());
+        let clock = home.path("clock");
+        let mut conductor = Conductor::create(&clock, 1).unwrap();
+        let clock = ["--clock", clock.to_str().unwrap()];
+        let agent = Running(Some(home.command_with("agent", &clock).spawn().unwrap()));
+        let region = home.region();
+        let mut node = None;
+        wait_until("the agent waits for its first turn", || {
+            node = conductor.take(NODE);
+            node.is_some()
+        });
         let worker = home.worker();
-        home.wait_for("the tasks", || home.counter("rx_packets") == 501);
+        let is_there = || (0..WORKERS).any(|at| region.channel(at).sender().claim() != 0);
+        wait_until("a worker asks to be let in", is_there);
+        // The first burst comes before the worker is let in; all others it does, each turn some.
+        let mut now_ns = 0;
+        wait_until("all tasks are done", || {
+            now_ns += 100_000;
+            conductor.set_now_ns(now_ns);
+            conductor.turn(node.unwrap()).unwrap();
+            home.counter("replies") + home.counter("no_member") == 500
+        });
         agent.signal("-TERM");
         let account = account(&agent.output());
         worker.ended();
-        // Tasks that came before the worker found nobody; all others were done.
         let nobody = count(&account, "/drops/no_member");
+        assert!(nobody <= 32, "one burst: {account}");
         assert_eq!(count(&account, "/replies") + nobody, 500, "{account}");
         assert_eq!(count(&account, "/tx_packets") + nobody, 500, "{account}");
     }
@@ -266,7 +313,7 @@ mod processes {
         let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
         assert!(missing.unwrap_err().to_string().contains("start the agent first"));
         let agent = Running(Some(home.command("agent").spawn().unwrap()));
-        home.wait_for("the region", || home.path("region").exists());
+        drop(home.region());
         let second = home.command("agent").output().unwrap();
         let said = String::from_utf8_lossy(&second.stderr);
         assert_eq!(second.status.code(), Some(1), "{said}");
@@ -278,21 +325,19 @@ mod processes {
         fs::write(&other, b"WEDJATwk").unwrap();
         let refused = Worker::attach(other.to_str().unwrap(), &Options::default()).unwrap_err();
         assert!(refused.to_string().contains("but a regular file"), "{refused}");
-        let wrong = Options { worker: Some(5), ..Options::default() };
+        let wrong = Options { worker: Some(5), ..patient() };
         let refused = Worker::attach(name.to_str().unwrap(), &wrong).unwrap_err();
         assert!(refused.to_string().contains("it has [20, 21, 22]"), "{refused}");
 
         agent.signal("-KILL");
         let _ = agent.output();
-        let dead = Worker::attach(name.to_str().unwrap(), &Options::default()).unwrap_err();
+        let dead = Worker::attach(name.to_str().unwrap(), &patient()).unwrap_err();
         assert!(dead.to_string().contains("does not run any more"), "{dead}");
         // What it left is no obstacle.
         let agent = Running(Some(home.command("agent").spawn().unwrap()));
-        let worker = Worker::attach(name.to_str().unwrap(), &Options::default());
-        home.wait_for("a worker of the new agent", || {
-            worker.is_ok() || Worker::attach(name.to_str().unwrap(), &Options::default()).is_ok()
+        wait_until("a worker of the new agent is let in", || {
+            Worker::attach(name.to_str().unwrap(), &patient()).is_ok()
         });
-        drop(worker);
         agent.signal("-TERM");
         account(&agent.output());
     }
@@ -300,20 +345,24 @@ mod processes {
     pub fn leaf_and_agent_share_a_process_and_a_core() {
         let home = Home::new(64, ",infinite_rx=1");
         let node = Running(Some(home.command("leaf").spawn().unwrap()));
-        home.wait_for("the region", || home.path("region").exists());
+        let region = home.region();
         let mut workers: Vec<_> = (0..2).map(|_| home.worker()).collect();
-        home.wait_for("replies", || home.counter("replies") > 1000);
-        home.wait_for("registrations", || home.counter("registrations") >= 2);
+        wait_for_workers(&region, 2);
+        wait_until("replies come", || home.counter("replies") > 1000);
+        wait_until("both are registered", || home.counter("registrations") >= 2);
         let beside = |pointer: &str| home.state_json().pointer(pointer).and_then(Value::as_u64);
-        home.wait_for("the agent's side", || beside("/agent/cores/0/counters/replies") > Some(0));
+        wait_until("the agent's side counts", || {
+            beside("/agent/cores/0/counters/replies") > Some(0)
+        });
         let text = home.state(&[]);
         assert!(text.contains("leaf 1  pid") && text.contains("\nagent 1  pid"), "{text}");
         workers.remove(0).signal("-KILL");
+        wait_until("its place is taken away", || given(&region) == 1);
         let before = home.counter("replies");
-        home.wait_for("replies to go on", || home.counter("replies") > before + 1000);
+        wait_until("replies go on", || home.counter("replies") > before + 1000);
         // One comes in its place, which has work to do at once, and leaves.
-        let options = Options { patience: PATIENCE, ..Options::default() };
-        let mut third = Worker::attach(home.path("region").to_str().unwrap(), &options).unwrap();
+        let name = home.path("region");
+        let mut third = Worker::attach(name.to_str().unwrap(), &patient()).unwrap();
         let task = third.recv(PATIENCE).unwrap().expect("a task comes");
         task.reply_with(|request, reply| {
             reply[..request.len()].copy_from_slice(request);

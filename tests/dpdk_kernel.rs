@@ -2,17 +2,20 @@
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod patience;
+
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
 use wedjat::io::{Buf, Burst, Pool, Port};
 
+use patience::PATIENCE;
+
 /// Ethernet's type for local experiments (IEEE 802), to tell our frames from the kernel's own.
 const OURS: [u8; 2] = [0x88, 0xB5];
 const PACKETS: u8 = 100;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two interfaces of the kernel joined by a wire, deleted when dropped.
 struct Veth(String, String);

@@ -19,6 +19,9 @@ fn main() {
 }
 
 #[cfg(feature = "dpdk")]
+mod patience;
+
+#[cfg(feature = "dpdk")]
 mod peers {
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
@@ -27,10 +30,8 @@ mod peers {
     use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
     use wedjat::io::{Buf, Burst, Pool, Port};
 
+    use super::patience::{PATIENCE, wait_until};
     use super::siege;
-
-    /// Long enough for the slowest machine; a healthy one needs a fraction of a second.
-    const PATIENCE: Duration = Duration::from_secs(30);
 
     pub fn run() {
         let socket = |end| format!("@wedjat-test-{}-{end}", std::process::id());
@@ -261,11 +262,8 @@ mod peers {
         /// Waits until `count` connections have ended, and finds that no more have. The driver takes a peer's goodbye in its own
         /// thread, so that the link may be down before the end of the connection is counted.
         fn wait_for_disconnects(&self, count: u64) {
-            let start = Instant::now();
-            while self.device.disconnects() < count {
-                assert!(start.elapsed() < PATIENCE, "fewer than {count} connections ended");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            let ended = || self.device.disconnects() >= count;
+            wait_until(&format!("{count} connections have ended"), ended);
             assert_eq!(self.device.disconnects(), count, "nobody cuts off an honest peer");
         }
 
@@ -318,6 +316,8 @@ mod peer {
     use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
     use wedjat::io::{Buf, Burst, Port};
 
+    use super::patience::PATIENCE;
+
     /// Two ends, and more of them, in this process: the driver frees what one end had while the other closes.
     pub fn open_and_close_pairs() {
         let end = |at: usize| {
@@ -329,8 +329,8 @@ mod peer {
         let names: Vec<_> = devices.iter().map(String::as_str).collect();
         let eal = Eal::init(&[], &names).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
-        let open =
-            |name: &&str| Device::open(&eal, name, &pool, &DeviceOptions::default()).unwrap().0;
+        let options = DeviceOptions::patient(Some(PATIENCE));
+        let open = |name: &&str| Device::open(&eal, name, &pool, &options).unwrap().0;
         let opened: Vec<_> = names.iter().map(open).collect();
         assert!(opened.iter().skip(1).step_by(2).all(|client| client.link().up));
         drop(opened);
@@ -347,8 +347,8 @@ mod peer {
         }
         let eal = Eal::init(&[], &[device]).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
-        let (opened, mut ports) =
-            Device::open(&eal, device, &pool, &DeviceOptions::default()).unwrap();
+        let options = DeviceOptions::patient(Some(PATIENCE));
+        let (opened, mut ports) = Device::open(&eal, device, &pool, &options).unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&over);
         std::thread::spawn(move || {
@@ -378,6 +378,7 @@ mod siege {
     use std::os::fd::{AsFd, OwnedFd};
     use std::time::{Duration, Instant};
 
+    use super::patience::PATIENCE;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -402,10 +403,7 @@ mod siege {
         let began = Instant::now();
         while counts(process).0 > before.0 {
             let now = counts(process);
-            assert!(
-                began.elapsed() < Duration::from_secs(120),
-                "it keeps {now:?}, of {before:?} before"
-            );
+            assert!(began.elapsed() < PATIENCE, "it keeps {now:?}, of {before:?} before");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -3,38 +3,42 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
+mod patience;
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::wire::task::Header;
 
 use frames::*;
+use patience::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
-const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with captures for two receive queues and a configuration that replays them to two cores.
+/// The CPUs of the leaf's cores: two where this process may use so many, else one.
+fn cpus() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap().iter().take(2).map(|core| core.id).collect()
+}
+
+/// A folder with captures for two receive queues and a configuration that replays them, each to a core.
 struct Home(tempfile::TempDir);
 
 impl Home {
-    /// Each queue gets its own packets; `how` is added to the device's arguments.
+    /// Each queue gets its own packets; `how` is added to the device's arguments. With one CPU there is one, which gets all.
     fn new(queues: [&[Vec<u8>]; 2], how: &str) -> Self {
         let home = Self(tempfile::tempdir().unwrap());
+        let all = [queues.concat()];
+        let queues = if cpus().len() == 1 { &all[..] } else { &queues.map(<[_]>::to_vec) };
         for (queue, packets) in queues.iter().enumerate() {
-            write_frames(&home.path(&format!("in{queue}.pcap")), *packets).unwrap();
+            write_frames(&home.path(&format!("in{queue}.pcap")), packets).unwrap();
         }
-        let device = format!(
-            "net_pcap0,rx_pcap={},rx_pcap={}{how}",
-            home.path("in0.pcap").display(),
-            home.path("in1.pcap").display()
-        );
-        home.configure(&device, "");
+        let file = |queue| format!(",rx_pcap={}", home.path(&format!("in{queue}.pcap")).display());
+        let files: String = (0..cpus().len()).map(file).collect();
+        home.configure(&format!("net_pcap0{files}{how}"), "");
         home
     }
 
@@ -44,11 +48,12 @@ impl Home {
 
     fn configure(&self, device: &str, more: &str) {
         let text = format!(
-            "[leaf]\nid = 1\ncores = [0, 1]\nseed = 7\nstate = '{}'\n\
+            "[leaf]\nid = 1\ncores = {:?}\nseed = 7\nstate = '{}'\n\
              [[port]]\ndevice = '{device}'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
              [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
              [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n\
              [[server]]\nip = '10.0.2.12'\nmac = '02:00:00:00:02:0c'\nworkers = '14-17'\npool = {POOL}\n{more}",
+            cpus(),
             self.path("state").display(),
             LEAF_MACS[0],
         );
@@ -66,12 +71,42 @@ impl Home {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// Packets that each core has received.
-    fn received(&self) -> Vec<u64> {
-        let counted = |core: &Value| core["counters"]["rx_packets"].as_u64().unwrap();
+    /// What each core has counted under this name; empty while the state can't be read.
+    fn counted(&self, name: &str) -> Vec<u64> {
+        let counted = |core: &Value| core["counters"][name].as_u64().unwrap();
         self.state()
             .map(|state| state["cores"].as_array().unwrap().iter().map(counted).collect())
             .unwrap_or_default()
+    }
+
+    /// What the first core of a running leaf has counted under this name.
+    fn first(&self, name: &str) -> u64 {
+        let mut counted = Vec::new();
+        wait_until("the state can be read", || {
+            counted = self.counted(name);
+            !counted.is_empty()
+        });
+        counted[0]
+    }
+
+    /// Packets that each core has received.
+    fn received(&self) -> Vec<u64> {
+        self.counted("rx_packets")
+    }
+
+    /// Waits until all cores have received more than this; what they have then.
+    fn all_receive(&self, before: &[u64]) -> Vec<u64> {
+        let mut now = Vec::new();
+        wait_until(&format!("all cores receive more than {before:?}"), || {
+            now = self.received();
+            now.len() == cpus().len() && now.iter().zip(before).all(|(now, before)| now > before)
+        });
+        now
+    }
+
+    /// Waits until so many packets have come to all cores together.
+    fn wait_for_all(&self, packets: u64) {
+        wait_until("all has come", || self.received().iter().sum::<u64>() == packets);
     }
 }
 
@@ -128,14 +163,6 @@ impl Drop for Running {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-}
-
-fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !met() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -196,16 +223,12 @@ fn two_cores_run_are_looked_at_and_stop_in_order() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     for signal in ["-TERM", "-INT"] {
-        let leaf = Running::start(home.leaf(&["--duration", "120s", "--stats", "-"]));
-        wait_until("both cores receive", || {
-            let received = home.received();
-            received.len() == 2 && received.iter().all(|&count| count > 0)
+        let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+        let before = home.all_receive(&[0; 2]);
+        home.all_receive(&before); // another process sees both cores' counters rise
+        wait_until("it is told to run", || {
+            home.state().is_some_and(|state| state["running"] == true)
         });
-        let before = home.received();
-        wait_until("another process sees both cores' counters rise", || {
-            home.received().iter().zip(&before).all(|(now, before)| now > before)
-        });
-        assert_eq!(home.state().unwrap()["running"], true);
 
         let second = home.leaf(&["--duration", "1s"]).output().unwrap();
         let id = leaf.0.as_ref().unwrap().id();
@@ -222,23 +245,18 @@ fn two_cores_run_are_looked_at_and_stop_in_order() {
         let account = account(&leaf.stop(signal));
         assert!(account["scheduled"].as_u64() > Some(0) && account["replies"].as_u64() > Some(0));
         assert_eq!(home.state().unwrap()["running"], false);
-        assert_eq!(account["cores"], serde_json::json!([0, 1]));
+        assert_eq!(account["cores"], serde_json::json!(cpus()));
     }
 }
 
 /// What is mapped from a file is gone when somebody shortens it, and who touches it then gets SIGBUS.
 #[test]
 fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
-    if !two_cpus() {
-        return;
-    }
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     let state = home.path("state");
-    let leaf = Running::start(home.leaf(&["--duration", "120s", "--stats", "-"]));
-    wait_until("both cores receive", || {
-        home.received().len() == 2 && home.received().iter().all(|&count| count > 0)
-    });
+    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let mut received = home.all_receive(&[0; 2]);
     let shorten = |len| fs::File::options().write(true).open(&state).unwrap().set_len(len).unwrap();
     let deeds: [&dyn Fn(); 4] = [
         &|| shorten(0),
@@ -247,15 +265,13 @@ fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
         &|| shorten(0),
     ];
     for deed in deeds {
-        let before = home.received();
         deed();
-        wait_until("it is published again", || {
-            let now = home.received();
-            now.len() == 2 && now.iter().zip(&before).all(|(now, before)| now > before)
-        });
+        received = home.all_receive(&received); // it is published again
     }
-    fs::remove_file(&state).unwrap();
-    assert!(Command::new("mkfifo").arg(&state).status().unwrap().success());
+    // In one step: a leaf that finds nothing there would make it anew.
+    let fifo = home.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    fs::rename(&fifo, &state).unwrap();
     let account = account(&leaf.stop("-TERM"));
     assert!(account["scheduled"].as_u64() > Some(0) && account["balanced"] == true, "{account}");
     assert!(fs::symlink_metadata(&state).is_ok(), "and what was put there is left alone");
@@ -263,22 +279,21 @@ fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
 
 #[test]
 fn garbage_is_accounted_for() {
-    if !two_cpus() {
-        return;
-    }
     let queues = [mutated(1), mutated(2)];
     let home = Home::new([&queues[0], &queues[1]], "");
     let tap = home.path("tap");
     let tap = tap.to_str().unwrap();
-    let output = home.leaf(&["--duration", "2s", "--stats", "-", "--pcap", tap]).output().unwrap();
-    let account = account(&output);
+    let arguments = ["--duration", LIFETIME, "--stats", "-", "--pcap", tap];
+    let leaf = Running::start(home.leaf(&arguments));
+    home.wait_for_all(6_000);
+    let account = account(&leaf.stop("-TERM"));
     let received = account["rx_packets"].as_u64().unwrap();
     assert_eq!(received, 6_000, "{account}");
     assert!(dropped(&account) > 1_000, "{account}");
     assert!(account["scheduled"].as_u64() > Some(500), "{account}");
     assert!(account["drops"].as_object().unwrap().len() > 8, "many reasons: {account}");
     let went = account["tx_packets"].as_u64().unwrap() + account["originated"].as_u64().unwrap();
-    let recorded: usize = (0..2)
+    let recorded: usize = (0..cpus().len())
         .map(|core| read_frames(&home.path(&format!("tap.port0.core{core}.pcap"))).unwrap().len())
         .sum();
     assert_eq!(recorded as u64, received + went, "the capture holds what came and what went");
@@ -288,13 +303,23 @@ fn garbage_is_accounted_for() {
 fn a_leaf_ends_by_itself_and_writes_its_account() {
     let home = Home::new([&traffic(), &traffic()], "");
     let stats = home.path("stats.json");
-    let arguments = ["--duration", "300ms", "--stats", stats.to_str().unwrap()];
-    let output = home.leaf(&arguments).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("ledger: received"));
-    let account: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+    let arguments = |duration| ["--duration", duration, "--stats", stats.to_str().unwrap()];
+    let told = |output: &Output| -> Value {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("ledger: received"));
+        let account: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+        fs::remove_file(&stats).unwrap();
+        assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
+        account
+    };
+    // Its time is real, and a machine that stands still leaves it none for packets: it ends nevertheless.
+    let account = told(&home.leaf(&arguments("300ms")).output().unwrap());
+    assert!(account["rx_packets"].as_u64() <= Some(400), "{account}");
+    // One that is told to end when all has come accounts for all.
+    let leaf = Running::start(home.leaf(&arguments(LIFETIME)));
+    home.wait_for_all(400);
+    let account = told(&leaf.stop("-TERM"));
     assert_eq!((&account["rx_packets"], &account["scheduled"]), (&400.into(), &200.into()));
-    assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
     let nowhere = home.leaf(&["--stats", "/nowhere/stats"]).output().unwrap();
     refused(&nowhere, &["--stats /nowhere/stats", "name a file that can be written"]);
 }
@@ -403,12 +428,10 @@ fn check_doctor_and_policies_answer() {
 /// A leaf in front sends its tasks to the leaf under test, as to a server of workers, and is killed in mid-traffic.
 #[test]
 fn a_peer_that_vanishes_may_return() {
-    if !two_cpus() {
-        return;
-    }
     let home = Home::new([&traffic(), &traffic()], "");
     let socket = home.path("vhost").display().to_string();
-    let leaf = |core: u8, state: &str, ports: &str, server: &str| {
+    let (first, last) = (cpus()[0], *cpus().last().unwrap());
+    let leaf = |core: usize, state: &str, ports: &str, server: &str| {
         format!(
             "[leaf]\nid = 1\ncores = [{core}]\nseed = 7\nstate = '{}'\n{ports}\
              [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
@@ -422,26 +445,27 @@ fn a_peer_that_vanishes_may_return() {
     let (own, front) = ("02:00:00:00:09:01", LEAF_MACS[0].to_string());
     let vhost = port(&format!("net_vhost0,iface={socket},queues=1"), "both", "10.9.0.1/16", own)
         + "gateway = '10.9.0.2'\n"; // the front's clients are of another network
-    fs::write(home.path("leaf.toml"), leaf(0, "state", &vhost, "10.9.2.11")).unwrap();
+    fs::write(home.path("leaf.toml"), leaf(first, "state", &vhost, "10.9.2.11")).unwrap();
     let replay = format!("net_pcap0,rx_pcap={},infinite_rx=1", home.path("in0.pcap").display());
     let virtio = format!("net_virtio_user0,path={socket},queues=1,queue_size=256");
     let ports = port(&replay, "clients", "10.0.1.1/16", &front)
         + &port(&virtio, "workers", "10.9.0.2/16", "02:00:00:00:09:02");
-    fs::write(home.path("front.toml"), leaf(1, "front", &ports, "10.9.0.1")).unwrap();
+    fs::write(home.path("front.toml"), leaf(last, "front", &ports, "10.9.0.1")).unwrap();
 
-    let under_test = Running::start(home.leaf(&["--duration", "120s", "--stats", "-"]));
+    let under_test = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     wait_until("the leaf runs without a peer", || home.received() == [0]);
     for _ in 0..4 {
-        let before = home.received()[0];
+        let before = home.first("rx_packets");
         let mut peer = Command::new(WEDJAT);
-        peer.args(["leaf", "--duration", "60s", "--config"]).arg(home.path("front.toml"));
+        peer.args(["leaf", "--duration", LIFETIME, "--config"]).arg(home.path("front.toml"));
         let peer = Running::start(peer);
-        wait_until("tasks come from the peer", || home.received()[0] > before + 1_000);
+        wait_until("tasks come from the peer", || home.first("rx_packets") > before + 1_000);
         drop(peer); // killed
-        wait_until("the leaf goes on without it", || {
-            let before = home.received();
-            std::thread::sleep(Duration::from_millis(50));
-            home.received() == before
+        // It goes on without: it polls, and nothing comes any more.
+        wait_until("nothing comes in a thousand polls", || {
+            let (before, begun) = (home.first("rx_packets"), home.first("empty_polls"));
+            wait_until("it polls", || home.first("empty_polls") > begun + 1_000);
+            home.first("rx_packets") == before
         });
     }
     let account = account(&under_test.stop("-TERM"));
@@ -456,21 +480,21 @@ fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
         let socket = home.path("nobody");
         home.configure(&format!("net_memif0,role=client,socket={}", socket.display()), "");
         let account = home.path("account.json");
-        let leaf = home.leaf(&["--stats", account.to_str().unwrap()]);
+        let patience = format!("{}s", 2 * PATIENCE.as_secs());
+        let arguments = ["--patience", &patience, "--stats", account.to_str().unwrap()];
+        let leaf = home.leaf(&arguments);
         // Under nohup the tests ignore SIGHUP, and so would the leaf.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
-        let mut leaf = command.spawn().unwrap();
-        let start = Instant::now();
-        while !home.path("state").exists() {
-            assert!(start.elapsed() < PATIENCE && leaf.try_wait().unwrap().is_none());
-            std::thread::yield_now();
-        }
-        let pid = leaf.id().to_string();
-        for signal in ["USR1", signal] {
-            assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
-        }
-        assert!(leaf.wait().unwrap().success(), "SIG{signal}");
+        let mut leaf = Running::start(command);
+        wait_until("it has a state file", || {
+            assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it has ended");
+            home.path("state").exists()
+        });
+        let pid = leaf.0.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", "USR1", &pid]).status().unwrap().success());
+        let output = leaf.stop(&format!("-{signal}"));
+        assert!(output.status.success(), "SIG{signal}: {}", text(&output.stderr));
         let account: Value = serde_json::from_slice(&fs::read(&account).unwrap()).unwrap();
         assert_eq!(account["policy"], "horus", "{account}");
         assert_eq!(account["workers"], 8);

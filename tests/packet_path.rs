@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod frames;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod patience;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -413,11 +415,10 @@ fn polls_of_an_agent_allocate_nothing() {
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod system_calls {
     use std::fs;
-    use std::io::{self, Write};
+    use std::io::{self, BufRead, BufReader, Write};
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::{Duration, Instant};
 
     use tempfile::TempDir;
     use wedjat::io::pcap::write_frames;
@@ -426,8 +427,7 @@ mod system_calls {
     use wedjat::worker::{Options, Worker};
 
     use super::frames::*;
-
-    const PATIENCE: Duration = Duration::from_secs(60);
+    use super::patience::*;
 
     /// A leaf or an agent and its files; killed when dropped.
     struct Node {
@@ -452,7 +452,7 @@ mod system_calls {
             let config = folder.path().join("node.toml");
             fs::write(&config, text).unwrap();
             let mut node = Command::new(env!("CARGO_BIN_EXE_wedjat"));
-            node.args([role, "--duration", "120s", "--config"]).arg(config);
+            node.args([role, "--duration", LIFETIME, "--config"]).arg(config);
             Self { process: node.stdout(Stdio::null()).spawn().unwrap(), folder }
         }
 
@@ -476,8 +476,8 @@ mod system_calls {
         }
 
         /// Lines that strace writes about a thread while a million packets are received and a thousand replies
-        /// given; none where it may not look.
-        fn traced(&self, thread: &str) -> Option<Vec<String>> {
+        /// given, and `seen` of the file that it writes; none where it may not look.
+        fn traced(&self, thread: &str, seen: impl Fn(&str) -> bool) -> Option<Vec<String>> {
             let file = self.path("strace");
             let mut strace = Command::new("strace")
                 .args(["-p", thread, "-o"])
@@ -485,16 +485,22 @@ mod system_calls {
                 .stderr(Stdio::piped())
                 .spawn()
                 .ok()?;
-            let counted = || ["rx_packets", "replies"].map(|name| self.counter(name));
-            let begun = counted();
-            wait_until("packets passed, or strace gave up", || {
-                let [received, replies] = counted();
-                let enough = received > begun[0] + 1_000_000 && replies > begun[1] + 1_000;
-                strace.try_wait().unwrap().is_some() || enough
-            });
-            if strace.try_wait().unwrap().is_some() {
+            // It says that it has the thread, or why it may not.
+            let mut said = BufReader::new(strace.stderr.take().unwrap());
+            let mut first = String::new();
+            said.read_line(&mut first).unwrap();
+            if !first.contains("attached") {
+                strace.wait().unwrap();
                 return None;
             }
+            let counted = || ["rx_packets", "replies"].map(|name| self.counter(name));
+            let begun = counted();
+            wait_until("packets passed", || {
+                assert!(strace.try_wait().unwrap().is_none(), "strace has ended");
+                let [received, replies] = counted();
+                let enough = received > begun[0] + 1_000_000 && replies > begun[1] + 1_000;
+                enough && seen(&fs::read_to_string(&file).unwrap())
+            });
             // It lets go of the thread when interrupted.
             let interrupt = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
             assert!(interrupt.unwrap().success());
@@ -507,24 +513,18 @@ mod system_calls {
         /// The thread that polls, of this name, calls nothing under traffic; that which watches, in the same process, does.
         fn assert_polls_without_calls(&self, polls: &str) {
             wait_until("replies pass", || self.counter("replies") > 0);
-            let Some(control) = self.traced(&self.process.id().to_string()) else {
+            // The control: strace sees the calls of the thread that watches, when it comes to its next one.
+            let process = self.process.id().to_string();
+            let Some(control) = self.traced(&process, |seen| seen.contains('(')) else {
                 // Straight to standard error: what a passing test prints is not shown.
                 let why = "strace is missing or may not look";
                 let _ = writeln!(io::stderr(), "system calls of {polls}: SKIPPED, {why}");
                 return;
             };
             let thread = self.thread(polls).expect("the thread that polls");
-            let calls = self.traced(&thread).unwrap();
+            let calls = self.traced(&thread, |_| true).unwrap();
             assert!(calls.is_empty(), "{} calls, such as {}", calls.len(), calls[0]);
             assert!(!control.is_empty(), "strace sees the calls of the thread that watches");
-        }
-    }
-
-    fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !met() {
-            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -557,7 +557,7 @@ mod system_calls {
     fn an_agents_poll_loop_makes_no_system_call() {
         let packets: Vec<_> = (0..256).map(|seq| task(Header::new_task(POOL, seq))).collect();
         let configuration = format!(
-            "[agent]\nname = 'FOLDER/workers'\ncore = 0\nstate = 'FOLDER/state'\n{}\
+            "[agent]\nname = 'FOLDER/workers'\ncore = 0\nworker_timeout_ms = 0\nstate = 'FOLDER/state'\n{}\
              [[pool]]\nid = {POOL}\npolicy = 'jbsq(k=2)'\nworkers = '10-11'\n",
             port()
         );

@@ -78,6 +78,9 @@ struct LeafArguments {
     /// Run on emulated time: that of the conductor which shares this file (wedjat-testbed lockstep)
     #[arg(long, value_name = "FILE")]
     clock: Option<PathBuf>,
+    /// Wait so long for the server of a memif device of role client, as in 2m [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    patience: Option<Duration>,
     /// Arguments for EAL.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
@@ -98,6 +101,9 @@ struct AgentArguments {
     /// Run on emulated time: that of the conductor which shares this file (wedjat-testbed lockstep)
     #[arg(long, value_name = "FILE")]
     clock: Option<PathBuf>,
+    /// Wait so long for the server of a memif device of role client, as in 2m [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    patience: Option<Duration>,
     /// Arguments of EAL.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
@@ -289,6 +295,7 @@ fn leaf(arguments: &LeafArguments) -> Outcome {
         eal: arguments.eal.clone(),
         pcap: arguments.pcap.clone(),
         clock: arguments.clock.clone(),
+        patience: arguments.patience,
     };
     let account = leaf::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());
@@ -306,6 +313,7 @@ fn agent(arguments: &AgentArguments) -> Outcome {
         eal: arguments.eal.clone(),
         pcap: None,
         clock: arguments.clock.clone(),
+        patience: arguments.patience,
     };
     let account = agent::run(&config, &options, &stop_on_signals()?, |text| report.say(text))?;
     report.say(account.to_string().trim_end());

@@ -35,8 +35,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 pub const VERSION: u64 = 3;
 /// Words of an offer before those of the places.
 const WORDS: usize = 5;
-/// An agent that has not answered after so long is stopped or overloaded.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// An agent that has not answered after so long is stopped or overloaded, unless its worker is more patient.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// What the system takes as a time of waiting, and no time at all is not among it.
+const WAITS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
 /// Before a peer is accepted again when descriptors or memory are used up.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
@@ -150,16 +152,16 @@ pub struct Received {
     pub pid: u64,
 }
 
-/// Asks the agent whose socket lies at `path`. Waits for it for 5 s at most.
+/// Asks the agent whose socket lies at `path`, and waits so long for it at most.
 ///
 /// # Errors
 /// Why there is no offer.
-pub fn ask(path: &Path) -> Result<Received, NoOffer> {
+pub fn ask(path: &Path, patience: Duration) -> Result<Received, NoOffer> {
     let found = Found::behind(path)?.ok_or(NoOffer::Missing)?;
     if !found.is_socket() {
         return Err(NoOffer::Foreign(found.describe()));
     }
-    let socket = connect(&found)?;
+    let socket = connect(&found, patience.clamp(WAITS.0, WAITS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
         // Its tasks would be done with this user's rights.
@@ -189,11 +191,11 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-fn connect(found: &Found) -> Result<OwnedFd, NoOffer> {
+fn connect(found: &Found, patience: Duration) -> Result<OwnedFd, NoOffer> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(found.path())?) {
         Ok(()) => Ok(socket),
         Err(Errno::CONNREFUSED) => Err(NoOffer::Dead),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno;
@@ -213,8 +214,16 @@ impl WorkerRegion {
     /// # Errors
     /// When there is none, when it does not answer, or when it is foreign, of another version or damaged.
     pub fn open(path: &Path) -> Result<Self, RegionError> {
+        Self::open_within(path, attach::PATIENCE)
+    }
+
+    /// The same, for an agent that has so long to answer.
+    ///
+    /// # Errors
+    /// As [`WorkerRegion::open`].
+    pub fn open_within(path: &Path, patience: Duration) -> Result<Self, RegionError> {
         let Received { offer, memory, pid } =
-            attach::ask(path).map_err(|why| refused(path, why))?;
+            attach::ask(path, patience).map_err(|why| refused(path, why))?;
         let layout = Layout::new(&offer.shape);
         let region = Region::shared(&memory, layout.len).map_err(|error| {
             let path = path.to_owned();
@@ -408,7 +417,7 @@ fn socket_at(path: &Path) -> Result<Option<Found>, RegionError> {
 
 /// Makes sure that nobody listens at the socket at `path`.
 fn check_dead(path: &Path) -> Result<(), RegionError> {
-    match attach::ask(path) {
+    match attach::ask(path, attach::PATIENCE) {
         Err(NoOffer::Dead | NoOffer::Missing) => Ok(()),
         // An agent whose lock somebody has removed.
         Ok(Received { pid, .. }) => {

@@ -104,7 +104,7 @@ pub(super) fn start(
         Sends::Try | Sends::Must if hire.is_some() => places.len(),
         _ => 0,
     };
-    let opened = open_devices(config, &eal, &mbufs, senders, stop);
+    let opened = open_devices(config, &eal, &mbufs, senders, (options.patience, stop));
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");
         return Ok(not_started(config, &eal, hz, seed));
@@ -208,7 +208,7 @@ fn open_devices(
     eal: &Eal,
     mbufs: &MbufPool,
     senders: usize,
-    stop: &Arc<AtomicBool>,
+    (patience, stop): (Option<Duration>, &Arc<AtomicBool>),
 ) -> Result<(Vec<Device>, Vec<QueuePort>, Queues), DeviceError> {
     let (mut devices, mut queues, mut spare) = (Vec::new(), Vec::new(), Vec::new());
     for port in &config.ports {
@@ -218,7 +218,7 @@ fn open_devices(
             promiscuous: port.mac.is_some(),
             outlets: senders as u16,
             stop: Arc::clone(stop),
-            ..DeviceOptions::default()
+            ..DeviceOptions::patient(patience)
         };
         let (device, mut ports, outlets) =
             Device::open_with_outlets(eal, &port.device, mbufs, &options)?;

@@ -56,7 +56,7 @@ pub fn run(
     let agent = config.agent.as_ref().zip(region);
     let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, hz, seed));
     let agent = agent.transpose()?;
-    let opened = open_devices(config, &eal, &mbufs, stop);
+    let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");
         return not_started(config, &eal, hz, &table, seed);
@@ -150,6 +150,7 @@ fn open_devices(
     config: &Config,
     eal: &Eal,
     mbufs: &MbufPool,
+    patience: Option<Duration>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Devices, DeviceError> {
     let mut devices = Vec::new();
@@ -162,7 +163,7 @@ fn open_devices(
             // A device that has another MAC address than we use must pass ours.
             promiscuous: port.mac.is_some(),
             stop: Arc::clone(stop),
-            ..DeviceOptions::default()
+            ..DeviceOptions::patient(patience)
         };
         let (device, ports) = Device::open(eal, &port.device, mbufs, &options)?;
         log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));

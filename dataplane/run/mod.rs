@@ -35,6 +35,8 @@ pub struct Options {
     pub pcap: Option<PathBuf>,
     /// Run on the emulated time of this clock file's conductor.
     pub clock: Option<PathBuf>,
+    /// Wait so long for the server of a memif device of role client; as [`dpdk::DeviceOptions`] has it when none.
+    pub patience: Option<Duration>,
 }
 
 /// Why a leaf does not start or did not run.

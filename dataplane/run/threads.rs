@@ -40,6 +40,8 @@ use crate::worker::{self, Worker};
 
 /// An idle worker spins so long, unless told otherwise.
 const SPIN: Duration = Duration::from_micros(50);
+/// The dispatcher, which starts in a moment, has so long to let in a worker of its own process.
+const LET_IN: Duration = Duration::from_secs(60);
 /// Threads have so long to end when the agent has.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks whether they have.
@@ -222,7 +224,8 @@ fn ring(
     spin: Duration,
     mut serve: impl Serve,
 ) {
-    let options = worker::Options { worker: Some(place.id), spin, ..worker::Options::default() };
+    let options =
+        worker::Options { worker: Some(place.id), spin, patience: LET_IN, ..Default::default() };
     let mut worker = match Worker::join(name, region, &options) {
         Ok(worker) => worker,
         Err(error) => return log::error!("worker {}: {error}", place.id),

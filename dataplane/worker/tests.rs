@@ -4,13 +4,17 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::*;
+use crate::PATIENCE;
 use crate::ring::{Channel, Outcome, Place};
-
-const PATIENT: Duration = Duration::from_secs(60);
 
 fn region(workers: u16) -> Arc<WorkerRegion> {
     let places: Vec<_> = (0..workers).map(|id| Place { id, pool: id / 2 }).collect();
     Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap())
+}
+
+/// What is usual, but for the time that the agent of a test may take.
+fn patient() -> Options {
+    Options { patience: PATIENCE, ..Options::default() }
 }
 
 /// Lets whoever comes in, as an agent does between two bursts.
@@ -44,7 +48,7 @@ fn ids(seq: u32) -> TaskIds {
 fn a_worker_polls_answers_and_drops_tasks() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &Options::default());
+    let mut worker = join(&region, &mut channel, &patient());
     assert_eq!((worker.id(), worker.pool(), worker.payload_max()), (0, 0, 32));
     assert!(worker.poll().is_none());
     assert!((0..4).all(|seq| channel.give(ids(seq), &[seq as u8; 3])));
@@ -65,7 +69,7 @@ fn a_worker_polls_answers_and_drops_tasks() {
 fn a_forgotten_task_is_taken_up_again_or_given_up() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &Options::default());
+    let mut worker = join(&region, &mut channel, &patient());
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
     std::mem::forget(worker.poll().unwrap());
     assert_eq!(worker.resume().map(std::mem::forget), Some(()));
@@ -82,7 +86,7 @@ fn a_forgotten_task_is_taken_up_again_or_given_up() {
 fn a_task_whose_worker_panics_is_completed_without_an_answer() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &Options::default());
+    let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
     let panics = std::panic::AssertUnwindSafe(|| task.reply_with(|_, _| 33));
@@ -96,7 +100,7 @@ fn a_task_whose_worker_panics_is_completed_without_an_answer() {
 fn a_sleeping_worker_is_woken_by_a_task_and_by_the_end() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let options = Options { spin: Duration::ZERO, ..Options::default() };
+    let options = Options { spin: Duration::ZERO, ..patient() };
     let mut worker = join(&region, &mut channel, &options);
     let waits = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -104,7 +108,7 @@ fn a_sleeping_worker_is_woken_by_a_task_and_by_the_end() {
             let mut answered = 0;
             loop {
                 waits.store(true, Release);
-                match worker.recv(PATIENT) {
+                match worker.recv(PATIENCE) {
                     Ok(Some(task)) => task.reply(b"woken").unwrap(),
                     Ok(None) => panic!("the patience is long"),
                     Err(gone) => return (answered, gone),
@@ -130,7 +134,7 @@ fn a_sleeping_worker_is_woken_by_a_task_and_by_the_end() {
 fn waiting_ends_with_its_time() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let options = Options { spin: Duration::from_micros(10), ..Options::default() };
+    let options = Options { spin: Duration::from_micros(10), ..patient() };
     let mut worker = join(&region, &mut channel, &options);
     for timeout in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(2)] {
         assert!(worker.recv(timeout).unwrap().is_none());
@@ -141,14 +145,14 @@ fn waiting_ends_with_its_time() {
 fn tasks_given_before_the_end_are_still_taken() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &Options::default());
+    let mut worker = join(&region, &mut channel, &patient());
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
     channel.stop();
-    let task = worker.recv(PATIENT).unwrap().unwrap();
+    let task = worker.recv(PATIENCE).unwrap().unwrap();
     assert_eq!(task.yield_point(), Wish::Stop);
     task.reply(&[]).unwrap();
-    worker.recv(PATIENT).unwrap().unwrap().reply(&[]).unwrap();
-    assert_eq!(worker.recv(PATIENT).unwrap_err(), Gone::Stopped);
+    worker.recv(PATIENCE).unwrap().unwrap().reply(&[]).unwrap();
+    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Gone::Stopped);
     assert_eq!(worker.check(), Err(Gone::Stopped));
 }
 
@@ -156,15 +160,15 @@ fn tasks_given_before_the_end_are_still_taken() {
 fn a_worker_that_is_shut_out_is_told_and_may_come_back() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &Options::default());
+    let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
     assert_eq!(channel.sender_mut().revoke(), 0..1);
     assert_eq!(task.yield_point(), Wish::Stop);
     task.reply(b"too late").unwrap();
-    assert_eq!(worker.recv(PATIENT).unwrap_err(), Gone::ShutOut);
+    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Gone::ShutOut);
     drop(worker);
-    let mut worker = join(&region, &mut channel, &Options::default());
+    let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(1), b"again"));
     assert_eq!(worker.poll().unwrap().payload(), b"again");
 }
@@ -177,11 +181,10 @@ fn places_are_chosen_and_refused_by_name() {
     let chosen = Options { worker: Some(2), ..hasty.clone() };
     let refused = Worker::join("here", &region, &chosen).unwrap_err();
     assert!(matches!(refused, AttachError::NotGranted { id: 2, .. }), "{refused}");
-    let patient = Options { patience: PATIENT, ..chosen.clone() };
-    let second = join(&region, &mut channels[2], &patient);
+    let second = join(&region, &mut channels[2], &Options { worker: Some(2), ..patient() });
     assert_eq!((second.id(), second.pool()), (2, 1));
     assert!(matches!(Worker::join("here", &region, &chosen), Err(AttachError::Taken(_))));
-    let pool = Options { pool: Some(1), patience: PATIENT, ..Options::default() };
+    let pool = Options { pool: Some(1), ..patient() };
     let third = join(&region, &mut channels[3], &pool);
     assert_eq!(third.id(), 3);
     let nobody = Options { worker: Some(9), pool: Some(4), ..Options::default() };
@@ -204,10 +207,10 @@ fn an_agent_that_dies_is_noticed() {
     let owner = Arc::new(WorkerRegion::create(&path, &places, 4, 32).unwrap());
     let mut channel = owner.channel(0);
     let attached = Arc::new(WorkerRegion::open(&path).unwrap());
-    let mut worker = join(&attached, &mut channel, &Options::default());
+    let mut worker = join(&attached, &mut channel, &patient());
     assert!(owner.has_worker(0));
     drop(owner);
-    assert_eq!(worker.recv(PATIENT).unwrap_err(), Gone::AgentDied);
+    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Gone::AgentDied);
     let error = Worker::join(name, &attached, &Options::default()).unwrap_err();
     assert!(matches!(error, AttachError::NoAgent(_)), "{error}");
 }

@@ -176,6 +176,9 @@ pub struct NetworkArgs {
     /// Do not measure the floor first
     #[arg(long)]
     pub no_floor: bool,
+    /// Wait so long for the other end: for a memif server, for the link, for the next hop's MAC address
+    #[arg(long, default_value = "10s", value_parser = seconds)]
+    pub patience: f64,
     /// EAL arguments
     #[arg(last = true)]
     pub eal: Vec<String>,

@@ -28,8 +28,6 @@ use crate::progress::Progress;
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// The floor is measured for so long.
 const FLOOR_S: f64 = 0.25;
-/// Link and next hop have so long to appear.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// An ARP question is asked again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// The reflector looks at the clock and the signals once in so many polls.
@@ -65,7 +63,8 @@ impl Network {
         let eal = Eal::init_beside(&eal_arguments, &[&name], &args.cores)?;
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
         let (queues, inlets) = (cores as u16, args.more_rx);
-        let options = DeviceOptions { queues, inlets, ..DeviceOptions::default() };
+        let patience = Duration::from_secs_f64(args.patience);
+        let options = DeviceOptions { queues, inlets, ..DeviceOptions::patient(Some(patience)) };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
         let floor_port = match args.no_floor {
             true => None,
@@ -75,7 +74,7 @@ impl Network {
         let stop = stop_on_signals()?;
         let (cores, runs) = (args.cores.clone(), 0);
         let mut network = Self { target, ports, floor_port, device, pool, eal, cores, runs, stop };
-        network.find_next_hop()?;
+        network.find_next_hop(patience)?;
         Ok(network)
     }
 
@@ -155,11 +154,11 @@ impl Network {
     }
 
     /// Waits for the link where the next hop's MAC address is given, and asks for it where it is not.
-    fn find_next_hop(&mut self) -> Result<(), Failure> {
+    fn find_next_hop(&mut self, patience: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         let name = self.device.name().to_owned();
         if self.target.next_hop_mac.is_some() {
-            while !self.device.link().up && start.elapsed() < PATIENCE && !self.stopped() {
+            while !self.device.link().up && start.elapsed() < patience && !self.stopped() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if !self.device.link().up {
@@ -170,7 +169,7 @@ impl Network {
         let mut host = self.target.host();
         let mut pool = self.pool.handle();
         let mut asked: Option<Instant> = None;
-        while start.elapsed() < PATIENCE && !self.stopped() {
+        while start.elapsed() < patience && !self.stopped() {
             if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
                 asked = Some(Instant::now());
                 self.send_question(&host, &mut pool);

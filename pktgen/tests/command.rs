@@ -55,6 +55,10 @@ fn a_build_without_dpdk_says_so() {
 mod dpdk {
     use super::*;
     use std::process::{Child, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// Whatever a busy machine needs; reached only by a test that fails.
+    const PATIENCE: Duration = Duration::from_secs(300);
 
     /// A reflector in a process of its own; ends with the test.
     struct Reflector(Child);
@@ -77,31 +81,47 @@ mod dpdk {
         }
     }
 
-    /// A run between two processes over memif; its length, not its truth, depends on the machine.
+    /// A run between two processes over memif.
     fn run(name: &str, queues: &str, command: &[&str]) -> Output {
         let socket = format!("socket=@wedjat-pktgen-{name}-{}", std::process::id());
         let server = format!("net_memif0,role=server,{socket}");
         let _reflector = Reflector::start(&server, queues);
         let device = format!("net_memif0,role=client,{socket}");
         let common = ["--dst", "10.0.1.1", "--device", &device, "--duration", "300ms"];
-        pktgen(&[command, &common, &["--warmup", "50ms", "--seed", "7"]].concat())
+        let patient = ["--patience", "300s", "--drain", "30s"];
+        pktgen(&[command, &common, &patient, &["--warmup", "50ms", "--seed", "7"]].concat())
+    }
+
+    /// The report of such a run, in which most tasks were answered. Its time is real, so a machine that stands still for a
+    /// third of a second has few of them sent: then it is done again. Whatever the machine did, the books balance.
+    fn report(name: &str, queues: &str, command: &[&str]) -> (Output, serde_json::Value) {
+        let start = Instant::now();
+        loop {
+            let output = run(name, queues, command);
+            // 1: a busy machine kept the generator from its schedule, and it says so.
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
+            let report: serde_json::Value = serde_json::from_str(&stdout(&output))
+                .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+            let count =
+                |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+            assert_eq!(count("scheduled"), count("sent") + count("unsent"));
+            assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
+            assert_eq!((count("duplicates"), count("unknown")), (0, 0));
+            if count("answered") > count("scheduled") / 2 && count("lost") == 0 {
+                return (output, report);
+            }
+            assert!(start.elapsed() < PATIENCE, "{report}");
+        }
     }
 
     #[test]
     fn a_run_over_memif_balances_and_states_all() {
         let service = "mix(0.5*exp(50us), 0.5*fixed(5us))";
-        let output =
-            run("run", "1", &["run", "--rate", "5k", "--service", service, "--format", "json"]);
-        // 1: a busy machine kept the generator from its schedule, and it says so.
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
-        let report: serde_json::Value = serde_json::from_str(&stdout(&output))
-            .unwrap_or_else(|_| panic!("{}", stderr(&output)));
-        let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
-        assert!((1_200..1_800).contains(&count("scheduled")), "{report}");
-        assert_eq!(count("scheduled"), count("sent") + count("unsent"));
-        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
-        assert!(count("answered") > 0, "{report}");
-        assert_eq!((count("duplicates"), count("unknown")), (0, 0));
+        let load = ["run", "--rate", "5k", "--service", service, "--format", "json"];
+        let (output, report) = report("run", "1", &load);
+        // What is due is drawn beforehand, whatever becomes of it.
+        let scheduled = report["scheduled"].as_u64().unwrap_or_default();
+        assert!((1_200..1_800).contains(&scheduled), "{report}");
         assert!(report["response_us"]["p50"].as_f64() >= report["service_us"]["p50"].as_f64());
         assert!(report["floor_us"]["p50"].is_number());
         assert_eq!(report["classes"].as_array().map(Vec::len), Some(2));
@@ -117,12 +137,9 @@ mod dpdk {
         // A reflector echoes: right for an echo, wrong for anything else.
         for (service, classes, right) in [("echo", 1, true), ("tpcc", 5, false)] {
             let load = ["run", "--rate", "2k", "--service", service, "--verify", "--no-floor"];
-            let output = run(service, "1", &[&load[..], &["--format", "json"]].concat());
-            assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
-            let report: serde_json::Value = serde_json::from_str(&stdout(&output))
-                .unwrap_or_else(|_| panic!("{}", stderr(&output)));
-            let answered = report["answered"].as_u64().unwrap();
-            assert!(answered > 0 && report["verified"] == true, "{report}");
+            let (_, report) = report(service, "1", &[&load[..], &["--format", "json"]].concat());
+            let answered = report["answered"].as_u64().unwrap_or_default();
+            assert_eq!(report["verified"], true, "{report}");
             assert_eq!(report["wrong"], if right { 0 } else { answered });
             assert_eq!(report["classes"].as_array().map(Vec::len), Some(classes));
             let told = report["reasons"].to_string().contains("answers are wrong");
@@ -136,14 +153,9 @@ mod dpdk {
         let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);
         let cores = format!("{},{}", cpu(0), cpu(1));
         let load = ["run", "--rate", "4k", "--cores", &cores, "--format", "json", "--no-floor"];
-        let output = run("cores", "2", &load);
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
-        let report: serde_json::Value = serde_json::from_str(&stdout(&output))
-            .unwrap_or_else(|_| panic!("{}", stderr(&output)));
-        let count = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
-        assert!((1_000..1_400).contains(&count("scheduled")), "{report}");
-        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
-        assert!(count("answered") > 0 && count("unknown") == 0, "{report}");
+        let (_, report) = report("cores", "2", &load);
+        let scheduled = report["scheduled"].as_u64().unwrap_or_default();
+        assert!((1_000..1_400).contains(&scheduled), "{report}");
         assert_eq!(report["manifest"]["seeds"].as_array().map(Vec::len), Some(4));
     }
 

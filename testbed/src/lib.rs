@@ -15,3 +15,7 @@ pub mod rack;
 pub mod sim;
 pub mod stand_ins;
 pub mod worker;
+
+/// Tests wait so long for what must come, whatever else the machine does: it ends only those that fail.
+#[cfg(test)]
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);

@@ -146,6 +146,7 @@ fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PATIENCE;
     use std::sync::Arc;
     use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
     use wedjat_pktgen::oracle::Oracle;
@@ -159,7 +160,14 @@ mod tests {
         let mut channels: Vec<_> = (0..places.len()).map(|at| region.channel(at)).collect();
         let attached = std::thread::scope(|scope| {
             let joining = scope.spawn(|| {
-                let join = |_| Worker::join("here", &region, &Options::default()).unwrap();
+                let join = |_| {
+                    Worker::join(
+                        "here",
+                        &region,
+                        &Options { patience: PATIENCE, ..Options::default() },
+                    )
+                    .unwrap()
+                };
                 (0..workers).map(join).collect::<Vec<_>>()
             });
             while !joining.is_finished() {

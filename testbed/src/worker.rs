@@ -98,6 +98,7 @@ pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> Serv
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PATIENCE;
     use crate::app::Echo;
     use std::sync::Arc;
     use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
@@ -119,7 +120,12 @@ mod tests {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let working = scope.spawn(|| {
-                let mut worker = Worker::join("here", region, &Options::default()).unwrap();
+                let mut worker = Worker::join(
+                    "here",
+                    region,
+                    &Options { patience: PATIENCE, ..Options::default() },
+                )
+                .unwrap();
                 serve(&mut worker, &mut Echo, &stop)
             });
             while channel.sender().claim() == 0 {

@@ -17,13 +17,12 @@ fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value
     let config = agent_config(folder, agent, "must");
     let mut command_line = command("wedjat-testbed");
     command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);
-    let mut agent = Process::start(command_line.args(["--", "--no-pci"]));
+    let mut agent = Process::start(command_line.args(PATIENT).args(["--", "--no-pci"]));
     // Tasks that take a while, so that both threads have some.
-    let mut load = command("wedjat-pktgen");
-    load.args(["run", "--service", "fixed(500us)", "--verify", "--rate", "1000", "--no-floor"]);
-    load.args(["--dst", "10.0.1.11", "--warmup", "0s", "--drain", "8s", "--duration", "1500ms"]);
-    load.args(["--format", "json", "--more-rx", more, "--device", generator, "--", "--no-pci"]);
-    let output = Process::start(&mut load).output();
+    let mut load = processes::generator("fixed(500us)", "100", "10.0.1.11", "300s", generator);
+    let load = Process::start(load.args(["--more-rx", more, "--", "--no-pci"]));
+    wait("answers", || counter(&folder.join("state"), "replies") > 150);
+    let output = load.end();
     assert!(agent.runs());
     let (report, account) = (verified(&output), agent.stop());
     let books = (&account["balanced"], &account["mbufs_leaked"], &account["senders"]);

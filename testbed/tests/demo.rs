@@ -2,11 +2,16 @@
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod processes;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Instant;
 
 use serde_json::Value;
+
+use processes::PATIENCE;
 
 /// Load so small that any machine can carry it, and fewer tasks than memif's queues hold: a machine that stalls loses none.
 const SMALL: [&str; 12] = [
@@ -82,6 +87,27 @@ fn on_emulated_time_every_run_is_the_same_and_none_is_doubtful() {
     assert_eq!(emulated(folder.path()).0, rows);
 }
 
+/// The rows of a run for two policies, with what holds at any speed.
+fn balanced(output: &Output) -> Value {
+    let said = text(&output.stderr);
+    // 1 says that the machine was too busy for the figures to be believed.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {said}", output.status);
+    let rows: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
+    assert_eq!(names, ["horus", "random"]);
+    for row in rows.as_array().unwrap() {
+        let count = |key: &str| row[key].as_u64().unwrap();
+        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
+        let (leaf, rack) = (&row["leaf"], &row["rack"]);
+        assert_eq!(leaf["balanced"], true, "{leaf}");
+        assert_eq!(leaf["mbufs_leaked"], 0);
+        assert_eq!(leaf["policy"], row["policy"]);
+        assert!(leaf["scheduled"].as_u64() >= rack["tasks"].as_u64(), "{row}");
+        assert_eq!(rack["dropped"], serde_json::json!({}), "all is well-formed");
+    }
+    rows
+}
+
 #[test]
 fn two_policies_run_and_every_book_balances() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,25 +116,20 @@ fn two_policies_run_and_every_book_balances() {
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--policies", "horus,random", "--loads", "0.1", "--format", "json"]);
     arguments.extend(["--out", &out_text, "--leaf", &leaf]);
-    let output = demo(&arguments);
-    let said = text(&output.stderr);
-    // 1 says that the machine was too busy for the figures to be believed; the books balance nevertheless.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {said}", output.status);
-
-    let rows: Value = serde_json::from_slice(&output.stdout).expect(&said);
-    let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
-    assert_eq!(names, ["horus", "random"]);
+    // Its time is real. Of half a second in which the machine stands still nothing is answered, or answers come too late:
+    // then it is done again. Whatever the machine did, the books balance.
+    let start = Instant::now();
+    let rows = loop {
+        let rows = balanced(&demo(&arguments));
+        let all = rows.as_array().unwrap();
+        if all.iter().all(|row| row["answered"].as_u64() > Some(0) && row["lost"] == 0) {
+            break rows;
+        }
+        assert!(start.elapsed() < PATIENCE, "{rows}");
+    };
     for row in rows.as_array().unwrap() {
-        let count = |key: &str| row[key].as_u64().unwrap();
-        assert!(count("answered") > 0, "{row}");
-        assert_eq!(count("sent"), count("answered") + count("refused") + count("lost"));
         let (leaf, rack) = (&row["leaf"], &row["rack"]);
-        assert_eq!(leaf["balanced"], true, "{leaf}");
-        assert_eq!(leaf["mbufs_leaked"], 0);
-        assert_eq!(leaf["policy"], row["policy"]);
-        assert!(leaf["scheduled"].as_u64() >= rack["tasks"].as_u64(), "{row}");
         assert_eq!(rack["tasks"], leaf["scheduled"], "nothing gets lost on memif at this rate");
-        assert_eq!(rack["dropped"], serde_json::json!({}), "all is well-formed");
         assert_eq!(rack["idle_picks"], leaf["idle_picks"]);
     }
     assert_eq!(rows[1]["leaf"]["idle_picks"], 0, "random knows no idle list");

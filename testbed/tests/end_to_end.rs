@@ -34,7 +34,7 @@ impl Stand {
         let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);
         let at = |file: &str| folder.path().join(file);
         let leaf = format!(
-            "[leaf]\nid = 1\nworker_timeout_ms = 60000\ncores = [{}]\nstate = '{}'\nseed = 7\n\
+            "[leaf]\nid = 1\nworker_timeout_ms = 0\ncores = [{}]\nstate = '{}'\nseed = 7\n\
              [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{name}-c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
              [[port]]\ndevice = 'net_memif1,role=server,id=1,socket=@{name}-w'\nside = 'workers'\nip = '10.0.2.1/24'\n\
              [[pool]]\nid = 1\npolicy = 'horus'\n\
@@ -43,7 +43,7 @@ impl Stand {
             at("leaf.state").display()
         );
         let agent = format!(
-            "[agent]\nname = '{}'\ncore = {}\nstate = '{}'\nseed = 7\nleaf = '10.0.2.1'\n\
+            "[agent]\nname = '{}'\ncore = {}\nstate = '{}'\nseed = 7\nworker_timeout_ms = 0\nleaf = '10.0.2.1'\n\
              [[port]]\ndevice = 'net_memif0,role=client,id=1,socket=@{name}-w'\nip = '10.0.2.11/24'\n\
              [[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '0-2'\n",
             at("region").display(),
@@ -66,13 +66,17 @@ impl Stand {
 
     fn worker(&self) -> Process {
         let mut command = command("wedjat-testbed");
-        command.args(["worker", "--app", "rocksdb", "--format", "json", "--attach"]);
-        command.arg(self.at("region")).arg("--db").arg(self.at("objects"));
+        command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(PATIENT);
+        command.arg("--attach").arg(self.at("region")).arg("--db").arg(self.at("objects"));
         Process::start(&mut command)
     }
 
+    fn region(&self) -> WorkerRegion {
+        WorkerRegion::open_within(&self.at("region"), PATIENCE).unwrap()
+    }
+
     fn wait_for_workers(&self) {
-        let region = WorkerRegion::open(&self.at("region")).unwrap();
+        let region = self.region();
         wait("the workers", || {
             (0..WORKERS).all(|worker| region.has_worker(worker) && region.granted(worker) > 0)
         });
@@ -80,17 +84,12 @@ impl Stand {
 
     /// What the running agent has counted under this name.
     fn agent_counter(&self, name: &str) -> u64 {
-        let mut state = command("wedjat");
-        let output = state.arg("state").arg(self.at("agent.state")).arg("--json").output().unwrap();
-        count(&json(&output), &format!("/cores/0/counters/{name}"))
+        counter(&self.at("agent.state"), name)
     }
 
-    fn generator(&self, duration: &str) -> Process {
-        let mut command = command("wedjat-pktgen");
-        command.args(["run", "--service", "rocksdb-90-10", "--verify", "--rate", "400"]);
-        command.args(["--dst", "10.0.1.1", "--warmup", "0s", "--drain", "8s", "--no-floor"]);
-        command.args(["--duration", duration, "--format", "json", "--device"]);
-        command.arg(format!("net_memif0,role=client,id=0,socket=@{}-c", self.name));
+    fn generator(&self, drain: &str) -> Process {
+        let device = format!("net_memif0,role=client,id=0,socket=@{}-c", self.name);
+        let mut command = generator("rocksdb-90-10", "80", "10.0.1.1", drain, &device);
         Process::start(command.args(["--", "--no-pci"]))
     }
 
@@ -112,34 +111,24 @@ fn scheduler(folder: &tempfile::TempDir, role: &str, config: &str) -> Process {
     let path = folder.path().join(format!("{role}.toml"));
     std::fs::write(&path, config).unwrap();
     let mut command = command("wedjat");
-    command.arg(role).arg("--config").arg(path).args(["--stats", "-", "--", "--no-pci"]);
+    command.arg(role).arg("--config").arg(path).args(PATIENT);
+    command.args(["--stats", "-", "--", "--no-pci"]);
     Process::start(&mut command)
 }
 
-/// The generator's report, with what must hold of any: answers right, books balanced by class as well.
+/// The generator's report once it has been told to stop, for two kinds of tasks.
 fn report(generator: Process) -> Value {
-    let output = generator.output();
-    // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(&output));
-    let report = json(&output);
-    assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
-    let classes = report["classes"].as_array().unwrap();
-    assert_eq!(classes.len(), 2);
-    for book in classes.iter().chain([&report]) {
-        let [sent, answered] = ["/sent", "/answered"].map(|key| count(book, key));
-        assert_eq!(sent, answered + count(book, "/refused") + count(book, "/lost"), "{book}");
-        assert!(answered > 0, "{book}");
-    }
-    for stray in ["duplicates", "late_answers", "unknown"] {
-        assert_eq!(report[stray], 0, "{report}");
-    }
+    let report = verified(&generator.end());
+    assert_eq!(report["classes"].as_array().unwrap().len(), 2);
     report
 }
 
 #[test]
 fn every_task_is_answered_rightly() {
     let stand = Stand::start("e2e");
-    let report = report(stand.generator("1500ms"));
+    let generator = stand.generator("300s");
+    wait("answers", || stand.agent_counter("replies") > 150);
+    let report = report(generator);
     let (leaf, agent, workers) = stand.stop();
     let answered = count(&report, "/answered");
     assert_eq!(answered, count(&report, "/sent"), "{report}\n{leaf}\n{agent}");
@@ -152,16 +141,22 @@ fn every_task_is_answered_rightly() {
 #[test]
 fn a_killed_worker_loses_its_own_tasks_and_no_other() {
     let mut stand = Stand::start("kill");
-    let generator = stand.generator("3s");
-    wait("answers", || stand.agent_counter("replies") > 100);
+    // Answers that never come are awaited in vain, those of a machine that stands still are not.
+    let generator = stand.generator("30s");
+    wait("answers", || stand.agent_counter("replies") > 50);
+    let region = stand.region();
+    let is_given = |worker| region.granted(worker) != 0;
     let killed = stand.workers.remove(0);
     killed.signal(Signal::KILL);
-    let before = stand.agent_counter("replies");
-    wait("answers again", || stand.agent_counter("replies") > before + 100);
     assert!(!killed.output().status.success());
+    wait("its place to be taken away", || !(0..WORKERS).all(is_given));
+    let before = stand.agent_counter("replies");
+    wait("answers again", || stand.agent_counter("replies") > before + 50);
     // Another comes in its place.
     stand.workers.push(stand.worker());
     stand.wait_for_workers();
+    let before = stand.agent_counter("replies");
+    wait("answers of all", || stand.agent_counter("replies") > before + 100);
     let report = report(generator);
     let (leaf, agent, workers) = stand.stop();
     let lost = count(&agent, "/drops/worker_lost");

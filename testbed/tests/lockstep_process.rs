@@ -2,6 +2,8 @@
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod processes;
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -11,8 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use wedjat::clock::{Conductor, Kind, Node};
 
-/// Nothing here takes so long, whatever else the machine does.
-const LIMIT: Duration = Duration::from_secs(300);
+use processes::PATIENCE;
 
 fn testbed(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
@@ -97,7 +98,7 @@ fn ended(mut child: Child) -> (bool, String) {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if began.elapsed() > LIMIT {
+        if began.elapsed() > PATIENCE {
             child.kill().unwrap();
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -1,10 +1,11 @@
 //! Worker processes as a user meets them, at an agent that is this test.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod processes;
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
@@ -12,13 +13,13 @@ use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::oracle::Oracle;
 use wedjat_pktgen::payload::{LEN, Work, seed_of};
 
-/// Whatever a busy machine needs; reached only by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+use processes::{PATIENT, wait};
+
 const APP: u32 = 5;
 
 fn worker(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
-    command.arg("worker").args(arguments);
+    command.arg("worker").args(PATIENT).args(arguments);
     command
 }
 
@@ -28,14 +29,6 @@ fn output(command: &mut Command) -> Output {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn wait(what: &str, mut there: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !there() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// As much of an agent as workers see.

@@ -78,6 +78,15 @@ impl Default for DeviceOptions {
     }
 }
 
+impl DeviceOptions {
+    /// What is usual, but for how long to wait for the server of a memif device of role client, when that is given.
+    #[must_use]
+    pub fn patient(patience: Option<Duration>) -> Self {
+        let usual = Self::default();
+        Self { wait_for_peer: patience.unwrap_or(usual.wait_for_peer), ..usual }
+    }
+}
+
 /// Why a device was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {

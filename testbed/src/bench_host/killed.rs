@@ -42,7 +42,7 @@ const BEFORE: Duration = Duration::from_millis(200);
 /// Under load once replies have come again.
 const AFTER_NS: u64 = 50_000_000;
 /// Whatever a busy machine needs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// No more tasks than may wait at the agent.
 const FRAMES: usize = host::QUEUE / 2;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
@@ -174,6 +174,7 @@ impl Process {
     fn start(program: &Path, agent: &Path, id: u16, cpu: usize) -> Result<Self, Failure> {
         let mut command = Command::new(program);
         command.args(["worker", "--app", "spin", "--worker", &id.to_string()]);
+        command.arg("--patience").arg(format!("{}s", PATIENCE.as_secs()));
         command.arg("--core").arg(cpu.to_string()).arg("--attach").arg(agent);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;

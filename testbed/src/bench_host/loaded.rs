@@ -54,7 +54,7 @@ const STALLS: usize = 1 << 16;
 /// Looks at the bound, one a millisecond, for which there is room.
 const BOUNDS: usize = 1 << 12;
 /// Workers have so long to be let in.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Packets on the wire each way, and frames for them: few enough to stay in a core's cache. Tasks for which there is
 /// none are late, and their response counts from when they were due all the same.
 const DEPTH: usize = 1024;

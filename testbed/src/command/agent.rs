@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
+    /// Wait so long for the server of a memif device of role client [default: 10s]
+    #[arg(long, value_parser = seconds)]
+    patience: Option<f64>,
     /// EAL arguments
     #[arg(last = true)]
     eal: Vec<String>,
@@ -65,7 +68,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let spin = Duration::from_secs_f64(arguments.spin);
     let threads = Threads { cpus: arguments.cpus.clone(), spin, work };
     let duration = arguments.duration.map(Duration::from_secs_f64);
-    let options = Options { duration, eal: arguments.eal.clone(), ..Options::default() };
+    let patience = arguments.patience.map(Duration::from_secs_f64);
+    let options = Options { duration, patience, eal: arguments.eal.clone(), ..Options::default() };
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
     match arguments.stats.as_deref() {

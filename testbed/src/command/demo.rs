@@ -147,8 +147,8 @@ mod show {
     /// Rings that hold 14 ms of 288,000 packets a second, so that a machine that pauses loses none, of buffers that fit
     /// a task, so that all of them stay in the cache.
     const RINGS: &str = ",rsize=12,bsize=512";
-    /// What a leaf may take for start and end, beyond its run.
-    const LEAF_PATIENCE: Duration = Duration::from_secs(60);
+    /// What a leaf may take for start and end, beyond its run: much, since one that has ended is told of at once.
+    const LEAF_PATIENCE: Duration = Duration::from_secs(300);
     /// Answers are awaited so long after the last task.
     const DRAIN_S: f64 = 0.5;
 
@@ -236,7 +236,7 @@ mod show {
             let offered = self.load(load);
             offered.self_test()?;
             let mut leaf = self.start(policy, &offered)?;
-            self.rig.wait_for_peer(&self.stop, || Ok(leaf.check()?))?;
+            self.rig.wait_for_peer(LEAF_PATIENCE, &self.stop, || Ok(leaf.check()?))?;
             let measured = self.rig.offer(&offered, &self.ends, &self.stop);
             // A leaf that has died explains more than what the other side saw of it.
             leaf.check()?;

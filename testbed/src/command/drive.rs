@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 /// Drives the leaf; false when the run is not to be believed.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use super::rig::{Ends, Rig};
+    use super::rig::{Ends, PATIENCE, Rig};
     use super::signals;
 
     let layout = arguments.rack.layout()?;
@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.rack.outstanding_max,
         arguments.core,
     )?;
-    rig.wait_for_peer(&stop, || Ok(()))?;
+    rig.wait_for_peer(PATIENCE, &stop, || Ok(()))?;
     let (report, rack) = rig.offer(&load, &ends, &stop)?;
     match arguments.format {
         Format::Text => wedjat_pktgen::report::say(format_args!("{report}\n{rack}"))?,

@@ -16,12 +16,13 @@ use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::rack::Config;
 
 use super::devices::{self, Environment};
-use super::rig::PATIENCE;
 use super::{Failure, signals};
 
 /// The leaf ends by itself after so long, should nobody be left to end it. (It ends much sooner, since its clock then has no
 /// conductor.)
 const LEAF_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// The leaf has so long to join: much, since one that has ended is told of at once.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Tasks that the workers hold at most, beside those that wait at the leaf.
 const OUTSTANDING: u32 = QUEUE as u32;
 

@@ -24,7 +24,7 @@ use super::devices::{self, Environment};
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// The floor is measured for so long.
 const FLOOR_S: f64 = 0.25;
-/// Links have so long to come up.
+/// The links to a leaf that somebody else starts have so long to come up.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What stands at either end of the scheduler.
@@ -94,9 +94,10 @@ impl Rig {
         })
     }
 
-    /// Waits for the leaf at the other end of both devices; `alive` says why there is no use in waiting on.
+    /// Waits so long for the leaf at the other end of both devices; `alive` says why there is no use in waiting on.
     pub fn wait_for_peer(
         &self,
+        patience: Duration,
         stop: &AtomicBool,
         mut alive: impl FnMut() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
@@ -108,11 +109,11 @@ impl Rig {
             if stop.load(Ordering::Relaxed) {
                 return Err("stopped before the leaf was there".into());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > patience {
                 return Err(format!(
                     "device {} has had no link for {} s: is the leaf running at the other end?",
                     device.name(),
-                    PATIENCE.as_secs()
+                    patience.as_secs()
                 )
                 .into());
             }

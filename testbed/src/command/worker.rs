@@ -74,6 +74,9 @@ pub struct Arguments {
     /// An idle worker spins so long before it sleeps
     #[arg(long, default_value = "50us", value_parser = seconds)]
     spin: f64,
+    /// Wait so long for the agent to let workers in
+    #[arg(long, default_value = "5s", value_parser = seconds)]
+    patience: f64,
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
@@ -89,8 +92,8 @@ impl Arguments {
             worker: self.worker.map(|first| first.saturating_add(thread)),
             pool: self.pool,
             cpu: self.core.get(usize::from(thread) % cpus).copied(),
+            patience: Duration::from_secs_f64(self.patience),
             spin: Duration::from_secs_f64(self.spin),
-            ..Options::default()
         }
     }
 }
@@ -107,7 +110,7 @@ struct Account {
 /// Serves until told to stop; false when a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
-    find(&arguments.attach)?; // an app may take seconds to start
+    find(&arguments.attach, arguments.options(0).patience)?; // an app may take seconds to start
     let stop = signals::stop_on_signals()?;
     let (app, _folder) = app(&arguments.run)?;
     let workers = serve_all(arguments, &app, &stop)?;
@@ -125,8 +128,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 /// The agent of this name runs.
-fn find(name: &str) -> Result<(), AttachError> {
-    match WorkerRegion::open(&path_of(name))?.has_agent() {
+fn find(name: &str, patience: Duration) -> Result<(), AttachError> {
+    match WorkerRegion::open_within(&path_of(name), patience)?.has_agent() {
         true => Ok(()),
         false => Err(AttachError::NoAgent(name.to_owned())),
     }

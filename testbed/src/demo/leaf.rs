@@ -18,7 +18,9 @@ const BINARY: &str = "wedjat";
 /// Lines of the leaf's output that an error shows.
 const SHOWN: usize = 12;
 /// A leaf told to stop has so long.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+/// It waits so long for our ends of its wires, which are there before it or die with us.
+const PATIENCE: &str = "300s";
 
 /// What a leaf is configured with.
 #[derive(Clone, Debug)]
@@ -209,6 +211,7 @@ impl LeafProcess {
             .arg(&stats)
             .arg("--duration")
             .arg(format!("{}s", lifetime.as_secs().max(1)))
+            .args(["--patience", PATIENCE])
             .args(clock.into_iter().flatten())
             .arg("--")
             .args(eal)

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Whatever a busy machine needs; reached only by a test that fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Whatever a busy machine needs, also one that stands still for a while; reached only by a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+/// The same for processes under test: none gives another up because it waits for a CPU.
+pub const PATIENT: [&str; 2] = ["--patience", "300s"];
 
 /// A command of the workspace. Those of other packages are there after `cargo test --workspace` or `cargo build`.
 pub fn command(name: &str) -> Command {
@@ -52,10 +54,15 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
+    /// Ends it in order; how it ended.
+    pub fn end(self) -> Output {
+        self.signal(Signal::TERM);
+        self.output()
+    }
+
     /// Ends it in order, and takes its account.
     pub fn stop(self) -> Value {
-        self.signal(Signal::TERM);
-        let output = self.output();
+        let output = self.end();
         assert!(output.status.success(), "{}", said(&output));
         json(&output)
     }
@@ -87,7 +94,7 @@ pub fn count(account: &Value, pointer: &str) -> u64 {
 pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
     let cpu = core_affinity::get_core_ids().unwrap()[0].id;
     let text = format!(
-        "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_sends = '{sends}'\n\
+        "[agent]\nname = 'here'\ncore = {cpu}\nstate = '{}'\nseed = 7\nworker_timeout_ms = 0\nworker_sends = '{sends}'\n\
          [[port]]\ndevice = '{device}'\nip = '10.0.1.11/24'\n\
          [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '4-5'\n",
         folder.join("state").display()
@@ -97,11 +104,37 @@ pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
     config
 }
 
-/// The report of a generator that has checked every answer: none was wrong.
+/// What the running leaf or agent that writes this state file has counted under this name.
+pub fn counter(state: &Path, name: &str) -> u64 {
+    let output = command("wedjat").arg("state").arg(state).arg("--json").output().unwrap();
+    let state = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    count(&state, &format!("/cores/0/counters/{name}"))
+}
+
+/// A generator of these tasks to this address over this device, which sends until it is told to stop and then waits so long
+/// for answers. It checks them. Its tasks are so few that a queue of 1024 holds those of ten seconds in which whoever should
+/// take them stands still.
+pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &str) -> Command {
+    let mut command = command("wedjat-pktgen");
+    command.args(["run", "--service", workload, "--verify", "--rate", rate, "--dst", dst]);
+    command.args(["--warmup", "0s", "--duration", "3600s", "--drain", drain, "--no-floor"]);
+    command.args(PATIENT).args(["--format", "json", "--device", device]);
+    command
+}
+
+/// The report of a generator that has checked every answer: none was wrong, and its books balance.
 pub fn verified(output: &Output) -> Value {
     // 1: the machine was too busy for the figures to be believed; the books balance nevertheless.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{}", said(output));
     let report = json(output);
     assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
+    for book in report["classes"].as_array().unwrap().iter().chain([&report]) {
+        let [sent, answered] = ["/sent", "/answered"].map(|key| count(book, key));
+        assert_eq!(sent, answered + count(book, "/refused") + count(book, "/lost"), "{book}");
+        assert!(answered > 0, "{book}");
+    }
+    for stray in ["duplicates", "late_answers", "unknown"] {
+        assert_eq!(report[stray], 0, "{report}");
+    }
     report
 }
