@@ -11,6 +11,7 @@ use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::{Rate, UnknownCapacity};
 use wedjat_pktgen::service::Service;
+use wedjat_pktgen::slices;
 
 /// Open-loop load generator for microsecond tasks.
 ///
@@ -95,6 +96,9 @@ pub struct LoadArgs {
     /// Workers of the pool, for rates in per cent: capacity = workers / mean service time
     #[arg(long)]
     pub workers: Option<u32>,
+    /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
+    #[arg(long, default_value = "99", value_parser = slices::quantile)]
+    pub percentile: f64,
     /// Check what the answers say: workers must run what --service is meant for (see docs/workloads.md)
     #[arg(long)]
     pub verify: bool,
@@ -119,7 +123,8 @@ impl LoadArgs {
             cores,
             verify: self.verify,
             ..usual
-        })
+        }
+        .telling(self.percentile, self.workers))
     }
 }
 

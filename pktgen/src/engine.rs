@@ -14,6 +14,7 @@ use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
 use crate::seed::CoreSeeds;
 use crate::send::Pacer;
+use crate::slices::{Log, Pauses};
 use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
@@ -140,6 +141,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             resolve: ticks(RESOLVE_S),
         };
         let tick_ns = 1e9 / hz;
+        let tasks = load.rate_pps / f64::from(load.cores) * load.duration_s;
+        let log = Log::new(tasks, times.duration, hz);
+        let pauses = Pauses::new(ticks(load.rule.pause_s));
         let oracle = load.verify.then(|| Oracle::new(load.service.workload(), template.work_len()));
         Ok(Self {
             port,
@@ -163,7 +167,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             outstanding: Outstanding::new(outstanding_bits(load)),
             exchange: None,
             oracle,
-            tally: Tally::new(load.windows, load.service.classes()),
+            tally: Tally::new(load.windows, load.service.classes(), log, pauses),
             deadline: 0,
             ask_at: 0,
         })
@@ -203,6 +207,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// [`Generator::poll`].
     #[inline]
     pub fn transmit(&mut self, now: u64) {
+        self.tally.look(now);
         match self.phase {
             Phase::WarmingUp | Phase::Measuring => self.send_due(now),
             Phase::Resolving => self.resolve(now),
@@ -338,6 +343,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// Takes in what has come by `now`.
     #[inline]
     pub fn receive(&mut self, now: u64) {
+        self.tally.look(now);
         if self.port.rx_burst(&mut self.incoming) > 0 {
             for buf in &self.incoming {
                 buf.prefetch();

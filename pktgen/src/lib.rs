@@ -22,6 +22,7 @@ pub mod seed;
 pub mod selftest;
 pub mod send;
 pub mod service;
+pub mod slices;
 pub mod stationary;
 pub mod tally;
 pub mod target;

@@ -104,7 +104,8 @@ impl Network {
         let progress = Progress::start(what, load.warmup_s + load.duration_s);
         let tally = self.run(&load)?;
         drop(progress);
-        Ok(Report::new(&load, &tally, floor, manifest))
+        let slices = tally.slices(&load.rule, &[]);
+        Ok(Report::new(&load, &tally, &slices, floor, manifest))
     }
 
     fn measure_floor(&mut self, load: &Load) -> Result<Option<LatencySummary>, Failure> {

@@ -149,6 +149,8 @@ mod show {
     const RINGS: &str = ",rsize=12,bsize=512";
     /// What a leaf may take for start and end, beyond its run.
     const LEAF_PATIENCE: Duration = Duration::from_secs(60);
+    /// The percentile that a row is to tell.
+    const QUANTILE: f64 = 0.99;
     /// Answers are awaited so long after the last task.
     const DRAIN_S: f64 = 0.5;
 
@@ -258,6 +260,7 @@ mod show {
                 seed: self.arguments.seed,
                 ..Load::new(rate_pps, service)
             }
+            .telling(QUANTILE, Some(self.arguments.workers.into()))
         }
 
         fn start(&self, policy: &PolicySpec, load: &Load) -> Result<LeafProcess, Failure> {

@@ -7,6 +7,7 @@ use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::service::Service;
+use wedjat_pktgen::slices;
 
 use super::rack::RackArguments;
 use super::{Failure, Format, seconds};
@@ -47,6 +48,9 @@ pub struct Arguments {
     /// All random streams follow from this
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
+    #[arg(long, default_value = "99", value_parser = slices::quantile)]
+    percentile: f64,
     /// The leaf's address on the clients' side
     #[arg(long, default_value = "10.0.1.1")]
     dst: Ipv4Addr,
@@ -96,7 +100,8 @@ impl Arguments {
             seed: self.seed,
             verify: self.verify,
             ..Load::new(rate_pps, self.service.clone())
-        })
+        }
+        .telling(self.percentile, Some(workers)))
     }
 }
 

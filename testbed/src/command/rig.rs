@@ -12,6 +12,7 @@ use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
 use wedjat_pktgen::report::Report;
+use wedjat_pktgen::slices::Slices;
 use wedjat_pktgen::target::Target;
 use wedjat_testbed::drive;
 use wedjat_testbed::rack::{self, Layout, Options, Outage, Outages, Rack};
@@ -143,7 +144,8 @@ impl Rig {
         let resolved = generator.phase() != Phase::Unresolved;
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
-        let rack_report = workers.report();
+        let slices = tally.slices(&load.rule, &[]);
+        let rack_report = workers.report(&slices);
         if let Workers::Rack(rack, _) = workers {
             self.worker_port = Some(rack.into_port());
         }
@@ -155,7 +157,7 @@ impl Rig {
             )
             .into());
         }
-        let mut report = Report::new(&load, &tally, self.floor, manifest);
+        let mut report = Report::new(&load, &tally, &slices, self.floor, manifest);
         drive::judge(&mut report, &rack_report);
         Ok((report, rack_report))
     }
@@ -174,13 +176,16 @@ impl Rig {
         let workers = match (&ends.agent, &self.worker) {
             (Some(agent), _) => {
                 let workload = load.service.workload();
-                let stand_ins = StandIns::attach(agent, ends.layout.workers(), workload, hz)?;
+                let mut stand_ins = StandIns::attach(agent, ends.layout.workers(), workload, hz)?;
+                stand_ins.log_replies(load.tasks_max());
                 Workers::StandIns(Box::new(stand_ins))
             }
             (None, Some(device)) => {
                 let port = self.worker_port.take().ok_or(gone)?;
                 let mac = Mac(device.mac());
-                let rack = Box::new(Rack::new(port, mac, ends.layout, ends.options.clone(), hz));
+                let mut rack = Rack::new(port, mac, ends.layout, ends.options.clone(), hz);
+                rack.log_replies(load.tasks_max());
+                let rack = Box::new(rack);
                 Workers::Rack(rack, Outages::new(&ends.outages, self.environment.eal.now(), hz))
             }
             (None, None) => return Err("neither a device for workers nor an agent".into()),
@@ -214,10 +219,10 @@ enum Workers {
 }
 
 impl Workers {
-    fn report(&self) -> rack::Report {
+    fn report(&self, slices: &Slices) -> rack::Report {
         match self {
-            Self::Rack(rack, _) => rack.report(),
-            Self::StandIns(stand_ins) => stand_ins.report(),
+            Self::Rack(rack, _) => rack.report_in(Some(slices)),
+            Self::StandIns(stand_ins) => stand_ins.report_in(Some(slices)),
         }
     }
 }

@@ -198,7 +198,8 @@ pub(super) mod tests {
             let generator = Generator::new(&offered, &target, 0, 1e9, port, pool).unwrap();
             generator.tally().clone()
         };
-        let mut report = Report::new(&offered, &tally, None, manifest);
+        let slices = tally.slices(&offered.rule, &[]);
+        let mut report = Report::new(&offered, &tally, &slices, None, manifest);
         let us = |us| Micros(us);
         report.response_us = LatencySummary {
             p50: us(p99_us / 5.0),
