@@ -387,7 +387,10 @@ type Polled<P> = (Vec<P>, Option<Ended>, Result<(), ClockError>);
 fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polled<P> {
     match setup.clock.take() {
         Some(clock) => poll_on(clock, setup, ports),
-        None => poll_on(setup.eal.clone(), setup, ports),
+        None => {
+            let counters = setup.stages.counters().clone();
+            poll_on(crate::clock::Watched::new(setup.eal.clone(), counters), setup, ports)
+        }
     }
 }
 

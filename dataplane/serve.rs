@@ -302,7 +302,10 @@ fn spawn(
         let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
         let (ended, time) = match clock {
             Some(clock) => poll(clock, parts, threads, &stop),
-            None => poll(eal.clone(), parts, threads, &stop),
+            None => {
+                let clock = crate::clock::Watched::new(eal.clone(), parts.counters.clone());
+                poll(clock, parts, threads, &stop)
+            }
         };
         time.map(|()| ended).map_err(|error| error.to_string())
     };

@@ -181,6 +181,9 @@ pub struct NetworkArgs {
     /// Do not measure the floor first
     #[arg(long)]
     pub no_floor: bool,
+    /// State file of the leaf or agent, on this machine: when it stood still is no property of it
+    #[arg(long)]
+    pub state: Option<PathBuf>,
     /// EAL arguments
     #[arg(last = true)]
     pub eal: Vec<String>,

@@ -11,6 +11,7 @@ pub mod latency;
 pub mod load;
 pub mod manifest;
 pub mod mix;
+pub mod nodes;
 pub mod objects;
 pub mod oracle;
 pub mod outstanding;

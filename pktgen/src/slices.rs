@@ -22,7 +22,7 @@ const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
 /// A loop stood still when it did not look for so many mean service times, but no less than [`PAUSE_MIN_S`].
 const PAUSE_SERVICES: f64 = 0.25;
 /// Nodes note pauses that are longer than this, so a rule can't go below it.
-pub const PAUSE_MIN_S: f64 = 20e-6;
+pub const PAUSE_MIN_S: f64 = wedjat::state::counters::PAUSE_NS as f64 / 1e9;
 /// Share of the workers' capacity that is taken for offered where nobody says what the workers can do.
 const UNKNOWN_SHARE: f64 = 0.9;
 /// At this share and above a backlog is taken to be worked off as at this share.
@@ -96,6 +96,12 @@ impl Pauses {
         } else if self.unknown_from.is_none() {
             self.unknown_from = Some(from);
         }
+    }
+
+    /// From this tick on there may be others.
+    #[must_use]
+    pub fn unknown_from(&self) -> Option<u64> {
+        self.unknown_from
     }
 
     /// The pauses, in order.
@@ -341,6 +347,12 @@ impl Slices {
         self.calm.iter().filter(|calm| **calm).count()
     }
 
+    /// The longest pause within the measured time, in nanoseconds.
+    #[must_use]
+    pub fn longest_pause_ns(&self) -> f64 {
+        self.longest as f64 * self.tick_ns
+    }
+
     /// The rule.
     #[must_use]
     pub fn rule(&self) -> &Rule {
@@ -448,7 +460,7 @@ pub(crate) struct Calm {
 
 impl Calm {
     /// Response times of all.
-    fn response(&self) -> Latency {
+    pub(crate) fn response(&self) -> Latency {
         let mut all = Latency::default();
         self.groups.iter().for_each(|group| all.merge(group));
         all

@@ -327,6 +327,12 @@ impl Tally {
         slices
     }
 
+    /// Response times of the tasks that came due in calm slices.
+    #[must_use]
+    pub fn calm_response(&self, slices: &Slices) -> Latency {
+        self.calm(slices).response()
+    }
+
     /// What became of the tasks of calm slices.
     pub(crate) fn calm(&self, slices: &Slices) -> Calm {
         slices.count(self.logs(), self.classes.len())

@@ -191,6 +191,7 @@ mod show {
             let layout = arguments.layout()?;
             let (leaf_core, core) = cores(arguments);
             let options = Options { seed: arguments.seed, ..Options::default() };
+            let folder = devices::scratch("demo")?;
             let ends = Ends {
                 src: [10, 0, 1, 100].into(),
                 dst: [10, 0, 1, 1].into(),
@@ -200,9 +201,9 @@ mod show {
                 options,
                 outages: Vec::new(),
                 agent: None,
+                state: Some(folder.path().join("state")),
                 core: Some(core),
             };
-            let folder = devices::scratch("demo")?;
             let (clients, workers) = both_devices(folder.path(), "server");
             let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
             let outstanding_max = ends.options.outstanding_max;

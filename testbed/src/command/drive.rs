@@ -1,6 +1,7 @@
 //! `wedjat-testbed drive`: generator and workers around a leaf or an agent, in one loop on one core.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use clap::Args;
 use wedjat_pktgen::arrival::Arrivals;
@@ -77,6 +78,9 @@ pub struct Arguments {
     verify: bool,
     #[command(flatten)]
     rack: RackArguments,
+    /// State file of the leaf or agent: when it stood still is no property of it
+    #[arg(long)]
+    state: Option<PathBuf>,
     /// Run on this CPU
     #[arg(long)]
     core: Option<usize>,
@@ -131,6 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         options: arguments.rack.options(arguments.udp_port, arguments.seed),
         outages: arguments.rack.outages.clone(),
         agent: arguments.attach.clone(),
+        state: arguments.state.clone(),
         core: arguments.core,
     };
     let stop = signals::stop_on_signals()?;

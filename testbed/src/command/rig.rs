@@ -2,6 +2,7 @@
 //! places at the agent.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +12,7 @@ use wedjat_pktgen::engine::{Generator, Phase};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::nodes::{self, WatchedNode};
 use wedjat_pktgen::report::Report;
 use wedjat_pktgen::slices::Slices;
 use wedjat_pktgen::target::Target;
@@ -47,6 +49,8 @@ pub struct Ends {
     pub outages: Vec<Outage>,
     /// The agent at which there are as many emulated workers, instead of a rack.
     pub agent: Option<String>,
+    /// The state file of the leaf or agent, where its pauses are to be known.
+    pub state: Option<PathBuf>,
     /// The CPU for both.
     pub core: Option<usize>,
 }
@@ -135,16 +139,21 @@ impl Rig {
         manifest.dpdk = Some(dpdk::version());
         manifest.config.device = Some(self.client.name().to_owned());
         let (generator, workers) = self.set_up(&load, ends)?;
+        let mut node = ends.state.as_deref().map(WatchedNode::open).transpose()?;
         // A thread of its own, so that the calling thread and the processes it starts may use every CPU.
         let eal = &self.environment.eal;
         let (generator, workers) = std::thread::scope(|scope| {
             let running = scope.spawn(|| run(generator, workers, ends.core, eal, stop));
+            if let Some(node) = &mut node {
+                nodes::look_while(node, || !running.is_finished());
+            }
             running.join().map_err(|_| Failure::from("generator and workers have panicked"))
         })??;
         let resolved = generator.phase() != Phase::Unresolved;
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
-        let slices = tally.slices(&load.rule, &[]);
+        let watched = node.map(WatchedNode::finish).unwrap_or_default();
+        let slices = tally.slices(&load.rule, &watched);
         let rack_report = workers.report(&slices);
         if let Workers::Rack(rack, _) = workers {
             self.worker_port = Some(rack.into_port());
