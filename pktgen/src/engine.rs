@@ -204,7 +204,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 
     /// Sends what is due at `now`. Calls with a fresh clock for each half are more exact than
-    /// [`Generator::poll`].
+    /// [`Generator::poll`]. A loop that stands still is seen here, once a round.
     #[inline]
     pub fn transmit(&mut self, now: u64) {
         self.tally.look(now);
@@ -343,7 +343,6 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// Takes in what has come by `now`.
     #[inline]
     pub fn receive(&mut self, now: u64) {
-        self.tally.look(now);
         if self.port.rx_burst(&mut self.incoming) > 0 {
             for buf in &self.incoming {
                 buf.prefetch();
