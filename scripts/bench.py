@@ -323,7 +323,8 @@ def show(samples, figures, load):
 
 
 def show_generator(load):
-    """Adherence is judged as measured. What the same machine leaves of a schedule that costs nothing stands below."""
+    """Adherence is judged as measured. What the calm slices say, and what the same machine leaves of a schedule that costs
+    nothing, stands below."""
     offered = load["runs"][0]["offered_pps"] / 1e6
     kept = sorted(run["adherence"] for run in load["runs"])
     median, best = statistics.median(kept), kept[-1]
@@ -331,9 +332,11 @@ def show_generator(load):
     met = "met" if median >= ADHERENCE_BAR else "NOT MET"
     print(f"{f'generator, adherence at {offered:g}M/s':34} {median:9.3%}  bar >= {ADHERENCE_BAR:.1%}: {met}")
     print(f"{'':34} {best:9.3%}  best of {len(kept)} runs; {enough} reach the bar")
+    show_calm_slices("the same in calm slices", load["runs"])
     calm = load["calm"]
     machine = statistics.median(run["adherence"] for run in calm)
     print(f"{'the same at 200k/s':34} {machine:9.3%}  what the machine's pauses leave")
+    show_calm_slices("that in calm slices", calm)
     most = statistics.median(run["sent"] / run["duration_s"] for run in load["beyond"]) / 1e6
     print(f"{'generator, sent at most':34} {most:8.2f}M")
     for name, key in (("floor", "floor_us"), ("reflected over memif", "response_us")):
@@ -341,6 +344,16 @@ def show_generator(load):
         latency = by_tail[len(by_tail) // 2]
         columns = "  ".join(f"{key} {microseconds(latency[key])}" for key in ("p50", "p99", "p999"))
         print(f"{f'{name} at 200k/s':34} {columns}")
+
+
+def show_calm_slices(name, runs):
+    """Of all runs together: the share of calm slices' tasks that were sent when they were due, and what is thrown away."""
+    scheduled = sum(run["calm"]["scheduled"] for run in runs)
+    on_time = sum(run["calm"]["sent"] - run["calm"]["late"] for run in runs)
+    slices, calm = (sum(run["slices"][key] for run in runs) for key in ("all", "calm"))
+    thrown = sum(run["slices"]["thrown_tasks"] for run in runs)
+    kept = f"{on_time / scheduled:9.3%}" if scheduled else f"{'-':>9}"
+    print(f"{name:34} {kept}  {calm} of {slices} slices; {thrown} tasks thrown away")
 
 
 def microseconds(value):

@@ -6,6 +6,52 @@ use std::time::Duration;
 
 use super::{Clock, ClockError, Progress};
 use crate::io::dpdk::Eal;
+use crate::state::Counters;
+use crate::state::counters::PAUSE_NS;
+
+/// The processor's counter for a core that notes in its state when it stood still.
+pub struct Watched {
+    eal: Eal,
+    counters: Counters,
+    last: u64,
+    limit: u64,
+}
+
+impl Watched {
+    /// For the core that has these counters.
+    #[must_use]
+    pub fn new(eal: Eal, counters: Counters) -> Self {
+        let limit = PAUSE_NS * eal.ticks_hz() / 1_000_000_000;
+        Self { eal, counters, last: u64::MAX, limit }
+    }
+}
+
+impl Clock for Watched {
+    fn ticks_hz(&self) -> u64 {
+        self.eal.ticks_hz()
+    }
+
+    #[inline(always)]
+    fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
+        let now = self.eal.next(stop)?;
+        if now.saturating_sub(self.last) > self.limit {
+            self.counters.note_pause(self.last, now);
+        }
+        self.last = now;
+        Some(now)
+    }
+
+    #[inline(always)]
+    fn polled(&mut self, _: impl FnOnce() -> Progress) {}
+
+    fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
+        self.eal.drain(quiet, longest, is_busy);
+    }
+
+    fn ended(&self) -> Result<(), ClockError> {
+        Ok(())
+    }
+}
 
 impl Clock for Eal {
     fn ticks_hz(&self) -> u64 {

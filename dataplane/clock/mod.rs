@@ -20,6 +20,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use conductor::{Conductor, Line, TurnError};
+#[cfg(feature = "dpdk")]
+pub use counter::Watched;
 pub use emulated::Emulated;
 pub use file::{ClockError, ClockFile, Kind, Node, VERSION};
 

@@ -95,6 +95,7 @@ fn core_text(out: &mut String, index: usize, core: &CoreSnapshot) {
     for (name, count) in &core.counters {
         let _ = writeln!(out, "  {name:20} {count}");
     }
+    let _ = writeln!(out, "  {:20} {}", "pauses", core.pauses);
     for (name, count) in &core.drops {
         let _ = writeln!(out, "  dropped {name:20} {count}");
     }

@@ -11,7 +11,7 @@ use super::roll::Roll;
 use super::{LaunchError, Links, Options, QUIET, Watch, threads};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{seed_of_the_moment, tell_speeds};
-use crate::clock::{Clock, ClockError, ClockFile, Kind, Node};
+use crate::clock::{Clock, ClockError, ClockFile, Kind, Node, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
@@ -142,7 +142,10 @@ pub(super) fn start(
     let core = spawn("agent", config.core, eal.clone(), move || {
         let (ended, time) = match clock {
             Some(clock) => poll(clock, parts, shared, &told),
-            None => poll(counter, parts, shared, &told),
+            None => {
+                let clock = Watched::new(counter, parts.counters.clone());
+                poll(clock, parts, shared, &told)
+            }
         };
         time.map(|()| ended).map_err(|error| error.to_string())
     })?;

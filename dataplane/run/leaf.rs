@@ -11,7 +11,7 @@ use super::colocated::{self, AgentParts, Ended, LocalAgent};
 use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly;
-use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node};
+use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node, Watched};
 use crate::config::Config;
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
@@ -216,7 +216,10 @@ type Polled<P> = (Vec<P>, Option<Ended>, Result<(), ClockError>);
 fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polled<P> {
     match setup.clock.take() {
         Some(clock) => poll_on(clock, setup, ports),
-        None => poll_on(setup.eal.clone(), setup, ports),
+        None => {
+            let counters = setup.stages.counters().clone();
+            poll_on(Watched::new(setup.eal.clone(), counters), setup, ports)
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! A core's counters: what it did, and why it dropped what it dropped.
+//! A core's counters: what it did, and why it dropped what it dropped; and when it stood still.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::region::{Region, Slice};
 use crate::reason::DropReason;
@@ -113,25 +113,43 @@ impl Counter {
     }
 }
 
-/// u64 words of one core's counters.
+/// Events that are counted.
 pub const COUNT: usize = Counter::ALL.len() + DropReason::COUNT;
+/// Pauses that are kept, the newest.
+pub const PAUSES: usize = 2048;
+/// A core that did not poll for longer than this stood still.
+pub const PAUSE_NS: u64 = 20_000;
+/// u64 words of one core's counters and pauses: the events, how many pauses there were, and a ring of them.
+pub const WORDS: usize = COUNT + 1 + PAUSES;
+/// Pauses are kept in units of 2^10 ticks: when they began in the upper 40 bits, how long they were in the lower 24.
+const UNIT: u32 = 10;
+const LENGTH_BITS: u32 = 24;
+
+/// A time at which a core did not poll, in ticks of its clock, to some hundred nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pause {
+    /// Its last poll before that.
+    pub from: u64,
+    /// Its first one after.
+    pub to: u64,
+}
 
 /// One core's counters. That core writes, anybody may read.
 #[derive(Clone, Debug)]
 pub struct Counters(Slice<AtomicU64>);
 
 impl Counters {
-    /// Counters over [`COUNT`] words.
+    /// Counters over [`WORDS`] words.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>) -> Self {
-        assert_eq!(words.len(), COUNT);
+        assert_eq!(words.len(), WORDS);
         Self(words)
     }
 
     /// Counters in memory of their own.
     #[must_use]
     pub fn heap() -> Self {
-        Self::new(Region::heap(8 * COUNT).slice(0, COUNT))
+        Self::new(Region::heap(8 * WORDS).slice(0, WORDS))
     }
 
     #[inline]
@@ -157,6 +175,31 @@ impl Counters {
     #[inline]
     pub fn drop(&self, reason: DropReason, by: u64) {
         self.bump(Counter::ALL.len() + reason as usize, by);
+    }
+
+    /// The core did not poll between these ticks.
+    #[cold]
+    pub fn note_pause(&self, from: u64, to: u64) {
+        let number = self.0[COUNT].load(Relaxed);
+        // Rounded outwards: the pause lies within what is noted.
+        let (first, last) = (from >> UNIT, to.div_ceil(1 << UNIT));
+        let length = (last - first).min((1 << LENGTH_BITS) - 1);
+        let at = COUNT + 1 + (number % PAUSES as u64) as usize;
+        self.0[at].store(first << LENGTH_BITS | length, Relaxed);
+        self.0[COUNT].store(number + 1, Release);
+    }
+
+    /// How often the core stood still, and the newest times of it, [`PAUSES`] at most, in no order.
+    #[must_use]
+    pub fn pauses(&self) -> (u64, Vec<Pause>) {
+        let number = self.0[COUNT].load(Acquire);
+        let pause = |word: &AtomicU64| {
+            let word = word.load(Relaxed);
+            let from = word >> LENGTH_BITS << UNIT;
+            Pause { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
+        };
+        let kept = number.min(PAUSES as u64) as usize;
+        (number, self.0[COUNT + 1..][..kept].iter().map(pause).collect())
     }
 
     /// Events counted.
@@ -206,3 +249,30 @@ const _: () = {
         i += 1;
     }
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_pauses_are_kept_and_all_are_counted() {
+        let counters = Counters::heap();
+        assert_eq!(counters.pauses(), (0, Vec::new()));
+        counters.note_pause(5_000_000_001, 5_000_100_001);
+        let (count, found) = counters.pauses();
+        let [Pause { from, to }] = found[..] else { panic!("{found:?}") };
+        assert!(count == 1 && from <= 5_000_000_001 && to >= 5_000_100_001, "{found:?}");
+        assert!(to - from < 100_000 + 2 * 1024, "{found:?}");
+        for at in 0..PAUSES as u64 + 5 {
+            counters.note_pause(at << 20, (at << 20) + 50_000);
+        }
+        let (count, mut found) = counters.pauses();
+        found.sort_unstable();
+        assert_eq!((count, found.len()), (PAUSES as u64 + 6, PAUSES));
+        assert_eq!(found.first().map(|pause| pause.from), Some(5 << 20));
+        // Longer than can be said: as long as can be.
+        let forever = Counters::heap();
+        forever.note_pause(0, u64::MAX >> 1);
+        assert!(forever.pauses().1[0].to >= 1 << 33);
+    }
+}

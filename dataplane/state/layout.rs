@@ -13,7 +13,7 @@
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
 //! | per core: queued | u64 per pool: tasks that wait | that core |
-//! | per core: counters | u64 each | that core |
+//! | per core: counters | u64 each; then how often it stood still, and a ring of u64 each time | that core |
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -167,7 +167,7 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
             })
             .collect(),
         queued: cursor.take(8 * pools.len()),
-        counters: cursor.take(8 * counters::COUNT),
+        counters: cursor.take(8 * counters::WORDS),
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
         for core in &layout.cores {
             sections.push((core.own, 16 * 703));
             sections.push((core.queued, 8 * 3));
-            sections.push((core.counters, 8 * counters::COUNT));
+            sections.push((core.counters, 8 * counters::WORDS));
             for (idle, pool) in core.idle.iter().zip(&layout.pools) {
                 sections.push((idle.count, 2));
                 if pool.members > 0 {

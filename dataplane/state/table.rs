@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use serde::Serialize;
 
-use super::counters::{self, Counter, Counters};
+use super::counters::{self, Counter, Counters, Pause};
 use super::files::{Found, NameError, NameLock, advice};
 use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
 use super::neighbour::Neighbours;
@@ -259,7 +259,7 @@ impl Table {
     /// `core`'s counters.
     #[must_use]
     pub fn counters(&self, core: usize) -> Counters {
-        Counters::new(self.region.slice(self.layout.cores[core].counters, counters::COUNT))
+        Counters::new(self.region.slice(self.layout.cores[core].counters, counters::WORDS))
     }
 
     /// The neighbours, shared by all cores.
@@ -389,6 +389,11 @@ pub struct CoreSnapshot {
     pub counters: std::collections::BTreeMap<&'static str, u64>,
     /// Packets dropped, by reason; reasons that never occurred are left out.
     pub drops: std::collections::BTreeMap<&'static str, u64>,
+    /// Times that the core stood still for more than 20 us; on emulated time none.
+    pub pauses: u64,
+    /// The newest of them.
+    #[serde(skip)]
+    pub newest_pauses: Vec<Pause>,
 }
 
 /// A host in a [`Snapshot`].
@@ -588,7 +593,8 @@ fn read_member(
 }
 
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {
-    let counters = Counters::new(region.slice(layout.cores[core].counters, counters::COUNT));
+    let counters = Counters::new(region.slice(layout.cores[core].counters, counters::WORDS));
+    let (pauses, newest_pauses) = counters.pauses();
     CoreSnapshot {
         counters: Counter::ALL.iter().map(|&c| (c.name(), counters.read(c))).collect(),
         drops: DropReason::ALL
@@ -596,6 +602,8 @@ fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot
             .map(|&reason| (reason.name(), counters.dropped(reason)))
             .filter(|&(_, count)| count > 0)
             .collect(),
+        pauses,
+        newest_pauses,
     }
 }
 

@@ -11,6 +11,7 @@ use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::{Rate, UnknownCapacity};
 use wedjat_pktgen::service::Service;
+use wedjat_pktgen::slices;
 
 /// Open-loop load generator for microsecond tasks.
 ///
@@ -95,6 +96,9 @@ pub struct LoadArgs {
     /// Workers of the pool, for rates in per cent: capacity = workers / mean service time
     #[arg(long)]
     pub workers: Option<u32>,
+    /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
+    #[arg(long, default_value = "99", value_parser = slices::quantile)]
+    pub percentile: f64,
     /// Check what the answers say: workers must run what --service is meant for (see docs/workloads.md)
     #[arg(long)]
     pub verify: bool,
@@ -119,7 +123,8 @@ impl LoadArgs {
             cores,
             verify: self.verify,
             ..usual
-        })
+        }
+        .telling(self.percentile, self.workers))
     }
 }
 
@@ -179,6 +184,9 @@ pub struct NetworkArgs {
     /// Wait so long for the other end: for a memif server, for the link, for the next hop's MAC address
     #[arg(long, default_value = "10s", value_parser = seconds)]
     pub patience: f64,
+    /// State file of the leaf or agent, on this machine: when it stood still is no property of it
+    #[arg(long)]
+    pub state: Option<PathBuf>,
     /// EAL arguments
     #[arg(last = true)]
     pub eal: Vec<String>,

@@ -14,6 +14,7 @@ use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
 use crate::seed::CoreSeeds;
 use crate::send::Pacer;
+use crate::slices::{Log, Pauses};
 use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
@@ -140,6 +141,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             resolve: ticks(RESOLVE_S),
         };
         let tick_ns = 1e9 / hz;
+        let tasks = load.rate_pps / f64::from(load.cores) * load.duration_s;
+        let log = Log::new(tasks, times.duration, hz);
+        let pauses = Pauses::new(ticks(load.rule.pause_s));
         let oracle = load.verify.then(|| Oracle::new(load.service.workload(), template.work_len()));
         Ok(Self {
             port,
@@ -163,7 +167,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             outstanding: Outstanding::new(outstanding_bits(load)),
             exchange: None,
             oracle,
-            tally: Tally::new(load.windows, load.service.classes()),
+            tally: Tally::new(load.windows, load.service.classes(), log, pauses),
             deadline: 0,
             ask_at: 0,
         })
@@ -200,9 +204,10 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 
     /// Sends what is due at `now`. Calls with a fresh clock for each half are more exact than
-    /// [`Generator::poll`].
+    /// [`Generator::poll`]. A loop that stands still is seen here, once a round.
     #[inline]
     pub fn transmit(&mut self, now: u64) {
+        self.tally.look(now);
         match self.phase {
             Phase::WarmingUp | Phase::Measuring => self.send_due(now),
             Phase::Resolving => self.resolve(now),

@@ -3,6 +3,7 @@
 use crate::arrival::{Arrivals, BurstsTooLong, Schedule};
 use crate::seed::{self, CoreSeeds, DependentStreams, Independence};
 use crate::service::Service;
+use crate::slices::{self, Rule};
 
 /// The load to offer, all cores together.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct Load {
     pub run: u32,
     /// Check what the answers say.
     pub verify: bool,
+    /// Which slices of the measured time count as calm, and how many of their tasks are needed.
+    pub rule: Rule,
 }
 
 impl Load {
@@ -44,7 +47,6 @@ impl Load {
         Self {
             rate_pps,
             arrivals: Arrivals::Poisson,
-            service,
             warmup_s: 0.1,
             duration_s: 1.0,
             drain_s: 1.0,
@@ -53,8 +55,18 @@ impl Load {
             seed: 1,
             cores: 1,
             run: 0,
+            rule: Rule::new(service.mean_ns() / 1e9, None),
+            service,
             verify: false,
         }
+    }
+
+    /// The same with the rule for calm slices that fits a pool of so many workers, and for this percentile.
+    #[must_use]
+    pub fn telling(self, quantile: f64, workers: Option<u32>) -> Self {
+        let service_s = self.service.mean_ns() / 1e9;
+        let share = workers.map(|workers| self.rate_pps * service_s / f64::from(workers.max(1)));
+        Self { rule: Rule::new(service_s, share).telling(quantile), ..self }
     }
 
     /// One core's due times.
@@ -63,6 +75,13 @@ impl Load {
     /// When arrivals and rate contradict each other.
     pub fn schedule(&self, hz: f64) -> Result<Schedule, BurstsTooLong> {
         Schedule::new(&self.arrivals, self.rate_pps / f64::from(self.cores), hz)
+    }
+
+    /// Tasks of a run, all but certainly, for who keeps something of each: warm-up included, and no more than memory is
+    /// meant for.
+    #[must_use]
+    pub fn tasks_max(&self) -> usize {
+        slices::tasks_max(self.rate_pps * (self.warmup_s + self.duration_s))
     }
 
     /// Seeds of all cores.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::load::Load;
 use crate::seed::StreamSeed;
+use crate::slices::Rule;
 
 /// Revision, machine, seeds and configuration of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -49,6 +50,8 @@ pub struct Config {
     pub drain_s: f64,
     /// Windows of the measured time.
     pub windows: usize,
+    /// Which slices count as calm, and the percentile that was asked for.
+    pub slices: Rule,
     /// Cores that sent.
     pub cores: u32,
     /// The device, when there was one.
@@ -78,6 +81,7 @@ impl Manifest {
                 duration_s: load.duration_s,
                 drain_s: load.drain_s,
                 windows: load.windows,
+                slices: load.rule,
                 cores: load.cores,
                 device: None,
             },

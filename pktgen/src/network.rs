@@ -1,6 +1,7 @@
 //! The generator on DPDK: opens the device, finds the next hop, runs one generator on each core.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +16,7 @@ use wedjat_pktgen::host::Heard;
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::nodes::{self, WatchedNode};
 use wedjat_pktgen::reflector::Reflector;
 use wedjat_pktgen::report::Report;
 use wedjat_pktgen::tally::Tally;
@@ -42,6 +44,7 @@ pub struct Network {
     pool: MbufPool,
     eal: Eal,
     cores: Vec<usize>,
+    state: Option<PathBuf>,
     runs: u32,
     stop: Arc<AtomicBool>,
 }
@@ -72,8 +75,9 @@ impl Network {
         };
         let target = target(args, Mac(device.mac()))?;
         let stop = stop_on_signals()?;
-        let (cores, runs) = (args.cores.clone(), 0);
-        let mut network = Self { target, ports, floor_port, device, pool, eal, cores, runs, stop };
+        let (cores, state, runs) = (args.cores.clone(), args.state.clone(), 0);
+        let mut network =
+            Self { target, ports, floor_port, device, pool, eal, cores, state, runs, stop };
         network.find_next_hop(patience)?;
         Ok(network)
     }
@@ -101,9 +105,12 @@ impl Network {
         let floor = self.measure_floor(&load)?;
         let what = format!("{:.0} tasks/s", load.rate_pps);
         let progress = Progress::start(what, load.warmup_s + load.duration_s);
-        let tally = self.run(&load)?;
+        let mut node = self.state.as_deref().map(WatchedNode::open).transpose()?;
+        let tally = self.run(&load, &mut node)?;
         drop(progress);
-        Ok(Report::new(&load, &tally, floor, manifest))
+        let watched = node.map(WatchedNode::finish).unwrap_or_default();
+        let slices = tally.slices(&load.rule, &watched);
+        Ok(Report::new(&load, &tally, &slices, floor, manifest))
     }
 
     fn measure_floor(&mut self, load: &Load) -> Result<Option<LatencySummary>, Failure> {
@@ -113,7 +120,7 @@ impl Network {
         Ok(Some(floor.response().summary()))
     }
 
-    fn run(&mut self, load: &Load) -> Result<Tally, Failure> {
+    fn run(&mut self, load: &Load, node: &mut Option<WatchedNode>) -> Result<Tally, Failure> {
         let hz = self.eal.ticks_hz() as f64;
         let apps: Vec<_> = (0..load.cores).map(|core| load.app(core)).collect();
         let mut generators = Vec::new();
@@ -139,6 +146,9 @@ impl Network {
                     scope.spawn(move || run_core(generator, core, eal, stop, busy))
                 })
                 .collect();
+            if let Some(node) = node {
+                nodes::look_while(node, || busy.load(Ordering::Relaxed) > 0);
+            }
             threads.into_iter().map(|thread| thread.join()).collect()
         });
         let mut total: Option<Tally> = None;

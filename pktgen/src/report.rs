@@ -10,6 +10,7 @@ use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
+use crate::slices::{Calm, CalmClass, CalmReport, GROUPS, Slices, SlicesReport};
 use crate::stationary::{self, Verdict};
 use crate::tally::{Ledger, Strays, Tally};
 
@@ -56,6 +57,8 @@ pub struct ClassReport {
     pub response_us: LatencySummary,
     /// From the send time.
     pub service_us: LatencySummary,
+    /// The same of calm slices alone.
+    pub calm: CalmClass,
 }
 
 /// A finished run.
@@ -97,6 +100,10 @@ pub struct Report {
     pub service_us: LatencySummary,
     /// Confidence of the response latencies.
     pub response_ci95_us: Confidence,
+    /// How the measured time was cut into slices, and what was thrown away.
+    pub slices: SlicesReport,
+    /// The figures of the calm slices alone; the verdict is over these.
+    pub calm: CalmReport,
     /// Latency with no scheduler and no work in between, when measured.
     pub floor_us: Option<LatencySummary>,
     /// Each class of the mix; a service that is no mix is one class.
@@ -117,18 +124,22 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of what all cores have counted together; `floor` as [`crate::floor::measure`] found it.
+    /// The report of what all cores have counted together; `slices` as [`Tally::slices`] cut them, `floor` as
+    /// [`crate::floor::measure`] found it.
     #[must_use]
     pub fn new(
         load: &Load,
         tally: &Tally,
+        slices: &Slices,
         floor: Option<LatencySummary>,
         manifest: Manifest,
     ) -> Self {
         let ledger = tally.measured;
         let medians: Vec<_> = tally.windows.iter().map(|window| window.quantile_ns(0.5)).collect();
         let stationary = stationary::verdict(&medians);
-        let reasons = reasons(tally);
+        let counted = tally.calm(slices);
+        let calm = counted.report();
+        let reasons = reasons(tally, slices, &calm);
         Self {
             offered_pps: load.rate_pps,
             duration_s: tally.measured_s,
@@ -148,12 +159,14 @@ impl Report {
             response_us: tally.response().summary(),
             service_us: tally.service.summary(),
             response_ci95_us: confidence(tally),
+            slices: slices.report(counted.thrown),
             floor_us: floor,
-            classes: classes(load, tally),
+            classes: classes(load, tally, &counted),
             stationary,
             valid: reasons.is_empty(),
             reasons,
-            warnings: warnings(tally, stationary),
+            warnings: warnings(tally, stationary, &calm),
+            calm,
             strays: tally.strays,
             manifest,
         }
@@ -186,8 +199,21 @@ impl Report {
             ("response_us", Some(self.response_us)),
             ("service_us", Some(self.service_us)),
             ("floor_us", self.floor_us),
+            ("calm.response_us", Some(self.calm.response_us)),
         ] {
             push_latencies(&mut fields, name, summary);
+        }
+        for (key, value) in [
+            ("calm.scheduled", self.calm.ledger.scheduled.to_string()),
+            ("calm.lost", self.calm.ledger.lost.to_string()),
+            ("calm.adherence", self.calm.adherence.to_string()),
+            ("calm.response_ci95_us.p99", self.calm.response_ci95_us.p99.0.to_string()),
+            ("slices.all", self.slices.all.to_string()),
+            ("slices.calm", self.slices.calm.to_string()),
+            ("slices.thrown_tasks", self.slices.thrown_tasks.to_string()),
+            ("slices.longest_pause_us", self.slices.longest_pause_us.0.to_string()),
+        ] {
+            fields.push((key.to_owned(), value));
         }
         let stationary = format!("{:?}", self.stationary).to_lowercase();
         fields.push(("stationary".to_owned(), stationary));
@@ -225,6 +251,7 @@ impl ClassReport {
         }
         push_latencies(fields, &format!("{of}.response_us"), Some(self.response_us));
         push_latencies(fields, &format!("{of}.service_us"), Some(self.service_us));
+        push_latencies(fields, &format!("{of}.calm.response_us"), Some(self.calm.response_us));
     }
 }
 
@@ -245,19 +272,22 @@ pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn reasons(tally: &Tally) -> Vec<String> {
-    let ledger = &tally.measured;
+fn reasons(tally: &Tally, slices: &Slices, calm: &CalmReport) -> Vec<String> {
+    let (ledger, calm) = (&tally.measured, &calm.ledger);
     let mut reasons = Vec::new();
     if ledger.scheduled == 0 {
         reasons.push("no task was due in the measured time".to_owned());
-    } else if ledger.adherence() < ADHERENCE_MIN {
+    } else if let Some(reason) = too_few(tally, slices, calm) {
+        reasons.push(reason);
+    }
+    if calm.scheduled > 0 && calm.adherence() < ADHERENCE_MIN {
         reasons.push(format!(
-            "only {:.2}% of the tasks were sent on time ({:.0}% are needed): {} late, {} unsent; \
+            "only {:.2}% of the calm slices' tasks were sent on time ({:.0}% are needed): {} late, {} unsent; \
              lower the rate, or give the generator a core of its own",
-            ledger.adherence() * 100.0,
+            calm.adherence() * 100.0,
             ADHERENCE_MIN * 100.0,
-            ledger.late,
-            ledger.unsent
+            calm.late,
+            calm.unsent
         ));
     }
     if ledger.sent > 0 && ledger.answered == 0 {
@@ -276,12 +306,45 @@ fn reasons(tally: &Tally) -> Vec<String> {
     reasons
 }
 
-fn warnings(tally: &Tally, stationary: Verdict) -> Vec<String> {
-    let ledger = tally.measured;
+/// Why the calm slices don't tell the percentile that was asked for, if they don't, and what to do.
+fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
+    let (rule, all) = (slices.rule(), tally.measured.scheduled);
+    let (percentile, needed) = (rule.percentile(), rule.tasks_min());
+    let (calm_slices, calm_tasks) = (slices.calm(), calm.scheduled);
+    if calm_slices >= GROUPS && calm_tasks >= needed {
+        return None;
+    }
+    let found = format!(
+        "{calm_slices} of {} slices are calm, with {calm_tasks} tasks; {percentile} needs {GROUPS}, with {needed}",
+        slices.all()
+    );
+    let whole = (slices.all() < GROUPS || all < needed) && calm_slices == slices.all();
+    let part = (calm_tasks as f64 / needed as f64).min(calm_slices as f64 / GROUPS as f64);
+    let fix = match part {
+        // Even all of them would not do.
+        _ if whole => "measure for longer".to_owned(),
+        part if part > 0.01 => format!(
+            "measure for {} or longer, keep other work off the CPUs",
+            Time((tally.measured_s / part).ceil() * 1e9)
+        ),
+        _ => format!(
+            "this machine stops its CPUs too often for tasks of this length and this load: keep other work off the CPUs, \
+             or give tasks that take longer, or a lower rate; slices have {}, and a pause of more than {} also spoils \
+             {:.1} times its length afterwards",
+            Time(rule.slice_s * 1e9),
+            Time(rule.pause_s * 1e9),
+            rule.recovery
+        ),
+    };
+    Some(format!("{found}: {fix}, or ask for less with --percentile"))
+}
+
+fn warnings(tally: &Tally, stationary: Verdict, calm: &CalmReport) -> Vec<String> {
     let mut warnings = Vec::new();
-    let adherence = ledger.adherence();
+    let adherence = calm.adherence;
     if (ADHERENCE_MIN..ADHERENCE_WARNING).contains(&adherence) {
-        warnings.push(format!("{:.2}% of the tasks were sent on time", adherence * 100.0));
+        let text = format!("{:.2}% of the calm slices' tasks were sent on time", adherence * 100.0);
+        warnings.push(text);
     }
     match stationary {
         Verdict::Rising => warnings.push(
@@ -319,20 +382,27 @@ fn confidence(tally: &Tally) -> Confidence {
     }
 }
 
-fn classes(load: &Load, tally: &Tally) -> Vec<ClassReport> {
-    let report = |class, ledger, response: &Latency, service: &Latency| ClassReport {
+fn classes(load: &Load, tally: &Tally, counted: &Calm) -> Vec<ClassReport> {
+    let report = |class, ledger, response: &Latency, service: &Latency, calm| ClassReport {
         name: load.service.class_name(class),
         class,
         service: load.service.class_service(class),
         ledger,
         response_us: response.summary(),
         service_us: service.summary(),
+        calm,
     };
     if tally.classes.is_empty() {
-        return vec![report(1, tally.measured, &tally.response(), &tally.service)];
+        let calm = CalmClass { ledger: counted.ledger, response_us: counted.report().response_us };
+        return vec![report(1, tally.measured, &tally.response(), &tally.service, calm)];
     }
-    let all = (1..).zip(&tally.classes);
-    all.map(|(class, of)| report(class, of.ledger, &of.response, &of.service)).collect()
+    let calm = counted
+        .classes
+        .iter()
+        .map(|(ledger, latency)| CalmClass { ledger: *ledger, response_us: latency.summary() });
+    let all = (1..).zip(&tally.classes).zip(calm);
+    all.map(|((class, of), calm)| report(class, of.ledger, &of.response, &of.service, calm))
+        .collect()
 }
 
 impl fmt::Display for Report {
@@ -362,6 +432,7 @@ impl fmt::Display for Report {
             "  sent {} = answered {} + refused {} + lost {}   duplicates {}",
             self.sent, self.answered, self.refused, self.lost, self.strays.duplicates
         )?;
+        writeln!(f, "  {}", self.slices)?;
         if self.verified {
             writeln!(f, "  answers checked: {} wrong of {}", self.wrong, self.answered)?;
         }
@@ -387,17 +458,9 @@ impl Report {
         }
         writeln!(out)?;
         write_row(out, "response (from due)", &self.response_us)?;
-        let ci = &self.response_ci95_us;
-        let of = |value: Micros| match value.0.is_nan() {
-            true => "-".to_owned(),
-            false => format!("+-{value}"),
-        };
-        let (p50, p99, mean) = (of(ci.p50), of(ci.p99), of(ci.mean));
-        writeln!(
-            out,
-            "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}",
-            "  95% confidence", "", ""
-        )?;
+        write_confidence(out, &self.response_ci95_us)?;
+        write_row(out, "  in calm slices", &self.calm.response_us)?;
+        write_confidence(out, &self.calm.response_ci95_us)?;
         write_row(out, "service (from sent)", &self.service_us)?;
         if self.classes.len() > 1 {
             self.write_classes(out)?;
@@ -422,6 +485,15 @@ impl Report {
         }
         Ok(())
     }
+}
+
+fn write_confidence(out: &mut String, ci: &Confidence) -> fmt::Result {
+    let of = |value: Micros| match value.0.is_nan() {
+        true => "-".to_owned(),
+        false => format!("+-{value}"),
+    };
+    let (p50, p99, mean) = (of(ci.p50), of(ci.p99), of(ci.mean));
+    writeln!(out, "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}", "  95% confidence", "", "")
 }
 
 /// Columns of a row's name; longer names shift their row.
@@ -483,22 +555,42 @@ pub fn table(reports: &[Report]) -> String {
 mod tests {
     use super::*;
     use crate::outstanding::Flight;
+    use crate::slices::{Log, Pauses, Rule};
     use crate::tally::Clock;
 
     fn load() -> Load {
-        Load::new(1e5, "mix(0.5*fixed(5us), 0.5*fixed(9us))".parse().unwrap())
+        sliced(Load::new(1e5, "mix(0.5*fixed(5us), 0.5*fixed(9us))".parse().unwrap()))
     }
 
-    /// A hundred tasks of 20 us; so many late, unsent, lost.
+    /// With slices of 10 us.
+    fn sliced(load: Load) -> Load {
+        let rule = Rule { slice_s: 1e-5, pause_s: 1e-6, recovery: 1.0, cover_s: 1e-5, ..load.rule };
+        Load { rule, ..load }
+    }
+
+    fn tally(classes: usize) -> Tally {
+        let mut tally = Tally::new(10, classes, Log::new(1e4, 1_000_000, 1e9), Pauses::new(1000));
+        let (window_ticks, late_ticks) = (100_000, 10);
+        tally.begin(Clock { start: 0, window_ticks, tick_ns: 1.0, late_ticks });
+        tally
+    }
+
+    /// Ten thousand tasks of 20 us; so many in a hundred late, unsent, lost.
     fn report(late: u64, unsent: u64, lost: u64) -> Report {
         report_of(&load(), late, unsent, lost, 0)
     }
 
     fn report_of(load: &Load, late: u64, unsent: u64, lost: u64, wrong: u64) -> Report {
-        let clock = Clock { start: 0, window_ticks: 1_000, tick_ns: 1.0, late_ticks: 10 };
-        let mut tally = Tally::new(10, 2);
-        tally.begin(clock);
-        for i in 0..100_u64 {
+        report_between(load, &[], [late, unsent, lost, wrong])
+    }
+
+    /// As [`report_of`], by a loop that looked at the clock at these times.
+    fn report_between(load: &Load, looks: &[u64], found: [u64; 4]) -> Report {
+        let [late, unsent, lost, wrong] = found;
+        let (late, unsent, lost) = (100 * late, 100 * unsent, 100 * lost);
+        let mut tally = tally(2);
+        looks.iter().for_each(|now| tally.look(*now));
+        for i in 0..10_000_u64 {
             let due = i * 100;
             let class = 1 + (i % 2) as u16;
             tally.schedule(due, class);
@@ -509,14 +601,15 @@ mod tests {
             let sent = if i < unsent + late { due + 11 } else { due };
             let flight = Flight { due, sent, class };
             tally.send(&flight);
-            if i >= 100 - lost {
+            if i >= 10_000 - lost {
                 tally.lose(&flight);
             } else {
                 tally.answer(&flight, due + 20_000, i < wrong);
             }
         }
-        tally.end(10_000);
-        Report::new(load, &tally, None, Manifest::for_tests(load))
+        tally.end(1_000_000);
+        let slices = tally.slices(&load.rule, &[]);
+        Report::new(load, &tally, &slices, None, Manifest::for_tests(load))
     }
 
     #[test]
@@ -531,6 +624,56 @@ mod tests {
         assert!(bad.to_string().contains("INVALID: only 94.00%"));
         let silent = report(0, 0, 100);
         assert!(!silent.valid && silent.reasons[0].contains("no task was answered"));
+    }
+
+    #[test]
+    fn a_run_needs_enough_calm_slices_for_the_percentile_asked_for() {
+        // It stood still for 4 us: the slice with it and the ones before and after are disturbed.
+        let looks: Vec<_> =
+            (0..=1000).map(|i| i * 1000).filter(|at| !(501..504).contains(&(at / 1000))).collect();
+        let load = load();
+        let short = report_between(&load, &looks, [0; 4]);
+        assert_eq!(
+            (short.slices.all, short.slices.calm, short.slices.pauses),
+            (100, 98, 1),
+            "{short}"
+        );
+        assert_eq!((short.slices.thrown_tasks, short.calm.ledger.scheduled), (200, 9_800));
+        assert_eq!((short.scheduled, short.slices.longest_pause_us.0), (10_000, 4.0));
+        let reason = &short.reasons[0];
+        assert!(
+            reason.contains("98 of 100 slices are calm, with 9800 tasks; p99 needs 20, with 10000"),
+            "{reason}"
+        );
+        assert!(reason.contains("measure for") && reason.contains("--percentile"), "{reason}");
+        let rule = Rule { quantile: 0.98, ..load.rule };
+        let enough = report_between(&Load { rule, ..load.clone() }, &looks, [0; 4]);
+        assert!(enough.valid, "{enough}");
+        assert!(
+            enough
+                .to_string()
+                .contains("98 of 100 slices calm (98.0%); thrown away: 2 slices with 200 tasks")
+        );
+        // What was late or lost while it stood still is not held against it, and what was so elsewhere is.
+        let bad = report_between(&Load { rule, ..load }, &looks, [0, 6, 0, 0]);
+        assert!(!bad.valid && bad.reasons[0].contains("93.88%"), "{bad}");
+    }
+
+    #[test]
+    fn a_run_that_is_disturbed_everywhere_is_invalid_and_says_what_to_do() {
+        let looks: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
+        let report = report_between(&load(), &looks, [0; 4]);
+        assert_eq!(
+            (report.slices.calm, report.slices.thrown_tasks, report.valid),
+            (0, 10_000, false)
+        );
+        let reason = &report.reasons[0];
+        assert!(
+            reason.contains("stops its CPUs too often") && reason.contains("keep other work off"),
+            "{reason}"
+        );
+        assert!(report.calm.response_us.p99.0.is_nan() && report.response_us.p99.0.is_finite());
+        assert!(report.to_string().contains("INVALID: 0 of 100 slices are calm"), "{report}");
     }
 
     #[test]
@@ -556,6 +699,8 @@ mod tests {
             "service_us",
             "response_ci95_us",
             "floor_us",
+            "slices",
+            "calm",
             "classes",
             "stationary",
             "valid",
@@ -573,13 +718,13 @@ mod tests {
         let p50 = json["response_us"]["p50"].as_f64().unwrap();
         assert!((p50 - 20.0).abs() < 0.05, "{p50}");
         assert!(json["response_us"]["p99"].is_null(), "two of 99 lost");
-        assert_eq!(json["sent"], 99);
+        assert_eq!(json["sent"], 9900);
         assert_eq!(json["classes"][1]["service"], "fixed(9us)");
     }
 
     #[test]
     fn classes_have_names_ledgers_and_latencies() {
-        let mix = Load::new(1e5, "rocksdb-90-10".parse().unwrap());
+        let mix = sliced(Load::new(1e5, "rocksdb-90-10".parse().unwrap()));
         let report = report_of(&mix, 0, 4, 3, 0);
         let json = serde_json::to_value(&report).unwrap();
         let classes = json["classes"].as_array().unwrap();
@@ -604,25 +749,25 @@ mod tests {
     #[test]
     fn one_class_is_the_whole() {
         let load = Load::new(1e5, "exp(5us)".parse().unwrap());
-        let clock = Clock { start: 0, window_ticks: 1_000, tick_ns: 1.0, late_ticks: 10 };
-        let mut tally = Tally::new(10, 1);
-        tally.begin(clock);
+        let mut tally = tally(1);
         tally.schedule(5, 1);
         let flight = Flight { due: 5, sent: 5, class: 1 };
         tally.send(&flight);
         tally.answer(&flight, 2_005, false);
-        tally.end(10_000);
-        let report = Report::new(&load, &tally, None, Manifest::for_tests(&load));
+        tally.end(1_000_000);
+        let slices = tally.slices(&load.rule, &[]);
+        let report = Report::new(&load, &tally, &slices, None, Manifest::for_tests(&load));
         let [class] = &report.classes[..] else { panic!("{:?}", report.classes) };
         assert_eq!((class.class, class.name.as_str(), class.ledger.answered), (1, "exp(5us)", 1));
         assert_eq!(class.response_us, report.response_us);
+        assert_eq!(class.calm.response_us, report.calm.response_us);
     }
 
     #[test]
     fn wrong_answers_make_a_run_invalid() {
         let report = report_of(&Load { verify: true, ..load() }, 0, 0, 0, 2);
         assert!(!report.valid && report.reasons[0].contains("2 answers are wrong"), "{report}");
-        assert!(report.to_string().contains("answers checked: 2 wrong of 100"), "{report}");
+        assert!(report.to_string().contains("answers checked: 2 wrong of 10000"), "{report}");
         assert_eq!((report.verified, report.wrong), (true, 2));
     }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 use crate::outstanding::Flight;
+use crate::slices::{Calm, Fate, Log, Pauses, Rule, Slices, Watched};
 
 /// What became of the tasks of a stretch of time, by the time they were due.
 ///
@@ -111,6 +112,12 @@ pub struct Tally {
     pub classes: Vec<ClassTally>,
     /// Latencies from the send time of all measured tasks.
     pub service: Latency,
+    /// A record of each measured task, and when the loop stood still; for each core, the own one first.
+    log: Log,
+    pauses: Pauses,
+    others: Vec<(Log, Pauses)>,
+    /// The tick at which the measured time ended.
+    end: u64,
     clock: Clock,
     /// Nanoseconds of a tick, in units of 2^-32.
     tick_ns: u64,
@@ -133,7 +140,7 @@ pub(crate) struct Clock {
 
 impl Tally {
     /// Takes all memory at once; [`Tally::begin`] says when the measured time is.
-    pub(crate) fn new(windows: usize, classes: usize) -> Self {
+    pub(crate) fn new(windows: usize, classes: usize, log: Log, pauses: Pauses) -> Self {
         let clock = Clock { start: u64::MAX, window_ticks: 1, tick_ns: 1.0, late_ticks: 0 };
         let classes = if classes > 1 { classes } else { 0 };
         Self {
@@ -146,6 +153,10 @@ impl Tally {
             windows: vec![Latency::default(); windows.max(1)],
             classes: vec![ClassTally::default(); classes],
             service: Latency::default(),
+            log,
+            pauses,
+            others: Vec::new(),
+            end: 0,
             clock,
             tick_ns: 0,
             window: (0, 0..0),
@@ -156,7 +167,14 @@ impl Tally {
     pub(crate) fn begin(&mut self, clock: Clock) {
         self.tick_ns = (clock.tick_ns * 32_f64.exp2()) as u64;
         self.window = (0, clock.start..clock.start.saturating_add(clock.window_ticks));
+        self.log.begin(clock.start);
         self.clock = clock;
+    }
+
+    /// The loop is here at `now`.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, now: u64) {
+        self.pauses.look(now);
     }
 
     #[inline]
@@ -177,6 +195,7 @@ impl Tally {
 
     /// The measured time ends.
     pub(crate) fn end(&mut self, end: u64) {
+        self.end = end;
         self.measured_s = end.saturating_sub(self.clock.start) as f64 * self.clock.tick_ns / 1e9;
     }
 
@@ -196,16 +215,24 @@ impl Tally {
     /// A task was handed to the device.
     #[inline(always)]
     pub(crate) fn send(&mut self, flight: &Flight) {
-        let late = flight.sent > flight.due + self.clock.late_ticks;
+        let late = self.is_late(flight);
         self.count(flight.due, flight.class, |ledger| {
             ledger.sent += 1;
             ledger.late += u64::from(late);
         });
     }
 
+    #[inline(always)]
+    fn is_late(&self, flight: &Flight) -> bool {
+        flight.sent > flight.due + self.clock.late_ticks
+    }
+
     /// A task will not be sent any more.
     pub(crate) fn leave(&mut self, due: u64, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
+        if due >= self.clock.start {
+            self.log.end_without(due, class, Fate::Unsent, false);
+        }
     }
 
     /// A task was answered.
@@ -220,6 +247,8 @@ impl Tally {
         }
         let response_ns = self.ns(now.saturating_sub(flight.due));
         let service_ns = self.ns(now.saturating_sub(flight.sent));
+        let (fate, late) = (if wrong { Fate::Wrong } else { Fate::Answered }, self.is_late(flight));
+        self.log.end(flight.due, flight.class, response_ns, fate, late);
         self.window(flight.due).record(response_ns);
         self.service.record(service_ns);
         if let Some(class) = self.class(flight.class) {
@@ -232,20 +261,21 @@ impl Tally {
     #[inline(never)]
     pub(crate) fn refuse(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
-        self.record_infinite(flight);
+        self.record_infinite(flight, Fate::Refused);
     }
 
     /// A task was never answered.
     #[inline(never)]
     pub(crate) fn lose(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
-        self.record_infinite(flight);
+        self.record_infinite(flight, Fate::Lost);
     }
 
-    fn record_infinite(&mut self, flight: &Flight) {
+    fn record_infinite(&mut self, flight: &Flight, fate: Fate) {
         if flight.due < self.clock.start {
             return;
         }
+        self.log.end_without(flight.due, flight.class, fate, self.is_late(flight));
         self.window(flight.due).record_infinite(1);
         self.service.record_infinite(1);
         if let Some(class) = self.class(flight.class) {
@@ -284,6 +314,34 @@ impl Tally {
         all
     }
 
+    /// Cuts the measured time by `rule`: slices are calm in which neither the loops of this tally stood still nor those of
+    /// `watched`.
+    #[must_use]
+    pub fn slices(&self, rule: &Rule, watched: &[Watched]) -> Slices {
+        let own = [&self.pauses].into_iter().chain(self.others.iter().map(|(_, pauses)| pauses));
+        let own = own.map(|pauses| ("the generator", pauses));
+        let watched = watched.iter().map(|watched| (&*watched.name, &watched.pauses));
+        let (start, tick_ns) = (self.clock.start, self.clock.tick_ns);
+        let mut slices = Slices::cut(*rule, start, self.end, tick_ns, own.chain(watched));
+        self.logs().for_each(|log| slices.throw_unlogged(log));
+        slices
+    }
+
+    /// Response times of the tasks that came due in calm slices.
+    #[must_use]
+    pub fn calm_response(&self, slices: &Slices) -> Latency {
+        self.calm(slices).response()
+    }
+
+    /// What became of the tasks of calm slices.
+    pub(crate) fn calm(&self, slices: &Slices) -> Calm {
+        slices.count(self.logs(), self.classes.len())
+    }
+
+    fn logs(&self) -> impl Iterator<Item = &Log> {
+        [&self.log].into_iter().chain(self.others.iter().map(|(log, _)| log))
+    }
+
     /// Adds what another core counted over the same time.
     pub fn merge(&mut self, other: &Self) {
         self.warmup.merge(&other.warmup);
@@ -294,6 +352,7 @@ impl Tally {
         self.pool_empty += other.pool_empty;
         self.windows.iter_mut().zip(&other.windows).for_each(|(a, b)| a.merge(b));
         self.service.merge(&other.service);
+        self.others.push((other.log.clone(), other.pauses.clone()));
         for (a, b) in self.classes.iter_mut().zip(&other.classes) {
             a.ledger.merge(&b.ledger);
             a.response.merge(&b.response);
@@ -308,7 +367,8 @@ mod tests {
 
     fn tally() -> Tally {
         let clock = Clock { start: 1000, window_ticks: 100, tick_ns: 2.0, late_ticks: 10 };
-        let mut tally = Tally::new(3, 2);
+        let (log, pauses) = (Log::new(10.0, 10_000, 5e8), Pauses::new(1000));
+        let mut tally = Tally::new(3, 2, log, pauses);
         tally.begin(clock);
         tally
     }

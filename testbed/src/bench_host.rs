@@ -377,7 +377,9 @@ fn under_load(
         all("generator_and_workers_loop_round", "us", |run| run.driver_us),
     ];
     let one = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
-    let share = 100.0 * loaded.valid as f64 / loaded.windows.max(1) as f64;
+    let share = 100.0 * loaded.calm as f64 / loaded.slices.max(1) as f64;
+    let all_p99 = loaded.all.summary().p99.0;
+    let calm_tasks = loaded.response.tasks() as f64;
     let mut figures = vec![
         Figure {
             value: p99,
@@ -387,7 +389,12 @@ fn under_load(
         },
         one("simulated_p99_32_workers_load_90", simulated, "us"),
         one("loopback_floor_p50", floor, "us"),
+        // The slices that count; the name is from when they were called windows.
         one("windows_without_a_stall", share, "per cent"),
+        one("agent_cfcfs_p99_all_slices", all_p99, "us"),
+        one("calm_tasks", calm_tasks, "tasks"),
+        one("thrown_tasks", loaded.thrown as f64, "tasks"),
+        one("longest_pause", loaded.longest_pause_us, "us"),
     ];
     figures.extend(loops);
     Ok(figures)
@@ -405,9 +412,21 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
     }
     figures.iter().try_for_each(|figure| line(figure, out))?;
     if arguments.load_seconds > 0 {
-        let (window, stall) = (loaded::WINDOW_S * 1e3, loaded::STALL_NS / 1e3);
-        let rule = "of the load count in which, and before which, neither core made good or stood still for longer than";
-        writeln!(out, "windows of {window} ms {rule} {stall} us")?;
+        let rule = loaded::rule();
+        let tasks = figures.iter().find(|figure| figure.name == "calm_tasks");
+        if tasks.is_none_or(|tasks| tasks.value < rule.tasks_min() as f64) {
+            let (percentile, needed) = (rule.percentile(), rule.tasks_min());
+            let fix = "keep other work off the CPUs, or give more --load-seconds";
+            writeln!(
+                out,
+                "INVALID under load: {percentile} needs {needed} tasks of calm slices; {fix}"
+            )?;
+        }
+        let (slice, pause) = (rule.slice_s * 1e3, rule.pause_s * 1e6);
+        writeln!(
+            out,
+            "slices of {slice} ms of the load count that no pause of more than {pause} us of either core can have touched"
+        )?;
         writeln!(out, "the load's wire is a pair of rings in memory, without copies")?;
     }
     Ok(())

@@ -11,12 +11,12 @@ use std::mem;
 
 use wedjat::reason::DropReason;
 use wedjat::worker::{AttachError, Gone, Options, Task, Worker};
-use wedjat_pktgen::latency::Latency;
 use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::payload::Work;
+use wedjat_pktgen::slices::Slices;
 
 use crate::app::{App, Emulated};
-use crate::rack::{Counts, Report};
+use crate::rack::{Counts, Lateness, Report};
 
 /// Emulated workers at one agent.
 pub struct StandIns {
@@ -28,7 +28,7 @@ pub struct StandIns {
     app: Emulated,
     tick_ns: f64,
     counts: Counts,
-    lateness: Latency,
+    lateness: Lateness,
 }
 
 /// When a worker will be done with its task, and its index; in this order.
@@ -64,7 +64,7 @@ impl StandIns {
             app: Emulated::new(workload),
             tick_ns: 1e9 / hz,
             counts: Counts::default(),
-            lateness: Latency::default(),
+            lateness: Lateness::default(),
         }
     }
 
@@ -97,7 +97,7 @@ impl StandIns {
             task.reply_with(|work, reply| self.app.serve(work, reply));
         }
         let late = (now - busy.done_at) as f64 * self.tick_ns;
-        self.lateness.record(late as u64);
+        self.lateness.record(busy.done_at, late as u64);
         self.counts.replies += 1;
     }
 
@@ -122,11 +122,22 @@ impl StandIns {
         self.workers.iter().try_for_each(Worker::check)
     }
 
+    /// Takes memory for so many replies, so that those of calm slices can be told apart.
+    pub fn log_replies(&mut self, replies: usize) {
+        self.lateness.log(replies);
+    }
+
     /// What there is to say about the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
+        self.report_in(None)
+    }
+
+    /// The same, judged by the replies of calm slices.
+    #[must_use]
+    pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         let (workers, busy) = (self.workers.len() as u16, self.busy.len() as u64);
-        Report::new(&self.counts, &self.lateness, workers, busy)
+        Report::new(&self.counts, &self.lateness, workers, busy, slices)
     }
 }
 

@@ -2,11 +2,9 @@
 //!
 //! The agent has one core; generator and workers share the other. The wire between is two rings of pointers in this
 //! process's memory, which copy nothing: the second core has a generator and 32 workers to be, and what a driver's copies
-//! took of it would be counted as the agent's hand-over. A machine that stalls
-//! for a millisecond makes a queue of hundreds of tasks, which no agent can help, so the time is cut into short windows
-//! and only those count in which, and in the one before which, neither core stood still for longer than [`STALL_NS`],
-//! nor worked off what such a stall had left. The rule sees the two loops' own clocks and nothing of what tasks
-//! experienced.
+//! took of it would be counted as the agent's hand-over. A machine that stands still
+//! for a millisecond makes a queue of hundreds of tasks, which no agent can help, so the figure is that of the calm slices, as
+//! in every run in real time ([`wedjat_pktgen::slices`]); that of all is beside it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -26,6 +24,7 @@ use wedjat::worker::{Options, Worker};
 use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::latency::Latency;
 use wedjat_pktgen::load::Load;
+use wedjat_pktgen::slices::{Pauses, Rule, Watched};
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
@@ -39,18 +38,12 @@ const WORKERS: u16 = 32;
 const LOAD: f64 = 0.9;
 const SERVICE: &str = "exp(50us)";
 const SERVICE_NS: f64 = 50e3;
-/// Half a mean service time.
-pub const STALL_NS: f64 = 25e3;
-/// Some twenty times as long as a queue takes to forget at this load.
-pub const WINDOW_S: f64 = 0.01;
-const WINDOWS: usize = 100;
-/// What a stall leaves takes LOAD / (1 - LOAD) = 9 times as long to be worked off, in the mean; twice that is allowed.
-pub const RECOVERY: u64 = 18;
+/// Of one run.
+const MEASURED_S: f64 = 1.0;
+/// The percentile of the figure.
+const QUANTILE: f64 = 0.99;
 /// Readings of the clock in a round of [`drive::run`].
 const LOOKS_A_ROUND: f64 = 3.0;
-/// Stalls that one loop may have in a run; the windows after the last that has room do not count.
-const STALLS: usize = 1 << 16;
-
 /// Looks at the bound, one a millisecond, for which there is room.
 const BOUNDS: usize = 1 << 12;
 /// Workers have so long to be let in.
@@ -66,13 +59,19 @@ const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 /// What the runs so far came to.
 #[derive(Default)]
 pub struct Loaded {
-    /// Windows.
-    pub windows: usize,
-    /// Those that count.
-    pub valid: usize,
-    /// Response times of the tasks that came due in these.
+    /// Slices.
+    pub slices: usize,
+    /// Those that are calm.
+    pub calm: usize,
+    /// Tasks that came due in the others.
+    pub thrown: u64,
+    /// The longest pause of either loop, us.
+    pub longest_pause_us: f64,
+    /// Response times of the tasks that came due in calm slices.
     pub response: Latency,
-    /// Each run's 99th percentile over the windows that count, us.
+    /// Those of all.
+    pub all: Latency,
+    /// Each run's 99th percentile over the calm slices, us.
     pub samples: Vec<f64>,
     /// What each run's loops did.
     pub loops: Vec<Loops>,
@@ -91,55 +90,48 @@ pub struct Loops {
     pub driver_us: f64,
 }
 
-/// When a loop stood still: from when to when, in ticks.
-struct Stalls {
+/// What a loop's looks at the clock tell.
+struct Looks {
+    pauses: Pauses,
+    count: u64,
+    first: u64,
     last: u64,
-    longest: u64,
-    looks: u64,
-    /// When the first look was.
-    began: u64,
-    found: Vec<(u64, u64)>,
 }
 
-impl Stalls {
+impl Looks {
     fn new(hz: f64) -> Self {
-        let longest = (STALL_NS * hz / 1e9) as u64;
-        let found = Vec::with_capacity(STALLS);
-        Self { last: u64::MAX, longest, looks: 0, began: 0, found }
+        let pauses = Pauses::new((rule().pause_s * hz) as u64);
+        Self { pauses, count: 0, first: 0, last: 0 }
     }
 
     /// The loop is here at `now`.
     #[inline]
     fn look(&mut self, now: u64) -> u64 {
-        if now.saturating_sub(self.last) > self.longest && self.found.len() < STALLS {
-            self.found.push((self.last, now));
+        self.pauses.look(now);
+        if self.count == 0 {
+            self.first = now;
         }
-        if self.looks == 0 {
-            self.began = now;
-        }
-        self.looks += 1;
+        self.count += 1;
         self.last = now;
         now
     }
 
     /// Ticks from one look to the next, in the mean.
     fn mean(&self) -> f64 {
-        self.last.saturating_sub(self.began) as f64 / self.looks.saturating_sub(1).max(1) as f64
+        self.last.saturating_sub(self.first) as f64 / self.count.saturating_sub(1).max(1) as f64
     }
+}
 
-    /// None of the time between these ticks was lost, nor went to what lost time had left.
-    fn clear(&self, from: u64, to: u64) -> bool {
-        let known = self.found.len() < STALLS || self.found[STALLS - 1].0 > to;
-        let over = |start: u64, end: u64| end + RECOVERY * (end - start);
-        known && !self.found.iter().any(|&(start, end)| start < to && over(start, end) > from)
-    }
+/// Which slices are calm.
+pub fn rule() -> Rule {
+    Rule::new(SERVICE_NS / 1e9, Some(LOAD)).telling(QUANTILE)
 }
 
 fn load(seed: u64) -> Result<Load, Failure> {
     let rate = f64::from(WORKERS) * LOAD * 1e9 / SERVICE_NS;
     Ok(Load {
-        duration_s: WINDOW_S * WINDOWS as f64,
-        windows: WINDOWS,
+        duration_s: MEASURED_S,
+        rule: rule(),
         warmup_s: 0.05,
         seed,
         run: seed as u32,
@@ -222,35 +214,32 @@ impl Loaded {
         self.loops.push(Loops {
             hand_over_us: served.hand_over_us,
             bound: served.bound,
-            agent_us: us(served.stalls.mean()),
+            agent_us: us(served.looks.mean()),
             driver_us: us(own.mean()) * LOOKS_A_ROUND,
         });
-        self.take(&tally, &[served.stalls, own], eal);
+        self.take(&tally, served.looks.pauses);
         Ok(())
     }
 
-    /// Adds the windows that count.
-    fn take(&mut self, tally: &Tally, stalls: &[Stalls], eal: &Eal) {
-        let length = (WINDOW_S * eal.ticks_hz() as f64) as u64;
-        let mut run = Latency::default();
-        for (at, window) in tally.windows.iter().enumerate() {
-            let from = tally.measured_from() + at as u64 * length;
-            self.windows += 1;
-            if stalls.iter().all(|stalls| stalls.clear(from - length, from + length)) {
-                self.valid += 1;
-                run.merge(window);
-            }
-        }
-        if run.tasks() > 0 {
-            self.samples.push(run.summary().p99.0);
-            self.response.merge(&run);
+    /// Adds a run.
+    fn take(&mut self, tally: &Tally, pauses: Pauses) {
+        let slices = tally.slices(&rule(), &[Watched { name: "the agent".to_owned(), pauses }]);
+        let (calm, all) = (tally.calm_response(&slices), tally.response());
+        self.slices += slices.all();
+        self.calm += slices.calm();
+        self.thrown += all.tasks().saturating_sub(calm.tasks());
+        self.longest_pause_us = self.longest_pause_us.max(slices.longest_pause_ns() / 1e3);
+        self.all.merge(&all);
+        if calm.tasks() > 0 {
+            self.samples.push(calm.summary().p99.0);
+            self.response.merge(&calm);
         }
     }
 }
 
 /// What the agent leaves.
 struct Served {
-    stalls: Stalls,
+    looks: Looks,
     hand_over_us: f64,
     bound: f64,
 }
@@ -262,10 +251,10 @@ fn serve(
     stop: &AtomicBool,
 ) -> Result<Served, String> {
     pin(cpu);
-    let mut stalls = Stalls::new(eal.ticks_hz() as f64);
+    let mut looks = Looks::new(eal.ticks_hz() as f64);
     let (mut bounds, mut next) = (Vec::with_capacity(BOUNDS), 0);
     while !stop.load(Relaxed) {
-        let now = stalls.look(eal.now());
+        let now = looks.look(eal.now());
         agent.poll(now);
         if now >= next && bounds.len() < BOUNDS {
             next = now + eal.ticks_hz() / 1000;
@@ -276,7 +265,7 @@ fn serve(
     let central = agent.dispatchers().find_map(Dispatcher::bounded);
     let hand_over_us = central.ok_or("the agent has no central queue")?.round_trip_ns() / 1e3;
     agent.close();
-    Ok(Served { stalls, hand_over_us, bound: median(bounds) })
+    Ok(Served { looks, hand_over_us, bound: median(bounds) })
 }
 
 fn drive(
@@ -285,7 +274,7 @@ fn drive(
     region: &Arc<WorkerRegion>,
     eal: &Eal,
     seed: u64,
-) -> Result<(Tally, Stalls), Failure> {
+) -> Result<(Tally, Looks), Failure> {
     let (load, hz) = (load(seed)?, eal.ticks_hz() as f64);
     let options = Options { patience: PATIENCE, ..Options::default() };
     let join = |_| Worker::join("bench-host", region, &options);
@@ -293,27 +282,9 @@ fn drive(
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
     let target = Target::new(CLIENT_MAC, host::CLIENT_IP, host::IP);
     let mut generator = Generator::new(&load, &target, 0, hz, port, frames)?;
-    let stalls = RefCell::new(Stalls::new(hz));
-    let now = || stalls.borrow_mut().look(eal.now());
+    let looks = RefCell::new(Looks::new(hz));
+    let now = || looks.borrow_mut().look(eal.now());
     drive::run(&mut generator, |at| stand_ins.poll(at), now, &AtomicBool::new(false));
     let (_, _, tally) = generator.into_parts();
-    Ok((tally, stalls.into_inner()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn windows_with_a_stall_in_them_do_not_count() {
-        let mut stalls = Stalls::new(1e9);
-        for now in [10, 20_000, 44_000, 70_000, 80_000] {
-            stalls.look(now);
-        }
-        assert_eq!(stalls.found, [(44_000, 70_000)]);
-        let recovered = 70_000 + RECOVERY * 26_000;
-        assert!(stalls.clear(0, 44_000) && stalls.clear(recovered, recovered + 9000));
-        assert!(!stalls.clear(0, 50_000) && !stalls.clear(60_000, 65_000));
-        assert!(!stalls.clear(recovered - 1, recovered + 9000));
-    }
+    Ok((tally, looks.into_inner()))
 }

@@ -149,6 +149,8 @@ mod show {
     const RINGS: &str = ",rsize=12,bsize=512";
     /// What a leaf may take for start and end, beyond its run: much, since one that has ended is told of at once.
     const LEAF_PATIENCE: Duration = Duration::from_secs(300);
+    /// The percentile that a row is to tell.
+    const QUANTILE: f64 = 0.99;
     /// Answers are awaited so long after the last task.
     const DRAIN_S: f64 = 0.5;
 
@@ -189,6 +191,7 @@ mod show {
             let layout = arguments.layout()?;
             let (leaf_core, core) = cores(arguments);
             let options = Options { seed: arguments.seed, ..Options::default() };
+            let folder = devices::scratch("demo")?;
             let ends = Ends {
                 src: [10, 0, 1, 100].into(),
                 dst: [10, 0, 1, 1].into(),
@@ -198,9 +201,9 @@ mod show {
                 options,
                 outages: Vec::new(),
                 agent: None,
+                state: Some(folder.path().join("state")),
                 core: Some(core),
             };
-            let folder = devices::scratch("demo")?;
             let (clients, workers) = both_devices(folder.path(), "server");
             let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
             let outstanding_max = ends.options.outstanding_max;
@@ -258,6 +261,7 @@ mod show {
                 seed: self.arguments.seed,
                 ..Load::new(rate_pps, service)
             }
+            .telling(QUANTILE, Some(self.arguments.workers.into()))
         }
 
         fn start(&self, policy: &PolicySpec, load: &Load) -> Result<LeafProcess, Failure> {

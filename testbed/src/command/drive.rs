@@ -1,12 +1,14 @@
 //! `wedjat-testbed drive`: generator and workers around a leaf or an agent, in one loop on one core.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use clap::Args;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::service::Service;
+use wedjat_pktgen::slices;
 
 use super::rack::RackArguments;
 use super::{Failure, Format, seconds};
@@ -47,6 +49,9 @@ pub struct Arguments {
     /// All random streams follow from this
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
+    #[arg(long, default_value = "99", value_parser = slices::quantile)]
+    percentile: f64,
     /// The leaf's address on the clients' side
     #[arg(long, default_value = "10.0.1.1")]
     dst: Ipv4Addr,
@@ -73,6 +78,9 @@ pub struct Arguments {
     verify: bool,
     #[command(flatten)]
     rack: RackArguments,
+    /// State file of the leaf or agent: when it stood still is no property of it
+    #[arg(long)]
+    state: Option<PathBuf>,
     /// Run on this CPU
     #[arg(long)]
     core: Option<usize>,
@@ -96,7 +104,8 @@ impl Arguments {
             seed: self.seed,
             verify: self.verify,
             ..Load::new(rate_pps, self.service.clone())
-        })
+        }
+        .telling(self.percentile, Some(workers)))
     }
 }
 
@@ -126,6 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         options: arguments.rack.options(arguments.udp_port, arguments.seed),
         outages: arguments.rack.outages.clone(),
         agent: arguments.attach.clone(),
+        state: arguments.state.clone(),
         core: arguments.core,
     };
     let stop = signals::stop_on_signals()?;

@@ -2,6 +2,7 @@
 //! places at the agent.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,7 +12,9 @@ use wedjat_pktgen::engine::{Generator, Phase};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::nodes::{self, WatchedNode};
 use wedjat_pktgen::report::Report;
+use wedjat_pktgen::slices::Slices;
 use wedjat_pktgen::target::Target;
 use wedjat_testbed::drive;
 use wedjat_testbed::rack::{self, Layout, Options, Outage, Outages, Rack};
@@ -46,6 +49,8 @@ pub struct Ends {
     pub outages: Vec<Outage>,
     /// The agent at which there are as many emulated workers, instead of a rack.
     pub agent: Option<String>,
+    /// The state file of the leaf or agent, where its pauses are to be known.
+    pub state: Option<PathBuf>,
     /// The CPU for both.
     pub core: Option<usize>,
 }
@@ -135,16 +140,22 @@ impl Rig {
         manifest.dpdk = Some(dpdk::version());
         manifest.config.device = Some(self.client.name().to_owned());
         let (generator, workers) = self.set_up(&load, ends)?;
+        let mut node = ends.state.as_deref().map(WatchedNode::open).transpose()?;
         // A thread of its own, so that the calling thread and the processes it starts may use every CPU.
         let eal = &self.environment.eal;
         let (generator, workers) = std::thread::scope(|scope| {
             let running = scope.spawn(|| run(generator, workers, ends.core, eal, stop));
+            if let Some(node) = &mut node {
+                nodes::look_while(node, || !running.is_finished());
+            }
             running.join().map_err(|_| Failure::from("generator and workers have panicked"))
         })??;
         let resolved = generator.phase() != Phase::Unresolved;
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
-        let rack_report = workers.report();
+        let watched = node.map(WatchedNode::finish).unwrap_or_default();
+        let slices = tally.slices(&load.rule, &watched);
+        let rack_report = workers.report(&slices);
         if let Workers::Rack(rack, _) = workers {
             self.worker_port = Some(rack.into_port());
         }
@@ -156,7 +167,7 @@ impl Rig {
             )
             .into());
         }
-        let mut report = Report::new(&load, &tally, self.floor, manifest);
+        let mut report = Report::new(&load, &tally, &slices, self.floor, manifest);
         drive::judge(&mut report, &rack_report);
         Ok((report, rack_report))
     }
@@ -175,13 +186,16 @@ impl Rig {
         let workers = match (&ends.agent, &self.worker) {
             (Some(agent), _) => {
                 let workload = load.service.workload();
-                let stand_ins = StandIns::attach(agent, ends.layout.workers(), workload, hz)?;
+                let mut stand_ins = StandIns::attach(agent, ends.layout.workers(), workload, hz)?;
+                stand_ins.log_replies(load.tasks_max());
                 Workers::StandIns(Box::new(stand_ins))
             }
             (None, Some(device)) => {
                 let port = self.worker_port.take().ok_or(gone)?;
                 let mac = Mac(device.mac());
-                let rack = Box::new(Rack::new(port, mac, ends.layout, ends.options.clone(), hz));
+                let mut rack = Rack::new(port, mac, ends.layout, ends.options.clone(), hz);
+                rack.log_replies(load.tasks_max());
+                let rack = Box::new(rack);
                 Workers::Rack(rack, Outages::new(&ends.outages, self.environment.eal.now(), hz))
             }
             (None, None) => return Err("neither a device for workers nor an agent".into()),
@@ -215,10 +229,10 @@ enum Workers {
 }
 
 impl Workers {
-    fn report(&self) -> rack::Report {
+    fn report(&self, slices: &Slices) -> rack::Report {
         match self {
-            Self::Rack(rack, _) => rack.report(),
-            Self::StandIns(stand_ins) => stand_ins.report(),
+            Self::Rack(rack, _) => rack.report_in(Some(slices)),
+            Self::StandIns(stand_ins) => stand_ins.report_in(Some(slices)),
         }
     }
 }

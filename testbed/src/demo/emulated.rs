@@ -86,11 +86,11 @@ impl Real {
         (!slices.is_empty()).then_some(Self { slices })
     }
 
-    /// The slice in which most tasks were sent on time.
+    /// The run with the largest share of calm slices.
     #[must_use]
     pub fn row(&self) -> &Value {
-        let adherence = |row: &Value| row["adherence"].as_f64().unwrap_or_default();
-        let best = self.slices.iter().max_by(|a, b| adherence(a).total_cmp(&adherence(b)));
+        let calm = |row: &Value| row["slices"]["calm_share"].as_f64().unwrap_or_default();
+        let best = self.slices.iter().max_by(|a, b| calm(a).total_cmp(&calm(b)));
         best.unwrap_or(&Value::Null)
     }
 
@@ -107,7 +107,13 @@ impl Real {
         let (row, count) = (self.row(), self.slices.len());
         let load = row["load"].as_f64().unwrap_or_default() * 100.0;
         let policy = row["policy"].as_str().unwrap_or_default();
-        let (p50, p99) = (&row["response_us"]["p50"], &row["response_us"]["p99"]);
+        let us = |of: &Value, quantile: &str| match &of["response_us"][quantile] {
+            Value::Null => "-".to_owned(),
+            us => us.to_string(),
+        };
+        let calm = &row["calm"];
+        let (p50, p99, all) = (us(calm, "p50"), us(calm, "p99"), us(row, "p99"));
+        let share = 100.0 * row["slices"]["calm_share"].as_f64().unwrap_or_default();
         let reasons = row["reasons"].as_array().into_iter().flatten();
         let reasons: Vec<_> = reasons.filter_map(Value::as_str).collect();
         let verdict = match reasons.is_empty() {
@@ -115,7 +121,8 @@ impl Real {
             false => format!("not to be believed: {}", reasons.join("; ")),
         };
         let mut remarks = vec![format!(
-            "real time, {policy} at {load:.0}% load: p50 {p50} us, p99 {p99} us in the best of {count} slices; {verdict}"
+            "real time, {policy} at {load:.0}% load: p50 {p50} us, p99 {p99} us in calm slices ({share:.0}%; p99 of all {all} us), the \
+             best of {count} seconds; {verdict}"
         )];
         if let Some(ns) = self.ns_per_packet() {
             remarks.push(format!(
@@ -200,15 +207,18 @@ mod tests {
 
     #[test]
     fn the_least_disturbed_slice_counts_and_the_verdict_is_a_remark() {
-        let slice = |adherence: f64, ns: f64, reasons: &[&str]| {
-            json!({"policy": "horus", "load": 0.5, "adherence": adherence, "reasons": reasons,
-                "response_us": {"p50": 80.0, "p99": 400.0}, "leaf": {"ns_per_packet": ns}})
+        let slice = |calm: f64, ns: f64, reasons: &[&str]| {
+            json!({"policy": "horus", "load": 0.5, "slices": {"calm_share": calm}, "reasons": reasons,
+                "calm": {"response_us": {"p50": 80.0, "p99": 400.0}},
+                "response_us": {"p50": 90.0, "p99": 7000.0}, "leaf": {"ns_per_packet": ns}})
         };
         let slices = json!([slice(0.8, 70.0, &["late"]), slice(0.99, 90.0, &["busy"])]);
         let real = Real::new(slices).unwrap();
         assert_eq!(real.ns_per_packet(), Some(70.0));
         let remarks = real.remarks();
         assert!(remarks[0].contains("not to be believed: busy"), "{remarks:?}");
+        let both = "p99 400.0 us in calm slices (99%; p99 of all 7000.0 us)";
+        assert!(remarks[0].contains(both), "{remarks:?}");
         assert!(remarks[1].contains("70 ns") && remarks[1].contains("14.3 million"), "{remarks:?}");
         let good = Real::new(json!([slice(1.0, 0.0, &[])])).unwrap().remarks();
         assert!(good.len() == 1 && good[0].contains("a valid measurement"), "{good:?}");

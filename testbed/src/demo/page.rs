@@ -38,7 +38,7 @@ pub struct Point {
 /// A plot that could not be drawn.
 pub type PlotError = Box<dyn std::error::Error>;
 
-/// Response time over load, as SVG: one colour a policy, 99th percentile drawn through, median dashed.
+/// Response time in calm slices over load, as SVG: one colour a policy, 99th percentile drawn through, median dashed.
 ///
 /// # Errors
 /// When the rows hold nothing that can be drawn.
@@ -46,8 +46,8 @@ pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
     let points = rows.iter().map(|row| Point {
         policy: row.policy.clone(),
         load: row.load,
-        p50: row.report.response_us.p50.0,
-        p99: row.report.response_us.p99.0,
+        p50: row.report.calm.response_us.p50.0,
+        p99: row.report.calm.response_us.p99.0,
         valid: row.report.valid,
     });
     plot_points(&points.collect::<Vec<_>>())
@@ -200,8 +200,10 @@ text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}td:first-child,
 .invalid{color:#a00}pre{background:#f6f6f6;padding:1rem;overflow:auto;font-size:.8rem}";
 
 const EXPLANATION: &str = "<p>Response times count from when a task was due, not from when it was sent; a lost task took \
-for ever. Adherence is the share of tasks sent on time. Hollow points and red rows are of runs that are not to be \
-believed: the generator or the rack did not keep up, or books did not balance.</p>";
+for ever. On an ordinary machine the system stops a program now and then for milliseconds; calm is the share of slices of the \
+measured time in which that cannot have touched any task. The plot, adherence (the share of tasks sent on time) and the verdict are \
+of these. Hollow points and red rows are of runs that are not to be \
+believed: too few slices were calm, the generator or the rack did not keep up, or books did not balance.</p>";
 
 pub(super) fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
     texts.map(|text| format!("<{tag}>{}</{tag}>", escape(text))).collect()

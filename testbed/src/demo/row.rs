@@ -68,15 +68,19 @@ impl Row {
             us.p90.to_string(),
             us.p99.to_string(),
             us.p999.to_string(),
-            format!("{:.2}%", report.adherence * 100.0),
+            format!("{:.0}%", report.slices.calm_share * 100.0),
+            report.calm.response_us.p50.to_string(),
+            report.calm.response_us.p99.to_string(),
+            format!("{:.2}%", report.calm.adherence * 100.0),
             self.leaf_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}")),
             self.verdict().to_owned(),
         ]
     }
 }
 
-/// Headings of the table. Times are response times, from when a task was due, in microseconds.
-pub const COLUMNS: [&str; 13] = [
+/// Headings of the table; calm columns and adherence are of the slices in which this machine let every loop run. Times are
+/// response times, from when a task was due, in microseconds.
+pub const COLUMNS: [&str; 16] = [
     "policy",
     "load",
     "offered/s",
@@ -87,6 +91,9 @@ pub const COLUMNS: [&str; 13] = [
     "p90 us",
     "p99 us",
     "p99.9 us",
+    "calm",
+    "calm p50",
+    "calm p99",
     "adherence",
     "leaf ns/pkt",
     "verdict",
@@ -198,9 +205,10 @@ pub(super) mod tests {
             let generator = Generator::new(&offered, &target, 0, 1e9, port, pool).unwrap();
             generator.tally().clone()
         };
-        let mut report = Report::new(&offered, &tally, None, manifest);
+        let slices = tally.slices(&offered.rule, &[]);
+        let mut report = Report::new(&offered, &tally, &slices, None, manifest);
         let us = |us| Micros(us);
-        report.response_us = LatencySummary {
+        let us_of = |p99_us: f64| LatencySummary {
             p50: us(p99_us / 5.0),
             p90: us(p99_us / 2.0),
             p99: us(p99_us),
@@ -209,6 +217,7 @@ pub(super) mod tests {
             mean: us(p99_us / 4.0),
             max: us(p99_us * 2.0),
         };
+        (report.response_us, report.calm.response_us) = (us_of(p99_us), us_of(p99_us));
         (report.valid, report.reasons) = (true, Vec::new());
         let layout = rack::Layout::new("10.0.2.11+4".parse().unwrap(), 8, 0).unwrap();
         let rack = {

@@ -106,6 +106,7 @@ fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report,
     let through = Through { port: client, forwarder };
     let mut generator = Generator::new(load, &target, 0, HZ, through, pool.clone()).unwrap();
     let mut rack = Rack::new(worker, RACK, layout, options, HZ);
+    rack.log_replies(load.tasks_max());
     let mut ticks = 0;
     let clock = || {
         ticks += TICKS_PER_LOOK;
@@ -113,8 +114,9 @@ fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report,
     };
     run(&mut generator, |now| rack.poll(now), clock, &AtomicBool::new(false));
     let manifest = Manifest::new(load, SystemTime::UNIX_EPOCH);
-    let mut report = Report::new(load, generator.tally(), None, manifest);
-    let rack_report = rack.report();
+    let slices = generator.tally().slices(&load.rule, &[]);
+    let mut report = Report::new(load, generator.tally(), &slices, None, manifest);
+    let rack_report = rack.report_in(Some(&slices));
     judge(&mut report, &rack_report);
     drop((generator, rack));
     (report, rack_report, pool.in_use())
@@ -168,5 +170,8 @@ fn a_late_rack_makes_the_run_invalid() {
     // Tasks of 500 ns: a turn of the loop is more than 5% of that.
     let (report, rack, _) = driven(4, &load(200e3, "fixed(500ns)"), Options::default());
     assert!(!rack.valid && !report.valid);
-    assert!(report.to_string().contains("INVALID: 1% of the rack's replies were late"), "{report}");
+    assert!(
+        report.to_string().contains("INVALID: 1% of the rack's replies of calm slices were late"),
+        "{report}"
+    );
 }

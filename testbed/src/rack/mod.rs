@@ -26,11 +26,11 @@ pub use layout::{Layout, Servers};
 pub use outage::{Outage, Outages};
 use queues::{Done, Queues};
 pub use reply::Reply;
-pub use report::{Counts, Report};
+pub use report::{Counts, Lateness, Report};
 
 use arrayvec::ArrayVec;
 use wedjat::limits::BURST;
-use wedjat_pktgen::latency::Latency;
+use wedjat_pktgen::slices::Slices;
 
 /// How a rack behaves besides its workers.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ pub struct Rack<P: Port> {
     replies: Replies<P::Buf>,
     control: Burst<P::Buf>,
     counts: Counts,
-    lateness: Latency,
+    lateness: Lateness,
 }
 
 /// A task at its worker: the packet, and what was read of it.
@@ -105,7 +105,7 @@ impl<P: Port> Rack<P> {
             replies: Replies { burst: Burst::new(), due: ArrayVec::new() },
             control: Burst::new(),
             counts: Counts::default(),
-            lateness: Latency::default(),
+            lateness: Lateness::default(),
         }
     }
 
@@ -150,7 +150,7 @@ impl<P: Port> Rack<P> {
     fn send(&mut self, now: u64) -> bool {
         let sent = self.port.tx_burst(&mut self.replies.burst);
         for due in self.replies.due.drain(..sent) {
-            self.lateness.record(((now - due) as f64 * self.tick_ns) as u64);
+            self.lateness.record(due, ((now - due) as f64 * self.tick_ns) as u64);
         }
         self.counts.replies += sent as u64;
         let all = self.replies.burst.is_empty();
@@ -264,14 +264,26 @@ impl<P: Port> Rack<P> {
         &self.counts
     }
 
+    /// Takes memory for so many replies, so that those of calm slices can be told apart.
+    pub fn log_replies(&mut self, replies: usize) {
+        self.lateness.log(replies);
+    }
+
     /// What there is to say about the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
+        self.report_in(None)
+    }
+
+    /// The same, judged by the replies of calm slices.
+    #[must_use]
+    pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         Report::new(
             &self.counts,
             &self.lateness,
             self.address.layout.workers(),
             self.outstanding() as u64,
+            slices,
         )
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use wedjat::reason::DropReason;
 use wedjat_pktgen::latency::{Latency, LatencySummary};
+use wedjat_pktgen::slices::Slices;
 
 /// Answers may be late by this share of the mean service time at the 99th percentile; beyond it they are
 /// a part of what is measured.
@@ -56,6 +57,42 @@ impl Default for Counts {
     }
 }
 
+/// How long after its due time each reply left.
+#[derive(Clone, Debug, Default)]
+pub struct Lateness {
+    all: Latency,
+    /// When a reply was due, in ticks, and how late it was.
+    log: Vec<(u64, u32)>,
+    is_full: bool,
+}
+
+impl Lateness {
+    /// Takes, and touches, memory for so many replies, so that those of calm slices can be told apart.
+    pub fn log(&mut self, replies: usize) {
+        self.log = vec![(1, 1); replies];
+        self.log.clear();
+    }
+
+    /// A reply that was due `at` left so late.
+    #[inline]
+    pub fn record(&mut self, at: u64, ns: u64) {
+        self.all.record(ns);
+        if self.log.len() < self.log.capacity() {
+            self.log.push((at, ns.min(u64::from(u32::MAX)) as u32));
+        } else {
+            self.is_full = true;
+        }
+    }
+
+    /// Of the replies that were due in calm slices; none where not all are known one by one.
+    fn calm(&self, slices: &Slices) -> Option<Latency> {
+        let mut calm = Latency::default();
+        let all = self.log.iter().filter(|(at, _)| slices.is_calm(*at));
+        all.for_each(|(_, ns)| calm.record(u64::from(*ns)));
+        (!self.is_full).then_some(calm)
+    }
+}
+
 /// A rack's report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -87,6 +124,8 @@ pub struct Report {
     pub service_mean_us: f64,
     /// How long after its due time a reply left.
     pub lateness_us: LatencySummary,
+    /// The same of replies that were due in calm slices, where these are known; the verdict is then over these.
+    pub calm_lateness_us: Option<LatencySummary>,
     /// Replies left in time, and every task is accounted for.
     pub valid: bool,
     /// Why not.
@@ -94,14 +133,21 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(counts: &Counts, lateness: &Latency, workers: u16, outstanding: u64) -> Self {
+    pub(crate) fn new(
+        counts: &Counts,
+        lateness: &Lateness,
+        workers: u16,
+        outstanding: u64,
+        slices: Option<&Slices>,
+    ) -> Self {
         let named =
             DropReason::ALL.iter().map(|reason| (reason.name(), counts.dropped[*reason as usize]));
         let service_mean_us = match counts.tasks {
             0 => 0.0,
             tasks => counts.service_ns as f64 / tasks as f64 / 1e3,
         };
-        let lateness_us = lateness.summary();
+        let lateness_us = lateness.all.summary();
+        let calm = slices.and_then(|slices| lateness.calm(slices));
         let mut report = Self {
             workers,
             tasks: counts.tasks,
@@ -117,6 +163,7 @@ impl Report {
             dropped: named.filter(|(_, count)| *count > 0).collect(),
             service_mean_us,
             lateness_us,
+            calm_lateness_us: calm.map(|calm| calm.summary()),
             valid: true,
             reasons: Vec::new(),
         };
@@ -132,10 +179,14 @@ impl Report {
     }
 
     fn judge(&mut self) {
-        let (late_us, limit_us) = (self.lateness_us.p99.0, LATENESS_MAX * self.service_mean_us);
+        let (late, which) = match &self.calm_lateness_us {
+            Some(calm) => (calm, " of calm slices"),
+            None => (&self.lateness_us, ""),
+        };
+        let (late_us, limit_us) = (late.p99.0, LATENESS_MAX * self.service_mean_us);
         if self.replies > 0 && late_us > limit_us {
             self.reasons.push(format!(
-                "1% of the rack's replies were late by {late_us:.2} us or more ({limit_us:.2} us are allowed, \
+                "1% of the rack's replies{which} were late by {late_us:.2} us or more ({limit_us:.2} us are allowed, \
                  {:.0}% of the mean service time); give it a core of its own, or tasks that take longer",
                 LATENESS_MAX * 100.0
             ));
@@ -175,6 +226,13 @@ impl fmt::Display for Report {
             "  replies late by, us: p50 {}  p99 {}  p99.9 {}  max {}",
             late.p50, late.p99, late.p999, late.max
         )?;
+        if let Some(late) = &self.calm_lateness_us {
+            writeln!(
+                f,
+                "  in calm slices, us:   p50 {}  p99 {}  p99.9 {}  max {}",
+                late.p50, late.p99, late.p999, late.max
+            )?;
+        }
         match self.valid {
             true => write!(f, "  VALID"),
             false => write!(f, "  INVALID: {}", self.reasons.join("; ")),

@@ -1,0 +1,255 @@
+//! The rule for calm slices does not flatter: generator, leaf and emulated workers on an emulated clock, once undisturbed and
+//! once with seeded pauses of either loop, with the same tasks. What the calm slices of the disturbed run say must be
+//! what the undisturbed run says.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crossbeam_queue::ArrayQueue;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use wedjat::assembly;
+use wedjat::config::Config;
+use wedjat::io::ring::{self, FramePool};
+use wedjat::node::Timing;
+use wedjat::role::Leaf;
+use wedjat::wire::ether::Mac;
+use wedjat_pktgen::engine::Generator;
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::report::Report;
+use wedjat_pktgen::slices::{Pauses, Rule, Watched};
+use wedjat_pktgen::tally::Tally;
+use wedjat_pktgen::target::Target;
+use wedjat_testbed::rack::{Layout, Options, Rack};
+
+const WORKERS: u16 = 8;
+const SERVICE_S: f64 = 100e-6;
+/// One tick is one nanosecond.
+const HZ: u64 = 1_000_000_000;
+/// Loops poll so often.
+const STEP: u64 = 4_000;
+const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
+const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
+
+/// How a machine pauses a loop: so often a second, so long in the mean, exponential both.
+#[derive(Clone, Copy, Debug)]
+struct Pattern {
+    each_s: f64,
+    mean_s: f64,
+}
+
+/// The pauses of one loop: at which times it does not run.
+struct Stops {
+    pattern: Option<Pattern>,
+    stream: Xoshiro256PlusPlus,
+    from: u64,
+    to: u64,
+}
+
+impl Stops {
+    fn new(pattern: Option<Pattern>, seed: u64) -> Self {
+        let stream = Xoshiro256PlusPlus::seed_from_u64(seed);
+        // Once the generator has found the leaf, so that all runs of a seed offer the same tasks at the same times.
+        let mut stops = Self { pattern, stream, from: 0, to: HZ / 20 };
+        stops.next();
+        stops
+    }
+
+    fn next(&mut self) {
+        let Some(Pattern { each_s, mean_s }) = self.pattern else {
+            self.from = u64::MAX;
+            return;
+        };
+        let mut exponential =
+            |mean: f64| (-mean * (1.0 - self.stream.random::<f64>()).ln() * HZ as f64) as u64;
+        self.from = self.to + exponential(1.0 / each_s);
+        self.to = self.from + exponential(mean_s);
+    }
+
+    fn runs(&mut self, now: u64) -> bool {
+        while now >= self.to && self.from < self.to {
+            self.next();
+        }
+        now < self.from
+    }
+}
+
+struct Run {
+    load: Load,
+    tally: Tally,
+    leaf: Watched,
+}
+
+fn config() -> Config {
+    let text = format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
+         [[port]]\ndevice = \"net_ring0\"\nside = \"clients\"\nip = \"10.0.1.1/24\"\nmac = \"{}\"\n\
+         [[port]]\ndevice = \"net_ring1\"\nside = \"workers\"\nip = \"10.0.2.1/24\"\nmac = \"{}\"\n\
+         [[pool]]\nid = 1\npolicy = \"horus\"\n\
+         [[server]]\nip = \"10.0.2.11\"\nworkers = \"0-{}\"\npool = 1\n",
+        LEAF_MACS[0],
+        LEAF_MACS[1],
+        WORKERS - 1
+    );
+    Config::parse(Path::new("slices.toml"), &text).unwrap()
+}
+
+/// Measures for so many seconds, while pauses of this pattern stop generator and workers, and the leaf.
+fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> Run {
+    let config = config();
+    let table = assembly::table(&config, HZ, 7).unwrap();
+    let network = Arc::new(assembly::network(&config, LEAF_MACS, &table).unwrap());
+    let stages = assembly::stages(&config, HZ, &network, &table, 7, 0);
+    let frames = FramePool::new(1 << 15, 160);
+    let (client, leaf_clients) = ring::pair(1 << 13, &frames);
+    let (leaf_workers, worker) = ring::pair(1 << 13, &frames);
+    let (commands, timing) = (Arc::new(ArrayQueue::new(1)), Timing { ticks_hz: HZ });
+    let mut leaf =
+        Leaf::new(stages, vec![leaf_clients, leaf_workers], frames.clone(), commands, timing);
+    let layout = Layout::new("10.0.2.11+1".parse().unwrap(), WORKERS, 0).unwrap();
+    let mut rack = Rack::new(worker, RACK_MAC, layout, Options::default(), HZ as f64);
+    let rate = share * f64::from(WORKERS) / SERVICE_S;
+    let load = Load {
+        warmup_s: 0.1,
+        duration_s: seconds,
+        seed,
+        ..Load::new(rate, format!("exp({}us)", SERVICE_S * 1e6).parse().unwrap())
+    }
+    .telling(0.99, Some(WORKERS.into()));
+    let target = Target::new(CLIENT_MAC, 0x0A00_0163, 0x0A00_0101);
+    let mut generator = Generator::new(&load, &target, 0, HZ as f64, client, frames).unwrap();
+    let mut watched = Pauses::new((load.rule.pause_s * HZ as f64) as u64);
+    let [mut own, mut other] = [0, 1].map(|at| Stops::new(patterns[at], 1000 * seed + at as u64));
+    let mut now = STEP;
+    while !generator.phase().is_over() {
+        if own.runs(now) {
+            generator.transmit(now);
+            rack.poll(now);
+            generator.receive(now);
+        }
+        if other.runs(now) {
+            watched.look(now);
+            leaf.poll(now);
+        }
+        now += STEP;
+        assert!(now < 1000 * HZ, "the run does not end");
+    }
+    assert!(rack.report().balances());
+    let (_, _, tally) = generator.into_parts();
+    Run { load, tally, leaf: Watched { name: "the leaf".to_owned(), pauses: watched } }
+}
+
+impl Run {
+    fn report(&self, rule: Rule) -> Report {
+        let slices = self.tally.slices(&rule, std::slice::from_ref(&self.leaf));
+        let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
+        Report::new(&self.load, &self.tally, &slices, None, manifest)
+    }
+}
+
+impl Run {
+    /// What the slices of this run say that are calm in another one.
+    fn as_cut(&self, other: &Self) -> Report {
+        let slices = other.tally.slices(&other.load.rule, std::slice::from_ref(&other.leaf));
+        let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
+        Report::new(&self.load, &self.tally, &slices, None, manifest)
+    }
+}
+
+/// Mean, median and 99th percentile of the calm slices.
+fn figures(report: &Report) -> [f64; 3] {
+    let us = &report.calm.response_us;
+    [us.mean.0, us.p50.0, us.p99.0]
+}
+
+/// Half the widths of their confidence intervals.
+fn intervals(report: &Report) -> [f64; 3] {
+    let us = &report.calm.response_ci95_us;
+    [us.mean.0, us.p50.0, us.p99.0]
+}
+
+const SECONDS: f64 = 6.0;
+/// Pauses of generator and workers, and of the leaf: many short ones, few long ones, and long ones of the leaf alone beside
+/// short ones of the other loop.
+const SHORT: Pattern = Pattern { each_s: 60.0, mean_s: 0.1e-3 };
+const LONG: Pattern = Pattern { each_s: 3.0, mean_s: 4e-3 };
+const PATTERNS: [[Option<Pattern>; 2]; 3] =
+    [[Some(SHORT), Some(SHORT)], [Some(LONG), Some(LONG)], [Some(SHORT), Some(LONG)]];
+
+/// Whether each figure of the calm slices of disturbed runs lies within the confidence interval that the undisturbed run has
+/// for it; by this rule, which is made of the usual one. Prints what it found.
+fn agreements(share: f64, change: fn(Rule) -> Rule) -> Vec<bool> {
+    let mut found = Vec::new();
+    for seed in 1..=2 {
+        let undisturbed = run(share, seed, SECONDS, [None; 2]);
+        let rule = change(undisturbed.load.rule);
+        let calm = undisturbed.report(rule);
+        assert_eq!((calm.slices.calm, calm.slices.pauses), (calm.slices.all, 0));
+        let (expected, interval) = (figures(&calm), intervals(&calm));
+        for patterns in PATTERNS {
+            let disturbed = run(share, seed, SECONDS, patterns);
+            let report = disturbed.report(rule);
+            let (got, same) = (figures(&report), figures(&undisturbed.as_cut(&disturbed)));
+            assert!(report.valid, "{report}");
+            println!(
+                "load {share}, seed {seed}, {:.0}% calm: mean, p50, p99 {got:.1?} for {expected:.1?} +- {interval:.1?}; \
+                 the same slices, undisturbed, {same:.1?}",
+                100.0 * report.slices.calm_share
+            );
+            found.extend((0..3).map(|at| (got[at] - expected[at]).abs() <= interval[at]));
+        }
+    }
+    found
+}
+
+/// What it would be to drop those slices only in which a loop stood still.
+fn naive(rule: Rule) -> Rule {
+    Rule { recovery: 0.0, cover_s: 0.0, ..rule }
+}
+
+#[test]
+fn calm_slices_at_half_load_say_what_an_undisturbed_run_says() {
+    assert!(agreements(0.5, |rule| rule).iter().all(|agrees| *agrees));
+}
+
+#[test]
+fn calm_slices_at_high_load_say_what_an_undisturbed_run_says() {
+    assert!(agreements(0.8, |rule| rule).iter().all(|agrees| *agrees));
+}
+
+#[test]
+fn calm_slices_near_saturation_say_what_an_undisturbed_run_says() {
+    assert!(agreements(0.95, |rule| rule).iter().all(|agrees| *agrees));
+}
+
+#[test]
+fn without_recovery_they_would_not() {
+    let agreements = agreements(0.8, naive);
+    // Long pauses leave queues behind that outlive them; what short ones leave is gone within a slice.
+    let [short, long, both] = [0, 1, 2].map(|pattern| {
+        let of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
+        agreements.chunks(9).flat_map(of).filter(|agrees| *agrees).count()
+    });
+    println!("of six figures each agree: {short}, {long}, {both}");
+    assert!(long + both <= 4, "{agreements:?}");
+}
+
+#[test]
+fn a_run_that_is_disturbed_everywhere_is_invalid_and_says_what_to_do() {
+    let always = Pattern { each_s: 500.0, mean_s: 1e-3 };
+    let report = {
+        let run = run(0.8, 1, 0.5, [Some(always), None]);
+        run.report(run.load.rule)
+    };
+    assert_eq!((report.slices.calm, report.calm.ledger.scheduled), (0, 0));
+    assert_eq!(report.slices.thrown_tasks, report.scheduled);
+    assert!(
+        !report.valid && report.reasons[0].contains("keep other work off the CPUs"),
+        "{report}"
+    );
+    assert_eq!(report.slices.loops, ["the generator", "the leaf"]);
+}
