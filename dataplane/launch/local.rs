@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 
 use super::{LaunchError, manifest};
+use crate::assembly::agent as agent_parts;
 use crate::config::{Config, HostConfig};
 use crate::io::dpdk::{Eal, MbufPool, PoolHandle, QueuePort};
 use crate::io::link::End;
@@ -50,7 +51,8 @@ impl<'a> LocalAgent<'a> {
         seed: u64,
     ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
-        let spec = serve::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
+        let spec =
+            agent_parts::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
         let table = match &config.leaf.state {
             Some(path) => {
                 let spec = Spec { group: config.leaf.state_group, ..spec };
@@ -75,7 +77,7 @@ impl<'a> LocalAgent<'a> {
         let way = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            crews: serve::crews(self.host, hz, &self.table, way, self.seed),
+            crews: agent_parts::crews(self.host, hz, &self.table, way, self.seed),
             registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
             places,
             pool: mbufs.handle(),
