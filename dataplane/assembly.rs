@@ -1,5 +1,7 @@
 //! From a checked configuration to a node's parts: its state, its network, and each core's stages.
 
+pub mod agent;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -13,6 +13,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A node's turn may take so long; a machine that stands still for seconds is none of its faults.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The line of a node that has gone for good.
+const NOWHERE: usize = usize::MAX;
+
 /// What a node has told of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Line {
@@ -125,6 +128,14 @@ impl Conductor {
         let turn = words.turn().word.load(Relaxed);
         self.participants.push(Participant { node, line, words, waiter: Waiter::default(), turn });
         Some(self.participants.len() - 1)
+    }
+
+    /// A node has gone for good: another of its name may join and be taken, and has a number of its own.
+    ///
+    /// # Panics
+    /// When there is no node of that number.
+    pub fn forget(&mut self, node: usize) {
+        self.participants[node].line = NOWHERE;
     }
 
     /// Has a node poll until it is quiet; what it has done so far.

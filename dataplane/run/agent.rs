@@ -10,7 +10,7 @@ use crossbeam_queue::ArrayQueue;
 use super::roll::Roll;
 use super::{LaunchError, Links, Options, QUIET, Watch, threads};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
-use crate::assembly::{seed_of_the_moment, tell_speeds};
+use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Kind, Node, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::io::dpdk::QueuePort;
@@ -18,15 +18,12 @@ use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
 use crate::node::Timing;
-use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::region::path_of;
-use crate::ring::{Giver, Place, RegionError, WorkerRegion};
+use crate::ring::{Giver, RegionError, WorkerRegion};
 use crate::role::Agent;
-use crate::role::agent::Packet;
-use crate::role::agent::{Comings, Crew, Death, Names, Parts, PoolCrew, Registrar, Signer, Way};
+use crate::role::agent::{Comings, Death, Names, Parts, Signer, Way};
 use crate::stage::{PortAddress, Side};
 use crate::state::Counters;
-use crate::state::table::{PoolSpec, Role, Spec, Table, WorkerSpec};
 use crate::stats::{AgentStats, LeafStats, Totals};
 use crate::wire::auth;
 use crate::wire::ether::Mac;
@@ -93,12 +90,7 @@ pub(super) fn start(
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
     let seed = config.seed.unwrap_or_else(seed_of_the_moment);
     let hz = ticks_hz(clock.as_ref(), &eal);
-    let spec =
-        spec(host, config.id, config.ports.iter().take(1).map(|port| port.ip.to_bits()), hz, seed);
-    let table = match &config.state {
-        Some(path) => Table::create(path, &Spec { group: config.state_group, ..spec })?,
-        None => Table::heap(&spec),
-    };
+    let table = agent::table(config, hz, seed)?;
     let senders = match config.sends {
         Sends::Never => 0,
         Sends::Try | Sends::Must if hire.is_some() => places.len(),
@@ -122,8 +114,8 @@ pub(super) fn start(
     let shared = Shared { names: hired.names, counters: hired.counters, signer };
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
-        crews: crews(host, hz, &table, way, seed),
-        registrar: registrar(config, &places, hz),
+        crews: agent::crews(host, hz, &table, way, seed),
+        registrar: agent::registrar(config, &places, hz),
         places,
         pool: mbufs.handle(),
         udp_port: config.udp_port,
@@ -187,25 +179,6 @@ pub(super) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
     WorkerRegion::create(&path_of(&host.name), &host.places(), host.slots, host.payload)
 }
 
-/// What a state file says of an agent.
-pub(super) fn spec(
-    host: &HostConfig,
-    node: u16,
-    address: impl Iterator<Item = u32>,
-    ticks_hz: u64,
-    seed: u64,
-) -> Spec {
-    let pools = host.pools.iter().map(|pool| PoolSpec {
-        id: pool.id,
-        policy: pool.policy.to_string(),
-        workers: pool.workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect(),
-    });
-    let (servers, pools) = (address.collect(), pools.collect());
-    // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
-    let (role, cores, ports, group) = (Role::Agent, 1, 0, None);
-    Spec { role, node, cores, ports, servers, pools, ticks_hz, seed, group }
-}
-
 fn open_devices(
     config: &AgentConfig,
     eal: &Eal,
@@ -243,40 +216,6 @@ fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
         gateway: None,
     };
     both.map(address).collect()
-}
-
-/// The pools' workers, none of them there yet, each with its way to its tasks.
-pub(super) fn crews(
-    host: &HostConfig,
-    ticks_hz: u64,
-    table: &Table,
-    mut way: impl FnMut(usize) -> Way<Packet<Mbuf>>,
-    seed: u64,
-) -> Vec<PoolCrew<Mbuf>> {
-    let timeout = match host.worker_timeout_ms {
-        0 => u64::MAX,
-        ms => ms.saturating_mul(ticks_hz) / 1000,
-    };
-    let mut channel = 0;
-    let mut crews = Vec::new();
-    for (index, pool) in host.pools.iter().enumerate() {
-        let view = table.view(0, index);
-        let mut dispatcher =
-            Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
-        tell_speeds(&mut dispatcher, &pool.speeds);
-        let seats = pool.workers.iter().map(|&id| {
-            channel += 1;
-            (Place { id, pool: pool.id }, way(channel - 1))
-        });
-        let crew = Crew::new(dispatcher, seats.collect(), pool.queue, timeout);
-        crews.push(PoolCrew { pool: pool.id, overflow: pool.overflow, crew });
-    }
-    crews
-}
-
-fn registrar(config: &AgentConfig, places: &[Place], ticks_hz: u64) -> Option<Registrar> {
-    let leaf = config.leaf?;
-    Some(Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, places, ticks_hz))
 }
 
 /// What signs in the names of workers whose pool has a key.

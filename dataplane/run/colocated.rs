@@ -7,6 +7,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::roll::Roll;
 use super::{LaunchError, agent as shell, manifest};
+use crate::assembly::agent as agent_parts;
 use crate::config::{Config, HostConfig};
 use crate::io::Token;
 use crate::io::dpdk::{Eal, MbufPool, PoolHandle, QueuePort};
@@ -51,7 +52,8 @@ impl<'a> LocalAgent<'a> {
         seed: u64,
     ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
-        let spec = shell::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
+        let spec =
+            agent_parts::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
         let table = match &config.leaf.state {
             Some(path) => {
                 let spec = Spec { group: config.leaf.state_group, ..spec };
@@ -76,7 +78,7 @@ impl<'a> LocalAgent<'a> {
         let way = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            crews: shell::crews(self.host, hz, &self.table, way, self.seed),
+            crews: agent_parts::crews(self.host, hz, &self.table, way, self.seed),
             registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
             places,
             pool: mbufs.handle(),

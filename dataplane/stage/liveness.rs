@@ -47,6 +47,8 @@ const LOST_NS: u64 = 10_000_000_000;
 const CONTRADICTIONS: u8 = 3;
 /// Reports are doubted for so long at first, and twice as long each time, up to the second.
 const DOUBT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
+/// Looks with news of a doubted member over which tasks that it knows nothing of are lost, once the doubt is over.
+const DOUBTED_LOOKS: u8 = 16;
 /// A report of so many tasks is compared at once with what the member was sent; of fewer, at the next look.
 const IMPLAUSIBLE: Load = Load::tasks(64);
 
@@ -85,6 +87,12 @@ struct Doubt {
     until_ns: u64,
     /// How long the next one lasts.
     next_ns: u64,
+    /// Tasks that the member itself reported last, while it is doubted.
+    said: Option<u32>,
+    /// Looks with news while it is doubted.
+    looks: u8,
+    /// Least number of tasks seen then of which it knows nothing.
+    least_unknown: u32,
 }
 
 /// The next hop to some servers.
@@ -377,7 +385,15 @@ impl Liveness {
             watch.news += 1;
         }
         let unheard_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
-        let lost = if watch.news >= LOST_LOOKS {
+        let unknown = match self.doubts.is_empty() {
+            true => 0,
+            false => self.unknown(at, answered > 0, outstanding, now_ns, dispatcher),
+        };
+        let watch = &mut self.watches[at];
+        let lost = if unknown > 0 {
+            (watch.news, watch.least_in_flight, watch.contradictions) = (0, u32::MAX, 0);
+            unknown
+        } else if watch.news >= LOST_LOOKS {
             watch.news = 0;
             std::mem::replace(&mut watch.least_in_flight, u32::MAX)
         } else if answered == 0 && watch.heard_ns > 0 && unheard_ns > LOST_NS {
@@ -409,6 +425,33 @@ impl Liveness {
         }
     }
 
+    /// Tasks of which a member that was doubted has known nothing, for as long as it was: they were lost on their way, and its
+    /// reports were true. What it is believed to have hides that meanwhile.
+    #[cold]
+    fn unknown(
+        &mut self,
+        at: usize,
+        news: bool,
+        outstanding: u32,
+        now_ns: u64,
+        dispatcher: &Dispatcher,
+    ) -> u32 {
+        let Watch { pool, member, .. } = self.watches[at];
+        let own = |doubt: &&mut Doubt| (doubt.pool, doubt.member) == (usize::from(pool), member);
+        let Some(doubt) = self.doubts.iter_mut().find(own) else { return 0 };
+        if let Some(said) = doubt.said.filter(|_| news) {
+            let sent_since = dispatcher.view().drift_of_all(member).whole_tasks();
+            let unknown = outstanding.saturating_sub(said + sent_since);
+            doubt.least_unknown = doubt.least_unknown.min(unknown);
+            doubt.looks = doubt.looks.saturating_add(1);
+        }
+        if now_ns < doubt.until_ns || doubt.looks < DOUBTED_LOOKS {
+            return 0;
+        }
+        (doubt.said, doubt.looks) = (None, 0);
+        std::mem::replace(&mut doubt.least_unknown, u32::MAX).min(outstanding)
+    }
+
     fn doubt(&mut self, pool: usize, member: Member, now_ns: u64) {
         let (first_ns, most_ns) = DOUBT_NS;
         let known = self.doubts.iter_mut().find(|one| (one.pool, one.member) == (pool, member));
@@ -416,18 +459,21 @@ impl Liveness {
             Some(doubt) if now_ns >= doubt.until_ns => {
                 doubt.until_ns = now_ns.saturating_add(doubt.next_ns);
                 doubt.next_ns = (2 * doubt.next_ns).min(most_ns);
+                (doubt.said, doubt.looks, doubt.least_unknown) = (None, 0, u32::MAX);
             }
             Some(_) => {}
             None => {
-                let until_ns = now_ns.saturating_add(first_ns);
-                self.doubts.push(Doubt { pool, member, until_ns, next_ns: 2 * first_ns });
+                let (until_ns, next_ns) = (now_ns.saturating_add(first_ns), 2 * first_ns);
+                let (said, looks, least_unknown) = (None, 0, u32::MAX);
+                let doubt = Doubt { pool, member, until_ns, next_ns, said, looks, least_unknown };
+                self.doubts.push(doubt);
             }
         }
     }
 
     /// Replaces what can't be true of a pool's reports by what the members were sent and have not answered.
     #[inline(always)]
-    pub(super) fn bound(&self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
+    pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
         let most = reports.iter().fold(0, |all, report| all | report.load.0);
         if most >= IMPLAUSIBLE.0 || !self.doubts.is_empty() {
             self.bound_each(pool, dispatcher, reports);
@@ -436,7 +482,7 @@ impl Liveness {
 
     #[cold]
     #[inline(never)]
-    fn bound_each(&self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
+    fn bound_each(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
         if self.shared[pool] {
             return;
         }
@@ -448,12 +494,12 @@ impl Liveness {
             if report.load >= IMPLAUSIBLE {
                 report.load = report.load.min(left);
             }
-            let doubted = |doubt: &Doubt| (doubt.pool, doubt.member) == (pool, member);
-            if self
-                .doubts
-                .iter()
-                .any(|doubt| doubted(doubt) && self.lap_started_ns < doubt.until_ns)
-            {
+            let lap_started_ns = self.lap_started_ns;
+            let doubted = |doubt: &&mut Doubt| {
+                (doubt.pool, doubt.member) == (pool, member) && lap_started_ns < doubt.until_ns
+            };
+            if let Some(doubt) = self.doubts.iter_mut().find(doubted) {
+                doubt.said = Some(report.load.whole_tasks());
                 report.load = report.load.max(left);
             }
         }

@@ -477,6 +477,12 @@ where
         self.crews.iter().map(|crew| crew.crew.held()).sum()
     }
 
+    /// Tasks that wait for a worker.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.crews.iter().map(|crew| crew.crew.waiting()).sum()
+    }
+
     /// A worker is attached.
     #[must_use]
     pub fn is_present(&self, place: Place) -> bool {

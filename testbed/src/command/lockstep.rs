@@ -9,6 +9,10 @@ use wedjat_testbed::sim::{SimArgs, plan};
 
 use super::Failure;
 
+#[cfg(feature = "dpdk")]
+mod nodes;
+mod soak;
+
 /// Shown behind the help.
 pub const EXAMPLE: &str = "Example, and the simulator's run that it must equal, task by task (`digest`):
   wedjat-testbed lockstep --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
@@ -58,6 +62,43 @@ pub struct Arguments {
     /// All random streams follow from this, the leaf's too
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Several nodes and what goes wrong between them: 'all' and 'random' draw a plan of faults from the seed, 'none' has none,
+    /// and else it is a list of loss=P, dup=P, reorder=P, corrupt=P (each also on one wire, as in loss=P@leaf1-agent2, or in one
+    /// direction, loss=P@leaf1>agent2), cut=leaf1-agent1@5ms..8ms, pause=agent1@2ms..4ms, kill=leaf1@10ms..60ms,
+    /// pause=worker0@1ms..3ms and leave=worker1@1ms..9ms; times count from the first task on. What is not given is drawn from
+    /// the seed
+    #[arg(long, value_name = "PLAN")]
+    faults: Option<String>,
+    /// Run so many seeds with faults, from --seed on, and check what must be so; exits with 1 when it is not
+    #[arg(long, value_name = "SEEDS")]
+    soak: Option<u64>,
+    /// With faults: leaves, each with clients of its own [default: 1]
+    #[arg(long)]
+    leaves: Option<u16>,
+    /// With faults: agents, all on one network with the leaves [default: 2]
+    #[arg(long)]
+    agents: Option<u16>,
+    /// With faults: workers of each agent
+    #[arg(long)]
+    workers_each: Option<u16>,
+    /// With faults: the agents' policy
+    #[arg(long)]
+    agent_policy: Option<String>,
+    /// With faults: tasks that may wait in each node
+    #[arg(long)]
+    queue: Option<usize>,
+    /// With faults: what becomes of tasks beyond, drop or refuse
+    #[arg(long, value_parser = ["drop", "refuse"])]
+    overflow: Option<String>,
+    /// With faults: what a node's own work on a packet takes
+    #[arg(long)]
+    node_delay: Option<String>,
+    /// With faults: nodes in this process, which are fast, or processes over memif that are stopped and killed: memory, process
+    #[arg(long, default_value = "memory", value_parser = ["memory", "process"])]
+    nodes: String,
+    /// With --soak: seeds at a time [default: as many as there are CPUs]
+    #[arg(long)]
+    threads: Option<usize>,
     /// Run the simulator too, with the same flags and seed, and say of each row whether both are the same, task by task; exits
     /// with 1 when one is not
     #[arg(long)]
@@ -124,6 +165,9 @@ fn policies(list: &str) -> String {
 /// Runs all that the flags ask for.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if let Some(verdict) = soak::run(arguments)? {
+        return Ok(verdict);
+    }
     arguments.cells()?;
     super::without_dpdk()
 }
@@ -136,6 +180,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use super::leaves::{Leaves, Placement};
     use wedjat_testbed::sim::{Row, print, rack};
 
+    if let Some(verdict) = soak::run(arguments)? {
+        return Ok(verdict);
+    }
     let cells = arguments.cells()?;
     let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
     let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;

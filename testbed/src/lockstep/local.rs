@@ -1,14 +1,17 @@
-//! A leaf in this process, on ports in memory: the same stages, policies and packets without a process and a device.
+//! Leaves and agents in this process, on ports in memory: the same stages, policies and packets without a process and a device.
 
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use wedjat::assembly;
-use wedjat::clock::{ClockFile, Line, TurnError};
-use wedjat::config::Config;
+use wedjat::assembly::{self, agent};
+use wedjat::clock::{ClockFile, Line, Progress, TurnError};
+use wedjat::config::{AgentConfig, Config};
 use wedjat::io::ring::{FramePool, RingPort, pair};
 use wedjat::node::Timing;
-use wedjat::role::Leaf;
+use wedjat::ring::WorkerRegion;
+use wedjat::role::agent::Parts;
+use wedjat::role::{Agent, Leaf};
+use wedjat::stage::{PortAddress, Side};
 use wedjat::wire::ether::Mac;
 
 use super::Scheduler;
@@ -16,7 +19,7 @@ use super::Scheduler;
 /// Polls in a row that must have moved nothing before a turn is over, as in [`wedjat::clock::Emulated`].
 const QUIET_POLLS: u32 = 2;
 /// Packets on each wire at most.
-const DEPTH: usize = 64;
+const DEPTH: usize = 512;
 /// Bytes of a frame at most.
 const FRAME_BYTES: usize = 256;
 
@@ -43,10 +46,25 @@ impl Local {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn new(config: &Config, frames: usize) -> Result<(Self, Ends), String> {
+        Self::at(
+            config,
+            (0..config.ports.len() as u8).map(|port| Mac([2, 0, 0, 0, port, 1])),
+            frames,
+        )
+    }
+
+    /// The same with these MAC addresses, one for each port.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn at(
+        config: &Config,
+        macs: impl IntoIterator<Item = Mac>,
+        frames: usize,
+    ) -> Result<(Self, Ends), String> {
         let hz = ClockFile::TICKS_HZ;
         let seed = assembly::seed(config);
         let table = assembly::table(config, hz, seed).map_err(|error| error.to_string())?;
-        let macs = (0..config.ports.len() as u8).map(|port| Mac([2, 0, 0, 0, port, 1]));
         let network = assembly::network(config, macs, &table).map_err(|error| error.to_string())?;
         let stages = assembly::stages(config, hz, &Arc::new(network), &table, seed, 0);
         let pool = FramePool::new(frames, FRAME_BYTES);
@@ -62,20 +80,111 @@ impl Local {
     pub fn leaf(&self) -> &Leaf<RingPort, FramePool> {
         &self.leaf
     }
+
+    /// The leaf alone, to be closed.
+    #[must_use]
+    pub fn into_leaf(self) -> Leaf<RingPort, FramePool> {
+        self.leaf
+    }
+
+    /// The leaf, to be changed between turns.
+    pub fn leaf_mut(&mut self) -> &mut Leaf<RingPort, FramePool> {
+        &mut self.leaf
+    }
 }
 
 impl Scheduler for Local {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
-        let (mut quiet, mut last) = (0, self.leaf.progress());
-        while quiet < QUIET_POLLS {
-            self.leaf.poll(now_ns);
-            self.polls += 1;
-            let progress = self.leaf.progress();
-            let moved = (progress.received, progress.sent) != (last.received, last.sent);
-            quiet = if moved { 0 } else { quiet + 1 };
-            last = progress;
-        }
-        let (received, sent, timer_ns) = (last.received, last.sent, last.timer);
-        Ok(Line { polls: self.polls, received, sent, timer_ns })
+        let Self { leaf, polls } = self;
+        Ok(until_quiet(polls, leaf, |leaf| _ = leaf.poll(now_ns), Leaf::progress))
     }
+}
+
+/// An agent in this process, on a port in memory, with places for workers that attach to its region.
+pub struct LocalAgent {
+    agent: Agent<RingPort, FramePool>,
+    region: Arc<WorkerRegion>,
+    polls: u64,
+}
+
+impl LocalAgent {
+    /// The configured agent, whose port has this MAC address; also the far end of that port, and where packets come from.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn at(
+        config: &AgentConfig,
+        mac: Mac,
+        frames: usize,
+    ) -> Result<(Self, RingPort, FramePool), String> {
+        let (hz, seed) = (ClockFile::TICKS_HZ, config.seed.unwrap_or_default());
+        let (host, places) = (&config.host, config.host.places());
+        let table = agent::table(config, hz, seed).map_err(|error| error.to_string())?;
+        let region = WorkerRegion::heap(&places, host.slots, host.payload);
+        let region = Arc::new(region.map_err(|error| error.to_string())?);
+        let pool = FramePool::new(frames, FRAME_BYTES);
+        let (near, far) = pair(DEPTH, &pool);
+        let port = config.ports.first().ok_or("the agent has no port")?;
+        let (ip, prefix) = (port.ip.to_bits(), port.prefix);
+        let address = PortAddress { mac, ip, prefix, side: Side::Both, gateway: None };
+        let agent = Agent::new(Parts {
+            ports: vec![(near, address)],
+            crews: agent::crews(host, hz, &table, |channel| region.channel(channel).into(), seed),
+            registrar: agent::registrar(config, &places, hz),
+            places,
+            pool: pool.clone(),
+            udp_port: config.udp_port,
+            payload_max: host.payload,
+            deaths: Arc::new(ArrayQueue::new(1)),
+            counters: table.counters(0),
+            timing: Timing { ticks_hz: hz },
+        });
+        Ok((Self { agent, region, polls: 0 }, far, pool))
+    }
+
+    /// The agent.
+    #[must_use]
+    pub fn agent(&self) -> &Agent<RingPort, FramePool> {
+        &self.agent
+    }
+
+    /// The agent alone, to be closed.
+    #[must_use]
+    pub fn into_agent(self) -> Agent<RingPort, FramePool> {
+        self.agent
+    }
+
+    /// What its workers attach to.
+    #[must_use]
+    pub fn region(&self) -> &Arc<WorkerRegion> {
+        &self.region
+    }
+}
+
+impl Scheduler for LocalAgent {
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        let Self { agent, polls, .. } = self;
+        Ok(until_quiet(polls, agent, |agent| _ = agent.poll(now_ns), Agent::progress))
+    }
+}
+
+/// Polls until that has moved nothing for long enough; what the node has done so far.
+#[inline]
+fn until_quiet<N>(
+    polls: &mut u64,
+    node: &mut N,
+    poll: impl Fn(&mut N),
+    progress: impl Fn(&N) -> Progress,
+) -> Line {
+    let (mut quiet, mut last) = (0, progress(node));
+    while quiet < QUIET_POLLS {
+        poll(node);
+        *polls += 1;
+        let now = progress(node);
+        let moved = (now.received, now.sent) != (last.received, last.sent);
+        quiet = if moved { 0 } else { quiet + 1 };
+        last = now;
+    }
+    let Progress { received, sent, timer } = last;
+    Line { polls: *polls, received, sent, timer_ns: timer }
 }

@@ -14,13 +14,14 @@ pub mod local;
 pub mod process;
 pub mod run;
 pub mod setting;
+pub mod system;
 pub mod workers;
 
 use wedjat::clock::{Line, TurnError};
 use wedjat::reason::DropReason;
 
 pub use clients::Clients;
-pub use local::Local;
+pub use local::{Local, LocalAgent};
 pub use process::Process;
 pub use run::run;
 pub use setting::Setting;

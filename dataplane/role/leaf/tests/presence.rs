@@ -90,6 +90,23 @@ fn a_registration_is_answered_to_its_sender() {
 }
 
 #[test]
+fn tasks_that_are_lost_at_once_are_written_off_though_they_make_their_workers_doubtful() {
+    let workers: Vec<_> = (10..18).collect();
+    for entry in CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf) {
+        let mut rig = rig(entry.name);
+        workers.iter().for_each(|&worker| rig.say(&join(worker, 0)));
+        for seq in 0..160 {
+            drop(rig.through(CLIENTS, &task(seq), WORKERS)); // none of them arrives
+        }
+        rig.live(5_000_000_000, &workers);
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        let left: Vec<_> = (0..8).map(|member| view.outstanding(Member(member))).collect();
+        assert_eq!(left, [0; 8], "{}", entry.name);
+        rig.assert_accounted();
+    }
+}
+
+#[test]
 fn golden_bytes_of_a_registration_on_the_wire() {
     let mut rig = rig("horus");
     let join = [0x0C, 0, 7, 0, 14, 0x7F, 0xFF, 0, 3, 0x12, 0x34];

@@ -1,0 +1,255 @@
+//! Nodes of a run with faults that are processes of their own: leaves and agents on the conductor's clock, each port joined to
+//! this process by a memif device; pauses are SIGSTOP and SIGCONT, kills are SIGKILL.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use wedjat::clock::{Conductor, Kind, Line, Node as Name, TurnError};
+use wedjat::io::dpdk::{Device, PoolHandle, QueuePort};
+use wedjat::io::{Buf, Burst, Pool as _, Port as _};
+use wedjat::ring::WorkerRegion;
+use wedjat_testbed::demo::LeafProcess;
+use wedjat_testbed::lockstep::system::{self, Inside, Maker, Node, Outcome, Plan, Who};
+
+use crate::command::devices::{self, Environment};
+use crate::command::leaves::{self, Placement};
+use crate::command::rig::PATIENCE;
+use crate::command::{Failure, signals};
+
+/// A node ends by itself after so long, should nobody be left to end it.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Packets that are in nodes at most.
+const OUTSTANDING: u32 = 1 << 15;
+
+/// Runs a plan on processes.
+pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outcome, Failure> {
+    let binary = leaves::command(binary)?;
+    let stop = signals::stop_on_signals()?;
+    let (node_core, core) = devices::two_cpus(place.leaf, place.conductor);
+    let folder = devices::scratch("lockstep")?;
+    let ports = usize::from(2 * plan.topology.leaves + plan.topology.agents);
+    let names: Vec<_> = (0..ports)
+        .map(|at| devices::memif(folder.path(), &format!("net_memif{at}"), at as u32, "server", ""))
+        .collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
+    let environment = Environment::start(&eal, &names, OUTSTANDING, Some(core))?;
+    let links = names.iter().map(|name| environment.open(name)).collect::<Result<Vec<_>, _>>()?;
+    let (pool, eal) = (environment.pool.handle(), &environment.eal);
+    let (folder, stop) = (folder.path(), &*stop);
+    let outcome = std::thread::scope(|scope| {
+        let playing = scope.spawn(move || -> Result<Outcome, String> {
+            let mut processes = Processes::new(links, pool, &binary, folder, node_core, stop)?;
+            devices::pin(Some(core));
+            processes.pinned = sched_getaffinity(None).ok();
+            let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+            system::run(plan, &mut processes, stop).map_err(|error| error.to_string())
+        });
+        playing.join().map_err(|_| "the conductor has panicked".to_owned())?
+    });
+    Ok(outcome?)
+}
+
+/// What all nodes share.
+struct Shared {
+    // Ports before their devices: dropped in this order.
+    ports: Vec<QueuePort>,
+    devices: Vec<Device>,
+    pool: PoolHandle,
+    conductor: Conductor,
+    folder: PathBuf,
+}
+
+/// Makes nodes.
+struct Processes<'a> {
+    shared: Rc<RefCell<Shared>>,
+    binary: PathBuf,
+    clock: PathBuf,
+    core: usize,
+    stop: &'a AtomicBool,
+    /// CPUs that a process may use: those of this thread before it was pinned, and afterwards.
+    free: Option<CpuSet>,
+    pinned: Option<CpuSet>,
+}
+
+impl<'a> Processes<'a> {
+    fn new(
+        links: Vec<(Device, QueuePort)>,
+        pool: PoolHandle,
+        binary: &Path,
+        folder: &Path,
+        core: usize,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, String> {
+        let (devices, ports): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        let clock = folder.join("clock");
+        let conductor =
+            Conductor::create(&clock, devices.len()).map_err(|error| error.to_string())?;
+        let shared = Shared { ports, devices, pool, conductor, folder: folder.to_owned() };
+        let shared = Rc::new(RefCell::new(shared));
+        let free = sched_getaffinity(None).ok();
+        Ok(Self { shared, binary: binary.to_owned(), clock, core, stop, free, pinned: None })
+    }
+
+    /// Waits until the process's devices are linked to ours and it waits for its first turn.
+    fn joined(
+        &self,
+        process: &mut LeafProcess,
+        name: Name,
+        links: &[usize],
+    ) -> Result<usize, String> {
+        let (began, mut found) = (Instant::now(), None);
+        loop {
+            process.check().map_err(|error| error.to_string())?;
+            let mut shared = self.shared.borrow_mut();
+            found = found.or_else(|| shared.conductor.take(name));
+            let linked = || links.iter().all(|&at| shared.devices[at].link().up);
+            match found {
+                Some(number) if linked() => return Ok(number),
+                _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".to_owned()),
+                _ if began.elapsed() > PATIENCE => {
+                    return Err(format!(
+                        "{name} has not joined its clock after {} s",
+                        PATIENCE.as_secs()
+                    ));
+                }
+                _ => {}
+            }
+            drop(shared);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Maker for Processes<'_> {
+    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
+        let base = self.shared.borrow().folder.clone();
+        let folder = base.join(who.to_string());
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        let workers = folder.join("workers");
+        let leaves = usize::from(plan.topology.leaves);
+        let (role, name, text, links) = match who {
+            Who::Agent(number) => (
+                "agent",
+                Name { kind: Kind::Agent, id: 100 + number, core: 0 },
+                plan.agent_text(number, self.core, &workers.display().to_string()),
+                vec![2 * leaves + usize::from(number) - 1],
+            ),
+            Who::Leaf(number) | Who::Clients(number) | Who::Worker(number) => {
+                let first = 2 * (usize::from(number) - 1);
+                let state = folder.join("state");
+                let name = Name { kind: Kind::Leaf, id: number, core: 0 };
+                (
+                    "leaf",
+                    name,
+                    plan.leaf_text(number, self.core, Some(&state)),
+                    vec![first, first + 1],
+                )
+            }
+        };
+        let mut eal = vec!["--no-huge".to_owned(), "--no-pci".to_owned()];
+        for (port, link) in links.iter().enumerate() {
+            let socket = base.join(format!("net_memif{link}.sock"));
+            let device = format!(
+                "net_memif{port},role=client,id={link},socket={},socket-abstract=no",
+                socket.display()
+            );
+            eal.extend(["--vdev".to_owned(), device]);
+        }
+        let (command, clock) = (Command::new(&self.binary), Some(self.clock.as_path()));
+        // A process may run where the thread may that starts it.
+        let run_on =
+            |cpus: &Option<CpuSet>| cpus.iter().for_each(|cpus| _ = sched_setaffinity(None, cpus));
+        run_on(&self.free);
+        let started = LeafProcess::start_by(command, role, &folder, &text, LIFETIME, clock, &eal);
+        run_on(&self.pinned);
+        let mut process = started.map_err(|error| error.to_string())?;
+        let number = self.joined(&mut process, name, &links)?;
+        let region = match role {
+            "agent" => {
+                Some(Arc::new(WorkerRegion::open(&workers).map_err(|error| error.to_string())?))
+            }
+            _ => None,
+        };
+        let shared = Rc::clone(&self.shared);
+        Ok(Box::new(ProcessNode { shared, number, process, links, region }))
+    }
+}
+
+/// A node that is a process.
+struct ProcessNode {
+    shared: Rc<RefCell<Shared>>,
+    number: usize,
+    process: LeafProcess,
+    links: Vec<usize>,
+    region: Option<Arc<WorkerRegion>>,
+}
+
+impl Node for ProcessNode {
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        let conductor = &mut self.shared.borrow_mut().conductor;
+        conductor.set_now_ns(now_ns);
+        conductor.turn(self.number)
+    }
+
+    fn give(&mut self, port: usize, frame: &[u8]) -> bool {
+        let shared = &mut *self.shared.borrow_mut();
+        let buf = shared.pool.take().and_then(|mut buf| buf.resize(frame.len()).then_some(buf));
+        let Some(mut buf) = buf else { return false };
+        buf.bytes_mut().copy_from_slice(frame);
+        let mut burst = Burst::new();
+        burst.push(buf);
+        shared.ports[self.links[port]].tx_burst(&mut burst) == 1
+    }
+
+    fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8])) {
+        let mut burst = Burst::new();
+        let shared = &mut *self.shared.borrow_mut();
+        while shared.ports[self.links[port]].rx_burst(&mut burst) > 0 {
+            burst.drain(..).for_each(|buf| each(buf.bytes()));
+        }
+    }
+
+    fn inside(&self) -> Option<Inside<'_>> {
+        None
+    }
+
+    fn region(&self) -> Option<Arc<WorkerRegion>> {
+        self.region.clone()
+    }
+
+    fn pause(&mut self, paused: bool) -> Result<(), String> {
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        let pid = Pid::from_raw(self.process.id() as i32).ok_or("no process")?;
+        kill_process(pid, signal).map_err(|error| format!("process {pid:?}: {error}"))
+    }
+
+    fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
+        let Self { shared, number, process, links, .. } = *self;
+        if !killed {
+            let account = process.stop().map_err(|error| error.to_string())?;
+            return match account["balanced"] == true && account["mbufs_leaked"] == 0 {
+                true => Ok(()),
+                false => Err(format!("its books do not balance: {account}")),
+            };
+        }
+        drop(process); // by SIGKILL
+        shared.borrow_mut().conductor.forget(number);
+        let began = Instant::now();
+        while links.iter().any(|&at| shared.borrow().devices[at].link().up) {
+            if began.elapsed() > PATIENCE {
+                return Err("its devices are still linked".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}

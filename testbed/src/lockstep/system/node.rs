@@ -1,0 +1,214 @@
+//! Leaves and agents as the conductor of several nodes has them: turns, packets in and out, and, where they are in this
+//! process, a look inside.
+
+use std::sync::Arc;
+
+use wedjat::clock::{Line, TurnError};
+use wedjat::io::ring::{FramePool, RingPort};
+use wedjat::io::{Buf as _, Port as _};
+use wedjat::policy::Dispatcher;
+use wedjat::ring::WorkerRegion;
+use wedjat::state::{Counter, Counters};
+
+use super::faults::Who;
+use super::plan::Plan;
+use crate::lockstep::local::LocalAgent;
+use crate::lockstep::{Local, Scheduler};
+
+/// Packets that a node and its ports have at most.
+const FRAMES: usize = 8192;
+
+/// A node, as the conductor drives it.
+pub trait Node {
+    /// Has it poll at this time until it is quiet; what it has done so far.
+    ///
+    /// # Errors
+    /// Why it has not become quiet.
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError>;
+
+    /// Puts a packet into one of its ports; false when that takes none.
+    fn give(&mut self, port: usize, frame: &[u8]) -> bool;
+
+    /// Takes the packets that have come out of a port.
+    fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8]));
+
+    /// What is inside; none of a node that is another process.
+    fn inside(&self) -> Option<Inside<'_>>;
+
+    /// What its workers attach to, of an agent.
+    fn region(&self) -> Option<Arc<WorkerRegion>>;
+
+    /// It does nothing for a while, or goes on: its process is stopped or continued.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn pause(&mut self, paused: bool) -> Result<(), String>;
+
+    /// It ends: at once when it is killed, in order otherwise.
+    ///
+    /// # Errors
+    /// What its account says against it.
+    fn end(self: Box<Self>, killed: bool) -> Result<(), String>;
+}
+
+/// What a node in this process has and knows.
+pub struct Inside<'a> {
+    /// What it did.
+    pub counters: &'a Counters,
+    /// Packets that wait in it, or are with its workers.
+    pub held: u64,
+    /// Tasks, among them, that wait for any worker.
+    pub waiting: usize,
+    /// Packet buffers in use, in its ports too.
+    pub buffers: usize,
+    /// What it decides with.
+    pub dispatcher: &'a Dispatcher,
+}
+
+/// What makes nodes, and makes them anew after they were killed.
+pub trait Maker {
+    /// A new node.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String>;
+}
+
+/// Makes nodes in this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InMemory;
+
+impl Maker for InMemory {
+    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
+        match who {
+            Who::Agent(_) => Ok(Box::new(agent(plan, who)?)),
+            _ => Ok(Box::new(leaf(plan, who)?)),
+        }
+    }
+}
+
+/// A node in this process, and the far ends of its ports.
+pub struct Memory<S> {
+    /// The node.
+    pub scheduler: S,
+    /// The far ends of its ports.
+    pub ends: Vec<RingPort>,
+    /// Where its packets come from.
+    pub pool: FramePool,
+}
+
+/// A leaf in this process.
+///
+/// # Errors
+/// What is wrong with its configuration.
+pub fn leaf(plan: &Plan, who: Who) -> Result<Memory<Local>, String> {
+    let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
+    let macs = [0, 1].map(|port| plan.mac(who, port));
+    let (scheduler, ends) = Local::at(&plan.leaf_config(number)?, macs, FRAMES)?;
+    Ok(Memory { scheduler, ends: vec![ends.clients, ends.workers], pool: ends.pool })
+}
+
+/// An agent in this process.
+///
+/// # Errors
+/// What is wrong with its configuration.
+pub fn agent(plan: &Plan, who: Who) -> Result<Memory<LocalAgent>, String> {
+    let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
+    let config = plan.agent_config(number)?;
+    let (scheduler, end, pool) = LocalAgent::at(&config, plan.mac(who, 0), FRAMES)?;
+    Ok(Memory { scheduler, ends: vec![end], pool })
+}
+
+/// What a kind of node shows of itself.
+pub trait Shows {
+    /// What is inside; `buffers` are in use.
+    fn inside(&self, buffers: usize) -> Inside<'_>;
+
+    /// What workers attach to.
+    fn region(&self) -> Option<Arc<WorkerRegion>>;
+
+    /// It ends in order.
+    fn close(self);
+}
+
+impl Shows for Local {
+    fn inside(&self, buffers: usize) -> Inside<'_> {
+        let stages = self.leaf().stages();
+        let (counters, waiting) = (stages.counters(), stages.waiting());
+        let dispatcher = stages.dispatcher(0).expect("a leaf has a pool");
+        Inside { counters, held: counters.read(Counter::Held), waiting, buffers, dispatcher }
+    }
+
+    fn region(&self) -> Option<Arc<WorkerRegion>> {
+        None
+    }
+
+    fn close(self) {
+        self.into_leaf().close();
+    }
+}
+
+impl Shows for LocalAgent {
+    fn inside(&self, buffers: usize) -> Inside<'_> {
+        let agent = self.agent();
+        let dispatcher = agent.dispatchers().next().expect("an agent has a pool");
+        let (counters, held) = (agent.counters(), agent.held() as u64);
+        Inside { counters, held, waiting: agent.waiting(), buffers, dispatcher }
+    }
+
+    fn region(&self) -> Option<Arc<WorkerRegion>> {
+        Some(Arc::clone(LocalAgent::region(self)))
+    }
+
+    fn close(self) {
+        self.into_agent().close();
+    }
+}
+
+impl<S: Scheduler + Shows> Node for Memory<S> {
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        self.scheduler.turn(now_ns)
+    }
+
+    fn give(&mut self, port: usize, frame: &[u8]) -> bool {
+        self.ends[port].send(frame)
+    }
+
+    fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8])) {
+        while let Some(frame) = self.ends[port].receive() {
+            each(frame.bytes());
+        }
+    }
+
+    fn inside(&self) -> Option<Inside<'_>> {
+        Some(self.scheduler.inside(self.pool.in_use()))
+    }
+
+    fn region(&self) -> Option<Arc<WorkerRegion>> {
+        self.scheduler.region()
+    }
+
+    fn pause(&mut self, _: bool) -> Result<(), String> {
+        Ok(()) // it gets no turns
+    }
+
+    fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
+        let Self { scheduler, mut ends, pool } = *self;
+        if !killed {
+            scheduler.close();
+        } else {
+            drop(scheduler);
+        }
+        let mut burst = wedjat::io::Burst::new();
+        for end in &mut ends {
+            while end.rx_burst(&mut burst) > 0 {
+                burst.clear();
+            }
+        }
+        drop(ends);
+        match pool.in_use() {
+            0 => Ok(()),
+            buffers => Err(format!("{buffers} packet buffers have not come back to their pool")),
+        }
+    }
+}

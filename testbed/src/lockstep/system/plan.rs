@@ -1,0 +1,334 @@
+//! What a run of several nodes follows from: how many there are, their policies, the load, and what goes wrong. It can be
+//! written as flags, and it makes the nodes' configurations.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use rand::RngExt as _;
+use wedjat::config::{AgentConfig, Config};
+use wedjat::policy::{CATALOGUE, PolicySpec, Runs};
+use wedjat::wire::ether::Mac;
+use wedjat_pktgen::arrival::{Arrivals, Schedule};
+use wedjat_pktgen::seed::StreamSeed;
+use wedjat_pktgen::service::Service;
+use wedjat_pktgen::target::Target;
+
+use super::faults::{Faults, Topology, Who};
+
+/// The leaves' and agents' only pool.
+const POOL: u16 = 1;
+/// Before so long nobody sends a task and nothing goes wrong: everybody finds everybody.
+pub const START_NS: u64 = 10_000_000;
+/// Milliseconds after which a leaf takes out a registered worker that is silent.
+const WORKER_TIMEOUT_MS: u64 = 100;
+/// Milliseconds after which an agent shuts out a worker that has tasks and is silent.
+const SHUT_OUT_MS: u64 = 50;
+/// Bytes that a task may have.
+const PAYLOAD: usize = 128;
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many of each there are.
+    pub topology: Topology,
+    /// The leaves' policy.
+    pub leaf: PolicySpec,
+    /// The agents'.
+    pub agent: PolicySpec,
+    /// Tasks that may wait in each, where the policy lets them.
+    pub queue: usize,
+    /// Those beyond are given back to their clients, not dropped.
+    pub refuse: bool,
+    /// Service times.
+    pub service: Service,
+    /// Their text.
+    pub service_text: String,
+    /// Offered work as a share of the workers' capacity.
+    pub load: f64,
+    /// Tasks of all clients together.
+    pub tasks: u64,
+    /// What a packet takes from one node to the next.
+    pub hop_ns: u64,
+    /// What a node's own work on a packet takes.
+    pub node_delay_ns: u64,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// All random streams follow from this.
+    pub seed: u64,
+}
+
+/// What is given of a plan; the rest is drawn.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "as in `Plan`")]
+pub struct Given {
+    pub leaves: Option<u16>,
+    pub agents: Option<u16>,
+    pub workers: Option<u16>,
+    pub leaf: Option<PolicySpec>,
+    pub agent: Option<PolicySpec>,
+    pub queue: Option<usize>,
+    pub refuse: Option<bool>,
+    pub service: Option<String>,
+    pub load: Option<f64>,
+    pub tasks: Option<u64>,
+    pub hop_ns: Option<u64>,
+    pub node_delay_ns: Option<u64>,
+    /// As in a plan's text, or `all`, `random`, `none`.
+    pub faults: Option<String>,
+}
+
+impl Plan {
+    /// The plan of this seed: what is not given is drawn from it.
+    ///
+    /// # Errors
+    /// Which of the given can't be.
+    pub fn draw(seed: u64, given: &Given) -> Result<Self, String> {
+        let mut stream = StreamSeed::derive(seed, "plan", 0).stream();
+        // All is drawn, whether given or not, so that what is given changes nothing else.
+        let leaf = draw_policy(&mut stream, &["cfcfs", "jbsq(k=1)", "jbsq(k=2)", "jbsq(k=4)"]);
+        let agent = draw_policy(&mut stream, &["cfcfs", "jbsq(k=1)", "jbsq(k=2)", "jbsq(k=4)"]);
+        let (leaf, agent) =
+            (given.leaf.clone().unwrap_or(leaf), given.agent.clone().unwrap_or(agent));
+        let workers = stream.random_range(1..=4);
+        let queue = [4, 64, 4096][stream.random_range(0..3)];
+        let refuse = stream.random_bool(0.5);
+        let service = [
+            "fixed(100us)",
+            "exp(20us)",
+            "exp(100us)",
+            "exp(1ms)",
+            "mix(0.9*exp(50us), 0.1*exp(1ms))",
+        ];
+        let service = service[stream.random_range(0..service.len())];
+        let load = [0.3, 0.6, 0.9, 1.0, 1.2][stream.random_range(0..5)];
+        let tasks = [100, 400, 1000][stream.random_range(0..3)];
+        let hop_ns = [1_000, 5_000, 5_000, 50_000][stream.random_range(0..4)];
+        let node_delay_ns = [0, 0, 200, 1_000][stream.random_range(0..4)];
+        let topology = Topology {
+            leaves: given.leaves.unwrap_or(1),
+            agents: given.agents.unwrap_or(2),
+            workers: given.workers.unwrap_or(workers),
+        };
+        let limits = [
+            ("--leaves", topology.leaves, 1..=8),
+            ("--agents", topology.agents, 1..=16),
+            ("--workers-each", topology.workers, 1..=64),
+        ];
+        for (flag, found, allowed) in limits {
+            if !allowed.contains(&found) {
+                return Err(format!(
+                    "{flag} {found}: from {} to {} are allowed",
+                    allowed.start(),
+                    allowed.end()
+                ));
+            }
+        }
+        let service_text = given.service.clone().unwrap_or_else(|| service.to_owned());
+        let service: Service =
+            service_text.parse().map_err(|error| format!("--service {service_text}: {error}"))?;
+        let mut plan = Self {
+            topology,
+            leaf,
+            agent,
+            queue: given.queue.unwrap_or(queue),
+            refuse: given.refuse.unwrap_or(refuse),
+            service,
+            service_text,
+            load: given.load.unwrap_or(load),
+            tasks: given.tasks.unwrap_or(tasks),
+            hop_ns: given.hop_ns.unwrap_or(hop_ns),
+            node_delay_ns: given.node_delay_ns.unwrap_or(node_delay_ns),
+            faults: Faults::default(),
+            seed,
+        };
+        if !(plan.load > 0.0 && plan.load <= 100.0) {
+            return Err(format!("--load {}: a share above 0 and at most 100 is needed", plan.load));
+        }
+        if !(1..=1 << 24).contains(&plan.tasks) {
+            return Err(format!(
+                "--tasks {}: from 1 to {} are allowed with faults",
+                plan.tasks,
+                1 << 24
+            ));
+        }
+        let span_ns = (plan.tasks as f64 / plan.rate()).min(1e12) as u64;
+        plan.faults = match given.faults.as_deref().map(str::trim) {
+            None | Some("random") => Faults::draw(seed, &topology, span_ns, false),
+            Some("all") => Faults::draw(seed, &topology, span_ns, true),
+            Some(text) => Faults::parse(text, &topology)?,
+        };
+        Ok(plan)
+    }
+
+    /// Tasks in a nanosecond, of all clients together.
+    fn rate(&self) -> f64 {
+        let workers = f64::from(self.topology.agents * self.topology.workers);
+        self.load * workers / self.service.mean_ns()
+    }
+
+    /// When each of the clients of a leaf sends its tasks, in nanoseconds.
+    ///
+    /// # Errors
+    /// When the load can't be.
+    pub fn schedule(&self) -> Result<Schedule, String> {
+        let rate = self.rate() * 1e9 / f64::from(self.topology.leaves);
+        Schedule::new(&Arrivals::Poisson, rate, 1e9).map_err(|error| error.to_string())
+    }
+
+    /// The MAC address of somebody's port.
+    #[must_use]
+    pub fn mac(&self, who: Who, port: usize) -> Mac {
+        let (role, number) = match who {
+            Who::Clients(number) => (1, number),
+            Who::Leaf(number) => (2, number),
+            Who::Agent(number) => (3, number),
+            Who::Worker(id) => (4, id),
+        };
+        Mac([2, 0, role, 0, number as u8, port as u8])
+    }
+
+    fn inside(number: u16) -> Ipv4Addr {
+        Ipv4Addr::new(10, 1, 0, number as u8)
+    }
+
+    fn server(number: u16) -> Ipv4Addr {
+        Ipv4Addr::new(10, 1, 0, 100 + number as u8)
+    }
+
+    /// The leaf with which an agent registers its workers; others have them configured.
+    fn registers_with(&self, agent: u16) -> u16 {
+        (agent - 1) % self.topology.leaves + 1
+    }
+
+    fn seed_of(&self, purpose: &str, number: u16) -> u64 {
+        StreamSeed::derive(self.seed, purpose, u32::from(number)).seed >> 1
+    }
+
+    /// What the clients of a leaf need to know.
+    #[must_use]
+    pub fn target(&self, number: u16) -> Target {
+        let (own, leaf) =
+            (Ipv4Addr::new(10, 0, number as u8, 100), Ipv4Addr::new(10, 0, number as u8, 1));
+        let mac = self.mac(Who::Clients(number), 0);
+        let next_hop_mac = Some(self.mac(Who::Leaf(number), 0));
+        Target { pool: POOL, next_hop_mac, ..Target::new(mac, own.to_bits(), leaf.to_bits()) }
+    }
+
+    fn pool_lines(&self, policy: &PolicySpec) -> String {
+        let overflow = if self.refuse { "refuse" } else { "drop" };
+        format!(
+            "id = {POOL}\npolicy = \"{policy}\"\nqueue = {}\noverflow = \"{overflow}\"\n",
+            self.queue
+        )
+    }
+
+    /// A leaf's configuration, on this CPU and, where there is one, with this state file.
+    #[must_use]
+    pub fn leaf_text(&self, number: u16, core: usize, state: Option<&Path>) -> String {
+        let mut text = format!(
+            "[leaf]\nid = {number}\ncores = [{core}]\nseed = {}\nworker_timeout_ms = {WORKER_TIMEOUT_MS}\n",
+            self.seed_of("leaf", number)
+        );
+        if let Some(state) = state {
+            text += &format!("state = \"{}\"\n", state.display());
+        }
+        text += &format!(
+            "[[port]]\ndevice = \"net_memif0\"\nside = \"clients\"\nip = \"10.0.{number}.1/24\"\nmac = \"{}\"\n",
+            self.mac(Who::Leaf(number), 0)
+        );
+        text += &format!(
+            "[[port]]\ndevice = \"net_memif1\"\nside = \"workers\"\nip = \"{}/24\"\nmac = \"{}\"\n",
+            Self::inside(number),
+            self.mac(Who::Leaf(number), 1)
+        );
+        text += &format!("[[pool]]\n{}", self.pool_lines(&self.leaf));
+        if self.topology.leaves > 1 {
+            text += "shared_workers = true\n";
+        }
+        for agent in 1..=self.topology.agents {
+            let first = (agent - 1) * self.topology.workers;
+            text += &format!(
+                "[[server]]\nip = \"{}\"\nworkers = \"{first}-{}\"\npool = {POOL}\nregisters = {}\n",
+                Self::server(agent),
+                first + self.topology.workers - 1,
+                self.registers_with(agent) == number
+            );
+        }
+        text
+    }
+
+    /// An agent's, whose workers attach to this name.
+    #[must_use]
+    pub fn agent_text(&self, number: u16, core: usize, name: &str) -> String {
+        let first = (number - 1) * self.topology.workers;
+        let mut text = format!(
+            "[agent]\nname = \"{name}\"\ncore = {core}\nid = {}\nseed = {}\nleaf = \"{}\"\nslots = 64\npayload = {PAYLOAD}\n\
+             worker_timeout_ms = {SHUT_OUT_MS}\n",
+            100 + number,
+            self.seed_of("agent", number),
+            Self::inside(self.registers_with(number))
+        );
+        text += &format!(
+            "[[port]]\ndevice = \"net_memif0\"\nip = \"{}/24\"\nmac = \"{}\"\n",
+            Self::server(number),
+            self.mac(Who::Agent(number), 0)
+        );
+        text += &format!("[[pool]]\n{}", self.pool_lines(&self.agent));
+        text + &format!("workers = \"{first}-{}\"\n", first + self.topology.workers - 1)
+    }
+
+    /// A leaf's configuration, read.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn leaf_config(&self, number: u16) -> Result<Config, String> {
+        Config::parse(Path::new("leaf.toml"), &self.leaf_text(number, 0, None))
+            .map_err(|error| error.to_string())
+    }
+
+    /// An agent's.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn agent_config(&self, number: u16) -> Result<AgentConfig, String> {
+        let text = self.agent_text(number, 0, "in-memory");
+        AgentConfig::parse(Path::new("agent.toml"), &text).map_err(|error| error.to_string())
+    }
+}
+
+/// Half of the draws are among `often`, the others among all that runs on leaves.
+fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> PolicySpec {
+    let all: Vec<_> = CATALOGUE
+        .iter()
+        .filter(|entry| entry.runs != Runs::Spine)
+        .map(|entry| entry.name)
+        .collect();
+    let (seldom, one) = (stream.random_bool(0.5), stream.random_range(0..often.len()));
+    let other = stream.random_range(0..all.len());
+    let name = if seldom { all[other] } else { often[one] };
+    name.parse().expect("names of the catalogue are policies")
+}
+
+/// As flags of `wedjat-testbed lockstep`.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Topology { leaves, agents, workers } = self.topology;
+        write!(
+            f,
+            "--leaves {leaves} --agents {agents} --workers-each {workers} --policy '{}' --agent-policy '{}' --queue {} \
+             --overflow {} --service '{}' --load {} --tasks {} --hop {}ns --node-delay {}ns --faults '{}' --seed {}",
+            self.leaf,
+            self.agent,
+            self.queue,
+            if self.refuse { "refuse" } else { "drop" },
+            self.service_text,
+            self.load,
+            self.tasks,
+            self.hop_ns,
+            self.node_delay_ns,
+            self.faults,
+            self.seed
+        )
+    }
+}

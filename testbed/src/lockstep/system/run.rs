@@ -1,0 +1,752 @@
+//! One run of several nodes: what happens when, and what came of it.
+
+mod inspect;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use wedjat::clock::Line;
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat_pktgen::arrival::Schedule;
+use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+use wedjat_pktgen::template::{Task, Template};
+
+use super::check::{self, Passed, Violation};
+use super::faults::{What, Who};
+use super::node::{Maker, Node};
+use super::packets::{Book, Class, Label, Taken, Wire, flip};
+use super::plan::{Plan, START_NS};
+use super::workers::{Next, Worker};
+use crate::lockstep::LockstepError;
+use crate::sim::digest::Digest;
+use crate::sim::events::{Events, event};
+use crate::sim::fifo::Slab;
+use crate::sim::rack::Streams;
+
+/// The application that all tasks are of.
+const APP: u32 = 1;
+/// Packets that wait in a node's port at most, as while it is paused.
+const PORT_DEPTH: u64 = 256;
+/// Turns at one time at most, before time is found to stand still.
+const TURNS_MAX: u32 = 1000;
+/// After a worker's place was lost to it, or its agent is back, it attaches so much later.
+const ATTACH_NS: u64 = 1_000_000;
+/// Without any task under way for so long, a run is over: everything lost has been written off.
+const QUIET_NS: u64 = 15_000_000_000;
+/// The same for nodes that can't be looked into.
+const QUIET_OUTSIDE_NS: u64 = 3_000_000_000;
+/// Between two looks whether nothing is outstanding any more.
+const LOOK_NS: u64 = 10_000_000;
+
+/// What happens at equal times happens in this order; within a kind in that of the numbers.
+mod kind {
+    pub const SPELL: u64 = 0;
+    pub const ARRIVE: u64 = 1;
+    pub const DELIVER: u64 = 2;
+    pub const DONE: u64 = 3;
+    pub const WAKE: u64 = 4;
+    pub const ATTACH: u64 = 5;
+}
+
+/// Bits of an event's number that say which packet, or which worker; above them stands its order.
+const ABOUT_BITS: u32 = 24;
+const ABOUT: u64 = (1 << ABOUT_BITS) - 1;
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Tasks that were sent.
+    pub tasks: u64,
+    /// Those that were answered.
+    pub answered: u64,
+    /// Those that were given back.
+    pub refused: u64,
+    /// Neither, by where the last packet of each went.
+    pub lost: BTreeMap<String, u64>,
+    /// Answers to tasks that had been answered.
+    pub again: u64,
+    /// Mean time until the first answer, in nanoseconds.
+    pub mean_ns: f64,
+    /// What all wires did.
+    pub book: Book,
+    /// What nodes dropped, by node and reason.
+    pub drops: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    /// A number that stands for everything that was done to tasks, in order.
+    pub digest: String,
+    /// How long it took, in emulated nanoseconds.
+    pub end_ns: u64,
+    /// Turns that nodes were given.
+    pub turns: u64,
+    /// What must not be.
+    pub violations: Vec<Violation>,
+}
+
+/// A packet under way.
+#[derive(Clone, Debug, Default)]
+struct Flying {
+    wire: usize,
+    to: usize,
+    order: u64,
+    /// As it was sent.
+    label: Option<Label>,
+    frame: Vec<u8>,
+}
+
+/// A task of a client's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fate {
+    sent_ns: u64,
+    answers: u32,
+    refusals: u32,
+    /// Packets of it, on wires and in nodes.
+    copies: i32,
+    /// What became of the last one that went no further.
+    taken: Option<Taken>,
+}
+
+/// The clients of a leaf.
+struct Client {
+    host: Host,
+    template: Template,
+    schedule: Schedule,
+    stream: Stream,
+}
+
+/// A leaf or an agent, or the place of one that does not run.
+#[derive(Default)]
+struct Site {
+    node: Option<Box<dyn Node>>,
+    line: Line,
+    passed: Passed,
+    paused: bool,
+    /// Its own work goes on until then.
+    busy_ns: u64,
+    /// Of a leaf: tasks sent to workers whose replies have not come, with their workers.
+    sent: Vec<(u32, u16)>,
+    /// Of a leaf: since when each worker has been idle without need.
+    idle_ns: Vec<Option<u64>>,
+}
+
+/// Everything that a run is made of while it is under way.
+struct System<'a> {
+    plan: &'a Plan,
+    maker: &'a mut dyn Maker,
+    now: u64,
+    events: Events,
+    packets: Slab<Flying>,
+    order: u64,
+    wires: Vec<Wire>,
+    sites: Vec<Site>,
+    clients: Vec<Client>,
+    workers: Vec<Worker>,
+    /// Since when each worker has been idle while tasks waited at its agent.
+    idle_ns: Vec<Option<u64>>,
+    tasks: Vec<Fate>,
+    /// Packets of each task in each node.
+    inside: Vec<i16>,
+    services: Stream,
+    /// Tasks that are still to be sent.
+    left: u64,
+    /// Packets of tasks on wires.
+    flying: u64,
+    /// Cuts, pauses and kills that are still to come or to end.
+    spells: usize,
+    /// When something last happened to a task.
+    moved_ns: u64,
+    look_ns: u64,
+    digest: Digest,
+    response_ns: f64,
+    outcome: Outcome,
+    frames: Vec<(usize, Vec<u8>)>,
+}
+
+/// Runs a plan on the nodes that `maker` makes. It ends early when `stop` is set.
+///
+/// # Errors
+/// When a node can't be made, or does not become quiet. What is merely wrong stands in the outcome.
+pub fn run(
+    plan: &Plan,
+    maker: &mut dyn Maker,
+    stop: &AtomicBool,
+) -> Result<Outcome, LockstepError> {
+    let mut system = System::new(plan, maker)?;
+    system.start()?;
+    system.play(stop)?;
+    Ok(system.finish())
+}
+
+impl<'a> System<'a> {
+    fn new(plan: &'a Plan, maker: &'a mut dyn Maker) -> Result<Self, LockstepError> {
+        let topology = plan.topology;
+        let (count, workers) = (topology.nodes(), usize::from(topology.agents * topology.workers));
+        let wires = (0..count * count).map(|at| {
+            let (from, to) = (topology.who(at / count), topology.who(at % count));
+            Wire::new(from, to, &plan.faults, plan.seed, at)
+        });
+        let client = |number: u16| {
+            let target = plan.target(number);
+            let stream = StreamSeed::derive(plan.seed, "arrivals", u32::from(number)).stream();
+            let schedule = plan.schedule().map_err(LockstepError::Arguments)?;
+            Ok(Client {
+                host: target.host(),
+                template: Template::new(&target.frame(APP)),
+                schedule,
+                stream,
+            })
+        };
+        let clients =
+            (1..=topology.leaves).map(client).collect::<Result<Vec<_>, LockstepError>>()?;
+        let site = |_| Site { idle_ns: vec![None; workers], ..Site::default() };
+        let worker = |id: u16| {
+            Worker::new(id, topology.index(Who::Worker(id)), usize::from(id % topology.workers))
+        };
+        Ok(Self {
+            plan,
+            maker,
+            now: 0,
+            events: Events::default(),
+            packets: Slab::default(),
+            order: 0,
+            wires: wires.collect(),
+            sites: (0..count).map(site).collect(),
+            clients,
+            workers: (0..workers as u16).map(worker).collect(),
+            idle_ns: vec![None; workers],
+            tasks: Vec::with_capacity(plan.tasks as usize),
+            inside: vec![0; plan.tasks as usize * count],
+            services: Streams::new(plan.seed).service,
+            left: plan.tasks,
+            flying: 0,
+            spells: 2 * plan.faults.spells.len(),
+            moved_ns: 0,
+            look_ns: 0,
+            digest: Digest::default(),
+            response_ns: 0.0,
+            outcome: Outcome::default(),
+            frames: Vec::new(),
+        })
+    }
+
+    fn nodes(&self) -> std::ops::Range<usize> {
+        usize::from(self.plan.topology.leaves)..self.sites.len()
+    }
+
+    /// All nodes are there, and all workers; what is to happen is in the calendar.
+    fn start(&mut self) -> Result<(), LockstepError> {
+        for at in self.nodes() {
+            self.make(at)?;
+        }
+        for worker in 0..self.workers.len() {
+            self.attach(worker)?;
+        }
+        for at in self.nodes() {
+            self.turn(at)?;
+        }
+        for (at, spell) in self.plan.faults.spells.iter().enumerate() {
+            let about = 2 * at as u64;
+            self.events.push(START_NS + spell.from_ns, event::pack(kind::SPELL, about));
+            self.events.push(START_NS + spell.to_ns, event::pack(kind::SPELL, about + 1));
+        }
+        for client in 0..self.clients.len() {
+            self.schedule(client);
+        }
+        Ok(())
+    }
+
+    fn schedule(&mut self, client: usize) {
+        let Client { schedule, stream, .. } = &mut self.clients[client];
+        let time = START_NS + schedule.advance(stream);
+        self.events.push(time, event::pack(kind::ARRIVE, client as u64));
+    }
+
+    fn make(&mut self, at: usize) -> Result<(), LockstepError> {
+        let who = self.plan.topology.who(at);
+        let node = self.maker.make(self.plan, who).map_err(LockstepError::Arguments)?;
+        let idle_ns = vec![None; self.workers.len()];
+        self.sites[at] = Site { node: Some(node), idle_ns, busy_ns: self.now, ..Site::default() };
+        Ok(())
+    }
+
+    fn play(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
+        let (mut turns, mut time) = (0, 0);
+        while self.outcome.violations.is_empty() && !self.is_over() {
+            let timer = self.nodes().filter_map(|at| Some((self.timer_ns(at)?, at))).min();
+            let next = self.events.next_time();
+            turns = if self.now > time { 0 } else { turns + 1 };
+            time = self.now;
+            if turns > 1000 * TURNS_MAX {
+                let timer_ns = timer.map_or(u64::MAX, |(timer, _)| timer);
+                return Err(LockstepError::Timer { timer_ns, now_ns: self.now });
+            }
+            match timer {
+                Some((timer, at)) if timer < next => {
+                    self.now = timer.max(self.now);
+                    self.turn(at)?;
+                    continue;
+                }
+                _ => {}
+            }
+            let Some((time, event)) = self.events.pop() else { break };
+            self.now = time;
+            let (kind, about) = event::unpack(event);
+            let place = (about & ABOUT) as usize;
+            match kind {
+                kind::SPELL => self.spell(about as usize)?,
+                kind::ARRIVE => self.arrive(about as usize),
+                kind::DELIVER => self.deliver(place as u32)?,
+                kind::DONE => self.done(place, about >> ABOUT_BITS)?,
+                kind::WAKE => self.wake(place)?,
+                _ => self.attach(place)?,
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Err(LockstepError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    fn timer_ns(&self, at: usize) -> Option<u64> {
+        let site = &self.sites[at];
+        (site.node.is_some() && !site.paused).then(|| site.line.timer_ns.max(site.busy_ns))
+    }
+
+    /// Nothing more will happen to any task.
+    fn is_over(&mut self) -> bool {
+        let busy = self.left > 0 || self.flying > 0 || self.spells > 0;
+        if busy || self.now < self.look_ns || self.workers.iter().any(Worker::is_serving) {
+            return false;
+        }
+        self.look_ns = self.now + LOOK_NS;
+        let mut insides = self.nodes().map(|at| self.sites[at].node.as_ref()?.inside());
+        if insides.any(|inside| inside.is_none()) {
+            return self.now > self.moved_ns + QUIET_OUTSIDE_NS;
+        }
+        let unsettled = |at: usize| {
+            self.sites[at].node.as_ref()?.inside().and_then(|inside| check::outstanding(&inside))
+        };
+        self.now > self.moved_ns + QUIET_NS || self.nodes().all(|at| unsettled(at).is_none())
+    }
+
+    fn violate(&mut self, who: Who, what: String) {
+        self.outcome.violations.push(Violation { at_ns: self.now, who: who.to_string(), what });
+    }
+
+    /// Gives a node a turn, takes what comes out of it, and looks at its books.
+    fn turn(&mut self, at: usize) -> Result<(), LockstepError> {
+        let site = &mut self.sites[at];
+        let Some(node) = &mut site.node else { return Ok(()) };
+        let before = (site.line.received, site.line.sent);
+        site.line = node.turn(self.now)?;
+        self.outcome.turns += 1;
+        if before != (site.line.received, site.line.sent) {
+            site.busy_ns = self.now + self.plan.node_delay_ns;
+        }
+        let mut frames = std::mem::take(&mut self.frames);
+        let ports = if at < usize::from(2 * self.plan.topology.leaves) { 2 } else { 1 };
+        loop {
+            let before = frames.len();
+            for port in 0..ports {
+                node.take(port, &mut |frame| frames.push((port, frame.to_vec())));
+            }
+            if frames.len() == before || site.passed.taken() + frames.len() as u64 >= site.line.sent
+            {
+                break;
+            }
+        }
+        for (port, frame) in frames.drain(..) {
+            self.come(at, port, frame);
+        }
+        self.frames = frames;
+        self.serve(at)?;
+        self.inspect(at);
+        Ok(())
+    }
+
+    /// As soon as a node's own work lets it.
+    fn wake(&mut self, at: usize) -> Result<(), LockstepError> {
+        let site = &self.sites[at];
+        if site.node.is_none() || site.paused {
+            return Ok(());
+        }
+        if site.busy_ns > self.now {
+            self.events.push(site.busy_ns, event::pack(kind::WAKE, at as u64));
+            return Ok(());
+        }
+        self.turn(at)
+    }
+
+    /// A packet has come out of a node's port.
+    fn come(&mut self, at: usize, port: usize, frame: Vec<u8>) {
+        let label = Label::read(&frame, None);
+        self.sites[at].passed.out[label.class as usize] += 1;
+        let who = self.plan.topology.who(at);
+        if label.class.is_of_task() {
+            let count = self.sites.len();
+            match self.inside.get_mut(label.task as usize * count + at) {
+                Some(inside) if *inside > 0 => *inside -= 1,
+                _ => self.violate(
+                    who,
+                    format!("it sent a packet of task {} that it does not have", label.task),
+                ),
+            }
+            if let Some(task) = self.tasks.get_mut(label.task as usize) {
+                task.copies -= 1;
+            }
+        }
+        if label.class == Class::Task {
+            self.sites[at].sent.push((label.task, label.worker));
+        }
+        self.route(at, port, label, frame);
+    }
+
+    /// Sends a packet on: over the only wire of that port, or the one that leads to its MAC address, or to all.
+    fn route(&mut self, from: usize, port: usize, label: Label, frame: Vec<u8>) {
+        let leaves = usize::from(self.plan.topology.leaves);
+        if from < leaves {
+            return self.hop(from, from + leaves, label, frame);
+        }
+        if from < 2 * leaves && port == 0 {
+            return self.hop(from, from - leaves, label, frame);
+        }
+        let (dst, mut found) = (ether::dst(&frame), false);
+        for to in self.nodes().filter(|&to| to != from) {
+            if dst == Mac::BROADCAST || dst == self.mac(to, from) {
+                found = true;
+                self.hop(from, to, label, frame.clone());
+            }
+        }
+        if !found {
+            // It is flooded, and nobody takes it: on the books of the sender's wire to itself, which leads nowhere.
+            let book = &mut self.wires[from * self.sites.len() + from].book;
+            book.sent[label.class as usize] += 1;
+            book.taken[Taken::NoReceiver as usize][label.class as usize] += 1;
+            self.copy_made(label);
+            self.gone(label, Taken::NoReceiver);
+        }
+    }
+
+    /// The port of a receiver that a sender's packets come to: a leaf's first is its clients'.
+    fn port(&self, at: usize, from: usize) -> usize {
+        let leaves = usize::from(self.plan.topology.leaves);
+        usize::from((leaves..2 * leaves).contains(&at) && from >= leaves)
+    }
+
+    /// Its MAC address there.
+    fn mac(&self, at: usize, from: usize) -> Mac {
+        self.plan.mac(self.plan.topology.who(at), self.port(at, from))
+    }
+
+    fn copy_made(&mut self, label: Label) {
+        if let Some(task) =
+            self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
+        {
+            task.copies += 1;
+        }
+    }
+
+    /// A packet goes no further.
+    fn gone(&mut self, label: Label, why: Taken) {
+        if let Some(task) =
+            self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
+        {
+            (task.copies, task.taken) = (task.copies - 1, Some(why));
+        }
+    }
+
+    /// A packet enters a wire.
+    fn hop(&mut self, from: usize, to: usize, label: Label, mut frame: Vec<u8>) {
+        let number = from * self.sites.len() + to;
+        let (class, wire) = (label.class as usize, &mut self.wires[number]);
+        wire.book.sent[class] += 1;
+        let fate = if self.now >= START_NS { wire.draw() } else { super::packets::Fate::default() };
+        let taken = match fate.lost {
+            _ if wire.cuts > 0 => Some(Taken::Cut),
+            true => Some(Taken::Lost),
+            false => None,
+        };
+        if let Some(why) = taken {
+            wire.book.taken[why as usize][class] += 1;
+            self.copy_made(label);
+            return self.gone(label, why);
+        }
+        wire.book.duplicated[class] += u64::from(fate.copy.is_some());
+        wire.book.held_back += u64::from(fate.late > 0);
+        wire.book.under_way[class] += 1 + u64::from(fate.copy.is_some());
+        let own =
+            if from < usize::from(self.plan.topology.leaves) { 0 } else { self.plan.node_delay_ns };
+        let soon = self.now + own + self.plan.hop_ns;
+        if let Some(hops) = fate.copy {
+            self.fly(
+                Flying { wire: number, to, order: 0, label: Some(label), frame: frame.clone() },
+                soon + hops * self.plan.hop_ns,
+            );
+        }
+        if let Some(bit) = fate.flip {
+            flip(&mut frame, bit);
+        }
+        self.fly(
+            Flying { wire: number, to, order: 0, label: Some(label), frame },
+            soon + fate.late * self.plan.hop_ns,
+        );
+    }
+
+    fn fly(&mut self, packet: Flying, time: u64) {
+        self.order += 1;
+        let of_task = packet.label.filter(|label| label.class.is_of_task());
+        self.flying += u64::from(of_task.is_some());
+        of_task.into_iter().for_each(|label| self.copy_made(label));
+        let place = self.packets.insert(Flying { order: self.order, ..packet });
+        self.events
+            .push(time, event::pack(kind::DELIVER, self.order << ABOUT_BITS | u64::from(place)));
+    }
+
+    /// A packet is at the end of its wire.
+    fn deliver(&mut self, place: u32) -> Result<(), LockstepError> {
+        let to = self.packets[place].to;
+        let site = &self.sites[to];
+        if site.node.is_some() && !site.paused && site.busy_ns > self.now {
+            let about = self.packets[place].order << ABOUT_BITS | u64::from(place);
+            self.events.push(site.busy_ns, event::pack(kind::DELIVER, about));
+            return Ok(());
+        }
+        let Flying { wire, label, frame, .. } = std::mem::take(&mut self.packets[place]);
+        self.packets.remove(place);
+        let Some(label) = label else { return Ok(()) };
+        self.wires[wire].book.under_way[label.class as usize] -= 1;
+        if label.class.is_of_task() {
+            (self.flying, self.moved_ns) = (self.flying - 1, self.now);
+            let (task, class) = (u64::from(label.task), label.class as u64);
+            self.digest.add([self.now, wire as u64, task, class << 16 | u64::from(label.worker)]);
+        }
+        if to < self.clients.len() {
+            self.wires[wire].book.delivered[label.class as usize] += 1;
+            self.hear(to, label, frame);
+            return Ok(());
+        }
+        let from = wire / self.sites.len();
+        let (mac, port) = (self.mac(to, from), self.port(to, from));
+        let site = &mut self.sites[to];
+        let why = match &mut site.node {
+            None => Some(Taken::NotRunning),
+            Some(_) if site.passed.given >= site.line.received + PORT_DEPTH => {
+                Some(Taken::PortFull)
+            }
+            Some(node) => (!node.give(port, &frame)).then_some(Taken::PortFull),
+        };
+        if let Some(why) = why {
+            self.wires[wire].book.taken[why as usize][label.class as usize] += 1;
+            self.gone(label, why);
+            return Ok(());
+        }
+        self.wires[wire].book.delivered[label.class as usize] += 1;
+        site.passed.given += 1;
+        let read = Label::read(&frame, Some(mac));
+        if read == label && label.class.is_of_task() {
+            self.inside[label.task as usize * self.sites.len() + to] += 1;
+            if label.class != Class::Task {
+                let sent = &mut self.sites[to].sent;
+                let answered = sent.iter().position(|&sent| sent == (label.task, label.worker));
+                answered.into_iter().for_each(|at| _ = sent.swap_remove(at));
+            }
+        } else if label.class.is_of_task() {
+            self.gone(label, Taken::Corrupted);
+        }
+        if self.sites[to].paused { Ok(()) } else { self.turn(to) }
+    }
+
+    /// Clients take a packet.
+    fn hear(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
+        let number = label.task as usize;
+        match self.clients[client].host.hear(&mut frame, false) {
+            Heard::Answer(answer)
+                if answer.id == Some((APP, label.task)) && number < self.tasks.len() =>
+            {
+                let task = &mut self.tasks[number];
+                task.copies -= 1;
+                match answer.refused {
+                    true => task.refusals += 1,
+                    false => task.answers += 1,
+                }
+                if task.answers + task.refusals > 1 {
+                    self.outcome.again += 1;
+                } else if !answer.refused {
+                    self.response_ns += (self.now - task.sent_ns) as f64;
+                }
+            }
+            Heard::ArpAnswer => {
+                let label = Label::read(&frame, None);
+                self.route(client, 0, label, frame);
+            }
+            Heard::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
+            Heard::Answer(_) => self.gone(label, Taken::Corrupted),
+            Heard::Nothing(_) => {
+                let why = if Label::read(&frame, None) == label {
+                    Taken::Client
+                } else {
+                    Taken::Corrupted
+                };
+                self.gone(label, why);
+            }
+        }
+    }
+
+    /// A client sends its next task.
+    fn arrive(&mut self, client: usize) {
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        let (service_ns, class) = self.plan.service.sample_ns(&mut self.services);
+        let number = self.tasks.len() as u32;
+        self.tasks.push(Fate { sent_ns: self.now, ..Fate::default() });
+        let Client { template, .. } = &mut self.clients[client];
+        let mut frame = vec![0; template.frame_len().max(arp::FRAME_LEN)];
+        frame.truncate(template.frame_len());
+        template.write(&mut frame, Task { seq: number, service_ns: service_ns as u32, class });
+        let label = Label::read(&frame, None);
+        self.moved_ns = self.now;
+        self.route(client, 0, label, frame);
+        self.schedule(client);
+    }
+
+    fn attach(&mut self, at: usize) -> Result<(), LockstepError> {
+        let worker = &mut self.workers[at];
+        let Some(node) = self.sites[worker.agent].node.as_ref().filter(|_| !worker.away) else {
+            return Ok(()); // it comes with its agent, or when it is back
+        };
+        let region =
+            node.region().ok_or(LockstepError::Arguments("a leaf has no workers".to_owned()))?;
+        if !worker.attach(&region, self.now).map_err(LockstepError::Arguments)? {
+            self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, at as u64));
+        }
+        Ok(())
+    }
+
+    /// The workers of an agent look for tasks.
+    fn serve(&mut self, agent: usize) -> Result<(), LockstepError> {
+        for at in 0..self.workers.len() {
+            let worker = &mut self.workers[at];
+            if worker.agent != agent {
+                continue;
+            }
+            match worker.look(self.now) {
+                Ok(Next::Nothing) => {}
+                Ok(Next::Task(service_ns)) => {
+                    let about = u64::from(worker.epoch) << ABOUT_BITS | at as u64;
+                    self.events.push(self.now + service_ns, event::pack(kind::DONE, about));
+                }
+                Ok(Next::Attach) => {
+                    worker.leave();
+                    self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, at as u64));
+                }
+                Err(what) => {
+                    let who = Who::Worker(worker.id);
+                    self.violate(who, what);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker is done with its task.
+    fn done(&mut self, at: usize, epoch: u64) -> Result<(), LockstepError> {
+        let worker = &mut self.workers[at];
+        if u64::from(worker.epoch) != epoch || !worker.is_serving() {
+            return Ok(());
+        }
+        if worker.paused {
+            worker.due = true;
+            return Ok(());
+        }
+        worker.answer();
+        self.moved_ns = self.now;
+        let agent = worker.agent;
+        // It goes on with what it has, whether its agent looks or not.
+        self.serve(agent)?;
+        self.wake(agent)
+    }
+
+    /// Something begins or ends to be wrong.
+    fn spell(&mut self, about: usize) -> Result<(), LockstepError> {
+        let (spell, begins) = (self.plan.faults.spells[about / 2], about.is_multiple_of(2));
+        self.spells -= 1;
+        self.moved_ns = self.now;
+        match spell.what {
+            What::Cut(cut) => {
+                for wire in self.wires.iter_mut().filter(|wire| cut.carries(wire.from, wire.to)) {
+                    wire.cuts = if begins { wire.cuts + 1 } else { wire.cuts - 1 };
+                }
+                Ok(())
+            }
+            What::Pause(Who::Worker(id)) => {
+                let worker = &mut self.workers[usize::from(id)];
+                worker.paused = begins;
+                match worker.due && !begins {
+                    true => {
+                        self.done(usize::from(id), u64::from(self.workers[usize::from(id)].epoch))
+                    }
+                    false => self.serve(self.workers[usize::from(id)].agent),
+                }
+            }
+            What::Leave(who) => self.leave(who, begins),
+            What::Pause(who) => {
+                let at = self.plan.topology.index(who);
+                let site = &mut self.sites[at];
+                site.paused = begins;
+                if let Some(node) = &mut site.node {
+                    node.pause(begins).map_err(LockstepError::Arguments)?;
+                }
+                if begins { Ok(()) } else { self.turn(at) }
+            }
+            What::Kill(who) if begins => {
+                self.kill(who);
+                Ok(())
+            }
+            What::Kill(who) => {
+                let at = self.plan.topology.index(who);
+                self.make(at)?;
+                for worker in
+                    (0..self.workers.len()).filter(|&worker| self.workers[worker].agent == at)
+                {
+                    self.events
+                        .push(self.now + ATTACH_NS, event::pack(kind::ATTACH, worker as u64));
+                }
+                self.turn(at)
+            }
+        }
+    }
+
+    fn leave(&mut self, who: Who, begins: bool) -> Result<(), LockstepError> {
+        let Who::Worker(id) = who else { return Ok(()) };
+        let at = usize::from(id);
+        self.workers[at].away = begins;
+        if begins {
+            self.workers[at].leave();
+            return Ok(());
+        }
+        self.attach(at)
+    }
+
+    /// A node ends as a process does that is killed, and what it had with it.
+    fn kill(&mut self, who: Who) {
+        let (at, count) = (self.plan.topology.index(who), self.sites.len());
+        for worker in self.workers.iter_mut().filter(|worker| worker.agent == at) {
+            worker.leave();
+        }
+        self.note_drops(at);
+        if let Some(node) = self.sites[at].node.take()
+            && let Err(what) = node.end(true)
+        {
+            self.violate(who, format!("killed: {what}"));
+        }
+        for (number, task) in self.tasks.iter_mut().enumerate() {
+            let inside = std::mem::take(&mut self.inside[number * count + at]);
+            if inside > 0 {
+                (task.copies, task.taken) = (task.copies - i32::from(inside), Some(Taken::Killed));
+            }
+        }
+        self.sites[at].sent.clear();
+    }
+}

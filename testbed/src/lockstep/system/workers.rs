@@ -1,0 +1,145 @@
+//! The emulated workers of agents: they attach to the memory that their agent offers, take tasks when they have none, and
+//! answer when the emulated time has come. They never spin.
+
+use std::sync::Arc;
+
+use wedjat::ring::{Guest, WorkerRegion};
+use wedjat_pktgen::payload::Work;
+
+/// A worker that was not let in for so long attaches anew: it may have been let in and shut out while it was paused.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// One worker.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its id.
+    pub id: u16,
+    /// Its agent's place among the nodes.
+    pub agent: usize,
+    /// Its place in the agent's region.
+    channel: usize,
+    guest: Option<Guest>,
+    started: bool,
+    /// When it attached.
+    attached_ns: u64,
+    /// What its current task takes.
+    serving_ns: Option<u64>,
+    /// Which of the workers that were in this place it is: what was to happen to others does not happen to it.
+    pub epoch: u32,
+    /// It does nothing.
+    pub paused: bool,
+    /// Its task was due while it was paused.
+    pub due: bool,
+    /// It has left, and nobody has come yet.
+    pub away: bool,
+}
+
+/// What a worker does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Nothing,
+    /// It has taken a task that takes so long.
+    Task(u64),
+    /// Its agent has shut it out, or has gone: it attaches anew.
+    Attach,
+}
+
+impl Worker {
+    /// The worker of that id at this place of an agent; it is not there yet.
+    #[must_use]
+    pub fn new(id: u16, agent: usize, channel: usize) -> Self {
+        Self {
+            id,
+            agent,
+            channel,
+            guest: None,
+            started: false,
+            attached_ns: 0,
+            serving_ns: None,
+            epoch: 0,
+            paused: false,
+            due: false,
+            away: false,
+        }
+    }
+
+    /// Attaches, if its place is free; false when it is to try again.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn attach(&mut self, region: &Arc<WorkerRegion>, now_ns: u64) -> Result<bool, String> {
+        if self.guest.is_none() {
+            self.attached_ns = now_ns;
+            self.guest = region.claim(self.channel).map_err(|error| error.to_string())?;
+            self.started = false;
+        }
+        Ok(self.guest.is_some())
+    }
+
+    /// Goes; what it had is its agent's again.
+    pub fn leave(&mut self) {
+        (self.guest, self.serving_ns, self.started, self.due) = (None, None, false, false);
+        self.epoch += 1;
+    }
+
+    /// Tasks that it was given and has not answered.
+    pub fn tasks(&mut self) -> usize {
+        let serving = usize::from(self.serving_ns.is_some());
+        match &mut self.guest {
+            Some(guest) if self.started => serving + guest.receiver_mut().waiting(),
+            _ => serving,
+        }
+    }
+
+    /// It has a task in work.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.serving_ns.is_some()
+    }
+
+    /// It is let in, has nothing to do, and would do something.
+    pub fn is_idle(&mut self) -> bool {
+        self.started && !self.paused && self.tasks() == 0
+    }
+
+    /// It is let in and not paused.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.started && !self.paused && self.guest.is_some()
+    }
+
+    /// Looks for its next task.
+    ///
+    /// # Errors
+    /// When what its agent gave it can't be.
+    pub fn look(&mut self, now_ns: u64) -> Result<Next, String> {
+        let waits = now_ns < self.attached_ns + PATIENCE_NS && !self.started;
+        let Some(guest) = self.guest.as_mut().filter(|_| !self.paused && self.serving_ns.is_none())
+        else {
+            return Ok(Next::Nothing);
+        };
+        if !guest.receiver().is_granted() {
+            return Ok(if waits { Next::Nothing } else { Next::Attach });
+        }
+        if !self.started {
+            guest.start();
+            self.started = true;
+        }
+        if !guest.take().map_err(|_| "a task's place is beyond the region".to_owned())? {
+            return Ok(Next::Nothing);
+        }
+        let work = Work::parse(guest.payload()).ok_or("a task's payload is not what was sent")?;
+        let service_ns = u64::from(work.service_ns);
+        self.serving_ns = Some(service_ns);
+        Ok(Next::Task(service_ns))
+    }
+
+    /// Answers its current task.
+    pub fn answer(&mut self) {
+        if let (Some(guest), Some(service_ns)) = (&mut self.guest, self.serving_ns.take()) {
+            guest.answer(|_, _| 0, || service_ns);
+        }
+        self.due = false;
+    }
+}

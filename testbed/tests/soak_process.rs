@@ -1,0 +1,45 @@
+//! Leaf and agent processes over memif, paused, killed and started anew in emulated time: they do what those in memory do.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+fn run(nodes: &str, faults: &str, seed: u64) -> Value {
+    let binary = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
+    let leaf = binary.with_file_name("wedjat");
+    assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
+    let seed = seed.to_string();
+    let flags =
+        ["lockstep", "--nodes", nodes, "--faults", faults, "--tasks", "200", "--load", "0.9"];
+    let more = ["--service", "exp(100us)", "--seed", &seed, "--format", "json"];
+    let output = Command::new(binary).args(flags).args(more).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn processes_in_trouble_do_to_every_task_what_nodes_in_memory_do() {
+    let troubles = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\
+                    kill=agent2@3ms..5ms";
+    for (faults, seed) in
+        [("none", 1), (troubles, 2), ("kill=leaf1@2ms..4ms,pause=agent1@1ms..6ms", 3)]
+    {
+        let (found, expected) = (run("process", faults, seed), run("memory", faults, seed));
+        for key in [
+            "plan",
+            "tasks",
+            "answered",
+            "refused",
+            "lost",
+            "answered_again",
+            "mean_ns",
+            "digest",
+            "violations",
+        ] {
+            assert_eq!(found[key], expected[key], "{key}: {found} {expected}");
+        }
+    }
+}
