@@ -43,6 +43,7 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
         racks: vec![WORKERS],
         hops: Hops::usual(1),
         hop: Hop::new(HopDist::Horus, 5000.0),
+        node_delay: 0,
         leaf: policy.clone(),
         spine: "random".parse().unwrap(),
         protocol: Protocol::Silent,

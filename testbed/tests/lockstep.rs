@@ -120,6 +120,18 @@ fn ties_losses_and_speeds_make_no_difference() {
             args.policy = text(policy);
             args.speeds = text("8x1,8x4");
         }));
+        let digest = |delay| {
+            let outcome = compare(&config(|args| {
+                args.policy = text(policy);
+                args.load = text("0.3");
+                args.node_delay = text(delay);
+            }));
+            outcome.record.unwrap().digest
+        };
+        assert!(
+            digest("0us") != digest("2us"),
+            "what a leaf's work takes is part of each response"
+        );
     }
 }
 

@@ -50,6 +50,9 @@ pub struct Arguments {
     /// Distribution of a hop's delay, horus, const or exp [default: horus]
     #[arg(long)]
     hop_dist: Option<String>,
+    /// What a node's own work on a packet takes [default: 0; with faults drawn from the seed]
+    #[arg(long)]
+    node_delay: Option<String>,
     /// Tasks of a run [default: 200000]
     #[arg(long)]
     tasks: Option<String>,
@@ -90,12 +93,10 @@ pub struct Arguments {
     /// With faults: what becomes of tasks beyond, drop or refuse
     #[arg(long, value_parser = ["drop", "refuse"])]
     overflow: Option<String>,
-    /// With faults: what a node's own work on a packet takes
-    #[arg(long)]
-    node_delay: Option<String>,
-    /// With faults: nodes in this process, which are fast, or processes over memif that are stopped and killed: memory, process
-    #[arg(long, default_value = "memory", value_parser = ["memory", "process"])]
-    nodes: String,
+    /// With faults: nodes in this process, which are fast, or processes over memif that are stopped and killed:
+    /// memory, process [default: memory]
+    #[arg(long, value_parser = ["memory", "process"])]
+    nodes: Option<String>,
     /// With --soak: seeds at a time [default: as many as there are CPUs]
     #[arg(long)]
     threads: Option<usize>,
@@ -136,6 +137,7 @@ impl Arguments {
             hops: self.hops.clone(),
             hop: self.hop.clone(),
             hop_dist: self.hop_dist.clone(),
+            node_delay: self.node_delay.clone(),
             tasks: usual(&self.tasks, "200000"),
             warmup: self.warmup.clone(),
             loss: self.loss.clone(),

@@ -195,7 +195,8 @@ where
 
     fn send(&mut self, hops: u32, kind: u64, place: u32) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        self.events.push(time, event::pack(kind, u64::from(place)));
+        let worked = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
+        self.events.push(time + worked, event::pack(kind, u64::from(place)));
     }
 
     /// Sends a task on, unless its packet is lost.

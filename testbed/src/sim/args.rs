@@ -45,6 +45,9 @@ pub struct SimArgs {
     /// rack, fabric: distribution of a hop's delay, horus, const or exp [default: horus]
     #[arg(long)]
     pub hop_dist: Option<String>,
+    /// rack, fabric: what a leaf's own work on a task takes, as a delay [default: 0]
+    #[arg(long)]
+    pub node_delay: Option<String>,
     /// rack, ct, fabric: service times [default: exp(100us)]; ct takes them relative to their mean
     #[arg(long)]
     pub service: Option<String>,

@@ -11,7 +11,7 @@ use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::service::Service;
 
 use super::args::SimArgs;
-use super::hop::{Hop, HopDist, Hops};
+use super::hop::{Hop, HopDist, Hops, TICKS_PER_US};
 use super::model::{Cell, Model, SETTLED};
 use super::outcome::Subject;
 use super::{ct, fabric, rack, script, slots, sweep};
@@ -52,7 +52,7 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
 fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     match flag {
         "racks" | "fail" | "digest" => Some(&["rack"]),
-        "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "loss" => {
+        "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "node-delay" | "loss" => {
             Some(&["rack", "fabric"])
         }
         "service" | "arrivals" => Some(&["rack", "ct", "fabric"]),
@@ -140,6 +140,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         racks,
         hops,
         hop: hop(args)?,
+        node_delay: node_delay(args)?,
         leaf,
         spine,
         protocol,
@@ -303,6 +304,12 @@ fn service(text: &str) -> Result<Service, String> {
 fn hop(args: &SimArgs) -> Result<Hop, String> {
     let dist: HopDist = read("hop-dist", args.hop_dist.as_deref().unwrap_or("horus"))?;
     Ok(Hop::new(dist, delay("hop", args.hop.as_deref().unwrap_or("5us"))?))
+}
+
+/// In ticks.
+fn node_delay(args: &SimArgs) -> Result<u64, String> {
+    let ns = delay("node-delay", args.node_delay.as_deref().unwrap_or("0us"))?;
+    Ok((ns * TICKS_PER_US / 1e3) as u64)
 }
 
 /// A delay, in nanoseconds.

@@ -52,6 +52,8 @@ pub struct Config {
     pub hops: Hops,
     /// A hop's delay.
     pub hop: Hop,
+    /// What a leaf's own work on a task takes, in ticks: a delay, not a capacity.
+    pub node_delay: u64,
     /// The leaves' policy.
     pub leaf: PolicySpec,
     /// The spine's policy.
@@ -363,7 +365,8 @@ impl<'a, W: Watch> Sim<'a, W> {
     #[inline]
     fn send(&mut self, hops: u32, kind: u64, about: u64) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        self.events.push(time, event::pack(kind, about));
+        let worked = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
+        self.events.push(time + worked, event::pack(kind, about));
     }
 
     /// Sends a task on, unless its packet is lost.

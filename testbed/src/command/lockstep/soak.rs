@@ -22,7 +22,7 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
             ("--agent-policy", arguments.agent_policy.is_some()),
             ("--queue", arguments.queue.is_some()),
             ("--overflow", arguments.overflow.is_some()),
-            ("--node-delay", arguments.node_delay.is_some()),
+            ("--nodes", arguments.nodes.is_some()),
             ("--threads", arguments.threads.is_some()),
         ];
         return match flags.into_iter().find(|(_, given)| *given) {
@@ -99,8 +99,8 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
 
 /// One run, of which all is told.
 fn one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
-    let outcome = match arguments.nodes.as_str() {
-        "process" => in_processes(arguments, plan)?,
+    let outcome = match arguments.nodes.as_deref() {
+        Some("process") => in_processes(arguments, plan)?,
         _ => system::run(plan, &mut InMemory, &AtomicBool::default())?,
     };
     let mut out = std::io::stdout().lock();
@@ -163,7 +163,7 @@ fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failur
     if seeds == 0 {
         return Err("--soak 0: one seed at least is needed".into());
     }
-    if arguments.nodes != "memory" {
+    if arguments.nodes.as_deref() == Some("process") {
         return Err("--nodes process: many seeds are run in memory; give --faults and one --seed for processes".into());
     }
     let (began, next, sum) = (Instant::now(), AtomicU64::new(0), Mutex::new(Sum::default()));
@@ -175,7 +175,11 @@ fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failur
                 return Ok(());
             }
             let plan = Plan::draw(arguments.seed.wrapping_add(at), given)?;
-            let outcome = system::run(&plan, &mut InMemory, &stop).map_err(|error| {
+            let ran = system::run(&plan, &mut InMemory, &stop);
+            if ran.is_err() && stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let outcome = ran.map_err(|error| {
                 format!("seed {}: {error}; again with: wedjat-testbed lockstep {plan}", plan.seed)
             })?;
             tell(&plan, &outcome);
