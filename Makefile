@@ -58,7 +58,7 @@ bench-host: ## what handing a task to a worker core costs, beside DPDK's rings a
 miri: ## the rings' memory under miri, if the nightly toolchain has it
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
 		MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p wedjat --no-default-features --lib -- \
-			ring:: worker:: agent::names --skip io::ring; \
+			ring:: worker:: agent::names --skip io::memory; \
 	else echo "SKIPPED miri: cargo +nightly miri is not installed"; fi
 
 bench-library: ## compare a call of the C library with the same from Rust

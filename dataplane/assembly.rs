@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::host;
 use crate::stage::network::{NetworkError, ServerSpec};
-use crate::stage::{Backlog, Connections, Network, PortAddress, Side, Stages};
+use crate::stage::{AffinityTable, Backlog, Network, PortAddress, Side, Stages};
 use crate::state::table::{PoolSpec, Role, Spec, WorkerSpec};
 use crate::state::{StateError, Table};
 use crate::wire::auth;
@@ -173,7 +173,7 @@ pub fn stages(
     });
     let timeout = config.leaf.connection_timeout_ms.saturating_mul(ticks_hz) / 1000;
     let pools = config.pools.len();
-    let mut connections = Connections::new(config.leaf.connections, timeout, pools, seed);
+    let mut connections = AffinityTable::new(config.leaf.connections, timeout, pools, seed);
     connections.set_per_source(config.leaf.multi_packet_per_source);
     let mut stages = Stages::new(
         Arc::clone(network),

@@ -13,7 +13,7 @@ use wedjat::embed::{
     Context, DropReason, Misuse, NO_WORKER, Options, Released, Rewrite, Scheduler, Verdict,
 };
 use wedjat::io::Buf;
-use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
 use wedjat::node::Timing;
 use wedjat::role::Leaf;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
-use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::node::Timing;
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::reason::DropReason;
@@ -20,7 +20,7 @@ use wedjat::ring::{Guest, Place, WorkerRegion, handover};
 use wedjat::role::agent::{Crew, Names, Packet, Parts, PoolCrew, Registrar, ThreadWorker};
 use wedjat::role::{Agent, Leaf};
 use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side, Stages};
+use wedjat::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Stages};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Counters, Table, View};
 use wedjat::wire::arp;
@@ -109,7 +109,7 @@ fn rig(policy: &str) -> Rig {
         Arc::new(network),
         neighbours,
         vec![dispatcher],
-        Connections::new(64, 1_000_000, 1, 7),
+        AffinityTable::new(64, 1_000_000, 1, 7),
         table.counters(0),
     );
     stages.set_backlog(0, Backlog::new(64, Overflow::Refuse));
@@ -299,11 +299,11 @@ fn threads_of_an_agent_allocate_nothing() {
     let (names, pool) = (Arc::new(Names::new(places.len())), FramePool::new(1024, 256));
     let (mut ways, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
     for place in places {
-        let (giver, taker) = handover::pair(place, 8).unwrap();
+        let (producer, consumer) = handover::pair(place, 8).unwrap();
         let (port, wire) = pair(256, &pool);
         let (names, counters) = (Arc::clone(&names), Counters::heap());
-        workers.push(ThreadWorker::new(taker, vec![port], names, 64, counters));
-        ways.push(giver);
+        workers.push(ThreadWorker::new(consumer, vec![port], names, 64, counters));
+        ways.push(producer);
         wires.push(wire);
     }
     let counters = workers.iter().map(|worker| worker.counters().clone()).collect();

@@ -169,7 +169,7 @@ impl<P: Port, S: Pool<Buf = P::Buf>> Port for Faulty<P, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::ring::{Frame, FramePool, RingPort, pair};
+    use crate::io::memory::{Frame, FramePool, RingPort, pair};
 
     const SENT: u32 = 2_000;
 

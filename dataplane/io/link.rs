@@ -85,7 +85,7 @@ impl<P: Port> Port for Either<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::ring::FramePool;
+    use crate::io::memory::FramePool;
 
     #[test]
     fn packets_pass_in_order_and_a_full_wire_takes_no_more() {

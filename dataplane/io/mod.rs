@@ -12,8 +12,8 @@ pub mod dpdk;
 pub mod fault;
 pub mod link;
 pub mod memif_control;
+pub mod memory;
 pub mod pcap;
-pub mod ring;
 mod token;
 
 pub use token::Token;

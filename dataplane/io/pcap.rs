@@ -240,7 +240,7 @@ pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::ring::{Frame, FramePool, pair};
+    use crate::io::memory::{Frame, FramePool, pair};
 
     #[test]
     fn files_come_back_as_they_were_written() {

@@ -1,7 +1,7 @@
 //! Packets as words: what a thread hands to another in a ring's slot.
 #![allow(unsafe_code, reason = "a packet becomes a word and comes back")]
 
-use super::ring::Frame;
+use super::memory::Frame;
 
 /// What fits a slot's word while it is on its way.
 pub trait Token: Send + Sized {

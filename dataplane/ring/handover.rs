@@ -25,22 +25,25 @@ use crate::state::region::Slice;
 ///
 /// # Errors
 /// When there can't be so many slots.
-pub fn pair<T: Token>(place: Place, slots: usize) -> Result<(Giver<T>, Taker<T>), RegionError> {
+pub fn pair<T: Token>(
+    place: Place,
+    slots: usize,
+) -> Result<(Producer<T>, Consumer<T>), RegionError> {
     let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?);
     let refused = |error| RegionError::Io { path: "memory".into(), error };
     let guest = region.claim(0).map_err(refused)?.ok_or(RegionError::Shape(region.shape()))?;
     let panicked = Arc::new(AtomicBool::new(false));
-    let giver = Giver {
+    let producer = Producer {
         channel: region.channel(0),
         panicked: Arc::clone(&panicked),
         back: 0..0,
         _tasks: PhantomData,
     };
-    Ok((giver, Taker { guest, has_task: false, panicked, _tasks: PhantomData }))
+    Ok((producer, Consumer { guest, has_task: false, panicked, _tasks: PhantomData }))
 }
 
 /// The dispatcher's end.
-pub struct Giver<T: Token> {
+pub struct Producer<T: Token> {
     channel: Channel,
     /// The worker's thread panicked.
     panicked: Arc<AtomicBool>,
@@ -49,13 +52,13 @@ pub struct Giver<T: Token> {
     _tasks: PhantomData<fn(T)>,
 }
 
-impl<T: Token> fmt::Debug for Giver<T> {
+impl<T: Token> fmt::Debug for Producer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Giver").field(&self.channel).finish()
+        f.debug_tuple("Producer").field(&self.channel).finish()
     }
 }
 
-impl<T: Token> Giver<T> {
+impl<T: Token> Producer<T> {
     /// The channel, to be looked at.
     #[inline]
     #[must_use]
@@ -142,7 +145,7 @@ impl<T: Token> Giver<T> {
     }
 }
 
-impl<T: Token> Drop for Giver<T> {
+impl<T: Token> Drop for Producer<T> {
     fn drop(&mut self) {
         // Else the worker is there, and may take them still.
         if self.is_left() && self.collect().is_ok() {
@@ -152,7 +155,7 @@ impl<T: Token> Drop for Giver<T> {
 }
 
 /// The worker's end.
-pub struct Taker<T: Token> {
+pub struct Consumer<T: Token> {
     guest: Guest,
     /// A task was taken and is not completed.
     has_task: bool,
@@ -160,13 +163,13 @@ pub struct Taker<T: Token> {
     _tasks: PhantomData<fn() -> T>,
 }
 
-impl<T: Token> fmt::Debug for Taker<T> {
+impl<T: Token> fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Taker").field(&self.guest).finish()
+        f.debug_tuple("Consumer").field(&self.guest).finish()
     }
 }
 
-impl<T: Token> Taker<T> {
+impl<T: Token> Consumer<T> {
     /// Who it is.
     #[must_use]
     pub fn place(&self) -> Place {
@@ -178,7 +181,7 @@ impl<T: Token> Taker<T> {
     pub fn take(&mut self) -> Option<(T, u32)> {
         let (word, note) = self.guest.receiver_mut().receive_word()?;
         self.has_task = true;
-        // SAFETY: only `Giver::give`, of the same type, writes into the slots; a number is received once.
+        // SAFETY: only `Producer::give`, of the same type, writes into the slots; a number is received once.
         Some((unsafe { T::from_word(word) }, note))
     }
 
@@ -215,7 +218,7 @@ impl<T: Token> Taker<T> {
     }
 }
 
-impl<T: Token> Drop for Taker<T> {
+impl<T: Token> Drop for Consumer<T> {
     fn drop(&mut self) {
         self.panicked.store(std::thread::panicking(), Relaxed);
         if self.has_task {
@@ -229,75 +232,78 @@ impl<T: Token> Drop for Taker<T> {
 mod tests {
     use super::*;
 
-    type Ends = (Giver<Box<u32>>, Taker<Box<u32>>);
+    type Ends = (Producer<Box<u32>>, Consumer<Box<u32>>);
 
     fn ends() -> Ends {
-        let (mut giver, taker) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
-        giver.welcome();
-        (giver, taker)
+        let (mut producer, consumer) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
+        producer.welcome();
+        (producer, consumer)
     }
 
     #[test]
     fn tasks_change_hands_in_order_and_a_full_ring_gives_them_back() {
-        let (mut giver, mut taker) = ends();
-        assert!((0..4).all(|task| giver.give(Box::new(task), 10 + task).is_ok()));
-        assert_eq!(giver.give(Box::new(4), 0), Err(Box::new(4)));
-        assert_eq!((taker.waiting(), taker.place().id), (4, 3));
+        let (mut producer, mut consumer) = ends();
+        assert!((0..4).all(|task| producer.give(Box::new(task), 10 + task).is_ok()));
+        assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
+        assert_eq!((consumer.waiting(), consumer.place().id), (4, 3));
         for task in 0..4 {
-            assert_eq!(taker.take(), Some((Box::new(task), 10 + task)));
-            assert_eq!(taker.waiting(), 3 - task as usize);
-            taker.complete(5);
+            assert_eq!(consumer.take(), Some((Box::new(task), 10 + task)));
+            assert_eq!(consumer.waiting(), 3 - task as usize);
+            consumer.complete(5);
         }
-        assert_eq!((taker.take(), giver.collect(), giver.worked_ns()), (None, Ok(0..4), 20));
+        assert_eq!(
+            (consumer.take(), producer.collect(), producer.worked_ns()),
+            (None, Ok(0..4), 20)
+        );
     }
 
     #[test]
     fn nothing_is_given_before_the_worker_is_let_in() {
-        let (mut giver, mut taker) = pair::<Box<u32>>(Place { id: 3, pool: 1 }, 4).unwrap();
-        assert_eq!((giver.give(Box::new(1), 0), taker.take()), (Err(Box::new(1)), None));
+        let (mut producer, mut consumer) = pair::<Box<u32>>(Place { id: 3, pool: 1 }, 4).unwrap();
+        assert_eq!((producer.give(Box::new(1), 0), consumer.take()), (Err(Box::new(1)), None));
     }
 
     #[test]
     fn what_a_worker_that_left_did_not_take_comes_back_once() {
-        let (mut giver, mut taker) = ends();
-        assert!((0..4).all(|task| giver.give(Box::new(task), 0).is_ok()));
-        assert!(taker.take().is_some());
-        assert_eq!(giver.take_back(), None, "it is there");
-        drop(taker);
-        assert!(giver.is_left() && !giver.has_panicked());
-        assert_eq!(giver.collect(), Ok(0..1), "what it took is completed");
+        let (mut producer, mut consumer) = ends();
+        assert!((0..4).all(|task| producer.give(Box::new(task), 0).is_ok()));
+        assert!(consumer.take().is_some());
+        assert_eq!(producer.take_back(), None, "it is there");
+        drop(consumer);
+        assert!(producer.is_left() && !producer.has_panicked());
+        assert_eq!(producer.collect(), Ok(0..1), "what it took is completed");
         let back: Vec<_> =
-            std::iter::from_fn(|| giver.take_back()).map(|(task, _)| *task).collect();
-        assert_eq!((back, giver.take_back()), (vec![1, 2, 3], None));
-        assert_eq!(giver.give(Box::new(4), 0), Err(Box::new(4)));
+            std::iter::from_fn(|| producer.take_back()).map(|(task, _)| *task).collect();
+        assert_eq!((back, producer.take_back()), (vec![1, 2, 3], None));
+        assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
     }
 
     #[test]
     fn a_thread_that_panics_is_told_apart() {
-        let (mut giver, mut taker) = ends();
-        assert!((0..2).all(|task| giver.give(Box::new(task), 0).is_ok()));
+        let (mut producer, mut consumer) = ends();
+        assert!((0..2).all(|task| producer.give(Box::new(task), 0).is_ok()));
         let thread = std::thread::spawn(move || {
-            let _task = taker.take();
+            let _task = consumer.take();
             panic!("a defect of the work");
         });
         assert!(thread.join().is_err());
-        assert!(giver.is_left() && giver.has_panicked());
-        assert_eq!(giver.collect(), Ok(0..1));
-        assert_eq!((giver.take_back(), giver.take_back()), (Some((Box::new(1), 0)), None));
+        assert!(producer.is_left() && producer.has_panicked());
+        assert_eq!(producer.collect(), Ok(0..1));
+        assert_eq!((producer.take_back(), producer.take_back()), (Some((Box::new(1), 0)), None));
     }
 
     #[test]
     fn two_threads_pass_every_task_once() {
         let tasks = if cfg!(miri) { 200 } else { 20_000 };
-        let (mut giver, mut taker) = ends();
+        let (mut producer, mut consumer) = ends();
         let worker = std::thread::spawn(move || {
             let mut next = 0;
             while next < tasks {
-                match taker.take() {
+                match consumer.take() {
                     Some((task, note)) => {
                         assert_eq!((*task, note), (next, !next));
                         next += 1;
-                        taker.complete(1);
+                        consumer.complete(1);
                     }
                     None => std::thread::yield_now(),
                 }
@@ -306,14 +312,14 @@ mod tests {
         for task in 0..tasks {
             let mut task = Box::new(task);
             let note = !*task;
-            while let Err(back) = giver.give(task, note) {
+            while let Err(back) = producer.give(task, note) {
                 task = back;
-                giver.collect().unwrap();
+                producer.collect().unwrap();
                 std::thread::yield_now();
             }
         }
         worker.join().unwrap();
-        giver.collect().unwrap();
-        assert_eq!((giver.worked_ns(), giver.take_back()), (u64::from(tasks), None));
+        producer.collect().unwrap();
+        assert_eq!((producer.worked_ns(), producer.take_back()), (u64::from(tasks), None));
     }
 }

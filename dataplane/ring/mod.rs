@@ -32,7 +32,7 @@ pub mod region;
 
 pub use channel::{Fault, Holder, Notice, Receiver, Sender};
 pub use guest::Guest;
-pub use handover::{Giver, Taker};
+pub use handover::{Consumer, Producer};
 pub use host::{Channel, Outcome, TaskIds};
 pub use layout::{Layout, Shape};
 pub use region::{Place, RegionError, WorkerRegion};

@@ -7,7 +7,7 @@ use crossbeam_queue::ArrayQueue;
 use super::Agent;
 use super::agent::{Crew, Death, Packet, Parts, PoolCrew, Registrar, Way};
 use crate::io::Port;
-use crate::io::ring::{Frame, FramePool};
+use crate::io::memory::{Frame, FramePool};
 use crate::node::Timing;
 use crate::policy::{Core, Dispatcher};
 use crate::ring::{Guest, Place, WorkerRegion};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::roll::Roll;
+use super::attach_log::AttachLog;
 use super::{LaunchError, Links, Options, QUIET, Watch, threads};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{agent, seed_of_the_moment};
@@ -19,7 +19,7 @@ use crate::io::dpdk::{
 };
 use crate::node::Timing;
 use crate::ring::region::path_of;
-use crate::ring::{Giver, RegionError, WorkerRegion};
+use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::{Comings, Death, Names, Parts, Signer, Way};
 use crate::stage::{PortAddress, Side};
@@ -66,7 +66,7 @@ pub(super) struct Hired {
     /// What those that send have counted.
     pub counters: Vec<Counters>,
     /// For each worker that sends.
-    pub givers: Vec<Option<Giver<Mbuf>>>,
+    pub producers: Vec<Option<Producer<Mbuf>>>,
     pub threads: Vec<JoinHandle<()>>,
 }
 
@@ -105,9 +105,9 @@ pub(super) fn start(
     let signer = signer(host).map(Arc::new);
     let mut hired =
         hire.map(|hire| hire(&eal, queues, signer.as_ref())).transpose()?.unwrap_or_default();
-    let mut givers = std::mem::take(&mut hired.givers).into_iter();
-    let way = |channel: usize| match givers.next().flatten() {
-        Some(giver) => Way::from(giver),
+    let mut producers = std::mem::take(&mut hired.producers).into_iter();
+    let way = |channel: usize| match producers.next().flatten() {
+        Some(producer) => Way::from(producer),
         None => Way::from(region.channel(channel)),
     };
     let deaths = Arc::new(ArrayQueue::new(DEATHS));
@@ -142,10 +142,10 @@ pub(super) fn start(
         time.map(|()| ended).map_err(|error| error.to_string())
     })?;
     let counters = [table.counters(0)];
-    let (mut roll, mut links) = (Roll::new(region), Links::of(&devices));
+    let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
     let look = || {
         look_for_deaths(host, region, &deaths);
-        roll.call(region);
+        attach_log.update(region);
         links.look(&devices, link_changed);
     };
     let (duration, counted) = (options.duration, &counters[..]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::roll::Roll;
+use super::attach_log::AttachLog;
 use super::{LaunchError, agent as shell, manifest};
 use crate::assembly::agent as agent_parts;
 use crate::config::{Config, HostConfig};
@@ -38,7 +38,7 @@ pub struct LocalAgent<'a> {
     region: WorkerRegion,
     table: Table,
     deaths: Arc<ArrayQueue<Death>>,
-    roll: RefCell<Roll>,
+    attach_log: RefCell<AttachLog>,
     seed: u64,
 }
 
@@ -64,7 +64,7 @@ impl<'a> LocalAgent<'a> {
         Ok(Self {
             host,
             core: config.leaf.cores[0],
-            roll: RefCell::new(Roll::new(&region)),
+            attach_log: RefCell::new(AttachLog::new(&region)),
             region,
             table,
             deaths: Arc::new(ArrayQueue::new(shell::DEATHS)),
@@ -93,7 +93,7 @@ impl<'a> LocalAgent<'a> {
     /// Looks for workers whose process has ended.
     pub fn look(&self) {
         shell::look_for_deaths(self.host, &self.region, &self.deaths);
-        self.roll.borrow_mut().call(&self.region);
+        self.attach_log.borrow_mut().update(&self.region);
     }
 
     /// What it did.

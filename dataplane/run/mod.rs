@@ -2,9 +2,9 @@
 //! calling thread watches and reports.
 
 pub mod agent;
+mod attach_log;
 mod colocated;
 pub mod leaf;
-mod roll;
 pub mod threads;
 
 use std::path::PathBuf;

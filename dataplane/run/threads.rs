@@ -32,7 +32,7 @@ use super::{LaunchError, Options};
 use crate::clock::ClockError;
 use crate::config::{AgentConfig, Sends};
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
-use crate::ring::{Giver, Place, RegionError, WorkerRegion, handover};
+use crate::ring::{Place, Producer, RegionError, WorkerRegion, handover};
 use crate::role::agent::{Names, Request, Signer, ThreadWorker};
 use crate::state::Counters;
 use crate::stats::AgentStats;
@@ -126,14 +126,14 @@ fn hire(
     for (index, &place) in places.iter().enumerate() {
         let post = match senders.next() {
             Some(queues) => {
-                let (giver, worker) = sender(place, queues, &names, config)?;
+                let (producer, worker) = sender(place, queues, &names, config)?;
                 let worker = worker.with_signer(signer.cloned());
                 hired.counters.push(worker.counters().clone());
-                hired.givers.push(Some(giver));
+                hired.producers.push(Some(producer));
                 Post::Sends(Box::new(worker))
             }
             None => {
-                hired.givers.push(None);
+                hired.producers.push(None);
                 let (region, name) = (Arc::clone(region), host.name.clone());
                 Post::Rings { region, place, payload: host.payload, name }
             }
@@ -180,11 +180,12 @@ fn sender(
     queues: Vec<Outlet>,
     names: &Arc<Names>,
     config: &AgentConfig,
-) -> Result<(Giver<Mbuf>, ThreadWorker<Outlet>), RegionError> {
-    let (giver, taker) = handover::pair(place, config.host.slots)?;
+) -> Result<(Producer<Mbuf>, ThreadWorker<Outlet>), RegionError> {
+    let (producer, consumer) = handover::pair(place, config.host.slots)?;
     let counters = Counters::heap();
-    let worker = ThreadWorker::new(taker, queues, Arc::clone(names), config.host.payload, counters);
-    Ok((giver, worker))
+    let worker =
+        ThreadWorker::new(consumer, queues, Arc::clone(names), config.host.payload, counters);
+    Ok((producer, worker))
 }
 
 fn spawn(

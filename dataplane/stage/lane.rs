@@ -10,7 +10,7 @@ use super::classify::{self, Answer};
 use super::network::{Network, Side, Stranger, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
 use super::plain::{HEAD, IP, Kind, Plain, TASK};
-use super::rewrite::Homewards;
+use super::rewrite::ReplyRewriter;
 #[cfg(target_arch = "x86_64")]
 use super::vector;
 use super::{Stages, Verdict, Verdicts, rewrite};
@@ -227,7 +227,7 @@ fn replies<B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    let mut way = Homewards::new(network, &stages.neighbours, stages.now_ms);
+    let mut way = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms);
     for at in believed {
         let plain = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
         let Some(plain) = plain else {
@@ -329,7 +329,7 @@ fn tasks<B: Buf>(
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..places.len()];
     stages.dispatchers[pool].schedule(&notes.tasks[..places.len()], picks);
-    let way = Outwards {
+    let way = TaskRewriter {
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
         gone: Mend::known(Delta::default().double_word(stages.network.port(port).ip, 0)),
@@ -354,14 +354,14 @@ fn tasks<B: Buf>(
 }
 
 /// What turns tasks towards their members.
-struct Outwards<'a> {
+struct TaskRewriter<'a> {
     neighbours: &'a Neighbours,
     targets: &'a [Target],
     /// What the tasks' destination, the port's address, is to their checksums.
     gone: Mend,
 }
 
-impl Outwards<'_> {
+impl TaskRewriter<'_> {
     /// Turns a task towards its member, if there is one; returns how many tasks were sent.
     #[inline(always)]
     fn send<B: Buf>(
@@ -389,11 +389,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::io::ring::FramePool;
+    use crate::io::memory::FramePool;
     use crate::policy::{Core, Dispatcher};
     use crate::stage::network::{ServerSpec, Side};
     use crate::stage::plain::UDP;
-    use crate::stage::{Connections, PortAddress, Stages};
+    use crate::stage::{AffinityTable, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::Delta;
@@ -444,7 +444,7 @@ mod tests {
         }
         let dispatcher =
             Dispatcher::new(&"horus".parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
-        let connections = Connections::new(64, 1000, 1, 7);
+        let connections = AffinityTable::new(64, 1000, 1, 7);
         let counters = table.counters(0);
         Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters)
     }

@@ -4,10 +4,10 @@
 //! members for tasks, [`rewrite`] turns packets towards their next hop. [`Stages`] holds what one core's
 //! stages work with and runs them in this order: the library's burst call, which `role` drives with ports.
 
+pub mod affinity;
 pub mod auth;
 pub mod central;
 pub mod classify;
-pub mod connections;
 pub mod decide;
 mod lane;
 mod learn;
@@ -22,8 +22,8 @@ mod vector;
 
 use std::sync::Arc;
 
+pub use affinity::AffinityTable;
 pub use central::{Backlog, CentralQueue, Overflow};
-pub use connections::Connections;
 pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
@@ -111,7 +111,7 @@ pub struct Stages {
     pub(crate) neighbours: Neighbours,
     /// One for each pool, in the network's order.
     pub(crate) dispatchers: Vec<Dispatcher>,
-    pub(crate) connections: Connections,
+    pub(crate) affinity: AffinityTable,
     pub(crate) counters: Counters,
     /// What is plain on each port, of each pool.
     plain: Box<[plain::Plain]>,
@@ -137,7 +137,7 @@ impl Stages {
         network: Arc<Network>,
         neighbours: Neighbours,
         dispatchers: Vec<Dispatcher>,
-        connections: Connections,
+        affinity: AffinityTable,
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
@@ -151,7 +151,7 @@ impl Stages {
             network,
             neighbours,
             dispatchers,
-            connections,
+            affinity,
             counters,
             backlogs,
             waiting: 0,
@@ -369,7 +369,7 @@ impl Stages {
     pub fn tick(&mut self, now: u64, now_ns: u64) {
         self.now_ms = liveness::to_ms(now_ns);
         self.learning.tick(self.now_ms);
-        while let Some((pool, member)) = self.connections.expire(now) {
+        while let Some((pool, member)) = self.affinity.expire(now) {
             self.dispatchers[pool].write_off(member, 1);
             self.freed = true;
         }

@@ -172,14 +172,14 @@ impl Exit {
 }
 
 /// Turns plain replies towards their clients.
-pub(super) struct Homewards<'a> {
+pub(super) struct ReplyRewriter<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
     last: Option<Exit>,
 }
 
-impl<'a> Homewards<'a> {
+impl<'a> ReplyRewriter<'a> {
     pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours, now_ms: u32) -> Self {
         Self { network, neighbours, now_ms, last: None }
     }

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 
+use super::affinity::{Key, Refused};
 use super::central::Room;
-use super::connections::{Key, Refused};
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
@@ -122,7 +122,7 @@ fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
     dispatcher.schedule(&[task], &mut picks);
     // Where members are full, a task that is not complete has to make room for one that is there.
     while picks[0].is_none() && dispatcher.holds() {
-        dispatcher.write_off(stages.connections.reclaim(pool)?, 1);
+        dispatcher.write_off(stages.affinity.reclaim(pool)?, 1);
         dispatcher.schedule(&[task], &mut picks);
     }
     stages.counters.add(Counter::Scheduled, u64::from(picks[0].is_some()));
@@ -232,7 +232,7 @@ fn follow(
         seq: extension.seq32,
     };
     // A first packet seen twice (a retransmission) keeps its member, too.
-    if let Some(found) = stages.connections.find(key, !header.more, now) {
+    if let Some(found) = stages.affinity.find(key, !header.more, now) {
         stages.counters.add(Counter::Continuations, 1);
         if found.replaced {
             stages.dispatchers[pool].follow(found.member);
@@ -245,11 +245,11 @@ fn follow(
     if parsed.kind == Kind::Continuation {
         return Err(DropReason::UnknownConnection);
     }
-    stages.connections.check_room(key, now).map_err(|refused| match refused {
+    stages.affinity.check_room(key, now).map_err(|refused| match refused {
         Refused::Full => DropReason::ConnectionsFull,
         Refused::Source => DropReason::MultiPacketBound,
     })?;
     let pick = pick(stages, pool, Task { class: extension.class }).ok_or(DropReason::NoMember)?;
-    stages.connections.insert(key, pool, pick.member, now);
+    stages.affinity.insert(key, pool, pick.member, now);
     Ok(pick)
 }

@@ -474,7 +474,7 @@ mod tests {
     use crate::reflector::reflect;
     use crate::tally::Ledger;
     use std::collections::VecDeque;
-    use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+    use wedjat::io::memory::{self, Frame, FramePool, RingPort};
     use wedjat::wire::ether::Mac;
 
     const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -549,7 +549,7 @@ mod tests {
         polled: fn(u64) -> bool,
     ) -> Run {
         let pool = FramePool::new(8192, 128);
-        let (ours, theirs) = ring::pair(depth, &pool);
+        let (ours, theirs) = memory::pair(depth, &pool);
         let mut generator = Generator::new(load, target, 0, HZ, ours, pool.clone()).unwrap();
         let mut peer =
             Peer { port: theirs, answers, tasks: 0, held: VecDeque::new(), bytes: Vec::new() };
@@ -634,7 +634,7 @@ mod tests {
     fn a_full_wire_makes_tasks_late_and_then_unsent() {
         // A wire of 4 frames that nobody empties until the end: 4 tasks are sent, and lost.
         let pool = FramePool::new(256, 128);
-        let (ours, theirs) = ring::pair(4, &pool);
+        let (ours, theirs) = memory::pair(4, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
         let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
         let mut now = 0;
@@ -654,7 +654,7 @@ mod tests {
     #[test]
     fn an_empty_pool_delays_and_loses_nothing() {
         let pool = FramePool::new(2, 128);
-        let (ours, mut theirs) = ring::pair(1024, &pool);
+        let (ours, mut theirs) = memory::pair(1024, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
         let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
         let (mut now, mut seen) = (0, 0);
@@ -672,7 +672,7 @@ mod tests {
     #[test]
     fn refusals_are_infinite_and_foreign_answers_are_not_ours() {
         let pool = FramePool::new(256, 128);
-        let (ours, mut theirs) = ring::pair(64, &pool);
+        let (ours, mut theirs) = memory::pair(64, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
         let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
         let mut now = 0;
@@ -703,7 +703,7 @@ mod tests {
         // Every fourth answer is that to another task; answers of two classes, long and short headers.
         for extended in [false, true] {
             let pool = FramePool::new(256, 128);
-            let (ours, mut theirs) = ring::pair(64, &pool);
+            let (ours, mut theirs) = memory::pair(64, &pool);
             let target = Target { next_hop_mac: Some(PEER), extended, ..target() };
             let load = Load { verify: true, ..load(1e6) };
             let mut generator = Generator::new(&load, &target, 0, HZ, ours, pool.clone()).unwrap();
@@ -746,7 +746,7 @@ mod tests {
     #[test]
     fn stopping_early_drains_and_balances() {
         let pool = FramePool::new(256, 128);
-        let (ours, mut theirs) = ring::pair(64, &pool);
+        let (ours, mut theirs) = memory::pair(64, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
         let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
         let mut now = 0;
@@ -776,7 +776,7 @@ mod tests {
         let (mut cores, mut peers): (Vec<_>, Vec<_>) = (0..2)
             .zip(exchange)
             .map(|(core, exchange)| {
-                let (ours, theirs) = ring::pair(64, &pool);
+                let (ours, theirs) = memory::pair(64, &pool);
                 let mut generator =
                     Generator::new(&load, &target, core, HZ, ours, pool.clone()).unwrap();
                 generator.join(exchange);
@@ -805,7 +805,7 @@ mod tests {
     #[test]
     fn a_silent_next_hop_ends_the_run() {
         let pool = FramePool::new(16, 128);
-        let (ours, mut theirs) = ring::pair(4, &pool);
+        let (ours, mut theirs) = memory::pair(4, &pool);
         let mut generator =
             Generator::new(&load(1e6), &target(), 0, HZ, ours, pool.clone()).unwrap();
         let (mut now, mut questions) = (1, 0);
@@ -828,7 +828,7 @@ mod tests {
     #[test]
     fn frames_too_long_for_the_pool_are_refused() {
         let pool = FramePool::new(16, 128);
-        let (ours, _theirs) = ring::pair(4, &pool);
+        let (ours, _theirs) = memory::pair(4, &pool);
         let target = Target { frame_bytes: 129, ..target() };
         let error = Generator::new(&load(1e6), &target, 0, HZ, ours, pool).err().unwrap();
         assert!(error.to_string().contains("129 bytes"), "{error}");

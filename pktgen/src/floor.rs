@@ -76,19 +76,19 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wedjat::io::ring::{self, FramePool};
+    use wedjat::io::memory::{self, FramePool};
 
     /// A wire whose two ends are one port: it receives what it sends.
-    struct Loop(ring::RingPort, ring::RingPort);
+    struct Loop(memory::RingPort, memory::RingPort);
 
     impl Port for Loop {
-        type Buf = ring::Frame;
+        type Buf = memory::Frame;
 
-        fn rx_burst(&mut self, burst: &mut Burst<ring::Frame>) -> usize {
+        fn rx_burst(&mut self, burst: &mut Burst<memory::Frame>) -> usize {
             self.1.rx_burst(burst)
         }
 
-        fn tx_burst(&mut self, burst: &mut Burst<ring::Frame>) -> usize {
+        fn tx_burst(&mut self, burst: &mut Burst<memory::Frame>) -> usize {
             self.0.tx_burst(burst)
         }
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn the_floor_is_one_turn_of_the_loop() {
         let pool = FramePool::new(256, 128);
-        let (left, right) = ring::pair(128, &pool);
+        let (left, right) = memory::pair(128, &pool);
         let load = Load::new(1e5, "fixed(50us)".parse().unwrap());
         let mut ticks = 0;
         // Each look at the clock takes 100 ns.

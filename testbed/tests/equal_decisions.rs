@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::io::Buf;
-use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::Timing;
 use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Entry, PolicySpec, Runs, Task, stream_seed};
 use wedjat::role::Leaf;
 use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side, Stages};
+use wedjat::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Stages};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Report, Table};
 use wedjat::wire::checksum::Sum;
@@ -106,7 +106,7 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let seed = stream_seed(SEED, 0, 0);
     let mut dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed);
     dispatcher.set_rates(&SPEEDS);
-    let connections = Connections::new(8, 1, 1, 7);
+    let connections = AffinityTable::new(8, 1, 1, 7);
     let counters = table.counters(0);
     let mut stages =
         Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters);

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::assembly;
 use wedjat::config::Config;
-use wedjat::io::ring::{self, FramePool};
+use wedjat::io::memory::{self, FramePool};
 use wedjat::node::Timing;
 use wedjat::role::Leaf;
 use wedjat::wire::ether::Mac;
@@ -105,8 +105,8 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
     let network = Arc::new(assembly::network(&config, LEAF_MACS, &table).unwrap());
     let stages = assembly::stages(&config, HZ, &network, &table, 7, 0);
     let frames = FramePool::new(1 << 15, 160);
-    let (client, leaf_clients) = ring::pair(1 << 13, &frames);
-    let (leaf_workers, worker) = ring::pair(1 << 13, &frames);
+    let (client, leaf_clients) = memory::pair(1 << 13, &frames);
+    let (leaf_workers, worker) = memory::pair(1 << 13, &frames);
     let (commands, timing) = (Arc::new(ArrayQueue::new(1)), Timing { ticks_hz: HZ });
     let mut leaf =
         Leaf::new(stages, vec![leaf_clients, leaf_workers], frames.clone(), commands, timing);

@@ -11,7 +11,7 @@ use wedjat::policy::{Core, Dispatcher, PolicySpec};
 use wedjat::reason::DropReason;
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{
-    Backlog, CentralQueue, Connections, Network, Overflow, PortAddress, Side, Stages, Verdict,
+    AffinityTable, Backlog, CentralQueue, Network, Overflow, PortAddress, Side, Stages, Verdict,
 };
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Member, Neighbours, Table};
@@ -298,7 +298,7 @@ fn rig(policy: &str) -> Rig {
         network,
         neighbours,
         vec![dispatcher(0), dispatcher(1)],
-        Connections::new(4, 1_000, 2, 7),
+        AffinityTable::new(4, 1_000, 2, 7),
         table.counters(0),
     );
     stages.set_worker_timeout(u64::from(TIMEOUT_MS) * 1_000_000);

@@ -237,16 +237,16 @@ impl<T: Work> Crew<T> {
         let member = Member(at as u16);
         let (channel, held) = match &mut seat.way {
             Way::Copied { channel, held } => (channel, held),
-            Way::Handed(giver) => {
+            Way::Handed(producer) => {
                 // Which of them took how long is not told.
-                let service_ns = giver.worked_ns() / count as u64;
+                let service_ns = producer.worked_ns() / count as u64;
                 let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
                 self.ended += count as u64;
                 for _ in numbers {
                     self.dispatcher.reply(&Report { member, load, service_ns });
                 }
                 // Seen at once, nothing more is given to it.
-                match giver.is_left() {
+                match producer.is_left() {
                     true => self.part(at, Parting::Left, done),
                     false => self.unmute(at),
                 }
@@ -384,7 +384,8 @@ impl<T: Work> Crew<T> {
                 return; // its last credits were at fault
             }
         }
-        let panicked = matches!(&self.seats[at].way, Way::Handed(giver) if giver.has_panicked());
+        let panicked =
+            matches!(&self.seats[at].way, Way::Handed(producer) if producer.has_panicked());
         match parting {
             Parting::Left if !panicked => self.comings.left += 1,
             Parting::Left | Parting::Died => self.comings.died += 1,
@@ -407,9 +408,9 @@ impl<T: Work> Crew<T> {
     pub fn abandon(&mut self) -> Option<T> {
         let held = |seat: &mut Seat<T>| match &mut seat.way {
             Way::Copied { held, .. } => held.iter_mut().find_map(Option::take),
-            Way::Handed(giver) => {
-                let _ = giver.collect();
-                giver.take_back().and_then(|(parcel, note)| T::unpack(parcel, note))
+            Way::Handed(producer) => {
+                let _ = producer.collect();
+                producer.take_back().and_then(|(parcel, note)| T::unpack(parcel, note))
             }
         };
         self.queue.pop().or_else(|| self.seats.iter_mut().find_map(held))
@@ -432,7 +433,7 @@ impl<T: Work> Crew<T> {
     /// Threads are there that are handed their tasks.
     #[must_use]
     pub fn has_threads(&self) -> bool {
-        let there = |way: &Way<T>| matches!(way, Way::Handed(giver) if giver.is_there());
+        let there = |way: &Way<T>| matches!(way, Way::Handed(producer) if producer.is_there());
         self.seats.iter().any(|seat| there(&seat.way))
     }
 

@@ -9,7 +9,7 @@ mod orderings;
 mod threads;
 
 use super::*;
-use crate::io::ring::{Frame, FramePool, RingPort, pair};
+use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
 use crate::ring::{Guest, WorkerRegion};
 use crate::role::fixtures::{self, Doors, HZ, TIMEOUT, work};

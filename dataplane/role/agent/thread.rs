@@ -15,7 +15,7 @@ use crate::io::Port;
 use crate::io::Token;
 use crate::node::outbox::Outbox;
 use crate::reason::DropReason;
-use crate::ring::{Place, Taker, TaskIds};
+use crate::ring::{Consumer, Place, TaskIds};
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 
@@ -33,7 +33,7 @@ pub struct Request<'a> {
 
 /// See the module's text.
 pub struct ThreadWorker<P: Port<Buf: Token>> {
-    taker: Taker<P::Buf>,
+    consumer: Consumer<P::Buf>,
     out: Outbox<P>,
     names: Arc<Names>,
     signer: Option<Arc<Signer>>,
@@ -45,7 +45,9 @@ pub struct ThreadWorker<P: Port<Buf: Token>> {
 
 impl<P: Port<Buf: Token>> fmt::Debug for ThreadWorker<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadWorker").field("place", &self.taker.place()).finish_non_exhaustive()
+        f.debug_struct("ThreadWorker")
+            .field("place", &self.consumer.place())
+            .finish_non_exhaustive()
     }
 }
 
@@ -53,7 +55,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     /// A worker that sends through its own `queues`, one for each port of its agent, in their order.
     #[must_use]
     pub fn new(
-        taker: Taker<P::Buf>,
+        consumer: Consumer<P::Buf>,
         queues: Vec<P>,
         names: Arc<Names>,
         payload: usize,
@@ -61,7 +63,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     ) -> Self {
         let answer = vec![0; payload].into();
         let out = Outbox::new(queues, counters);
-        Self { taker, out, names, signer: None, answer, begun: None }
+        Self { consumer, out, names, signer: None, answer, begun: None }
     }
 
     /// The same, where replies are signed in the names of workers whose pool has a key.
@@ -74,7 +76,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     /// Who it is.
     #[must_use]
     pub fn place(&self) -> Place {
-        self.taker.place()
+        self.consumer.place()
     }
 
     /// What it did.
@@ -92,13 +94,13 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         mut serve: impl FnMut(&Request<'_>, &mut [u8]) -> Option<usize>,
     ) {
         let mut idle_since = None;
-        while !self.taker.is_stopped() {
+        while !self.consumer.is_stopped() {
             if self.poll(&mut serve) {
                 idle_since = None;
             } else if idle_since.get_or_insert_with(Instant::now).elapsed() < spin {
                 std::hint::spin_loop();
             } else {
-                self.taker.sleep(NAP);
+                self.consumer.sleep(NAP);
             }
         }
     }
@@ -109,14 +111,14 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         &mut self,
         serve: &mut impl FnMut(&Request<'_>, &mut [u8]) -> Option<usize>,
     ) -> bool {
-        let Some((buf, note)) = self.taker.take() else {
+        let Some((buf, note)) = self.consumer.take() else {
             return false;
         };
         self.begun = Packet::again(buf, note);
         let Some(task) = &self.begun else {
             // Nobody has changed its bytes since they were read, so this is for the books only.
             self.out.counters.drop(DropReason::BadReply, 1);
-            self.taker.complete(0);
+            self.consumer.complete(0);
             return true;
         };
         let began = Instant::now();
@@ -126,7 +128,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         if let Some(task) = self.begun.take() {
             self.end(task, answered, worked_ns.min(u64::from(u32::MAX)) as u32);
         }
-        self.taker.complete(worked_ns);
+        self.consumer.complete(worked_ns);
         true
     }
 
@@ -156,7 +158,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     #[inline]
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
-            (_, NO_MEMBER) => (self.taker.place().id, self.taker.waiting()),
+            (_, NO_MEMBER) => (self.consumer.place().id, self.consumer.waiting()),
             (_, named) => (named, self.names.answer(task.name()) as usize),
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use crate::io::Token;
-use crate::ring::{Channel, Fault, Giver, Sender, TaskIds};
+use crate::ring::{Channel, Fault, Producer, Sender, TaskIds};
 use crate::state::region::Slice;
 
 /// What a worker can be given.
@@ -32,7 +32,7 @@ pub enum Way<T: Work> {
         held: Box<[Option<T>]>,
     },
     /// They are handed over to a thread of this process, which ends them itself.
-    Handed(Giver<T::Parcel>),
+    Handed(Producer<T::Parcel>),
 }
 
 impl<T: Work> fmt::Debug for Way<T> {
@@ -49,9 +49,9 @@ impl<T: Work> From<Channel> for Way<T> {
     }
 }
 
-impl<T: Work> From<Giver<T::Parcel>> for Way<T> {
-    fn from(giver: Giver<T::Parcel>) -> Self {
-        Self::Handed(giver)
+impl<T: Work> From<Producer<T::Parcel>> for Way<T> {
+    fn from(producer: Producer<T::Parcel>) -> Self {
+        Self::Handed(producer)
     }
 }
 
@@ -61,7 +61,7 @@ impl<T: Work> Way<T> {
     pub fn channel(&self) -> &Channel {
         match self {
             Self::Copied { channel, .. } => channel,
-            Self::Handed(giver) => giver.channel(),
+            Self::Handed(producer) => producer.channel(),
         }
     }
 
@@ -86,9 +86,9 @@ impl<T: Work> Way<T> {
                 held[slot] = Some(task);
                 Ok(())
             }
-            Self::Handed(giver) if giver.has_room() => {
+            Self::Handed(producer) if producer.has_room() => {
                 let (parcel, note) = task.pack();
-                let given = giver.give(parcel, note).is_ok();
+                let given = producer.give(parcel, note).is_ok();
                 debug_assert!(given, "there was room");
                 Ok(())
             }
@@ -104,7 +104,7 @@ impl<T: Work> Way<T> {
     pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
         match self {
             Self::Copied { channel, .. } => channel.collect(),
-            Self::Handed(giver) => giver.collect(),
+            Self::Handed(producer) => producer.collect(),
         }
     }
 
@@ -112,7 +112,7 @@ impl<T: Work> Way<T> {
     pub fn let_in(&mut self, claim: u64) -> bool {
         match self {
             Self::Copied { channel, .. } => channel.sender_mut().grant(claim),
-            Self::Handed(giver) => giver.welcome(),
+            Self::Handed(producer) => producer.welcome(),
         }
     }
 
@@ -129,13 +129,13 @@ impl<T: Work> Way<T> {
                 }
                 (lost.end - lost.start) as u32
             }
-            Self::Handed(giver) => {
+            Self::Handed(producer) => {
                 let mut lost = 0;
-                while let Some((parcel, note)) = giver.take_back() {
+                while let Some((parcel, note)) = producer.take_back() {
                     lost += 1;
                     // Nobody has changed its bytes since it was read.
                     if let Some(task) = T::unpack(parcel, note) {
-                        back(task, giver.channel(), 0);
+                        back(task, producer.channel(), 0);
                     }
                 }
                 lost

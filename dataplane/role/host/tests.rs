@@ -7,14 +7,14 @@ use crossbeam_queue::ArrayQueue;
 use super::*;
 use crate::io::Buf;
 use crate::io::link;
-use crate::io::ring::{FramePool, RingPort};
+use crate::io::memory::{FramePool, RingPort};
 use crate::node::Timing;
 use crate::policy::{Core, Dispatcher};
 use crate::ring::Guest;
 use crate::role::agent::Registrar;
 use crate::role::fixtures::{self, Doors, HZ, work};
 use crate::stage::network::ServerSpec;
-use crate::stage::{Connections, Network, Overflow, PortAddress, Side, Stages};
+use crate::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages};
 use crate::state::Table;
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::view::Presence;
@@ -45,7 +45,7 @@ struct Rig {
 fn leaf(
     policy: &str,
     port: Either<RingPort>,
-    end: End<crate::io::ring::Frame>,
+    end: End<crate::io::memory::Frame>,
     frames: &FramePool,
     key: Option<Key>,
 ) -> Leaf<Either<RingPort>, FramePool> {
@@ -80,7 +80,7 @@ fn leaf(
         network.trust(1);
     }
     let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
-    let connections = Connections::new(64, HZ, 1, 7);
+    let connections = AffinityTable::new(64, HZ, 1, 7);
     let mut stages = Stages::new(
         Arc::new(network),
         table.neighbours(),
@@ -107,7 +107,7 @@ impl Rig {
     fn with_key(policy: &str, key: Option<Key>) -> Self {
         let places = LOCAL.map(|id| Place { id, pool: POOL });
         let frames = FramePool::new(512, 512);
-        let (port, wire) = crate::io::ring::pair(256, &frames);
+        let (port, wire) = crate::io::memory::pair(256, &frames);
         let (near, far) = link::pair(512);
         let address = PortAddress {
             mac: AGENT_MAC,

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::io::ring::{Frame, FramePool, RingPort, pair};
+use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::stage::network::ServerSpec;
-use crate::stage::{Backlog, Connections, Network, Overflow, PortAddress, Side};
+use crate::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side};
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::{Member, Table};
 use crate::wire::auth::Key;
@@ -146,7 +146,7 @@ fn rigs_on(
             Arc::clone(&network),
             neighbours.clone(),
             vec![dispatcher],
-            Connections::new(64, 1_000_000, 1, 7),
+            AffinityTable::new(64, 1_000_000, 1, 7),
             table.counters(index),
         );
         stages.set_backlog(0, backlog);

@@ -1,7 +1,7 @@
 //! The same storms against the scheduler as a library, in a program that keeps the packets itself.
 
 use wedjat::embed::{BURST, Context, Options, Scheduler, Verdict};
-use wedjat::io::ring::{Frame, FramePool};
+use wedjat::io::memory::{Frame, FramePool};
 use wedjat::state::Counter;
 
 use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::config::{AgentPool, HostConfig};
-use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::reason::DropReason;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;

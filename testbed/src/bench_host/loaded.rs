@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::io::dpdk::Eal;
-use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Burst, Port};
 use wedjat::policy::Dispatcher;
 use wedjat::ring::WorkerRegion;

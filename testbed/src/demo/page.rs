@@ -38,17 +38,21 @@ pub struct Point {
 /// A plot that could not be drawn.
 pub type PlotError = Box<dyn std::error::Error>;
 
-/// Response time in calm slices over load, as SVG: one colour a policy, 99th percentile drawn through, median dashed.
+/// Response time in calm slices, or of all of the measured time where there are none, over load, as SVG: one colour a policy, 99th percentile drawn through, median dashed.
 ///
 /// # Errors
 /// When the rows hold nothing that can be drawn.
 pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
-    let points = rows.iter().map(|row| Point {
-        policy: row.policy.clone(),
-        load: row.load,
-        p50: row.report.calm.response_us.p50.0,
-        p99: row.report.calm.response_us.p99.0,
-        valid: row.report.valid,
+    let points = rows.iter().map(|row| {
+        let told = |calm: f64, all: f64| if calm.is_finite() { calm } else { all };
+        let (calm, all) = (&row.report.calm.response_us, &row.report.response_us);
+        Point {
+            policy: row.policy.clone(),
+            load: row.load,
+            p50: told(calm.p50.0, all.p50.0),
+            p99: told(calm.p99.0, all.p99.0),
+            valid: row.report.valid,
+        }
     });
     plot_points(&points.collect::<Vec<_>>())
 }
@@ -163,7 +167,14 @@ fn ranges(rows: &[Point]) -> Option<(Range, Range)> {
 /// # Errors
 /// When the plot cannot be drawn.
 pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotError> {
-    let plot = plot(rows)?;
+    // A machine that stood still all the time is no reason to show nothing.
+    let plot = match plot(rows) {
+        Ok(plot) => plot,
+        Err(_) if !rows.is_empty() => {
+            "No task was answered in time: there is nothing to plot.".to_owned()
+        }
+        Err(error) => return Err(error),
+    };
     let mut table = String::new();
     let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));
     for row in rows {
@@ -202,7 +213,7 @@ text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}td:first-child,
 const EXPLANATION: &str = "<p>Response times count from when a task was due, not from when it was sent; a lost task took \
 for ever. On an ordinary machine the system stops a program now and then for milliseconds; calm is the share of slices of the \
 measured time in which that cannot have touched any task. The plot, adherence (the share of tasks sent on time) and the verdict are \
-of these. Hollow points and red rows are of runs that are not to be \
+of these, where there are any. Hollow points and red rows are of runs that are not to be \
 believed: too few slices were calm, the generator or the rack did not keep up, or books did not balance.</p>";
 
 pub(super) fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
@@ -240,7 +251,10 @@ mod tests {
     #[test]
     fn infinite_latencies_are_left_out_and_invalid_ones_are_hollow() {
         let mut rows = rows();
-        rows[0].report.response_us.p99.0 = f64::INFINITY;
+        // Without a calm slice the whole of the measured time counts.
+        rows[0].report.calm.response_us.p50.0 = f64::INFINITY;
+        (rows[1].report.calm.response_us.p99.0, rows[1].report.response_us.p99.0) =
+            (f64::INFINITY, f64::INFINITY);
         rows[3].report.valid = false;
         let svg = plot(&rows).unwrap();
         assert_eq!(svg.matches("<circle").count(), 7);
@@ -253,10 +267,21 @@ mod tests {
     fn one_load_makes_a_plot_and_no_latency_an_error() {
         assert!(plot(&rows()[..1]).is_ok());
         let mut row = rows().remove(0);
-        (row.report.response_us.p99.0, row.report.response_us.p50.0) =
-            (f64::INFINITY, f64::INFINITY);
+        for us in [&mut row.report.calm.response_us, &mut row.report.response_us] {
+            (us.p99.0, us.p50.0) = (f64::INFINITY, f64::INFINITY);
+        }
         assert!(plot(&[row]).is_err());
         assert!(plot(&[]).is_err());
+    }
+
+    #[test]
+    fn a_page_without_a_finite_latency_says_so() {
+        let mut row = rows().remove(0);
+        for us in [&mut row.report.calm.response_us, &mut row.report.response_us] {
+            (us.p99.0, us.p50.0) = (f64::INFINITY, f64::INFINITY);
+        }
+        assert!(page(&[row], "32 workers", "{}").unwrap().contains("there is nothing to plot"));
+        assert!(page(&[], "32 workers", "{}").is_err());
     }
 
     #[test]

@@ -196,11 +196,11 @@ pub(super) mod tests {
         let offered = Load::new(load * 320e3, "exp(100us)".parse().unwrap());
         let manifest = Manifest::new(&offered, SystemTime::UNIX_EPOCH);
         let tally = {
-            use wedjat::io::ring::{self, FramePool};
+            use wedjat::io::memory::{self, FramePool};
             use wedjat::wire::ether::Mac;
             use wedjat_pktgen::{engine::Generator, target::Target};
             let pool = FramePool::new(1, 128);
-            let (port, _peer) = ring::pair(1, &pool);
+            let (port, _peer) = memory::pair(1, &pool);
             let target = Target::new(Mac::default(), 1, 2);
             let generator = Generator::new(&offered, &target, 0, 1e9, port, pool).unwrap();
             generator.tally().clone()
@@ -221,8 +221,8 @@ pub(super) mod tests {
         (report.valid, report.reasons) = (true, Vec::new());
         let layout = rack::Layout::new("10.0.2.11+4".parse().unwrap(), 8, 0).unwrap();
         let rack = {
-            use wedjat::io::ring::{self, FramePool};
-            let (port, _peer) = ring::pair(1, &FramePool::new(1, 128));
+            use wedjat::io::memory::{self, FramePool};
+            let (port, _peer) = memory::pair(1, &FramePool::new(1, 128));
             let options = rack::Options::default();
             rack::Rack::new(port, wedjat::wire::ether::Mac::default(), layout, options, 1e9)
                 .report()

@@ -3,7 +3,7 @@
 use super::*;
 use std::net::Ipv4Addr;
 use std::time::SystemTime;
-use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+use wedjat::io::memory::{self, Frame, FramePool, RingPort};
 use wedjat::io::{Buf, Burst};
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
@@ -98,8 +98,8 @@ impl Port for Through {
 
 fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report, usize) {
     let pool = FramePool::new(8192, 160);
-    let (client, leaf_clients) = ring::pair(4096, &pool);
-    let (leaf_workers, worker) = ring::pair(4096, &pool);
+    let (client, leaf_clients) = memory::pair(4096, &pool);
+    let (leaf_workers, worker) = memory::pair(4096, &pool);
     let layout = Layout::new("10.0.2.11+1".parse().unwrap(), workers, 0).unwrap();
     let forwarder = Forwarder { clients: leaf_clients, workers: leaf_workers, layout, next: 0 };
     let target = Target::new(CLIENT, Ipv4Addr::new(10, 0, 1, 99).to_bits(), LEAF_IP);

@@ -6,7 +6,7 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::assembly::{self, agent};
 use wedjat::clock::{ClockFile, Line, Progress, TurnError};
 use wedjat::config::{AgentConfig, Config};
-use wedjat::io::ring::{FramePool, RingPort, pair};
+use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::Timing;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::agent::Parts;

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::net::Ipv4Addr;
-use wedjat::io::ring::{self, Frame, FramePool, RingPort};
+use wedjat::io::memory::{self, Frame, FramePool, RingPort};
 use wedjat::wire::arp;
 use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Extension};
@@ -27,7 +27,7 @@ struct Bench {
 
 fn bench_with(options: Options, depth: usize) -> Bench {
     let pool = FramePool::new(4096, 160);
-    let (leaf, port) = ring::pair(depth, &pool);
+    let (leaf, port) = memory::pair(depth, &pool);
     let layout = Layout::new("10.0.2.11+2".parse().unwrap(), 2, 8).unwrap();
     Bench { rack: Rack::new(port, RACK, layout, options, HZ), leaf, pool }
 }

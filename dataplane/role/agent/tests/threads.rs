@@ -21,11 +21,11 @@ impl Threads {
         let (frames, names) = (FramePool::new(1, 1), Arc::new(Names::new(workers.into())));
         let (mut ways, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for place in places(workers) {
-            let (giver, taker) = handover::pair(place, 8).unwrap();
+            let (producer, consumer) = handover::pair(place, 8).unwrap();
             let (port, wire) = pair(128, &frames);
             let counters = Counters::heap();
-            let worker = Worker::new(taker, vec![port], Arc::clone(&names), PAYLOAD, counters);
-            ways.push(giver.into());
+            let worker = Worker::new(consumer, vec![port], Arc::clone(&names), PAYLOAD, counters);
+            ways.push(producer.into());
             threads.push(Some(worker));
             wires.push(wire);
         }

@@ -26,7 +26,7 @@ struct Workers {
 impl Workers {
     fn new(policy: &str) -> Self {
         let mut rig = rig(policy);
-        rig.leaf.stages_mut().connections.set_per_source(16);
+        rig.leaf.stages_mut().affinity.set_per_source(16);
         let queues = vec![std::collections::VecDeque::new(); 8];
         Self { rig, queues, answered: Vec::new(), lie: None, got: [0; 8] }
     }

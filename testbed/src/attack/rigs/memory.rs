@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::assembly;
 use wedjat::config::Config;
 use wedjat::io::Buf;
-use wedjat::io::ring::{FramePool, RingPort};
+use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::node::Timing;
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::role::Leaf;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wedjat::io::ring::{Frame, FramePool, RingPort, pair};
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::wire::ether::{self, Mac};
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use wedjat::clock::{Line, TurnError};
-use wedjat::io::ring::{FramePool, RingPort};
+use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::io::{Buf as _, Port as _};
 use wedjat::policy::Dispatcher;
 use wedjat::ring::WorkerRegion;

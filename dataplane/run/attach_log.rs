@@ -2,18 +2,18 @@
 
 use crate::ring::{Place, WorkerRegion};
 
-/// The claims that were granted at the last call.
+/// The claims that were granted at the last update.
 #[derive(Debug)]
-pub struct Roll(Vec<u64>);
+pub struct AttachLog(Vec<u64>);
 
-impl Roll {
+impl AttachLog {
     /// Nobody has come yet.
     pub fn new(region: &WorkerRegion) -> Self {
         Self(vec![0; region.shape().channels])
     }
 
-    /// Tells what has changed since the last call.
-    pub fn call(&mut self, region: &WorkerRegion) {
+    /// Tells what has changed since the last update.
+    pub fn update(&mut self, region: &WorkerRegion) {
         for (channel, before) in self.0.iter_mut().enumerate() {
             let granted = region.granted(channel);
             if granted == *before {

@@ -7,7 +7,7 @@
 //! A task of which packets are still missing is worth nothing to a worker, and its sender may never send them. So it can't
 //! keep others out: a source address has a bounded number of them, a task that times out gives its place at its member
 //! back, and a pool whose members are all full takes the place of its oldest unfinished task at once
-//! ([`Connections::reclaim`]); that task's place is counted again when its last packet comes.
+//! ([`AffinityTable::reclaim`]); that task's place is counted again when its last packet comes.
 
 use std::collections::VecDeque;
 
@@ -110,7 +110,7 @@ pub enum Refused {
 
 /// One core's multi-packet tasks.
 #[derive(Debug)]
-pub struct Connections {
+pub struct AffinityTable {
     sets: Box<[[Way; WAYS]]>,
     timeout_ticks: u64,
     seed: u64,
@@ -118,12 +118,12 @@ pub struct Connections {
     per_source: u32,
     /// One for each pool, by index.
     queues: Vec<PoolQueue>,
-    /// Places that tasks lost when their way was needed, to be told by [`Connections::expire`].
+    /// Places that tasks lost when their way was needed, to be told by [`AffinityTable::expire`].
     lost: Vec<(usize, Member)>,
     number: u32,
 }
 
-impl Connections {
+impl AffinityTable {
     /// Room for about `capacity` tasks of `pools` pools, rounded up to a power of two, each forgotten when no packet of
     /// it came for `timeout_ticks`. `seed` keys the hash.
     #[must_use]
@@ -296,8 +296,8 @@ mod tests {
         Key { pool: 1, src_port: 40_000, src: 0x0A00_0102, app: 0, seq }
     }
 
-    fn connections(capacity: usize) -> Connections {
-        Connections::new(capacity, 100, 2, 7)
+    fn table(capacity: usize) -> AffinityTable {
+        AffinityTable::new(capacity, 100, 2, 7)
     }
 
     fn member(found: Option<Found>) -> Option<Member> {
@@ -306,50 +306,50 @@ mod tests {
 
     #[test]
     fn packets_of_a_task_find_its_member_until_the_timeout() {
-        let mut connections = connections(64);
-        assert!(connections.insert(key(1), 0, Member(7), 10));
-        assert_eq!(member(connections.find(key(1), false, 60)), Some(Member(7)));
-        assert_eq!(member(connections.find(key(1), false, 160)), Some(Member(7)));
-        assert_eq!(connections.find(key(2), false, 160), None);
-        assert_eq!(connections.find(key(1), false, 261), None);
+        let mut table = table(64);
+        assert!(table.insert(key(1), 0, Member(7), 10));
+        assert_eq!(member(table.find(key(1), false, 60)), Some(Member(7)));
+        assert_eq!(member(table.find(key(1), false, 160)), Some(Member(7)));
+        assert_eq!(table.find(key(2), false, 160), None);
+        assert_eq!(table.find(key(1), false, 261), None);
     }
 
     #[test]
     fn the_last_packet_may_be_overtaken() {
-        let mut connections = connections(64);
-        connections.insert(key(1), 0, Member(7), 10);
-        assert_eq!(member(connections.find(key(1), true, 11)), Some(Member(7)));
-        assert_eq!(member(connections.find(key(1), false, 12)), Some(Member(7)));
+        let mut table = table(64);
+        table.insert(key(1), 0, Member(7), 10);
+        assert_eq!(member(table.find(key(1), true, 11)), Some(Member(7)));
+        assert_eq!(member(table.find(key(1), false, 12)), Some(Member(7)));
     }
 
     #[test]
     fn a_full_set_takes_finished_and_expired_ways_and_breaks_no_live_task() {
-        let mut connections = connections(8); // one set
+        let mut table = table(8); // one set
         for seq in 0..8 {
-            assert!(connections.insert(key(seq), 0, Member(seq as u16), 10));
+            assert!(table.insert(key(seq), 0, Member(seq as u16), 10));
         }
-        assert!(!connections.insert(key(8), 0, Member(8), 20));
-        assert_eq!(connections.check_room(key(8), 20), Err(Refused::Full));
-        connections.find(key(3), true, 21);
-        assert!(connections.insert(key(8), 0, Member(8), 22));
-        assert_eq!(connections.find(key(3), false, 23), None);
+        assert!(!table.insert(key(8), 0, Member(8), 20));
+        assert_eq!(table.check_room(key(8), 20), Err(Refused::Full));
+        table.find(key(3), true, 21);
+        assert!(table.insert(key(8), 0, Member(8), 22));
+        assert_eq!(table.find(key(3), false, 23), None);
         for seq in [0, 1, 2, 4, 5, 6, 7, 8] {
-            assert_eq!(member(connections.find(key(seq), false, 24)), Some(Member(seq as u16)));
+            assert_eq!(member(table.find(key(seq), false, 24)), Some(Member(seq as u16)));
         }
-        assert!(connections.insert(key(9), 0, Member(9), 200));
-        assert_eq!(connections.expire(200).map(|lost| lost.0), Some(0), "it took a live one's way");
+        assert!(table.insert(key(9), 0, Member(9), 200));
+        assert_eq!(table.expire(200).map(|lost| lost.0), Some(0), "it took a live one's way");
     }
 
     #[test]
     fn tasks_that_are_never_completed_give_their_places_back_once() {
-        let mut connections = connections(64);
+        let mut table = table(64);
         for seq in 0..4 {
-            connections.insert(key(seq), (seq % 2) as usize, Member(seq as u16), 10);
+            table.insert(key(seq), (seq % 2) as usize, Member(seq as u16), 10);
         }
-        connections.find(key(0), true, 20); // complete: its reply gives its place back
-        connections.find(key(1), false, 90); // goes on
+        table.find(key(0), true, 20); // complete: its reply gives its place back
+        table.find(key(1), false, 90); // goes on
         let mut expired = |now| {
-            let mut all: Vec<_> = std::iter::from_fn(|| connections.expire(now)).collect();
+            let mut all: Vec<_> = std::iter::from_fn(|| table.expire(now)).collect();
             all.sort_unstable();
             all
         };
@@ -362,42 +362,42 @@ mod tests {
 
     #[test]
     fn the_oldest_unfinished_task_lends_its_place_and_gets_one_back_when_it_is_complete() {
-        let mut connections = connections(64);
+        let mut table = table(64);
         for seq in 0..3 {
-            connections.insert(key(seq), 1, Member(seq as u16), 10);
+            table.insert(key(seq), 1, Member(seq as u16), 10);
         }
-        connections.find(key(0), true, 11);
-        assert_eq!(connections.reclaim(0), None);
-        assert_eq!(connections.reclaim(1), Some(Member(1)), "a complete task keeps its place");
-        assert_eq!(connections.reclaim(1), Some(Member(2)));
-        assert_eq!(connections.reclaim(1), None);
-        let found = connections.find(key(1), false, 12).unwrap();
+        table.find(key(0), true, 11);
+        assert_eq!(table.reclaim(0), None);
+        assert_eq!(table.reclaim(1), Some(Member(1)), "a complete task keeps its place");
+        assert_eq!(table.reclaim(1), Some(Member(2)));
+        assert_eq!(table.reclaim(1), None);
+        let found = table.find(key(1), false, 12).unwrap();
         assert!(!found.replaced);
-        let found = connections.find(key(1), true, 13).unwrap();
+        let found = table.find(key(1), true, 13).unwrap();
         assert_eq!(found, Found { member: Member(1), replaced: true });
-        assert!(!connections.find(key(1), true, 14).unwrap().replaced, "once");
+        assert!(!table.find(key(1), true, 14).unwrap().replaced, "once");
         // What has no place has none to give back.
-        assert_eq!(connections.expire(500), None);
-        connections.insert(key(9), 1, Member(9), 600);
-        assert_eq!(connections.reclaim(1), Some(Member(9)));
+        assert_eq!(table.expire(500), None);
+        table.insert(key(9), 1, Member(9), 600);
+        assert_eq!(table.reclaim(1), Some(Member(9)));
     }
 
     #[test]
     fn a_source_has_a_bound_of_unfinished_tasks() {
-        let mut connections = connections(64);
-        connections.set_per_source(2);
+        let mut table = table(64);
+        table.set_per_source(2);
         for seq in 0..2 {
-            assert_eq!(connections.check_room(key(seq), 10), Ok(()));
-            connections.insert(key(seq), 0, Member(0), 10);
+            assert_eq!(table.check_room(key(seq), 10), Ok(()));
+            table.insert(key(seq), 0, Member(0), 10);
         }
-        assert_eq!(connections.check_room(key(2), 10), Err(Refused::Source));
+        assert_eq!(table.check_room(key(2), 10), Err(Refused::Source));
         let other = Key { src: 0x0A00_0103, ..key(2) };
-        assert_eq!(connections.check_room(other, 10), Ok(()));
-        connections.find(key(0), true, 11);
-        assert_eq!(connections.check_room(key(2), 11), Ok(()));
-        connections.insert(key(2), 0, Member(0), 11);
-        assert_eq!(connections.check_room(key(3), 12), Err(Refused::Source));
-        while connections.expire(1_000).is_some() {}
-        assert_eq!(connections.check_room(key(3), 1_000), Ok(()));
+        assert_eq!(table.check_room(other, 10), Ok(()));
+        table.find(key(0), true, 11);
+        assert_eq!(table.check_room(key(2), 11), Ok(()));
+        table.insert(key(2), 0, Member(0), 11);
+        assert_eq!(table.check_room(key(3), 12), Err(Refused::Source));
+        while table.expire(1_000).is_some() {}
+        assert_eq!(table.check_room(key(3), 1_000), Ok(()));
     }
 }
