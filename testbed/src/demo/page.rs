@@ -38,7 +38,8 @@ pub struct Point {
 /// A plot that could not be drawn.
 pub type PlotError = Box<dyn std::error::Error>;
 
-/// Response time in calm slices, or of all of the measured time where there are none, over load, as SVG: one colour a policy, 99th percentile drawn through, median dashed.
+/// Response time in calm slices, or of all of the measured time where there are none, over load, as SVG: one colour a policy,
+/// 99th percentile drawn through, median dashed.
 ///
 /// # Errors
 /// When the rows hold nothing that can be drawn.
