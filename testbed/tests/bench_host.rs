@@ -31,10 +31,12 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
         keys.sort_unstable();
         assert_eq!(keys, ["against", "name", "ratio", "samples", "unit", "value"], "{figure}");
     }
-    let value = |name| {
+    // None where it is infinite: of the time in which the machine stands still, tasks may never be answered.
+    let told = |name| {
         let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
-        figure["value"].as_f64().unwrap()
+        figure["value"].as_f64()
     };
+    let value = |name| told(name).unwrap();
     assert!(value("cfcfs_hand_over_measured") > 0.0);
     let bound = value("cfcfs_bound_chosen");
     assert!((1.0..=64.0).contains(&bound), "{bound}");
@@ -42,7 +44,8 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     assert!((0.0..=100.0).contains(&value("windows_without_a_stall")));
     // How many of a second's tasks came due depends on the time that the machine left for it.
     assert!(value("calm_tasks") + value("thrown_tasks") > 0.0);
-    assert!(value("agent_cfcfs_p99_all_slices") > 0.0 && value("longest_pause") >= 0.0);
+    assert!(told("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
+    assert!(value("longest_pause") >= 0.0);
 }
 
 #[test]
