@@ -1,6 +1,6 @@
 //! Ports carry bursts of buffers and never look inside them.
 //!
-//! A [`Port`] is one queue pair of one device, owned by one core. [`ring`] joins two ends in memory, [`link`] two of one core,
+//! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] joins two ends in memory, [`link`] two of one core,
 //! [`fault`] and [`pcap`] wrap any port, and `dpdk` (feature `dpdk`) is the real thing.
 
 use arrayvec::ArrayVec;

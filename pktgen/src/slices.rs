@@ -2,7 +2,7 @@
 //!
 //! On an ordinary machine the system takes a CPU away now and then, and every task that comes due meanwhile waits. That is
 //! no property of the scheduler that is measured. So each loop notes when it stood still ([`Pauses`]), each task
-//! leaves a short record ([`Log`]), and after the run the measured time is cut into equal slices, of which those count
+//! leaves a short record (`Log`), and after the run the measured time is cut into equal slices, of which those count
 //! as calm that no pause can have touched ([`Slices`]).
 //!
 //! The rule ([`Rule`]) sees nothing but the loops' own looks at the clock, never a response time: a rule that saw them would
