@@ -159,7 +159,9 @@ impl Context {
         take: impl FnMut(usize, Verdict),
     ) -> Result<usize, Misuse> {
         self.check(port, packets.len())?;
-        self.node.note_time(now);
+        if !packets.is_empty() {
+            self.node.note_time(now);
+        }
         let mut told = Told { take, others: ArrayVec::new() };
         self.node.stages.process(port, now, packets, &mut told);
         let mut tally = Tally::default();
@@ -189,7 +191,9 @@ impl Context {
         if verdicts.len() < packets.len() || rewrites.len() < packets.len() {
             return Err(Misuse::Verdicts);
         }
-        self.node.note_time(now);
+        if !packets.is_empty() {
+            self.node.note_time(now);
+        }
         let mut decided = [stage::Verdict::Consumed; BURST];
         self.node.stages.decide(port, now, packets, &mut decided, rewrites);
         let mut tally = Tally::default();
@@ -230,17 +234,16 @@ impl Context {
                 None => self.drop(DropReason::NeighbourQueueFull),
             },
             stage::Verdict::Queue { pool } => {
-                let place = self.places.take();
-                let queued = place.map(|place| self.node.enqueue(place, usize::from(pool), from));
-                match (place, queued) {
-                    (Some(place), Some(Ok(()))) => Verdict::Hold { place, worker: NO_WORKER },
-                    (_, Some(Err(place))) => {
+                let pool = usize::from(pool);
+                let Some(place) = self.places.take() else {
+                    self.node.stages.leave(pool);
+                    return self.drop(DropReason::QueueFull);
+                };
+                match self.node.enqueue(place, pool, from) {
+                    Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
+                    Err(place) => {
                         self.places.leave(place);
                         Verdict::Drop(DropReason::QueueFull)
-                    }
-                    _ => {
-                        self.node.stages.leave(usize::from(pool));
-                        self.drop(DropReason::QueueFull)
                     }
                 }
             }

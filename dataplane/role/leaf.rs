@@ -75,10 +75,13 @@ where
             received += self.out.ports[port].rx_burst(&mut burst);
             self.dispatch(port, now, burst);
         }
-        if now >= self.node.next_tick() {
+        let ticks = now >= self.node.next_tick();
+        if ticks {
             self.tick(now);
         }
-        self.release(now);
+        if self.release(now) || ticks {
+            self.node.note_held(0);
+        }
         self.flush();
         self.was_busy = received > 0;
         received
@@ -171,20 +174,21 @@ where
                 arp::Packet::request(own.mac, own.ip, address).emit(frame, to);
             });
         }
-        self.node.note_held(0);
     }
 
     /// Sends on what need not wait any longer. No more than a burst at once, so that no device is given more than it is given
-    /// otherwise.
+    /// otherwise. True when something waits no longer.
     #[inline]
-    fn release(&mut self, now: u64) {
-        for _ in 0..BURST {
-            let Some((packet, outcome)) = self.node.next_released(now, &mut Own) else { return };
+    fn release(&mut self, now: u64) -> bool {
+        for released in 0..BURST {
+            let Some((packet, outcome)) = self.node.next_released(now, &mut Own) else {
+                return released > 0;
+            };
             if let Ok(Egress { port, .. }) = outcome {
                 self.out.forward(packet, usize::from(port));
             }
-            self.node.note_held(0);
         }
+        true
     }
 
     #[inline]
