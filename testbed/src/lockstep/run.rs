@@ -18,7 +18,7 @@ use crate::sim::fifo::{Fifo, NONE, Slab};
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
 use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at};
-use crate::sim::stats::{Recorder, histogram};
+use crate::sim::stats::Recorder;
 
 /// Turns at one time at most, before time is found to stand still.
 const TURNS_MAX: u32 = 1000;
@@ -358,21 +358,10 @@ where
     }
 
     fn finish(self) -> Outcome {
-        let tasks = self.recorder.arrived();
-        let (batches, fifths, timeline) = self.recorder.finish();
         Outcome {
-            batches,
-            fifths,
-            timeline,
-            servers: self.config.speeds.len(),
-            ticks_per_unit: TICKS_PER_US,
-            tasks,
-            messages: 0,
-            resubmits: 0,
-            decisions: tasks,
-            imbalance: histogram(),
             lost: self.lost,
             record: Some(Record { digest: self.digest, answered: self.answered }),
+            ..Outcome::of(self.recorder, self.config.speeds.len(), TICKS_PER_US)
         }
     }
 }

@@ -504,21 +504,11 @@ impl<'a> Sim<'a> {
         let picks = self.nodes.iter().map(|node| node.dispatcher.view().picks);
         let (probes, resubmits) =
             picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
-        let tasks = self.recorder.arrived();
-        let (batches, fifths, timeline) = self.recorder.finish();
         Outcome {
-            batches,
-            fifths,
-            timeline,
-            servers: self.servers.len(),
-            ticks_per_unit: UNIT_TICKS,
-            tasks,
             messages: self.messages + probes,
             resubmits,
-            decisions: tasks,
             imbalance: self.imbalance,
-            lost: 0,
-            record: None,
+            ..Outcome::of(self.recorder, self.servers.len(), UNIT_TICKS)
         }
     }
 }

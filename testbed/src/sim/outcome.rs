@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::digest::Record;
-use super::stats::{Batch, Timeline, ci95, grows};
+use super::stats::{Batch, Recorder, Timeline, ci95, grows, histogram};
 
 /// One run of one seed.
 #[derive(Clone, Debug)]
@@ -38,6 +38,27 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What was recorded, of a run with one decision a task, no messages and no losses.
+    #[must_use]
+    pub fn of(recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
+        let tasks = recorder.arrived();
+        let (batches, fifths, timeline) = recorder.finish();
+        Self {
+            batches,
+            fifths,
+            timeline,
+            servers,
+            ticks_per_unit,
+            tasks,
+            messages: 0,
+            resubmits: 0,
+            decisions: tasks,
+            imbalance: histogram(),
+            lost: 0,
+            record: None,
+        }
+    }
+
     /// Adds another part of the same system over the same time.
     pub fn add(&mut self, other: &Self) {
         self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));

@@ -771,14 +771,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             (probes + picks.messages, resubmits + picks.resubmits)
         });
         let tasks = self.recorder.arrived();
-        let (batches, fifths, timeline) = self.recorder.finish();
         Outcome {
-            batches,
-            fifths,
-            timeline,
-            servers: self.workers.len(),
-            ticks_per_unit: TICKS_PER_US,
-            tasks,
             messages: self.messages + probes,
             resubmits,
             decisions: tasks * if self.leaves.len() > 1 { 2 } else { 1 },
@@ -787,6 +780,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             record: self
                 .process
                 .map(|process| Record { digest: process.digest, answered: process.answered }),
+            ..Outcome::of(self.recorder, self.workers.len(), TICKS_PER_US)
         }
     }
 }

@@ -125,21 +125,11 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
     let picks = sim.nodes.iter().map(|node| node.dispatcher.view().picks);
     let (probes, resubmits) =
         picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
-    let tasks = sim.recorder.arrived();
-    let (batches, fifths, timeline) = sim.recorder.finish();
     let outcome = Outcome {
-        batches,
-        fifths,
-        timeline,
-        servers,
-        ticks_per_unit: 1.0,
-        tasks,
         messages: sim.messages + probes,
         resubmits,
-        decisions: tasks,
         imbalance,
-        lost: 0,
-        record: None,
+        ..Outcome::of(sim.recorder, servers, 1.0)
     };
     Ok((outcome, sim.incast))
 }
