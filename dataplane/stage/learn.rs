@@ -1,8 +1,8 @@
 //! What tasks that pass tell of their senders: a host on one of the node's own networks is at the MAC address that its
 //! packets come from. An entry that is alive is not changed by it, see [`crate::state::neighbour`].
 //!
-//! Looking at every task would cost each of them; so only one burst of each port between two ticks is looked at, and every
-//! burst of a port for a second after a reply had to wait for a client there.
+//! Looking at every task would cost each of them; so only one burst with datagrams of each port between two ticks is looked
+//! at, and every burst of a port for a second after a reply had to wait for a client there.
 
 use super::Stages;
 use super::liveness::Probe;
@@ -10,7 +10,7 @@ use super::parse::PREFETCH_AHEAD;
 use crate::io::Buf;
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::{Heard, Slot};
-use crate::wire::ether;
+use crate::wire::ether::{self, Mac};
 use crate::wire::{ipv4, udp};
 
 /// A port's bursts are looked at for so long after a reply there had to wait.
@@ -70,11 +70,11 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
         return stages.learning.done(port);
     }
     packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);
-    let mut contradicted = None;
-    let mut seen = false;
-    for packet in packets.iter().filter(|packet| !packet.is_segmented()) {
-        let Some((slot, address, heard)) = one(stages, port, packet.bytes()) else { continue };
-        seen = true;
+    let (own, mut contradicted, mut has_packets) = (stages.network.port(port).mac, None, false);
+    let whole = packets.iter().filter(|packet| !packet.is_segmented());
+    for frame in whole.map(Buf::bytes).filter(|frame| is_udp_to(own, frame)) {
+        has_packets = true;
+        let Some((slot, address, heard)) = one(stages, port, frame) else { continue };
         if heard == Heard::Conflict {
             contradicted = Some((slot, address));
         }
@@ -83,21 +83,23 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
         // Its replies go elsewhere until the host that is known has answered or failed to.
         stages.liveness.probe(Probe { port: port as u8, slot, address });
     }
-    if seen {
+    // Also when it showed nobody: where all clients are behind a router no burst ever does.
+    if has_packets {
         stages.learning.done(port);
     }
+}
+
+/// A frame that is to the node itself, and long enough for a datagram.
+fn is_udp_to(own: Mac, frame: &[u8]) -> bool {
+    frame.len() >= udp::PAYLOAD
+        && ether::ether_type(frame) == ether::IPV4
+        && ether::is_to(frame, own)
 }
 
 /// Takes what a frame shows of a client: its place, its address and what that changed. None when it shows nothing. Whether its
 /// task will be taken is decided later.
 fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, Heard)> {
     let (network, address) = (&stages.network, stages.network.port(port));
-    let is_ours = frame.len() >= udp::PAYLOAD
-        && ether::ether_type(frame) == ether::IPV4
-        && ether::is_to(frame, address.mac);
-    if !is_ours {
-        return None;
-    }
     let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
     if !address.reaches(source) || !network.is_client(source) || !network.may_be_hosts(mac) {
         return None;
@@ -106,4 +108,30 @@ fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, Heard)>
     let slot = neighbours.find(port, source);
     let slot = slot.unwrap_or_else(|| neighbours.insert(port, source, now_ms));
     Some((slot, source, neighbours.hear(slot, mac, now_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::memory::FramePool;
+    use crate::stage::lane::tests::{frame, stages_of, task};
+    use crate::stage::{Side, Verdict};
+    use crate::wire::ether;
+
+    #[test]
+    fn one_burst_between_two_ticks_is_looked_at_whomever_it_shows() {
+        let pool = FramePool::new(4, 256);
+        let mut stages = stages_of(Side::Both);
+        let own = frame(task(1, false), &[]);
+        let mut routed = own.clone();
+        routed[ether::LEN + 12..ether::LEN + 16].copy_from_slice(&[10, 9, 0, 7]);
+        let mut arp = own.clone();
+        arp[12..14].copy_from_slice(&ether::ARP.to_be_bytes());
+        for (frame, spends) in [(&own, true), (&routed, true), (&arp, false)] {
+            stages.tick(0, 0);
+            assert!(stages.learning.is_due(0));
+            let mut burst = [pool.frame(frame).unwrap()];
+            stages.process(0, 0, &mut burst, &mut [Verdict::Consumed; 1][..]);
+            assert_eq!(!stages.learning.is_due(0), spends);
+        }
+    }
 }
