@@ -1,6 +1,6 @@
 //! Replies, what servers say of their workers, and ARP into the state; chooses nothing.
 
-use super::network::{Network, Side, Worker};
+use super::network::{Network, Server, Side, Worker};
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
@@ -118,11 +118,22 @@ pub(super) fn is_from_server(
     if network.port(port).side != Side::Both {
         return Ok(());
     }
-    let server = network.server(worker.server);
-    match neighbours.mac(server.slot) {
-        Some(mac) if usize::from(server.port) == port && mac == ether::src(frame) => Ok(()),
-        _ => Err(DropReason::SpoofedReply),
+    match is_sent_by(network.server(worker.server), neighbours, port, frame) {
+        true => Ok(()),
+        false => Err(DropReason::SpoofedReply),
     }
+}
+
+/// A frame that came to this port has the server's MAC address as its source, as far as that is known.
+#[inline(always)]
+pub(super) fn is_sent_by(
+    server: &Server,
+    neighbours: &Neighbours,
+    port: usize,
+    frame: &[u8],
+) -> bool {
+    let mac = neighbours.mac(server.slot);
+    usize::from(server.port) == port && mac.is_some_and(|mac| ether::is_from(frame, mac))
 }
 
 /// Takes a server's word that a worker is there and what it has to do, and answers if it is the first.

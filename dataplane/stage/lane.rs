@@ -198,19 +198,18 @@ fn replies<B: Buf>(
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
     let mut believed = Places(0);
-    let is_shared = network.port(port).side == Side::Both;
+    let neighbours = &stages.neighbours;
+    let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
     for at in places {
         let Some(packet) = packets.get(at) else {
             return;
         };
         let frame = packet.bytes();
-        if let Some(report) = report(network, pool, frame).filter(|report| {
-            !is_shared || is_from_server(network, &stages.neighbours, port, frame, report)
-        }) {
+        if let Some(report) = report(network, pool, shared, frame) {
             reports.push(report);
             believed.0 |= 1 << at;
         } else {
-            let reason = refusal(network, (&stages.neighbours, port), frame);
+            let reason = refusal(network, (neighbours, port), frame);
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
@@ -240,34 +239,29 @@ fn replies<B: Buf>(
     }
 }
 
-/// What a plain reply reports, if one of the pool's workers sent it to a client.
+/// What a plain reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
+/// `shared` with clients.
 #[inline(always)]
-fn report(network: &Network, pool: usize, frame: &[u8]) -> Option<Report> {
+fn report(
+    network: &Network,
+    pool: usize,
+    shared: Option<(&Neighbours, usize)>,
+    frame: &[u8],
+) -> Option<Report> {
     let head = frame.first_chunk::<HEAD>()?;
     let worker = network.worker(task::src(&head[TASK..]))?;
     let believed = worker.ip == ipv4::src(&head[IP..])
         && usize::from(worker.pool) == pool
-        && !network.is_own(ipv4::dst(&head[IP..]));
+        && !network.is_own(ipv4::dst(&head[IP..]))
+        && shared.is_none_or(|(neighbours, port)| {
+            classify::is_sent_by(network.server(worker.server), neighbours, port, head)
+        });
     let service_ns = match Kind::of(head).is_extended() {
         true => Extension::parse(&frame[TASK..]).service_ns,
         false => 0,
     };
     let load = Load::tasks(task::reported_queue(&head[TASK..]));
     believed.then_some(Report { member: worker.member, load, service_ns })
-}
-
-/// Where clients are, too: the worker's server sent the frame.
-#[cold]
-fn is_from_server(
-    network: &Network,
-    neighbours: &Neighbours,
-    port: usize,
-    frame: &[u8],
-    report: &Report,
-) -> bool {
-    let worker = frame.get(TASK..).and_then(|payload| network.worker(task::src(payload)));
-    let from = |worker| classify::is_from_server(network, neighbours, port, frame, &worker).is_ok();
-    worker.is_some_and(|worker| worker.member == report.member && from(worker))
 }
 
 /// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.
@@ -383,7 +377,7 @@ impl TaskRewriter<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -415,7 +409,7 @@ mod tests {
         stages_of(Side::Both)
     }
 
-    fn stages_of(side: Side) -> Stages {
+    pub fn stages_of(side: Side) -> Stages {
         stages_with(side, None)
     }
 
@@ -450,7 +444,7 @@ mod tests {
     }
 
     /// A task to the leaf, or a reply through it.
-    fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
+    pub fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
         bytes.extend_from_slice(payload);
@@ -477,7 +471,7 @@ mod tests {
         frame
     }
 
-    fn task(seq: u16, extended: bool) -> Header {
+    pub fn task(seq: u16, extended: bool) -> Header {
         Header { extended, ..Header::new_task(0x0107, seq) }
     }
 

@@ -90,6 +90,16 @@ pub fn is_to(frame: &[u8], mac: Mac) -> bool {
     (head ^ mac.to_bits()) << 16 == 0
 }
 
+/// The frame, of at least [`LEN`] bytes, is from `mac`.
+#[inline]
+#[must_use]
+pub fn is_from(frame: &[u8], mac: Mac) -> bool {
+    // The last two bytes of the destination, then the source: one word.
+    let mut tail = [0; 8];
+    tail.copy_from_slice(&frame[4..12]);
+    u64::from_le_bytes(tail) >> 16 == mac.to_bits()
+}
+
 /// The source of a frame of at least [`LEN`] bytes.
 #[inline]
 #[must_use]
