@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
+use crate::control::{self, Control, Membership};
+use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::host;
-use crate::stage::network::{NetworkError, ServerSpec};
+use crate::stage::network::{Base, NetworkError};
 use crate::stage::{AffinityTable, Backlog, Network, PortAddress, Side, Stages};
-use crate::state::table::{PoolSpec, Role, Spec, WorkerSpec};
+use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::auth;
 use crate::wire::ether::Mac;
@@ -47,65 +49,21 @@ pub fn table(config: &Config, ticks_hz: u64, seed: u64) -> Result<Table, StateEr
     }
 }
 
-/// All servers, this host last when it has workers of its own.
-fn servers(config: &Config) -> Vec<ServerSpec> {
-    let elsewhere = config.servers.iter().map(|server| ServerSpec {
-        ip: server.ip.to_bits(),
-        mac: server.mac,
-        workers: server.workers.clone(),
-        pool: server.pool,
-        registers: server.registers,
-    });
-    let here = config.agent.iter().flat_map(|agent| &agent.pools).map(|pool| ServerSpec {
-        ip: host::AGENT_IP,
-        mac: Some(host::AGENT_MAC),
-        workers: pool.workers.clone(),
-        pool: pool.id,
-        registers: true,
-    });
-    elsewhere.chain(here).collect()
-}
-
-/// What the state file says of the configured node; members in the order of [`Network::new`].
+/// What the state file says of the configured node.
 fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
-    let servers = servers(config);
-    let workers = |pool: u16| {
-        let servers = servers.iter().enumerate();
-        servers
-            .filter(|(_, server)| server.pool == pool)
-            .flat_map(|(at, server)| {
-                server.workers.iter().map(move |&id| WorkerSpec { id, server: at as u16 })
-            })
-            .collect()
-    };
+    let Entries { servers, pools, .. } = Membership::of(config, 0).entries();
     Spec {
         group: config.leaf.state_group,
         role: Role::Leaf,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
         ports: config.ports.len() + usize::from(config.agent.is_some()),
-        servers: servers.iter().map(|server| server.ip).collect(),
-        pools: config
-            .pools
-            .iter()
-            .map(|pool| PoolSpec {
-                id: pool.id,
-                policy: pool.policy.to_string(),
-                workers: workers(pool.id),
-            })
-            .collect(),
+        servers: servers.into_iter().flatten().collect(),
+        pools: pools.into_iter().flatten().collect(),
+        limits: control::limits(config),
         ticks_hz,
         seed,
     }
-}
-
-/// The speeds of a pool's members, in the order of [`spec`].
-fn speeds(config: &Config, pool: u16) -> Vec<f64> {
-    let elsewhere = config.servers.iter().filter(|server| server.pool == pool);
-    let elsewhere = elsewhere.flat_map(|server| vec![server.speed; server.workers.len()]);
-    let here = config.agent.iter().flat_map(|agent| &agent.pools);
-    let here = here.filter(|other| other.id == pool).flat_map(|pool| pool.speeds.clone());
-    elsewhere.chain(here).collect()
 }
 
 /// Tells a dispatcher its members' speeds, if they differ.
@@ -124,6 +82,29 @@ pub fn network(
     macs: impl IntoIterator<Item = Mac>,
     table: &Table,
 ) -> Result<Network, NetworkError> {
+    network_of(config, &Membership::of(config, first_believed()), macs, table)
+}
+
+/// The same, with the membership that its control starts from.
+///
+/// # Errors
+/// When no port leads to a server.
+pub fn network_and_membership(
+    config: &Config,
+    macs: impl IntoIterator<Item = Mac>,
+    table: &Table,
+) -> Result<(Arc<Network>, Membership), NetworkError> {
+    let membership = Membership::of(config, first_believed());
+    let network = network_of(config, &membership, macs, table)?;
+    Ok((Arc::new(network), membership))
+}
+
+fn network_of(
+    config: &Config,
+    membership: &Membership,
+    macs: impl IntoIterator<Item = Mac>,
+    table: &Table,
+) -> Result<Network, NetworkError> {
     let ports = config.ports.iter().zip(macs).map(|(port, mac)| PortAddress {
         mac,
         ip: port.ip.to_bits(),
@@ -138,20 +119,28 @@ pub fn network(
         side: Side::Workers,
         gateway: None,
     });
-    let (ports, servers) = (ports.chain(wire), servers(config));
-    let pools = config.pools.iter().map(|pool| pool.id).collect();
-    let port = config.leaf.udp_port;
-    let mut network = Network::new(port, ports.collect(), pools, &servers, &table.neighbours())?;
-    network.node = config.leaf.id;
-    for (pool, entry) in config.pools.iter().enumerate() {
-        if let Some(key) = &entry.key {
-            network.protect(pool, key.clone(), first_believed());
-        }
-    }
-    if config.agent.is_some() {
-        network.trust(config.ports.len());
-    }
-    Ok(network)
+    let base = Base {
+        udp_port: config.leaf.udp_port,
+        node: config.leaf.id,
+        ports: ports.chain(wire).collect(),
+        inside: config.agent.as_ref().map(|_| config.ports.len()),
+    };
+    let (hosts, places) = membership.places(table.limits());
+    Network::with_places(base, &hosts, &places, &table.neighbours())
+}
+
+/// The control of a node whose cores have these stages and take these commands.
+#[must_use]
+pub fn control(
+    table: Arc<Table>,
+    membership: Membership,
+    stages: &[Stages],
+    cores: Vec<Commands>,
+    seed: u64,
+) -> Option<Control> {
+    let first = stages.first()?;
+    let (network, waiting) = (first.network(), first.capacity().waiting);
+    Some(Control::new(control::Parts { table, network, membership, cores, waiting, seed }))
 }
 
 /// The stages of the core at `index`.
@@ -165,10 +154,13 @@ pub fn stages(
     index: usize,
 ) -> Stages {
     let core = Core { index, count: config.leaf.cores.len() };
-    let dispatchers = config.pools.iter().enumerate().map(|(pool, entry)| {
+    let (membership, limits) = (Membership::of(config, 0), table.limits());
+    let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
         let seed = stream_seed(seed, index, pool);
         let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed);
-        tell_speeds(&mut dispatcher, &speeds(config, entry.id));
+        if let Some(speeds) = entry.speeds(dispatcher.view().members()) {
+            dispatcher.set_rates(&speeds);
+        }
         dispatcher
     });
     let timeout = config.leaf.connection_timeout_ms.saturating_mul(ticks_hz) / 1000;
@@ -187,6 +179,7 @@ pub fn stages(
         stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
         stages.set_shared_workers(pool, entry.shared_workers);
     }
+    stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
     stages
 }
 
@@ -229,7 +222,10 @@ speed = 3
     #[test]
     fn faster_servers_get_more() {
         let config = Config::parse(Path::new("leaf.toml"), TEXT).unwrap();
-        assert_eq!(speeds(&config, 1), [1.0, 1.0, 8.0, 8.0]);
+        let membership = Membership::of(&config, 0);
+        let speeds = |pool: usize| membership.pools[pool].as_ref().unwrap().speeds(5);
+        assert_eq!(speeds(0).unwrap()[..], [1.0, 1.0, 8.0, 8.0, 1.0]);
+        assert_eq!(speeds(1), None);
         let table = table(&config, 1_000_000_000, 7).unwrap();
         let network = Arc::new(network(&config, [Mac([2, 0, 0, 0, 0, 1])], &table).unwrap());
         for core in 0..2 {
@@ -239,7 +235,6 @@ speed = 3
             let fast = picks.iter().flatten().filter(|pick| pick.member.index() >= 2).count();
             // 8000 expected, with a deviation of 30.
             assert!(fast.abs_diff(8000) < 200, "{fast} on core {core}");
-            assert_eq!(stages.dispatchers[1].view().rate(crate::state::Member(0)), 1.0);
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod assembly;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod doctor;
 pub mod embed;
 pub mod io;

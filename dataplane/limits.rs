@@ -18,6 +18,9 @@ pub const WORKER_ID_MAX: u16 = 0x7FFE;
 /// Members of one pool: workers under a leaf, leaves under a spine.
 pub const MEMBERS_MAX: usize = 0x7FFF;
 
+/// Places for members in all pools of one leaf, those that are free included.
+pub const PLACES_MAX: usize = 8 * MEMBERS_MAX;
+
 /// Packets a core holds while it waits for a neighbour's MAC address.
 pub const UNRESOLVED_HELD_MAX: usize = 256;
 

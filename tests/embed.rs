@@ -6,7 +6,6 @@ mod frames;
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use wedjat::assembly;
 use wedjat::config::Config;
 use wedjat::embed::{
@@ -15,7 +14,7 @@ use wedjat::embed::{
 use wedjat::io::Buf;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
-use wedjat::node::Timing;
+use wedjat::node::{Commands, Timing};
 use wedjat::role::Leaf;
 use wedjat::state::Counter;
 use wedjat::wire::arp::{self, Operation};
@@ -251,10 +250,7 @@ fn leaf(policy: &str) -> (Leaf<RingPort, FramePool>, [RingPort; 2]) {
         (pair(256, &pool), pair(256, &pool));
     let ports = vec![near_clients, near_workers];
     let timing = Timing { ticks_hz: TICKS_HZ };
-    (
-        Leaf::new(stages, ports, pool, Arc::new(ArrayQueue::new(1)), timing),
-        [far_clients, far_workers],
-    )
+    (Leaf::new(stages, ports, pool, Commands::default(), timing), [far_clients, far_workers])
 }
 
 fn next(port: &mut RingPort) -> Option<Vec<u8>> {

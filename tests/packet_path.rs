@@ -2,18 +2,17 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
+mod counting;
 mod frames;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod patience;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
-use wedjat::node::Timing;
+use wedjat::node::{Commands, Timing};
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::reason::DropReason;
 use wedjat::ring::{Guest, Place, WorkerRegion, handover};
@@ -29,42 +28,6 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
 use frames::*;
-
-thread_local! {
-    /// Calls of the allocator by this thread: what the others do is none of the leaf's business.
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting.
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn count() {
-    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: all calls go to `System` as they came; counting neither allocates nor panics.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 struct Rig {
     leaf: Leaf<RingPort, FramePool>,
@@ -120,7 +83,7 @@ fn rig(policy: &str) -> Rig {
         stages,
         vec![near_clients, near_workers],
         pool,
-        Arc::new(ArrayQueue::new(8)),
+        Commands::default(),
         Timing { ticks_hz: 1_000_000_000 },
     );
     Rig { leaf, far: [far_clients, far_workers], now: 1 }
@@ -175,9 +138,9 @@ impl Rig {
             }
             for _ in 0..4 {
                 self.now += 50_000;
-                let before = CALLS.get();
+                let before = counting::calls();
                 self.leaf.poll(self.now);
-                calls += CALLS.get() - before;
+                calls += counting::calls() - before;
             }
             for port in &mut self.far {
                 while port.receive().is_some() {}
@@ -202,7 +165,7 @@ fn calls_of_the_library_allocate_nothing() {
             let (port, packet) = &packets[now as usize % packets.len()];
             let (mut first, mut second) = (packet.clone(), packet.clone());
             let now = now * 100_000;
-            let before = CALLS.get();
+            let before = counting::calls();
             while rewriting.release(now, &mut held).is_some() {}
             seen += usize::from(rewriting.question(now, &mut question).is_some());
             rewriting.process(*port, now, &mut [&mut first[..]], &mut verdicts).unwrap();
@@ -214,7 +177,7 @@ fn calls_of_the_library_allocate_nothing() {
             }
             let burst = &mut [&mut second[..]];
             deciding.decide(*port, now, burst, &mut verdicts, &mut rewrites).unwrap();
-            assert_eq!(CALLS.get() - before, 0, "{policy}, {verdicts:?}");
+            assert_eq!(counting::calls() - before, 0, "{policy}, {verdicts:?}");
         }
         assert!(seen > 3, "{policy}: neighbours are asked for: {seen}");
         assert!(waited > 3, "{policy}: packets are held: {waited}");
@@ -223,9 +186,9 @@ fn calls_of_the_library_allocate_nothing() {
 
 #[test]
 fn polls_allocate_nothing() {
-    let before = CALLS.get();
+    let before = counting::calls();
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(CALLS.get() - before, 2, "the allocator counts");
+    assert_eq!(counting::calls() - before, 2, "the allocator counts");
     let packets = packets();
     let policies = [
         "horus",
@@ -316,9 +279,9 @@ fn threads_of_an_agent_allocate_nothing() {
     let mut now = 1_000_000;
     let mut calls = 0;
     let mut counted = |step: &mut dyn FnMut()| {
-        let before = CALLS.get();
+        let before = counting::calls();
         step();
-        calls += CALLS.get() - before;
+        calls += counting::calls() - before;
     };
     counted(&mut || _ = agent.poll(now));
     for seq in 0..500_u16 {
@@ -373,9 +336,9 @@ fn polls_of_an_agent_allocate_nothing() {
         let (mut now, mut calls) = (1, 0);
         let mut poll = |now: &mut u64| {
             *now += 50_000;
-            let before = CALLS.get();
+            let before = counting::calls();
             agent.poll(*now);
-            calls += CALLS.get() - before;
+            calls += counting::calls() - before;
         };
         let mut guests: Vec<_> = (0..2).filter_map(|at| region.claim(at).unwrap()).collect();
         (0..4).for_each(|_| poll(&mut now));

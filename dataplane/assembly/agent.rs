@@ -6,7 +6,7 @@ use crate::io::{Buf, Token};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::Place;
 use crate::role::agent::{Crew, Packet, PoolCrew, Registrar, Way};
-use crate::state::table::{PoolSpec, Role, Spec, WorkerSpec};
+use crate::state::table::{Limits, PoolSpec, Role, Spec, WorkerSpec};
 use crate::state::{StateError, Table};
 
 /// The agent's state, in the configured file or in memory of this process.
@@ -38,7 +38,8 @@ pub fn spec(
     let (servers, pools) = (address.collect(), pools.collect());
     // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
     let (role, cores, ports, group) = (Role::Agent, 1, 0, None);
-    Spec { role, node, cores, ports, servers, pools, ticks_hz, seed, group }
+    let limits = Limits::default();
+    Spec { role, node, cores, ports, servers, pools, limits, ticks_hz, seed, group }
 }
 
 /// The pools' workers, none of them there yet, each with its way to its tasks.

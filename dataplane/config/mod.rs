@@ -6,13 +6,14 @@
 
 mod agent;
 mod check;
-mod ids;
+pub(crate) mod ids;
 mod key;
 mod local;
 mod port;
 mod raw;
 
 pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress, Sends};
+pub use port::is_unicast;
 
 use std::fmt;
 use std::net::Ipv4Addr;

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use super::held::Places;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
-use crate::node::{Node, Timing, outbox};
+use crate::node::{Commands, Node, Timing, outbox};
 use crate::reason::DropReason;
 use crate::stage::{self, Rewrite, Stages, Verdicts};
 use crate::state::{Counter, Counters};
@@ -110,8 +110,8 @@ impl<F: FnMut(usize, Verdict)> Verdicts for Told<F> {
 }
 
 impl Context {
-    pub(super) fn new(stages: Stages, ticks_hz: u64) -> Self {
-        let node = Node::new(stages, Timing { ticks_hz });
+    pub(super) fn new(stages: Stages, commands: Commands, ticks_hz: u64) -> Self {
+        let node = Node::new(stages, commands, Timing { ticks_hz });
         Self { places: Places::new(node.queue_bound()), node, is_abandoned: false }
     }
 

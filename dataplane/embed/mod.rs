@@ -42,6 +42,7 @@ pub use release::Released;
 
 use crate::assembly;
 use crate::config::{Config, ConfigError};
+use crate::node::Commands;
 use crate::stage::Network;
 use crate::stage::network::NetworkError;
 use crate::state::{Counters, StateError, Table};
@@ -125,7 +126,7 @@ impl Scheduler {
         let cores = 0..config.leaf.cores.len();
         let context = |core| {
             let stages = assembly::stages(config, ticks_hz, &network, &table, seed, core);
-            Some(Context::new(stages, ticks_hz))
+            Some(Context::new(stages, Commands::default(), ticks_hz))
         };
         let contexts: Vec<_> = cores.clone().map(context).collect();
         Ok(Self {

@@ -7,21 +7,28 @@
 
 pub mod arp;
 pub(crate) mod outbox;
+mod queues;
 mod timing;
 
 pub use timing::Timing;
 
-use arp::{ArpResolver, Ask};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::policy::{Dispatcher, PolicySpec};
+use crossbeam_queue::ArrayQueue;
+
+use arp::{ArpResolver, Ask};
+use queues::Queues;
+
 use crate::reason::DropReason;
-use crate::stage::{CentralQueue, Probe, Server, Stages, Verdict};
+use crate::stage::{Probe, Server, Stages, Update, Verdict};
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Member};
 use crate::wire::ether;
 
 /// What a control thread asks of a core; done between bursts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Command {
     /// Let a member of a pool (both by index) be chosen, or no longer.
     SetActive {
@@ -32,13 +39,63 @@ pub enum Command {
         /// Whether it may be chosen.
         active: bool,
     },
-    /// Replace a pool's policy.
-    SetPolicy {
-        /// Index of the pool.
-        pool: usize,
-        /// The new policy.
-        policy: PolicySpec,
-    },
+    /// Go over to another membership.
+    Update(Box<Update>),
+}
+
+/// Commands that may wait for a core.
+const COMMANDS: usize = 256;
+
+/// A core's commands, on their way in, and updates on their way back. Any number of handles; one core takes commands.
+#[derive(Clone, Debug)]
+pub struct Commands(Arc<Mailbox>);
+
+#[derive(Debug)]
+struct Mailbox {
+    waiting: ArrayQueue<Command>,
+    done: ArrayQueue<Box<Update>>,
+    epoch: AtomicU64,
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        let (waiting, done) = (ArrayQueue::new(COMMANDS), ArrayQueue::new(COMMANDS));
+        Self(Arc::new(Mailbox { waiting, done, epoch: AtomicU64::new(1) }))
+    }
+}
+
+impl Commands {
+    /// Gives the core a command.
+    ///
+    /// # Errors
+    /// The command, when too many wait.
+    pub fn push(&self, command: Command) -> Result<(), Command> {
+        self.0.waiting.push(command)
+    }
+
+    /// Commands can be given: the core has taken enough of those before.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        // What was taken and comes back needs room, too.
+        self.0.waiting.len() + self.0.done.len() < COMMANDS / 2
+    }
+
+    /// An update that the core has taken, with what it replaced, to be freed by another thread than the core's.
+    pub fn next_done(&self) -> Option<Box<Update>> {
+        self.0.done.pop()
+    }
+
+    /// Number of the membership that the core works with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.0.epoch.load(Acquire)
+    }
+
+    fn acknowledge(&self, update: Box<Update>) {
+        self.0.epoch.store(update.epoch, Release);
+        // There is room, as long as it is asked for before each command; a leak is better than freeing on the core.
+        self.0.done.push(update).unwrap_or_else(std::mem::forget);
+    }
 }
 
 /// Whoever keeps the packets that wait.
@@ -92,8 +149,9 @@ pub struct Node<T> {
     /// What it decides with.
     pub stages: Stages,
     resolver: ArpResolver<Unaddressed<T>>,
-    /// One for each pool, in the network's order.
-    central: Vec<CentralQueue<Queued<T>>>,
+    /// By pool, in the network's order.
+    queues: Queues<Queued<T>>,
+    commands: Commands,
     review: Review,
     timing: Timing,
     next_tick: u64,
@@ -107,9 +165,10 @@ pub struct Node<T> {
 impl<T> Node<T> {
     /// Nothing waits. Times given to it are ticks of `timing`'s clock.
     #[must_use]
-    pub fn new(stages: Stages, timing: Timing) -> Self {
+    pub fn new(stages: Stages, commands: Commands, timing: Timing) -> Self {
         Self {
-            central: (0..stages.network().pools()).map(|pool| queue_for(&stages, pool)).collect(),
+            queues: Queues::new(stages.capacity().pools, stages.capacity().waiting),
+            commands,
             holds: stages.holds_tasks(),
             stages,
             resolver: ArpResolver::new(Timing::ASK_MS),
@@ -130,7 +189,7 @@ impl<T> Node<T> {
     /// How many tasks may wait for workers, of all pools.
     #[must_use]
     pub fn queue_bound(&self) -> usize {
-        self.central.iter().map(CentralQueue::bound).sum()
+        self.queues.room()
     }
 
     /// A burst is to be decided on: policies that let tasks wait measure by the time.
@@ -157,8 +216,8 @@ impl<T> Node<T> {
     /// # Errors
     /// The task, already counted as dropped, when there is no room.
     pub fn enqueue(&mut self, packet: T, pool: usize, from: usize) -> Result<(), T> {
-        // There is room: the stages count as this queue does.
-        self.central[pool].push(Queued { packet, port: from as u8 }).map_err(|task| {
+        // The pools share the room: their bounds together may be more.
+        self.queues.push(pool, Queued { packet, port: from as u8 }).map_err(|task| {
             self.stages.leave(pool);
             self.stages.counters().drop(DropReason::QueueFull, 1);
             task.packet
@@ -174,6 +233,7 @@ impl<T> Node<T> {
     #[cold]
     pub fn tick(&mut self, now: u64) {
         self.next_tick = now.saturating_add(self.timing.tick());
+        self.apply_commands();
         self.stages.tick(now, self.timing.to_ns(now));
         self.ask_for_servers(now);
         while let Some(Probe { port, slot, address }) = self.stages.next_probe() {
@@ -264,9 +324,9 @@ impl<T> Node<T> {
 
     /// The task that is first in a pool's queue, if some worker may have it.
     fn next_scheduled(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
-        while let Some(queue) = self.central.get_mut(self.review.pool) {
+        while self.review.pool < self.stages.network().pools() {
             let pool = self.review.pool;
-            let Some(first) = queue.first_mut() else {
+            let Some(first) = self.queues.first_mut(pool) else {
                 self.review.pool += 1;
                 continue;
             };
@@ -284,7 +344,7 @@ impl<T> Node<T> {
                     Verdict::Drop(dropped(&self.stages, DropReason::Shutdown))
                 }
             };
-            let Queued { packet, .. } = queue.pop()?;
+            let Queued { packet, .. } = self.queues.pop(pool)?;
             match verdict {
                 Verdict::Forward { port, worker } => {
                     return Some((packet, Ok(Egress { port, worker })));
@@ -311,8 +371,8 @@ impl<T> Node<T> {
         let packet = match self.resolver.abandon() {
             Some(waited) => waited.packet,
             None => {
-                let mut queues = self.central.iter_mut().enumerate();
-                let (pool, task) = queues.find_map(|(pool, queue)| Some((pool, queue.pop()?)))?;
+                let mut pools = 0..self.stages.network().pools();
+                let (pool, task) = pools.find_map(|pool| Some((pool, self.queues.pop(pool)?)))?;
                 self.stages.leave(pool);
                 task.packet
             }
@@ -325,27 +385,25 @@ impl<T> Node<T> {
     pub fn note_held(&self, elsewhere: usize) {
         let (counters, queued) = (self.stages.counters(), self.stages.waiting());
         counters.set(Counter::Queued, queued as u64);
-        for (pool, queue) in self.central.iter().enumerate() {
+        for pool in 0..self.stages.network().pools() {
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
-                dispatcher.view().note_queued(queue.len());
+                dispatcher.view().note_queued(self.queues.len(pool));
             }
         }
         counters.set(Counter::Held, (queued + self.resolver.held() + elsewhere) as u64);
     }
 
-    /// Does what was asked for.
-    pub fn apply(&mut self, command: Command) {
-        match command {
-            Command::SetActive { pool, member, active } => {
-                self.stages.set_active(pool, member, active);
-            }
-            Command::SetPolicy { pool, policy } => {
-                if let Some(dispatcher) = self.stages.dispatcher_mut(pool) {
-                    dispatcher.change(&policy);
+    /// Does what was asked for since.
+    pub fn apply_commands(&mut self) {
+        while let Some(command) = self.commands.0.waiting.pop() {
+            match command {
+                Command::SetActive { pool, member, active } => {
+                    self.stages.set_active(pool, member, active);
+                }
+                Command::Update(mut update) => {
+                    self.stages.update(&mut update);
                     self.holds = self.stages.holds_tasks();
-                    if self.central[pool].is_empty() {
-                        self.central[pool] = queue_for(&self.stages, pool);
-                    }
+                    self.commands.acknowledge(update);
                 }
             }
         }
@@ -355,10 +413,4 @@ impl<T> Node<T> {
 fn dropped(stages: &Stages, reason: DropReason) -> DropReason {
     stages.counters().drop(reason, 1);
     reason
-}
-
-/// The queue that a pool needs: none while its policy lets no task wait.
-fn queue_for<T>(stages: &Stages, pool: usize) -> CentralQueue<Queued<T>> {
-    let holds = stages.dispatcher(pool).is_some_and(Dispatcher::holds);
-    CentralQueue::new(if holds { stages.backlog(pool).bound() } else { 0 })
 }

@@ -191,6 +191,25 @@ pub enum AnyPolicy {
     Bounded,
 }
 
+/// A policy that is to take another's place between bursts, with the memory that it needs for its members.
+#[derive(Debug)]
+pub struct Prepared {
+    policy: AnyPolicy,
+    holds: bool,
+}
+
+impl Prepared {
+    /// For a core's view of so many members.
+    #[must_use]
+    pub fn new(spec: &PolicySpec, members: usize, core: Core) -> Self {
+        let mut policy = spec.build();
+        if let Some(mut view) = View::heap(members, 1).pop() {
+            policy.on_members(core, &mut view);
+        }
+        Self { policy, holds: spec.entry().runs == Runs::LeafHolding }
+    }
+}
+
 /// One core's scheduler of one pool: a policy, what it decides on, and its random source.
 #[derive(Debug)]
 pub struct Dispatcher {
@@ -268,11 +287,15 @@ impl Dispatcher {
         }
     }
 
-    /// Replaces the policy between bursts; what is known of the members stays. Readers of the state see its name.
-    pub fn change(&mut self, spec: &PolicySpec) {
-        self.policy = spec.build();
-        self.view.name_policy(&spec.to_string());
-        self.holds = spec.entry().runs == Runs::LeafHolding;
+    /// Replaces the policy between bursts, and leaves the old one in its place; what is known of the members stays.
+    /// [`Dispatcher::look_at_members`] is to follow.
+    pub fn exchange(&mut self, prepared: &mut Prepared) {
+        std::mem::swap(&mut self.policy, &mut prepared.policy);
+        std::mem::swap(&mut self.holds, &mut prepared.holds);
+    }
+
+    /// Who may be chosen, or how fast they are, has changed in the view, or the policy has.
+    pub fn look_at_members(&mut self) {
         self.policy.on_members(self.core, &mut self.view);
     }
 

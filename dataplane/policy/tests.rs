@@ -205,7 +205,9 @@ fn a_policy_changes_and_knowledge_stays() {
     let mut dispatcher = dispatcher("racksched", 2);
     reply(&mut dispatcher, 0, 9);
     reply(&mut dispatcher, 1, 1);
-    dispatcher.change(&"horus".parse().unwrap());
+    let mut horus = Prepared::new(&"horus".parse().unwrap(), 2, Core::ONLY);
+    dispatcher.exchange(&mut horus);
+    dispatcher.look_at_members();
     assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5]);
 }
 
@@ -531,23 +533,4 @@ fn stream_seeds_differ() {
     seeds.sort_unstable();
     seeds.dedup();
     assert_eq!(seeds.len(), 64);
-}
-
-#[test]
-fn a_change_of_policy_shows_in_the_state() {
-    use crate::state::table::{PoolSpec, Snapshot, Spec, Table, WorkerSpec};
-
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("state");
-    let workers = (0..4).map(|id| WorkerSpec { id, server: 0 }).collect();
-    let pools = vec![PoolSpec { id: 7, policy: "horus".to_owned(), workers }];
-    let spec = Spec { cores: 1, servers: vec![1], pools, ..Spec::default() };
-    let table = Table::create(&path, &spec).unwrap();
-    let mut dispatcher =
-        Dispatcher::new(&"horus".parse().unwrap(), table.view(0, 0), Core::ONLY, 1);
-    for name in ["jbsq(k=3, silence-ms=1000)", "jsq(d=0)"] {
-        dispatcher.change(&name.parse().unwrap());
-        table.publish();
-        assert_eq!(Snapshot::open(&path).unwrap().pools[0].policy, name, "no rest of the former");
-    }
 }

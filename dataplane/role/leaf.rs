@@ -1,16 +1,12 @@
 //! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
 //! for every packet.
 
-use std::sync::Arc;
-
-use crossbeam_queue::ArrayQueue;
-
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::node::arp::Ask;
 use crate::node::outbox::Outbox;
-use crate::node::{Command, Egress, Keeper, Node, Timing};
+use crate::node::{Commands, Egress, Keeper, Node, Timing};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
 use crate::state::Counter;
@@ -32,7 +28,6 @@ pub struct Leaf<P: Port, A> {
     out: Outbox<P>,
     /// Where packets of its own come from.
     pool: A,
-    commands: Arc<ArrayQueue<Command>>,
     last_poll: u64,
     was_busy: bool,
 }
@@ -47,19 +42,12 @@ where
     /// # Panics
     /// When the ports are not as many as the network's.
     #[must_use]
-    pub fn new(
-        stages: Stages,
-        ports: Vec<P>,
-        pool: A,
-        commands: Arc<ArrayQueue<Command>>,
-        timing: Timing,
-    ) -> Self {
+    pub fn new(stages: Stages, ports: Vec<P>, pool: A, commands: Commands, timing: Timing) -> Self {
         assert_eq!(ports.len(), stages.network().ports().len());
         Self {
             out: Outbox::new(ports, stages.counters().clone()),
-            node: Node::new(stages, timing),
+            node: Node::new(stages, commands, timing),
             pool,
-            commands,
             last_poll: 0,
             was_busy: false,
         }
@@ -163,9 +151,6 @@ where
     /// What need not happen at every poll.
     #[cold]
     fn tick(&mut self, now: u64) {
-        while let Some(command) = self.commands.pop() {
-            self.node.apply(command);
-        }
         self.node.tick(now);
         while let Some(Ask { port, address, to }) = self.node.next_question(now) {
             let port = usize::from(port);

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crossbeam_queue::ArrayQueue;
-
 use super::colocated::{self, AgentParts, Ended, LocalAgent};
 use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
@@ -18,7 +16,7 @@ use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort};
 use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
-use crate::node::{Command, Timing};
+use crate::node::{Commands, Timing};
 use crate::role::agent::Comings;
 use crate::role::{Host, Leaf};
 use crate::stage::{Network, Stages};
@@ -26,8 +24,6 @@ use crate::state::Table;
 use crate::stats::{LeafStats, Totals};
 use crate::wire::ether::Mac;
 
-/// Commands that may wait for a core.
-const COMMANDS: usize = 1024;
 /// A stopping core ends at the latest after so long.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 /// Between two looks of the watching thread at signals and time.
@@ -83,7 +79,7 @@ pub fn run(
             stages,
             ports,
             pool: mbufs.handle(),
-            commands: Arc::new(ArrayQueue::new(COMMANDS)),
+            commands: Commands::default(),
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
             agent: agent.as_ref().map(|agent| agent.parts(hz, &mbufs, config.leaf.udp_port)),
@@ -179,7 +175,7 @@ struct CoreSetup {
     stages: Stages,
     ports: Vec<QueuePort>,
     pool: PoolHandle,
-    commands: Arc<ArrayQueue<Command>>,
+    commands: Commands,
     stop: Arc<AtomicBool>,
     pcap: Option<(PathBuf, usize)>,
     /// On the same core.
@@ -271,5 +267,5 @@ fn join_all(cores: Vec<(usize, CoreThread<Option<Ended>>)>) -> Result<Option<End
 fn describe_leaf(account: &mut LeafStats, config: &Config, network: &Network, seed: u64) {
     let pools = config.pools.iter().map(|pool| (pool.id, &pool.policy));
     describe(account, "leaf", pools, &config.leaf.cores, seed);
-    account.workers = (0..network.pools()).map(|pool| network.members(pool).len()).sum();
+    account.workers = network.workers();
 }

@@ -17,6 +17,9 @@ const WAYS: usize = 8;
 /// Counters of unfinished tasks by source address; addresses that share one share its bound.
 const SOURCES: usize = 4096;
 
+/// Unfinished tasks of a pool that comes while the node runs.
+const NEW_POOL: usize = 1 << 14;
+
 /// What names a multi-packet task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
@@ -84,7 +87,7 @@ struct Unfinished {
 
 /// A pool's unfinished tasks, the oldest first, among some that are finished or gone by now.
 #[derive(Debug)]
-struct PoolQueue {
+pub struct PoolQueue {
     tasks: VecDeque<Unfinished>,
     /// So many at the front have no place any more.
     reclaimed: usize,
@@ -140,6 +143,37 @@ impl AffinityTable {
             queues: (0..pools).map(queue).collect(),
             lost: Vec::with_capacity(WAYS * sets),
             number: 0,
+        }
+    }
+
+    /// Where the unfinished tasks of one more pool are kept: those beyond so many are told of when their room is needed.
+    #[must_use]
+    pub fn queue_of_a_pool() -> PoolQueue {
+        PoolQueue { tasks: VecDeque::with_capacity(NEW_POOL), reclaimed: 0 }
+    }
+
+    /// Has one more pool, the last by index; it takes no memory below the number of pools that it was given room for.
+    pub fn add_pool(&mut self, queue: PoolQueue) {
+        self.queues.push(queue);
+    }
+
+    /// Takes memory for so many pools.
+    pub fn make_room(&mut self, pools: usize) {
+        self.queues.reserve(pools.saturating_sub(self.queues.len()));
+    }
+
+    /// Forgets all tasks that a member has; it gives back no places, for it is gone.
+    pub fn forget_member(&mut self, pool: usize, member: Member) {
+        self.lost.retain(|&lost| lost != (pool, member));
+        for at in 0..(WAYS * self.sets.len()) as u32 {
+            let way = *self.way(at);
+            if way.seen == 0 || (usize::from(way.pool), way.member) != (pool, member) {
+                continue;
+            }
+            if !way.finished {
+                *self.source(way.key.src) -= 1;
+            }
+            *self.way(at) = EMPTY;
         }
     }
 

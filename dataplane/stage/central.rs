@@ -122,6 +122,11 @@ impl Backlog {
         self.bound
     }
 
+    /// Says anew how many tasks may wait, and what becomes of others; those that wait do so on.
+    pub fn set(&mut self, bound: usize, overflow: Overflow) {
+        (self.bound, self.overflow) = (bound, overflow);
+    }
+
     /// How many tasks wait.
     #[inline]
     #[must_use]

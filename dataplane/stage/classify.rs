@@ -181,7 +181,7 @@ pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropR
     if worker.ip != answer.src {
         return Err(DropReason::SpoofedReply);
     }
-    if network.pool_id(usize::from(worker.pool)) != answer.pool {
+    if network.pool_id(usize::from(worker.pool)) != Some(answer.pool) {
         return Err(DropReason::PoolMismatch);
     }
     Ok(worker)

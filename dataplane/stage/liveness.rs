@@ -18,7 +18,7 @@
 use arrayvec::ArrayVec;
 
 use super::Network;
-use crate::policy::Dispatcher;
+use crate::policy::{Core, Dispatcher};
 use crate::state::neighbour::{PORT_SETS, Slot};
 use crate::state::view::Presence;
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
@@ -78,6 +78,29 @@ struct Watch {
     /// When the number of its reports was last seen to have moved, 0 when it never was.
     heard_ns: u64,
 }
+
+impl Watch {
+    /// Of a place that nobody has.
+    fn absent(pool: usize, member: Member, core: Core) -> Self {
+        Self {
+            pool: pool as u16,
+            member,
+            hop: NO_HOP,
+            out: false,
+            returns: false,
+            is_ours: core.looks_after(member),
+            contradictions: 0,
+            news: 0,
+            reports: 0,
+            outstanding: 0,
+            least_in_flight: u32::MAX,
+            heard_ns: 0,
+        }
+    }
+}
+
+/// The next hop to nobody.
+const NO_HOP: u16 = u16::MAX;
 
 /// What is thought of the reports of a member that contradicted itself.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +166,8 @@ pub struct Liveness {
     /// Index of each pool's first watch.
     first: Vec<usize>,
     hops: Vec<Hop>,
+    /// So many of them, the first ones, are gateways'.
+    gateways: usize,
     /// Watches of members that are taken out: they are looked at more often.
     out: Vec<usize>,
     /// Members that are doubted, or were: few, and none where all tell the truth.
@@ -159,56 +184,121 @@ impl Liveness {
     /// Registered workers of these pools are silent after `timeout_ns` without a word; never, when that is 0.
     #[must_use]
     pub fn new(timeout_ns: u64, network: &Network, dispatchers: &[Dispatcher]) -> Self {
-        let (mut watches, mut first, mut hops) = (Vec::new(), Vec::new(), Vec::<Hop>::new());
-        for (pool, dispatcher) in dispatchers.iter().enumerate() {
-            first.push(watches.len());
-            for (at, target) in network.members(pool).iter().enumerate() {
-                let (slot, member) = (target.way.slot, Member(at as u16));
-                let hop = hops.iter().position(|hop| hop.slot == slot).unwrap_or_else(|| {
-                    let server = network.servers().iter().find(|server| server.slot == slot);
-                    let address = server.map_or(0, |server| server.next_hop);
-                    let port = target.way.port;
-                    hops.push(Hop::new(port, slot, address));
-                    hops.len() - 1
-                });
-                watches.push(Watch {
-                    pool: pool as u16,
-                    member,
-                    hop: hop as u16,
-                    out: false,
-                    returns: false,
-                    is_ours: dispatcher.core().looks_after(member),
-                    contradictions: 0,
-                    news: 0,
-                    reports: dispatcher.view().reports(member),
-                    outstanding: 0,
-                    least_in_flight: u32::MAX,
-                    heard_ns: 0,
-                });
-            }
-        }
         // Nobody is behind it, but it is asked as the others are.
         let gateway = network.gateway();
-        hops.extend(gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address)));
+        let gateway = gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address));
         let lap_ns = match timeout_ns {
             0 => LAP_MOST_NS,
             timeout_ns => (timeout_ns / LOOKS).clamp(LAP_LEAST_NS, LAP_MOST_NS),
         };
-        Self {
+        let mut liveness = Self {
             timeout_ns,
             lap_ns,
             lap_started_ns: 0,
             cursor: 0,
             heard_before_ns: 0,
-            first,
-            hops,
-            out: Vec::with_capacity(watches.len()),
-            doubts: Vec::with_capacity(watches.len()),
-            shared: vec![false; dispatchers.len()],
-            watches,
+            first: Vec::new(),
+            gateways: usize::from(gateway.is_some()),
+            hops: gateway.into_iter().collect(),
+            out: Vec::new(),
+            doubts: Vec::new(),
+            shared: Vec::new(),
+            watches: Vec::new(),
             probes: ArrayVec::new(),
             sweep: 0,
             ports: network.ports().len(),
+        };
+        let places = dispatchers.iter().map(|dispatcher| dispatcher.view().members()).sum();
+        liveness.make_room(dispatchers.len(), places, network.servers().count());
+        for dispatcher in dispatchers {
+            liveness.add_pool(network, dispatcher);
+        }
+        liveness
+    }
+
+    /// Takes memory for so many pools, places for members in all of them, and servers.
+    pub(super) fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
+        fn reserve<T>(list: &mut Vec<T>, count: usize) {
+            list.reserve(count.saturating_sub(list.len()));
+        }
+        reserve(&mut self.first, pools);
+        reserve(&mut self.shared, pools);
+        reserve(&mut self.hops, servers + self.gateways);
+        reserve(&mut self.watches, places);
+        reserve(&mut self.out, places);
+        reserve(&mut self.doubts, places);
+    }
+
+    /// Watches the members of one more pool.
+    pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &Dispatcher) {
+        let pool = self.first.len();
+        self.first.push(self.watches.len());
+        self.shared.push(false);
+        for member in (0..dispatcher.view().members() as u16).map(Member) {
+            self.watches.push(Watch::absent(pool, member, dispatcher.core()));
+            self.meet(pool, member, network, dispatcher);
+        }
+    }
+
+    /// Watches whoever has a member's place in this network, if anybody has; what was known of the place is forgotten, unless
+    /// its worker is the one that was there.
+    pub(super) fn meet(
+        &mut self,
+        pool: usize,
+        member: Member,
+        network: &Network,
+        dispatcher: &Dispatcher,
+    ) {
+        let at = self.first[pool] + member.index();
+        let target = network.members(pool).get(member.index()).filter(|target| target.is_there());
+        let Some(target) = target else {
+            self.part(at);
+            return;
+        };
+        let slot = target.way.slot;
+        if self.watches[at].hop == NO_HOP {
+            self.watches[at].reports = dispatcher.view().reports(member);
+        }
+        let hop = self.hop_to(slot).unwrap_or_else(|| {
+            let server = network.servers().find(|server| server.slot == slot);
+            let address = server.map_or(0, |server| server.next_hop);
+            let hop = Hop::new(target.way.port, slot, address);
+            match self.hop_to(Slot::NONE) {
+                Some(free) => {
+                    self.hops[free] = hop;
+                    free
+                }
+                None => {
+                    self.hops.push(hop);
+                    self.hops.len() - 1
+                }
+            }
+        });
+        let was = std::mem::replace(&mut self.watches[at].hop, hop as u16);
+        self.leave_hop(was);
+    }
+
+    /// Index of the next hop to servers that is at this place among the neighbours.
+    fn hop_to(&self, slot: Slot) -> Option<usize> {
+        let servers = self.hops.iter().enumerate().skip(self.gateways);
+        servers.filter(|(_, hop)| hop.slot == slot).map(|(at, _)| at).next()
+    }
+
+    /// Nobody has the place any more.
+    fn part(&mut self, at: usize) {
+        let Watch { pool, member, hop, is_ours, .. } = self.watches[at];
+        self.watches[at] = Watch { is_ours, ..Watch::absent(pool.into(), member, Core::ONLY) };
+        self.out.retain(|&out| out != at);
+        self.doubts.retain(|doubt| (doubt.pool, doubt.member) != (usize::from(pool), member));
+        self.leave_hop(hop);
+    }
+
+    /// Asks no more for a next hop that leads to nobody.
+    fn leave_hop(&mut self, hop: u16) {
+        let at = usize::from(hop);
+        let is_used = at < self.gateways || self.watches.iter().any(|watch| watch.hop == hop);
+        if let Some(hop) = self.hops.get_mut(at).filter(|_| !is_used) {
+            *hop = Hop::new(0, Slot::NONE, 0);
         }
     }
 
@@ -254,7 +344,8 @@ impl Liveness {
         neighbours: &Neighbours,
         counters: &Counters,
     ) {
-        let Some(hop) = self.hops.iter().position(|hop| hop.slot == slot) else { return };
+        let gateway = || self.hops.iter().position(|hop| hop.slot == slot);
+        let Some(hop) = self.hop_to(slot).or_else(gateway) else { return };
         let next = &mut self.hops[hop];
         if !neighbours.is_link_up(usize::from(next.port)) {
             return; // nobody is there, and nothing is known of this one
@@ -318,6 +409,9 @@ impl Liveness {
         let (pool, member) = (usize::from(watch.pool), watch.member);
         let dispatcher = &mut dispatchers[pool];
         let view = dispatcher.view();
+        if watch.hop == NO_HOP {
+            return;
+        }
         let (presence, reports) = (view.presence(member), view.reports(member));
         let outstanding = view.outstanding(member);
         let hop = &mut self.hops[usize::from(watch.hop)];
@@ -350,7 +444,7 @@ impl Liveness {
                     dispatcher.write_off(member, u32::MAX);
                 }
             }
-            Presence::Silent | Presence::Unreachable => {}
+            Presence::Silent | Presence::Unreachable | Presence::Absent => {}
         }
         self.take_out(at, dispatcher);
     }
@@ -509,6 +603,9 @@ impl Liveness {
     fn end_lap(&mut self, now_ns: u64, neighbours: &Neighbours) {
         let now_ms = to_ms(now_ns);
         for hop in &mut self.hops {
+            if hop.slot == Slot::NONE {
+                continue;
+            }
             let (heard, has_tasks) = (hop.heard, hop.has_tasks);
             (hop.heard, hop.has_tasks) = (false, false);
             if neighbours.mac(hop.slot).is_none() {

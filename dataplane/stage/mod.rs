@@ -17,6 +17,7 @@ pub mod parse;
 mod plain;
 pub mod rewrite;
 pub mod schedule;
+pub mod update;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
@@ -28,6 +29,7 @@ pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
+pub use update::{Capacity, NewPool, Step, Update};
 
 use crate::io::Buf;
 use crate::limits::{BURST, QUEUE};
@@ -104,6 +106,29 @@ impl Verdicts for [Verdict] {
     }
 }
 
+/// A network, and what is recognised by it.
+#[derive(Debug)]
+pub struct Recognition {
+    network: Arc<Network>,
+    /// What is plain on each port, of each pool.
+    plain: Box<[plain::Plain]>,
+    /// Whose tasks are refused on each port.
+    strangers: Box<[network::Strangers]>,
+}
+
+impl Recognition {
+    /// By this network.
+    #[must_use]
+    pub fn new(network: Arc<Network>) -> Self {
+        let ports = 0..network.ports().len();
+        Self {
+            strangers: ports.clone().map(|port| network.sources(port).1).collect(),
+            plain: ports.flat_map(|port| plain_of(&network, port)).collect(),
+            network,
+        }
+    }
+}
+
 /// What one core's stages work with.
 #[derive(Debug)]
 pub struct Stages {
@@ -141,13 +166,13 @@ impl Stages {
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
-        let ports = 0..network.ports().len();
+        let Recognition { network, plain, strangers } = Recognition::new(network);
         let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
             liveness: Liveness::new(0, &network, &dispatchers),
             learning: learn::Learning::default(),
-            strangers: ports.clone().map(|port| network.sources(port).1).collect(),
-            plain: ports.flat_map(|port| plain_of(&network, port)).collect(),
+            strangers,
+            plain,
             network,
             neighbours,
             dispatchers,
@@ -442,7 +467,7 @@ impl Stages {
 /// What is plain on a port, of each pool.
 fn plain_of(network: &Network, port: usize) -> impl Iterator<Item = plain::Plain> + '_ {
     (0..network.pools()).map(move |pool| {
-        let id = network.pool_id(pool).to_be_bytes();
+        let id = network.pool_id(pool).unwrap_or_default().to_be_bytes();
         plain::Plain::new(network, port, id, network.guard(port, pool).is_some())
     })
 }

@@ -1,4 +1,6 @@
-//! What the stages know of the networks around the node: fixed while it runs.
+//! What the stages know of the networks around the node. A network is never changed: cores are given another one.
+
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
@@ -153,6 +155,17 @@ pub struct Target {
 }
 
 impl Target {
+    /// Of a place that nobody has: no task ever goes there.
+    fn nobody() -> Self {
+        Self::new(task::NO_MEMBER, 0, Way { mac: 0, port: 0, slot: Slot::NONE })
+    }
+
+    /// Some worker has this place.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.worker != task::NO_MEMBER
+    }
+
     fn new(worker: u16, ip: u32, way: Way) -> Self {
         let choice = task::choice_of(worker);
         let address = Delta::default().double_word(0, ip);
@@ -183,6 +196,43 @@ pub struct ServerSpec {
     pub registers: bool,
 }
 
+/// A host that workers run on, as a network is built with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its address.
+    pub ip: u32,
+    /// Its MAC address, unless ARP shall find it.
+    pub mac: Option<Mac>,
+    /// Its workers register themselves.
+    pub registers: bool,
+}
+
+/// A pool, as a network is built with it.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Its id; none when there is no pool.
+    pub id: Option<u16>,
+    /// It takes no new tasks: its workers complete those that it has.
+    pub is_closed: bool,
+    /// Who has its members' places: worker id, and index of its host. A place may be free.
+    pub members: Vec<Option<(u16, u16)>>,
+    /// What asks for proof of what its workers say; none believes them.
+    pub guard: Option<Arc<Guard>>,
+}
+
+/// What of a network stays for as long as the node runs.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// The node's UDP port for tasks.
+    pub udp_port: u16,
+    /// The node's id, on what it says itself.
+    pub node: u16,
+    /// Its ports.
+    pub ports: Vec<PortAddress>,
+    /// The port to workers inside this process, of whom no proof is asked.
+    pub inside: Option<usize>,
+}
+
 /// Why a network can't be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
@@ -198,6 +248,10 @@ pub enum NetworkError {
 
 const NO_POOL: u16 = u16::MAX;
 const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
+/// The port of a server's place that is free.
+const NO_PORT: u8 = u8::MAX;
+const NO_SERVER: Server =
+    Server { ip: 0, port: NO_PORT, next_hop: 0, slot: Slot::NONE, registers: false };
 
 /// Addresses that are no clients'. In any byte order, if that is the addresses' that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,11 +308,12 @@ pub struct Network {
     strangers: Strangers,
     workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
-    pool_ids: Vec<u16>,
+    /// By index; none where there is no pool.
+    pool_ids: Vec<Option<u16>>,
     /// Each pool's members: worker id and server.
     members: Vec<Vec<Target>>,
     /// Each pool's, where it has a key; empty when no pool has one.
-    guards: Vec<Option<Guard>>,
+    guards: Vec<Option<Arc<Guard>>>,
     /// The port to workers inside this process, of whom no proof is asked.
     inside: Option<usize>,
 }
@@ -277,31 +332,62 @@ impl Network {
         servers: &[ServerSpec],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let mut pool_index = Box::new([NO_POOL; 1 << 16]);
-        for (index, &id) in pool_ids.iter().enumerate() {
-            pool_index[usize::from(id)] = index as u16;
+        let base = Base { udp_port, node: 0, ports, inside: None };
+        let index = |id: u16| pool_ids.iter().position(|&pool| pool == id);
+        let mut pools: Vec<_> =
+            pool_ids.iter().map(|&id| Places { id: Some(id), ..Places::default() }).collect();
+        for (at, server) in servers.iter().enumerate() {
+            let members = server.workers.iter().map(|&id| Some((id, at as u16)));
+            let pool = index(server.pool).and_then(|pool| pools.get_mut(pool));
+            pool.into_iter().for_each(|pool| pool.members.extend(members.clone()));
         }
+        let host = |server: &ServerSpec| Host {
+            ip: server.ip,
+            mac: server.mac,
+            registers: server.registers,
+        };
+        let hosts: Vec<_> = servers.iter().map(|server| Some(host(server))).collect();
+        Self::with_places(base, &hosts, &pools, neighbours)
+    }
+
+    /// The tables for these hosts and pools, whose places may be free; the hosts' next hops are pinned.
+    ///
+    /// # Errors
+    /// When no port leads to a host.
+    pub fn with_places(
+        base: Base,
+        hosts: &[Option<Host>],
+        pools: &[Places],
+        neighbours: &Neighbours,
+    ) -> Result<Self, NetworkError> {
+        let Base { udp_port, node, ports, inside } = base;
         let mut network = Self {
             udp_port,
-            node: 0,
+            node,
             own: ports.iter().map(|port| port.ip).collect(),
             to_clients: Routes::new(&ports, Side::has_clients),
             strangers: strangers(&ports),
             gateway: None,
             ports,
-            servers: Vec::with_capacity(servers.len()),
-            server_ips: Vec::with_capacity(servers.len()),
+            servers: Vec::with_capacity(hosts.len()),
+            server_ips: Vec::with_capacity(hosts.len()),
             workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
-            members: vec![Vec::new(); pool_ids.len()],
-            pool_index,
-            pool_ids,
+            members: Vec::with_capacity(pools.len()),
+            pool_index: Box::new([NO_POOL; 1 << 16]),
+            pool_ids: pools.iter().map(|pool| pool.id).collect(),
             guards: Vec::new(),
-            inside: None,
+            inside,
         };
-        for spec in servers {
-            network.add_server(spec, neighbours)?;
+        for host in hosts {
+            network.add_host(host.as_ref(), neighbours)?;
         }
         network.server_ips.sort_unstable();
+        for (index, pool) in pools.iter().enumerate() {
+            network.add_pool(index as u16, pool);
+        }
+        if pools.iter().any(|pool| pool.guard.is_some()) {
+            network.guards = pools.iter().map(|pool| pool.guard.clone()).collect();
+        }
         if let Some((port, address)) = network.to_clients.gateway {
             let slot = neighbours.pin(port, address).ok_or(NetworkError::TooManyNeighbours)?;
             network.gateway = Some((port, slot, address));
@@ -309,38 +395,55 @@ impl Network {
         Ok(network)
     }
 
-    fn add_server(
+    fn add_host(
         &mut self,
-        spec: &ServerSpec,
+        host: Option<&Host>,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
+        let Some(&Host { ip, mac, registers }) = host else {
+            self.servers.push(NO_SERVER);
+            return Ok(());
+        };
         let (port, next_hop) = Routes::new(&self.ports, Side::has_workers)
-            .find(spec.ip)
-            .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(spec.ip)))?;
+            .find(ip)
+            .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(ip)))?;
         let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
-        if let Some(mac) = spec.mac {
+        if let Some(mac) = mac {
             neighbours.fix(slot, mac);
         }
-        let server = self.servers.len() as u16;
-        let (ip, registers) = (spec.ip, spec.registers);
-        self.server_ips.push(spec.ip);
+        self.server_ips.push(ip);
         self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers });
-        let pool = self.pool_index[usize::from(spec.pool)];
-        let way = Way { mac: self.ports[port].mac.to_bits(), port: port as u8, slot };
-        for &id in &spec.workers {
-            let members = &mut self.members[usize::from(pool)];
-            let member = Member(members.len() as u16);
-            members.push(Target::new(id, spec.ip, way));
-            self.workers[usize::from(id)] = Worker { ip: spec.ip, pool, member, server };
-        }
         Ok(())
+    }
+
+    fn add_pool(&mut self, pool: u16, places: &Places) {
+        if let Some(id) = places.id.filter(|_| !places.is_closed) {
+            self.pool_index[usize::from(id)] = pool;
+        }
+        let targets = places.members.iter().enumerate().map(|(member, place)| {
+            let &Some((id, server)) = place else { return Target::nobody() };
+            let Server { ip, port, slot, .. } = self.servers[usize::from(server)];
+            let member = Member(member as u16);
+            self.workers[usize::from(id)] = Worker { ip, pool, member, server };
+            let mac = self.ports[usize::from(port)].mac.to_bits();
+            Target::new(id, ip, Way { mac, port, slot })
+        });
+        let targets = targets.collect();
+        self.members.push(targets);
+    }
+
+    /// What of it stays for as long as the node runs.
+    #[must_use]
+    pub fn base(&self) -> Base {
+        let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
+        Base { udp_port, node, ports: self.ports.clone(), inside }
     }
 
     /// Believes what workers of a pool (by index) say only with proof: a tag under this key, and a sequence from
     /// `first` on.
     pub fn protect(&mut self, pool: usize, key: Key, first: u64) {
         self.guards.resize_with(self.pools(), || None);
-        self.guards[pool] = Some(Guard::new(key, self.members[pool].len(), first));
+        self.guards[pool] = Some(Arc::new(Guard::new(key, self.members[pool].len(), first)));
     }
 
     /// This port leads to workers inside this process: no proof is asked of them.
@@ -351,7 +454,7 @@ impl Network {
     /// What asks for proof of what came to this port from workers of a pool (by index), if anything does.
     #[inline(always)]
     pub(super) fn guard(&self, port: usize, pool: usize) -> Option<&Guard> {
-        let guard = self.guards.get(pool)?.as_ref();
+        let guard = self.guards.get(pool)?.as_deref();
         guard.filter(|_| self.inside != Some(port))
     }
 
@@ -424,13 +527,12 @@ impl Network {
         self.gateway
     }
 
-    /// All servers.
-    #[must_use]
-    pub fn servers(&self) -> &[Server] {
-        &self.servers
+    /// All servers that there are.
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(|server| server.port != NO_PORT)
     }
 
-    /// How many pools there are.
+    /// How many pools there are, or were.
     #[must_use]
     pub fn pools(&self) -> usize {
         self.pool_ids.len()
@@ -444,10 +546,10 @@ impl Network {
         (index != NO_POOL).then_some(usize::from(index))
     }
 
-    /// The id of the pool at this index.
+    /// The id of the pool at this index; none when there is no pool.
     #[inline]
     #[must_use]
-    pub fn pool_id(&self, index: usize) -> u16 {
+    pub fn pool_id(&self, index: usize) -> Option<u16> {
         self.pool_ids[index]
     }
 
@@ -469,6 +571,12 @@ impl Network {
     #[must_use]
     pub fn members(&self, pool: usize) -> &[Target] {
         &self.members[pool]
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.members.iter().flatten().filter(|target| target.is_there()).count()
     }
 
     /// The server at this index.

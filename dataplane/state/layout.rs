@@ -4,12 +4,12 @@
 //! | section | words | written by |
 //! |---|---|---|
 //! | header | u64 x [`HEADER_WORDS`] | creator |
-//! | pools | per pool: id, members, policy name in four words | creator; the name, who changes the policy |
-//! | servers | u64 per server: address | creator |
-//! | workers | u64 per member: worker id, server | creator |
+//! | pools | per pool: id, or all ones for none; places for members; policy name in four words | control thread |
+//! | servers | u64 per server: address | control thread |
+//! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
 //! | reported | per pool, u64 per member: report number, load | any core |
-//! | presence | per pool, u32 per member: configured, registered or silent | any core |
+//! | presence | per pool, u32 per member, see [`super::view::Presence`] | any core; absent, control thread |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
 //! | per core: queued | u64 per pool: tasks that wait | that core |
@@ -25,7 +25,7 @@ use super::words::Own;
 
 /// u64 words of the header.
 pub const HEADER_WORDS: usize = 32;
-/// u64 words of a pool's entry: id, members, and 32 bytes of its policy's name.
+/// u64 words of a pool's entry: id, places for members, and 32 bytes of its policy's name.
 pub const POOL_WORDS: usize = 6;
 
 /// How much of everything there is.
@@ -33,9 +33,9 @@ pub const POOL_WORDS: usize = 6;
 pub struct Shape {
     /// Dispatcher cores.
     pub cores: usize,
-    /// Members of each pool.
+    /// Places for members of each pool; pools that may come later included.
     pub pools: Vec<usize>,
-    /// Worker servers.
+    /// Places for worker servers.
     pub servers: usize,
     /// Ports, each with a cache of neighbours.
     pub ports: usize,

@@ -29,6 +29,8 @@ pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 
 /// Set in a key word that is taken: address 0.0.0.0 is a key like any other then.
 const TAKEN: u64 = 1 << 63;
+/// A key word of the pinned area that was taken: a search goes on behind it.
+const LEFT: u64 = 1;
 /// Set in a MAC word that holds an address.
 const RESOLVED: u64 = 1 << 63;
 /// Set in a MAC word that is configured and does not change.
@@ -45,6 +47,11 @@ const LINK_DOWN: u64 = 1;
 /// replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
+
+impl Slot {
+    /// Of no host.
+    pub const NONE: Self = Self(u32::MAX);
+}
 
 /// What a packet from a host said about its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,14 +163,42 @@ impl Neighbours {
         None
     }
 
-    /// Where `address` is kept for good, from now on if not before; none when more are pinned than the table was made
-    /// for. For the start: nobody else may change the table meanwhile.
+    /// Where `address` is kept until it is unpinned, from now on if not before; none when more are pinned than the table was
+    /// made for. Cores may look up and hear of hosts meanwhile; only one thread pins and unpins.
     pub fn pin(&self, port: usize, address: u32) -> Option<Slot> {
         let key = key(port, address);
-        let free = |at: &usize| matches!(self.key_at(*at), 0) || self.key_at(*at) == key;
-        let at = self.pinned(key).find(free)?;
+        if let Some(slot) = self.find_pinned(key) {
+            return Some(slot);
+        }
+        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | LEFT))?;
+        let slot = Slot(at as u32);
+        self.mac_word(slot).store(0, Relaxed);
+        self.times(slot).store(0, Relaxed);
         self.words[at].store(key, Release);
-        Some(Slot(at as u32))
+        Some(slot)
+    }
+
+    /// Gives up a pinned entry that no core uses any more.
+    pub fn unpin(&self, slot: Slot) {
+        let slots = WAYS * self.pinned_sets;
+        let places = (0..slots).map(key_word);
+        let Some(at) = places.clone().position(|at| at == slot.0 as usize) else { return };
+        self.mac_word(slot).store(0, Relaxed);
+        self.words[slot.0 as usize].store(LEFT, Release);
+        // Where no search goes on, none needs to be told to.
+        for back in 0..slots {
+            let place = |steps: usize| key_word((at + slots - back + steps) & (slots - 1));
+            if self.key_at(place(1)) != 0 || self.key_at(place(0)) != LEFT {
+                return;
+            }
+            self.words[place(0)].store(0, Release);
+        }
+    }
+
+    /// The pinned entries.
+    pub fn pinned_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        let places = (0..WAYS * self.pinned_sets).map(key_word);
+        places.filter(|&at| self.key_at(at) & TAKEN != 0).map(|at| Slot(at as u32))
     }
 
     /// Where `address` is kept in the cache, in place of another host if need be.

@@ -29,7 +29,7 @@ use super::region::Region;
 /// "WEDJAT" and the sign that the writer was little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the file's layout; any change of [`super::layout`], of the counters or of the head raises it.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 /// Bytes before the first copy.
 pub const HEAD: usize = 4096;
 /// What a copy's place is a multiple of.
@@ -210,6 +210,12 @@ impl Publisher {
             move || shared.go_on()
         })?;
         Ok(Self { shared, thread: Some(thread), lock })
+    }
+
+    /// Runs `change` while no copy is made: a copy has all that it changes, or nothing of it.
+    pub fn between_copies(&self, change: impl FnOnce()) {
+        let _copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        change();
     }
 
     /// Writes a copy now. In a child that was forked since it was made, nothing is written: the file shows what its parent

@@ -12,14 +12,15 @@ use serde::Serialize;
 
 use super::counters::{self, Counter, Counters, Pause};
 use super::files::{Found, NameError, NameLock, advice};
-use super::layout::{HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
+use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
 use super::neighbour::Neighbours;
 use super::publish::{self, MAGIC, Publisher, Unreadable, VERSION};
 use super::region::{Region, Slice};
-use super::view::{Load, Presence, View};
+use super::view::{Load, Member, Presence, View};
 use super::words::Own;
-use crate::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX, PORTS_MAX};
+use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
 use crate::reason::DropReason;
+use crate::wire::task::NO_MEMBER;
 
 /// Numbers of the header's words.
 mod word {
@@ -35,6 +36,7 @@ mod word {
     pub const RUNNING: usize = 9;
     pub const ROLE: usize = 10;
     pub const PINNED: usize = 11;
+    pub const EPOCH: usize = 12;
 }
 
 /// Why a state file can't be used.
@@ -106,6 +108,19 @@ pub struct WorkerSpec {
     pub server: u16,
 }
 
+impl WorkerSpec {
+    /// A place that nobody has.
+    pub const NOBODY: Self = Self { id: NO_MEMBER, server: u16::MAX };
+
+    fn to_word(self) -> u64 {
+        u64::from(self.id) << 32 | u64::from(self.server)
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self { id: (word >> 32) as u16, server: word as u16 }
+    }
+}
+
 /// A pool as a state file names it.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
@@ -113,9 +128,34 @@ pub struct PoolSpec {
     pub id: u16,
     /// Its policy's name.
     pub policy: String,
-    /// Its members in order.
+    /// Who has its places, in order.
     pub workers: Vec<WorkerSpec>,
 }
+
+/// How much there may be while the node runs, where that is more than there is at its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Pools.
+    pub pools: usize,
+    /// Worker servers.
+    pub servers: usize,
+    /// Workers of each pool.
+    pub workers: usize,
+}
+
+/// What a state names from one epoch on. Everything has the same place for as long as it is there; places without are free.
+#[derive(Clone, Debug, Default)]
+pub struct Entries {
+    /// Number of this membership.
+    pub epoch: u64,
+    /// Servers' addresses.
+    pub servers: Vec<Option<u32>>,
+    /// Pools.
+    pub pools: Vec<Option<PoolSpec>>,
+}
+
+/// The id's word of a pool's place that is free.
+const NO_POOL: u64 = u64::MAX;
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -154,6 +194,8 @@ pub struct Spec {
     pub servers: Vec<u32>,
     /// Pools.
     pub pools: Vec<PoolSpec>,
+    /// How many of these there may be later.
+    pub limits: Limits,
     /// Ticks a second of the node's clock.
     pub ticks_hz: u64,
     /// Seed of the node's random streams.
@@ -211,7 +253,7 @@ impl Table {
     }
 
     fn fill(&self, shape: &Shape, spec: &Spec) {
-        let Self { region, layout, header, .. } = self;
+        let header = &self.header;
         let words = [
             (word::CORES, shape.cores as u64),
             (word::POOLS, shape.pools.len() as u64),
@@ -226,24 +268,101 @@ impl Table {
             (word::RUNNING, 1),
             (word::ROLE, spec.role as u64),
         ];
+        for (pool, &places) in shape.pools.iter().enumerate() {
+            self.pool_entry(pool)[1].store(places as u64, Relaxed);
+        }
         for (at, value) in words {
             header[at].store(value, Relaxed);
         }
-        let servers = region.slice::<AtomicU64>(layout.servers, spec.servers.len());
-        for (word, &address) in servers.iter().zip(&spec.servers) {
+        self.write(&Entries {
+            epoch: 1,
+            servers: spec.servers.iter().copied().map(Some).collect(),
+            pools: spec.pools.iter().cloned().map(Some).collect(),
+        });
+    }
+
+    /// Names what is there from another epoch on, at once for all readers. Members whose places were free are configured from
+    /// now on and have reported nothing; those of places that are free now are absent. No core may choose either meanwhile.
+    ///
+    /// # Panics
+    /// When there are more entries than places.
+    pub fn change(&self, entries: &Entries) {
+        match &self.publisher {
+            Some(publisher) => publisher.between_copies(|| self.write(entries)),
+            None => self.write(entries),
+        }
+    }
+
+    fn write(&self, entries: &Entries) {
+        let Self { region, layout, header, .. } = self;
+        let servers = region.slice::<AtomicU64>(layout.servers, self.limits().servers);
+        assert!(
+            entries.servers.len() <= servers.len() && entries.pools.len() <= layout.pools.len()
+        );
+        for (at, word) in servers.iter().enumerate() {
+            let address = entries.servers.get(at).copied().flatten().unwrap_or_default();
             word.store(u64::from(address), Relaxed);
         }
-        let workers = region.slice::<AtomicU64>(layout.workers, layout.members);
-        let all = spec.pools.iter().flat_map(|pool| &pool.workers);
-        for (word, worker) in workers.iter().zip(all) {
-            word.store(u64::from(worker.id) << 32 | u64::from(worker.server), Relaxed);
+        for at in 0..layout.pools.len() {
+            self.write_pool(at, entries.pools.get(at).and_then(Option::as_ref));
         }
-        for (index, pool) in spec.pools.iter().enumerate() {
-            let entry = self.pool_entry(index);
-            entry[0].store(u64::from(pool.id), Relaxed);
-            entry[1].store(pool.workers.len() as u64, Relaxed);
-            name_policy(&entry, &pool.policy);
+        header[word::EPOCH].store(entries.epoch, Relaxed);
+    }
+
+    fn write_pool(&self, at: usize, spec: Option<&PoolSpec>) {
+        let place = &self.layout.pools[at];
+        let entry = self.pool_entry(at);
+        entry[0].store(spec.map_or(NO_POOL, |spec| u64::from(spec.id)), Relaxed);
+        name_policy(&entry, spec.map_or("", |spec| &spec.policy));
+        let workers = self.layout.workers + 8 * place.first_member;
+        let workers = self.region.slice::<AtomicU64>(workers, place.members);
+        let reported = self.region.slice::<AtomicU64>(place.reported, place.members);
+        let presence = self.region.slice::<AtomicU32>(place.presence, place.members);
+        let named = spec.map_or(&[][..], |spec| &spec.workers);
+        assert!(named.len() <= place.members, "more workers than places");
+        for member in 0..place.members {
+            let worker = named.get(member).copied().unwrap_or(WorkerSpec::NOBODY);
+            let was = WorkerSpec::of_word(workers[member].swap(worker.to_word(), Relaxed));
+            if worker == WorkerSpec::NOBODY {
+                presence[member].store(Presence::Absent as u32, Relaxed);
+            } else if was == WorkerSpec::NOBODY || was.id != worker.id {
+                reported[member].store(0, Relaxed);
+                presence[member].store(Presence::Configured as u32, Relaxed);
+            }
         }
+    }
+
+    /// How much there may be.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            pools: self.layout.pools.len(),
+            servers: self.header[word::SERVERS].load(Relaxed) as usize,
+            workers: self.layout.pools.iter().map(|pool| pool.members).min().unwrap_or(0),
+        }
+    }
+
+    /// Tasks of a pool that wait on a core, as last noted.
+    #[must_use]
+    pub fn queued(&self, core: usize, pool: usize) -> u64 {
+        let word = self.layout.cores[core].queued + 8 * pool;
+        self.region.slice::<AtomicU64>(word, 1)[0].load(Relaxed)
+    }
+
+    /// Tasks sent to a pool's member and not answered, over all cores. Each counts by itself: what is read while they work may
+    /// be a task off.
+    #[must_use]
+    pub fn outstanding(&self, pool: usize, member: Member) -> i64 {
+        let at = self.layout.pools[pool].first_member + member.index();
+        let own = |core: &CoreLayout| self.region.slice::<Own>(core.own + size_of::<Own>() * at, 1);
+        let outstanding = |core| own(core)[0].outstanding.load(Relaxed);
+        i64::from(self.layout.cores.iter().map(outstanding).fold(0, u32::wrapping_add) as i32)
+    }
+
+    /// Number of the membership that the state names.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.header[word::EPOCH].load(Relaxed)
     }
 
     fn pool_entry(&self, pool: usize) -> Slice<AtomicU64> {
@@ -283,13 +402,17 @@ fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) ->
 }
 
 fn shape(spec: &Spec) -> Shape {
+    let named = |at: usize| spec.pools.get(at).map_or(0, |pool| pool.workers.len());
+    let servers = spec.servers.len().max(spec.limits.servers);
     Shape {
         cores: spec.cores,
-        pools: spec.pools.iter().map(|pool| pool.workers.len()).collect(),
-        servers: spec.servers.len(),
+        pools: (0..spec.pools.len().max(spec.limits.pools))
+            .map(|at| named(at).max(spec.limits.workers))
+            .collect(),
+        servers,
         ports: spec.ports,
         // The next hop to each server, and a gateway behind each port.
-        pinned: spec.servers.len() + spec.ports,
+        pinned: servers + spec.ports,
     }
 }
 
@@ -337,6 +460,8 @@ pub struct Snapshot {
     pub seed: u64,
     /// Ticks a second of its clock.
     pub ticks_hz: u64,
+    /// Number of the membership that is told of here: 1 at the start, one more with each change.
+    pub epoch: u64,
     /// Its pools.
     pub pools: Vec<PoolSnapshot>,
     /// Its dispatcher cores.
@@ -366,6 +491,8 @@ pub struct PoolSnapshot {
 /// A member in a [`Snapshot`].
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberSnapshot {
+    /// Its index in the pool, which it keeps.
+    pub member: u16,
     /// Worker id.
     pub worker: u16,
     /// Its server.
@@ -448,7 +575,10 @@ impl Snapshot {
             started: value(word::STARTED),
             seed: value(word::SEED),
             ticks_hz: value(word::TICKS_HZ),
-            pools: (0..layout.pools.len()).map(|pool| read_pool(region, layout, pool)).collect(),
+            epoch: value(word::EPOCH),
+            pools: (0..layout.pools.len())
+                .filter_map(|pool| read_pool(region, layout, pool))
+                .collect(),
             cores: (0..layout.cores.len()).map(|core| read_core(region, layout, core)).collect(),
             neighbours: neighbours
                 .iter()
@@ -515,7 +645,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     let entries = region.slice::<AtomicU64>(Layout::POOL_ENTRIES, POOL_WORDS * pools);
     let members = entries.chunks_exact(POOL_WORDS).map(|entry| entry[1].load(Relaxed));
     let members: Vec<_> = members.map(|members| members.min(u64::MAX >> 16) as usize).collect();
-    if members.iter().sum::<usize>() > MEMBERS_MAX {
+    if members.iter().fold(0, |all: usize, &some| all.saturating_add(some)) > PLACES_MAX {
         return Err(impossible());
     }
     let layout = Layout::new(&Shape { cores, pools: members, servers, ports, pinned });
@@ -525,15 +655,19 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     Ok(layout)
 }
 
-fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> PoolSnapshot {
+fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolSnapshot> {
     let entry = region.slice::<AtomicU64>(layout.pool_entry(pool), POOL_WORDS);
+    let id = entry[0].load(Relaxed);
+    if id == NO_POOL {
+        return None;
+    }
     let name: Vec<u8> =
         entry[2..].iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     let members = layout.pools[pool].members;
     let first = layout.pools[pool].first_member;
     let workers = region.slice::<AtomicU64>(layout.workers + 8 * first, members);
-    let worker = |member: usize| (workers[member].load(Relaxed) >> 32) as u16;
+    let worker = |member: usize| WorkerSpec::of_word(workers[member].load(Relaxed)).id;
     let idle = |core: usize| {
         let place = &layout.cores[core].idle[pool];
         let count = region.slice::<AtomicU16>(place.count, 1)[0].load(Relaxed);
@@ -550,13 +684,15 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> PoolSnapshot
         let word = layout.cores[core].queued + 8 * pool;
         region.slice::<AtomicU64>(word, 1)[0].load(Relaxed)
     };
-    PoolSnapshot {
-        id: entry[0].load(Relaxed) as u16,
+    Some(PoolSnapshot {
+        id: id as u16,
         policy: String::from_utf8_lossy(name).into_owned(),
-        members: (0..members).map(|member| read_member(region, layout, pool, member)).collect(),
+        members: (0..members)
+            .filter_map(|member| read_member(region, layout, pool, member))
+            .collect(),
         idle: (0..layout.cores.len()).map(idle).collect(),
         queued: (0..layout.cores.len()).map(queued).collect(),
-    }
+    })
 }
 
 fn read_member(
@@ -564,11 +700,16 @@ fn read_member(
     layout: &Layout,
     pool: usize,
     member: usize,
-) -> MemberSnapshot {
+) -> Option<MemberSnapshot> {
     let at = layout.pools[pool].first_member + member;
     let worker = region.slice::<AtomicU64>(layout.workers + 8 * at, 1)[0].load(Relaxed);
+    let worker = WorkerSpec::of_word(worker);
+    if worker == WorkerSpec::NOBODY {
+        return None;
+    }
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);
-    let server = servers.get((worker as u16) as usize).map_or(0, |word| word.load(Relaxed) as u32);
+    let server = servers.get(usize::from(worker.server));
+    let server = server.map_or(0, |word| word.load(Relaxed) as u32);
     let reported =
         region.slice::<AtomicU64>(layout.pools[pool].reported + 8 * member, 1)[0].load(Relaxed);
     let own = |core: usize| region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * at, 1);
@@ -581,15 +722,16 @@ fn read_member(
     let cores = 0..layout.cores.len();
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
-    MemberSnapshot {
-        worker: (worker >> 32) as u16,
+    Some(MemberSnapshot {
+        member: member as u16,
+        worker: worker.id,
         server: Ipv4Addr::from_bits(server),
         presence: Presence::from_word(presence),
         load: Load(reported as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),
         outstanding: i64::from(cores.map(outstanding).fold(0, u32::wrapping_add) as i32),
         reports: (reported >> 32) as u32,
-    }
+    })
 }
 
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {
@@ -610,7 +752,6 @@ fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Member;
 
     fn spec() -> Spec {
         let workers = (0..4).map(|id| WorkerSpec { id: 10 + id, server: id / 2 }).collect();

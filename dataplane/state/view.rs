@@ -69,6 +69,8 @@ pub enum Presence {
     Silent = 2,
     /// Its server, or the next hop to it, does not answer ARP.
     Unreachable = 3,
+    /// Nobody has this place.
+    Absent = 4,
 }
 
 impl Presence {
@@ -79,6 +81,7 @@ impl Presence {
             0 => Self::Configured,
             1 => Self::Registered,
             3 => Self::Unreachable,
+            4 => Self::Absent,
             _ => Self::Silent,
         }
     }
@@ -91,6 +94,7 @@ impl Presence {
             Self::Registered => "registered",
             Self::Silent => "silent",
             Self::Unreachable => "unreachable",
+            Self::Absent => "absent",
         }
     }
 }
@@ -234,7 +238,7 @@ impl View {
         (0..cores).map(|core| Self::new(&region, &layout, core, 0)).collect()
     }
 
-    /// The view of `pool` by `core` in a region of that layout.
+    /// The view of `pool` by `core` in a region of that layout. All members that have their place may be chosen.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let first = layout.pools[pool].first_member;
@@ -243,7 +247,7 @@ impl View {
             region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * first, members)
         };
         let idle = &layout.cores[core].idle[pool];
-        Self {
+        let mut view = Self {
             reported: region.slice(layout.pools[pool].reported, members),
             presence: region.slice(layout.pools[pool].presence, members),
             entry: region.slice(layout.pool_entry(pool), POOL_WORDS),
@@ -263,7 +267,25 @@ impl View {
             lossless: false,
             benchmarks: None,
             picks: Picks::default(),
+        };
+        // From behind, so that the others keep their order.
+        for member in (0..members as u16).rev().map(Member) {
+            if view.presence(member) == Presence::Absent {
+                view.set_active(member, false);
+            }
         }
+        view
+    }
+
+    /// What this core keeps of a member that is gone, so that its place may be another's.
+    pub fn forget(&mut self, member: Member) {
+        self.set_active(member, false);
+        let own = &self.own[member.index()];
+        own.since.store(0, Relaxed);
+        own.drift.store(0, Relaxed);
+        own.outstanding.store(0, Relaxed);
+        self.settled[member.index()] = Settled::FRESH;
+        self.rates[member.index()] = 1.0;
     }
 
     /// Notes the name of the pool's policy, for readers; 32 bytes of it are kept.

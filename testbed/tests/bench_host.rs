@@ -25,7 +25,20 @@ fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
 #[test]
 fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     let name = "an_agent_under_load_tells_what_its_central_queue_measured_and_chose";
-    let Some(figures) = figures(name, &["--load-seconds", "1", "--kills", "0"]) else { return };
+    // A machine may leave no time at all for the tasks of one second.
+    let mut seconds = 1;
+    let figures = loop {
+        let load_seconds = seconds.to_string();
+        let arguments = ["--load-seconds", &load_seconds, "--kills", "0"];
+        let Some(figures) = figures(name, &arguments) else { return };
+        let tasks =
+            |name| figures.iter().find(|one| one["name"] == name).unwrap()["value"].as_f64();
+        if tasks("calm_tasks").unwrap() + tasks("thrown_tasks").unwrap() > 0.0 {
+            break figures;
+        }
+        seconds *= 2;
+        assert!(seconds < 60, "no task came due in {} s", seconds / 2);
+    };
     for figure in &figures {
         let mut keys: Vec<_> = figure.as_object().unwrap().keys().collect();
         keys.sort_unstable();
@@ -42,8 +55,6 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     assert!((1.0..=64.0).contains(&bound), "{bound}");
     assert!(value("agent_loop_round") > 0.0 && value("generator_and_workers_loop_round") > 0.0);
     assert!((0.0..=100.0).contains(&value("windows_without_a_stall")));
-    // How many of a second's tasks came due depends on the time that the machine left for it.
-    assert!(value("calm_tasks") + value("thrown_tasks") > 0.0);
     assert!(told("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
     assert!(value("longest_pause") >= 0.0);
 }

@@ -6,10 +6,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use wedjat::io::Buf;
 use wedjat::io::memory::{FramePool, RingPort, pair};
-use wedjat::node::Timing;
+use wedjat::node::{Commands, Timing};
 use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Entry, PolicySpec, Runs, Task, stream_seed};
 use wedjat::role::Leaf;
@@ -115,7 +114,7 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let ((near_clients, clients), (near_workers, workers)) = (pair(64, &pool), pair(64, &pool));
     let ports = vec![near_clients, near_workers];
     let timing = Timing { ticks_hz: 1_000_000_000 };
-    let leaf = Leaf::new(stages, ports, pool, Arc::new(ArrayQueue::new(1)), timing);
+    let leaf = Leaf::new(stages, ports, pool, Commands::default(), timing);
     Rig { leaf, clients, workers, now_ns: 0, sent: 0, with_options }
 }
 

@@ -7,13 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crossbeam_queue::ArrayQueue;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::assembly;
 use wedjat::config::Config;
 use wedjat::io::memory::{self, FramePool};
-use wedjat::node::Timing;
+use wedjat::node::{Commands, Timing};
 use wedjat::role::Leaf;
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::engine::Generator;
@@ -107,7 +106,7 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
     let frames = FramePool::new(1 << 15, 160);
     let (client, leaf_clients) = memory::pair(1 << 13, &frames);
     let (leaf_workers, worker) = memory::pair(1 << 13, &frames);
-    let (commands, timing) = (Arc::new(ArrayQueue::new(1)), Timing { ticks_hz: HZ });
+    let (commands, timing) = (Commands::default(), Timing { ticks_hz: HZ });
     let mut leaf =
         Leaf::new(stages, vec![leaf_clients, leaf_workers], frames.clone(), commands, timing);
     let layout = Layout::new("10.0.2.11+1".parse().unwrap(), WORKERS, 0).unwrap();

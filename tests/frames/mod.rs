@@ -1,5 +1,7 @@
 //! Frames and a network that the whole-leaf tests share: a client, two servers of four workers each, pool 7.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{Flow, PAYLOAD};

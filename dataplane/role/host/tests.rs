@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
-
 use super::*;
 use crate::io::Buf;
 use crate::io::link;
 use crate::io::memory::{FramePool, RingPort};
-use crate::node::Timing;
+use crate::node::{Commands, Timing};
 use crate::policy::{Core, Dispatcher};
 use crate::ring::Guest;
 use crate::role::agent::Registrar;
@@ -89,7 +87,7 @@ fn leaf(
         table.counters(0),
     );
     stages.set_worker_timeout(100_000_000);
-    let commands = Arc::new(ArrayQueue::new(8));
+    let commands = Commands::default();
     Leaf::new(
         stages,
         vec![port, Either::Link(end)],

@@ -1,12 +1,15 @@
 //! The leaf over in-memory ports: everything it promises of single packets, and its ledger under a storm.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
+use crate::node::Command;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::stage::network::ServerSpec;
-use crate::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side};
+use crate::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Update};
 use crate::state::table::{PoolSpec, Spec, WorkerSpec};
 use crate::state::{Member, Table};
 use crate::wire::auth::Key;
@@ -43,7 +46,7 @@ struct Rig {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
     pool: FramePool,
-    commands: Arc<ArrayQueue<Command>>,
+    commands: Commands,
     now: u64,
 }
 
@@ -154,12 +157,12 @@ fn rigs_on(
         let pool = FramePool::new(FRAMES, 256);
         let (near_clients, far_clients) = pair(depth, &pool);
         let (near_workers, far_workers) = pair(depth, &pool);
-        let commands = Arc::new(ArrayQueue::new(8));
+        let commands = Commands::default();
         let leaf = Leaf::new(
             stages,
             vec![near_clients, near_workers],
             pool.clone(),
-            Arc::clone(&commands),
+            commands.clone(),
             Timing { ticks_hz: 1_000_000_000 },
         );
         Rig { leaf, far: vec![far_clients, far_workers], pool, commands, now: 1 }
@@ -171,6 +174,13 @@ impl Rig {
     fn poll(&mut self) {
         self.now += 1_000;
         self.leaf.poll(self.now);
+    }
+
+    /// Has the leaf take another policy for its first pool.
+    fn set_policy(&self, name: &str) {
+        let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
+        let update = Update::of_policy(1, 0, &name.parse().unwrap(), dispatcher);
+        self.commands.push(Command::Update(Box::new(update))).unwrap();
     }
 
     /// Lets `ns` pass.
@@ -542,8 +552,7 @@ fn commands_change_members_and_policy_between_bursts() {
     for seq in 0..4 {
         assert_eq!(rig.one(CLIENTS, &task(seq), WORKERS).1.dst, 10);
     }
-    let policy = "horus".parse().unwrap();
-    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.set_policy("horus");
     rig.commands.push(Command::SetActive { pool: 0, member: Member(0), active: false }).unwrap();
     rig.commands.push(Command::SetActive { pool: 9, member: Member(0), active: false }).unwrap();
     rig.wait(1_000_000);

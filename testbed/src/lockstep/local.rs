@@ -7,7 +7,7 @@ use wedjat::assembly::{self, agent};
 use wedjat::clock::{ClockFile, Line, Progress, TurnError};
 use wedjat::config::{AgentConfig, Config};
 use wedjat::io::memory::{FramePool, RingPort, pair};
-use wedjat::node::Timing;
+use wedjat::node::{Commands, Timing};
 use wedjat::ring::WorkerRegion;
 use wedjat::role::agent::Parts;
 use wedjat::role::{Agent, Leaf};
@@ -70,7 +70,7 @@ impl Local {
         let pool = FramePool::new(frames, FRAME_BYTES);
         let ((near_clients, clients), (near_workers, workers)) =
             (pair(DEPTH, &pool), pair(DEPTH, &pool));
-        let (ports, commands) = (vec![near_clients, near_workers], Arc::new(ArrayQueue::new(1)));
+        let (ports, commands) = (vec![near_clients, near_workers], Commands::default());
         let leaf = Leaf::new(stages, ports, pool.clone(), commands, Timing { ticks_hz: hz });
         Ok((Self { leaf, polls: 0 }, Ends { clients, workers, pool }))
     }

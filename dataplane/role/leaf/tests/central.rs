@@ -153,8 +153,7 @@ fn a_policy_that_holds_none_schedules_all_that_wait_in_order() {
     send_tasks(&mut rig, 0..60);
     tasks_out(&mut rig);
     assert_held(&rig, 52);
-    let policy = "round-robin".parse().unwrap();
-    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.set_policy("round-robin");
     rig.wait(1_000_000);
     // One that comes before they are all gone stands behind them.
     send_tasks(&mut rig, 60..61);
@@ -163,8 +162,7 @@ fn a_policy_that_holds_none_schedules_all_that_wait_in_order() {
     assert_held(&rig, 0);
     assert_eq!(rig.drops(), []);
     // And back: the queue is there again.
-    let policy = "jbsq(k=8)".parse().unwrap();
-    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.set_policy("jbsq(k=8)");
     rig.wait(1_000_000);
     send_tasks(&mut rig, 100..120);
     assert_eq!(tasks_out(&mut rig).len(), 3, "61 of 64 places were taken");
@@ -175,8 +173,7 @@ fn a_policy_that_holds_none_schedules_all_that_wait_in_order() {
 #[test]
 fn a_pool_that_did_not_hold_may_hold_later() {
     let mut rig = holding("random");
-    let policy = "jbsq(k=1)".parse().unwrap();
-    rig.commands.push(Command::SetPolicy { pool: 0, policy }).unwrap();
+    rig.set_policy("jbsq(k=1)");
     rig.wait(1_000_000);
     send_tasks(&mut rig, 0..12);
     assert_eq!(tasks_out(&mut rig).len(), 8);
@@ -260,7 +257,7 @@ proptest! {
                 }
                 _ => {
                     let name = ["jbsq(k=1)", "cfcfs", "random", "jbsq(k=3)"][usize::from(member) % 4];
-                    let _ = rig.commands.push(Command::SetPolicy { pool: 0, policy: name.parse().unwrap() });
+                    rig.set_policy(name);
                 }
             }
             rig.wait(pause * 40_000);

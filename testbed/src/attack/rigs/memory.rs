@@ -5,12 +5,11 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use wedjat::assembly;
 use wedjat::config::Config;
 use wedjat::io::Buf;
 use wedjat::io::memory::{FramePool, RingPort};
-use wedjat::node::Timing;
+use wedjat::node::{Commands, Timing};
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::role::Leaf;
 use wedjat::state::{Counter, Counters, Member, Table};
@@ -225,7 +224,7 @@ impl Rig {
         let worker_side = workers.join(super::packets::INTRUDER_MAC, &attackers, any);
         let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
         let rack = rack_of(now, RACK_MACS[0], servers, setup.seed)?;
-        let commands = Arc::new(ArrayQueue::new(8));
+        let commands = Commands::default();
         let timing = Timing { ticks_hz: HZ };
         let counters = table.counters(0);
         let leaf = Leaf::new(stages, vec![clients, workers], others.clone(), commands, timing);

@@ -1,0 +1,390 @@
+//! What can be changed while a node runs, as values and as text.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use crate::config::ids;
+use crate::limits::{QUEUE, QUEUE_MAX, WORKER_ID_MAX};
+use crate::policy::{PolicyError, PolicySpec};
+use crate::stage::Overflow;
+use crate::wire::ether::Mac;
+
+/// One change. As text a verb and `key=value` for each of its fields, as in `add-workers server=10.0.2.13 pool=1 workers=8-11`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// `add-server ip=… [mac=…] [registers=true]`: a host that workers may be added on.
+    AddServer {
+        /// Its address.
+        ip: Ipv4Addr,
+        /// Its MAC address, unless ARP is to find it.
+        mac: Option<Mac>,
+        /// Its workers register themselves.
+        registers: bool,
+    },
+    /// `remove-server ip=…`: its workers leave, then it does.
+    RemoveServer {
+        /// Its address.
+        ip: Ipv4Addr,
+    },
+    /// `move-server ip=… to=… [mac=…]`: it has another address from now on. Its workers keep their places, and what they have.
+    MoveServer {
+        /// Its address so far.
+        ip: Ipv4Addr,
+        /// Its new address, which may be the same.
+        to: Ipv4Addr,
+        /// Its MAC address there, unless ARP is to find it.
+        mac: Option<Mac>,
+    },
+    /// `add-workers server=… pool=… workers=… [speed=…]`.
+    AddWorkers {
+        /// Their server's address.
+        server: Ipv4Addr,
+        /// Id of their pool.
+        pool: u16,
+        /// Their ids.
+        workers: Vec<u16>,
+        /// How fast each of them is, relative to others.
+        speed: f64,
+    },
+    /// `remove-workers workers=…`: they get no new tasks, and leave when they have answered those that they have.
+    RemoveWorkers {
+        /// Their ids.
+        workers: Vec<u16>,
+    },
+    /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true]`.
+    AddPool {
+        /// Its id.
+        id: u16,
+        /// Its policy.
+        policy: PolicySpec,
+        /// Tasks that may wait for a member on each core.
+        queue: usize,
+        /// What becomes of those beyond.
+        overflow: Overflow,
+        /// Other schedulers send tasks to its workers, too.
+        shared_workers: bool,
+    },
+    /// `remove-pool id=…`: it takes no new tasks; its workers leave when none waits, then it does.
+    RemovePool {
+        /// Its id.
+        id: u16,
+    },
+    /// `set-policy pool=… policy=…`.
+    SetPolicy {
+        /// Id of the pool.
+        pool: u16,
+        /// The new policy.
+        policy: PolicySpec,
+    },
+    /// `set-queue pool=… queue=… [overflow=…]`: tasks beyond the new bound that wait already do so on.
+    SetQueue {
+        /// Id of the pool.
+        pool: u16,
+        /// Tasks that may wait for a member on each core.
+        queue: usize,
+        /// What becomes of those beyond.
+        overflow: Overflow,
+    },
+    /// `set-speed workers=… speed=…`.
+    SetSpeed {
+        /// Their ids.
+        workers: Vec<u16>,
+        /// How fast each of them is, relative to others.
+        speed: f64,
+    },
+}
+
+/// Why a change is refused; nothing has changed then.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ChangeError {
+    /// The text is no change.
+    #[error("{found}; allowed: {allowed}")]
+    Text {
+        /// What was found.
+        found: String,
+        /// What is allowed there.
+        allowed: String,
+    },
+    /// A policy that there is not.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// There is no such thing.
+    #[error("{what}: there is none now; `wedjat state` lists what there is")]
+    Unknown {
+        /// What was asked for.
+        what: String,
+    },
+    /// It is there already, or still.
+    #[error("{what}: it is there already{}", if *.is_leaving { ", and leaving: wait until it has gone" } else { "" })]
+    Taken {
+        /// What was to be added.
+        what: String,
+        /// It will go.
+        is_leaving: bool,
+    },
+    /// The room that was taken at the start is used up.
+    #[error(
+        "{what}: there is room for {most}; restart with a larger `{setting}`, or remove some first"
+    )]
+    Full {
+        /// What was to be added.
+        what: &'static str,
+        /// How many there may be.
+        most: usize,
+        /// The setting that says so.
+        setting: &'static str,
+    },
+    /// It can't be.
+    #[error("{what}: {reason}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A core has not yet taken the changes before.
+    #[error("a core has not yet taken the changes before this one; try again")]
+    Busy,
+}
+
+/// The keys of each verb; those in brackets may be left out.
+const VERBS: [(&str, &[&str]); 10] = [
+    ("add-server", &["ip", "[mac]", "[registers]"]),
+    ("remove-server", &["ip"]),
+    ("move-server", &["ip", "to", "[mac]"]),
+    ("add-workers", &["server", "pool", "workers", "[speed]"]),
+    ("remove-workers", &["workers"]),
+    ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]"]),
+    ("remove-pool", &["id"]),
+    ("set-policy", &["pool", "policy"]),
+    ("set-queue", &["pool", "queue", "[overflow]"]),
+    ("set-speed", &["workers", "speed"]),
+];
+
+/// Speeds of workers, relative to each other.
+const SPEEDS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
+
+/// The words of a text; what stands in parentheses is of one word.
+fn words(text: &str) -> Vec<&str> {
+    let (mut words, mut depth, mut start) = (Vec::new(), 0_usize, None);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        match (letter.is_whitespace() && depth == 0, start) {
+            (true, Some(from)) => {
+                words.push(&text[from..at]);
+                start = None;
+            }
+            (false, None) => start = Some(at),
+            _ => {}
+        }
+    }
+    words.extend(start.map(|from| &text[from..]));
+    words
+}
+
+/// The values of a change's text, by key.
+struct Values<'a> {
+    verb: &'static str,
+    keys: &'static [&'static str],
+    given: Vec<(&'a str, &'a str)>,
+}
+
+fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
+    ChangeError::Text { found: found.to_string(), allowed: allowed.to_string() }
+}
+
+impl<'a> Values<'a> {
+    fn read(from: &'a str) -> Result<Self, ChangeError> {
+        let words = words(from);
+        let verb = words.first().copied().unwrap_or_default();
+        let known = VERBS.into_iter().find(|(known, _)| *known == verb);
+        let (verb, keys) = known.ok_or_else(|| {
+            let verbs: Vec<_> = VERBS.iter().map(|(verb, _)| *verb).collect();
+            text(format!("`{verb}`"), verbs.join(", "))
+        })?;
+        let mut values = Self { verb, keys, given: Vec::new() };
+        for word in &words[1..] {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            let is_known = keys.iter().any(|known| known.trim_matches(['[', ']']) == key);
+            if !is_known || value.is_empty() || values.get(key).is_some() {
+                return Err(values.refuse(format!("`{word}`")));
+            }
+            values.given.push((key, value));
+        }
+        match keys.iter().find(|key| !key.starts_with('[') && values.get(key).is_none()) {
+            Some(missing) => Err(values.refuse(format!("no `{missing}`"))),
+            None => Ok(values),
+        }
+    }
+
+    fn refuse(&self, found: String) -> ChangeError {
+        let keys: Vec<_> = self
+            .keys
+            .iter()
+            .map(|key| match key.strip_prefix('[') {
+                Some(key) => format!("[{}=…]", key.trim_end_matches(']')),
+                None => format!("{key}=…"),
+            })
+            .collect();
+        text(format!("{found} in `{}`", self.verb), format!("{} {}", self.verb, keys.join(" ")))
+    }
+
+    fn get(&self, key: &str) -> Option<&'a str> {
+        self.given.iter().find(|(given, _)| *given == key).map(|(_, value)| *value)
+    }
+
+    fn parsed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<Option<T>, ChangeError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| text(format!("{key}={value}"), allowed))
+    }
+
+    /// That of a key which must be there.
+    fn needed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<T, ChangeError> {
+        let value = self.parsed(key, allowed)?;
+        value.ok_or_else(|| self.refuse(format!("no `{key}`")))
+    }
+
+    fn address(&self, key: &str) -> Result<Ipv4Addr, ChangeError> {
+        self.needed(key, "a host's IPv4 address such as 10.0.2.11")
+    }
+
+    fn mac(&self) -> Result<Option<Mac>, ChangeError> {
+        self.parsed("mac", "a unicast MAC address such as 02:00:00:00:02:0b")
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, ChangeError> {
+        Ok(self.parsed(key, "true or false")?.unwrap_or(false))
+    }
+
+    fn id(&self, key: &str) -> Result<u16, ChangeError> {
+        self.needed(key, "a pool's id, 0 to 65535")
+    }
+
+    fn workers(&self) -> Result<Vec<u16>, ChangeError> {
+        let ids = ids::parse(self.get("workers").unwrap_or_default(), 0..=WORKER_ID_MAX);
+        let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in 0-31,40");
+        ids.map_err(|found| text(format!("workers={found}"), allowed))
+    }
+
+    fn speed(&self) -> Result<f64, ChangeError> {
+        let allowed = format!("{} to {}", SPEEDS.start(), SPEEDS.end());
+        let speed = self.parsed("speed", &allowed)?.unwrap_or(1.0);
+        let found = || text(format!("speed={speed}"), &allowed);
+        SPEEDS.contains(&speed).then_some(speed).ok_or_else(found)
+    }
+
+    fn queue(&self) -> Result<usize, ChangeError> {
+        let allowed = format!("1 to {QUEUE_MAX}");
+        let queue = self.parsed("queue", &allowed)?.unwrap_or(QUEUE);
+        let found = || text(format!("queue={queue}"), &allowed);
+        (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(found)
+    }
+
+    fn overflow(&self) -> Result<Overflow, ChangeError> {
+        match self.get("overflow") {
+            None | Some("drop") => Ok(Overflow::Drop),
+            Some("refuse") => Ok(Overflow::Refuse),
+            Some(other) => Err(text(format!("overflow={other}"), "drop or refuse")),
+        }
+    }
+
+    fn policy(&self) -> Result<PolicySpec, ChangeError> {
+        Ok(self.get("policy").unwrap_or_default().parse()?)
+    }
+}
+
+impl FromStr for Change {
+    type Err = ChangeError;
+
+    fn from_str(from: &str) -> Result<Self, ChangeError> {
+        let values = Values::read(from)?;
+        Ok(match values.verb {
+            "add-server" => Self::AddServer {
+                ip: values.address("ip")?,
+                mac: values.mac()?,
+                registers: values.flag("registers")?,
+            },
+            "remove-server" => Self::RemoveServer { ip: values.address("ip")? },
+            "move-server" => Self::MoveServer {
+                ip: values.address("ip")?,
+                to: values.address("to")?,
+                mac: values.mac()?,
+            },
+            "add-workers" => Self::AddWorkers {
+                server: values.address("server")?,
+                pool: values.id("pool")?,
+                workers: values.workers()?,
+                speed: values.speed()?,
+            },
+            "remove-workers" => Self::RemoveWorkers { workers: values.workers()? },
+            "add-pool" => Self::AddPool {
+                id: values.id("id")?,
+                policy: values.policy()?,
+                queue: values.queue()?,
+                overflow: values.overflow()?,
+                shared_workers: values.flag("shared-workers")?,
+            },
+            "remove-pool" => Self::RemovePool { id: values.id("id")? },
+            "set-policy" => Self::SetPolicy { pool: values.id("pool")?, policy: values.policy()? },
+            "set-queue" => Self::SetQueue {
+                pool: values.id("pool")?,
+                queue: values.queue()?,
+                overflow: values.overflow()?,
+            },
+            _ => Self::SetSpeed { workers: values.workers()?, speed: values.speed()? },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_changes() {
+        let change: Change =
+            "set-policy pool=1  policy=jbsq(k=3, silence-ms=1000)".parse().unwrap();
+        let Change::SetPolicy { pool: 1, policy } = change else { panic!("{change:?}") };
+        assert_eq!(policy.to_string(), "jbsq(k=3, silence-ms=1000)");
+        let change = "add-workers server=10.0.2.13 pool=7 workers=8-9,12 speed=2.5".parse();
+        assert_eq!(
+            change,
+            Ok(Change::AddWorkers {
+                server: Ipv4Addr::new(10, 0, 2, 13),
+                pool: 7,
+                workers: vec![8, 9, 12],
+                speed: 2.5,
+            })
+        );
+        let change = "add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true".parse();
+        let mac = Some(Mac([2, 0, 0, 0, 2, 13]));
+        let ip = Ipv4Addr::new(10, 0, 2, 13);
+        assert_eq!(change, Ok(Change::AddServer { ip, mac, registers: true }));
+    }
+
+    #[test]
+    fn what_is_no_change_is_told_with_what_is() {
+        for (bad, says) in [
+            ("", "allowed: add-server, remove-server"),
+            ("drop-server ip=1.2.3.4", "`drop-server`"),
+            ("remove-server", "no `ip` in `remove-server`; allowed: remove-server ip=…"),
+            ("remove-server ip=10.0.0", "ip=10.0.0; allowed: a host's IPv4 address"),
+            ("remove-server ip=10.0.0.1 ip=10.0.0.1", "`ip=10.0.0.1` in `remove-server`"),
+            ("remove-server ip=10.0.0.1 now", "`now` in"),
+            ("remove-workers workers=3-1", "workers=`3-1`, which runs backwards"),
+            ("set-speed workers=1 speed=0", "speed=0; allowed: 0.001 to 1000"),
+            ("set-queue pool=1 queue=0", "queue=0; allowed: 1 to 65536"),
+            ("set-queue pool=1 queue=9 overflow=wait", "overflow=wait; allowed: drop or refuse"),
+            ("set-policy pool=1 policy=best", "best"),
+            ("add-pool id=70000 policy=horus", "id=70000; allowed: a pool's id"),
+        ] {
+            let error = bad.parse::<Change>().unwrap_err().to_string();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What a node schedules for: pools, worker servers and workers, as one value with an epoch. Everything else follows from it: the
+//! network, what the state names, and each core's dispatchers.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::policy::PolicySpec;
+use crate::role::host;
+use crate::stage::auth::Guard;
+use crate::stage::network::{Host, Places};
+use crate::stage::{Backlog, Overflow};
+use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
+use crate::wire::auth::Key;
+use crate::wire::ether::Mac;
+
+/// A host that workers run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Its MAC address, unless ARP finds it.
+    pub mac: Option<Mac>,
+    /// Its workers register themselves.
+    pub registers: bool,
+    /// It goes when its last worker has gone.
+    pub is_leaving: bool,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worker {
+    /// Global worker id.
+    pub id: u16,
+    /// Index of its server.
+    pub server: u16,
+    /// How fast it is, relative to others.
+    pub speed: f64,
+    /// It gets no new tasks, and goes when it has answered those that it has.
+    pub is_leaving: bool,
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its id in packets.
+    pub id: u16,
+    /// Its policy.
+    pub policy: PolicySpec,
+    /// Tasks that may wait for a member on each core, under policies that let them wait.
+    pub queue: usize,
+    /// What becomes of those beyond.
+    pub overflow: Overflow,
+    /// Other schedulers send tasks to its workers, too.
+    pub shared_workers: bool,
+    /// What asks for proof of what its workers say.
+    pub guard: Option<Arc<Guard>>,
+    /// It takes no new tasks, and goes when those that it has are answered.
+    pub is_leaving: bool,
+    /// Its members, each at the place that it keeps.
+    pub members: Vec<Option<Worker>>,
+}
+
+impl Pool {
+    /// Its queue, as the stages see it.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        Backlog::new(self.queue, self.overflow)
+    }
+
+    /// The members' speeds, by place; none when all are equally fast.
+    #[must_use]
+    pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {
+        let speed =
+            |at: usize| self.members.get(at).copied().flatten().map_or(1.0, |one| one.speed);
+        let mut known = self.members.iter().flatten().map(|worker| worker.speed);
+        let first = known.next()?;
+        known.any(|speed| speed != first).then(|| (0..places).map(speed).collect())
+    }
+}
+
+/// Everything at one epoch. Pools, servers and members keep their places for as long as they are there.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Its number: 1 at the start, one more with each change.
+    pub epoch: u64,
+    /// Servers, by index.
+    pub servers: Vec<Option<Server>>,
+    /// Pools, by index.
+    pub pools: Vec<Option<Pool>>,
+}
+
+/// Puts something at the first free place, or behind the last; its index.
+pub(super) fn settle<T>(places: &mut Vec<Option<T>>, one: T) -> usize {
+    let free = places.iter().position(Option::is_none).unwrap_or(places.len());
+    match places.get_mut(free) {
+        Some(place) => *place = Some(one),
+        None => places.push(Some(one)),
+    }
+    free
+}
+
+impl Membership {
+    /// As the configuration has it: servers in its order, this host last when it has workers of its own. What is signed is
+    /// believed from sequence `first_believed` on.
+    #[must_use]
+    pub fn of(config: &Config, first_believed: u64) -> Self {
+        let limits = limits(config);
+        let mut membership = Self { epoch: 1, servers: Vec::new(), pools: Vec::new() };
+        for pool in &config.pools {
+            let guard =
+                |key: &Key| Arc::new(Guard::new(key.clone(), limits.workers, first_believed));
+            membership.pools.push(Some(Pool {
+                id: pool.id,
+                policy: pool.policy.clone(),
+                queue: pool.queue,
+                overflow: pool.overflow,
+                shared_workers: pool.shared_workers,
+                guard: pool.key.as_ref().map(guard),
+                is_leaving: false,
+                members: Vec::new(),
+            }));
+        }
+        for server in &config.servers {
+            let &crate::config::ServerConfig { ip, mac, registers, speed, .. } = server;
+            let speeds = vec![speed; server.workers.len()];
+            membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
+        }
+        for pool in config.agent.iter().flat_map(|agent| &agent.pools) {
+            let here = (Ipv4Addr::from_bits(host::AGENT_IP), Some(host::AGENT_MAC), true);
+            membership.add(here, pool.id, &pool.workers, &pool.speeds);
+        }
+        membership
+    }
+
+    fn add(
+        &mut self,
+        (ip, mac, registers): (Ipv4Addr, Option<Mac>, bool),
+        pool: u16,
+        workers: &[u16],
+        speeds: &[f64],
+    ) {
+        let server = self.servers.len() as u16;
+        self.servers.push(Some(Server { ip, mac, registers, is_leaving: false }));
+        let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
+        let workers = workers
+            .iter()
+            .zip(speeds)
+            .map(|(&id, &speed)| Some(Worker { id, server, speed, is_leaving: false }));
+        pool.into_iter().for_each(|pool| pool.members.extend(workers.clone()));
+    }
+
+    /// What a state names.
+    #[must_use]
+    pub fn entries(&self) -> Entries {
+        let worker = |worker: &Option<Worker>| {
+            worker.map_or(WorkerSpec::NOBODY, |one| WorkerSpec { id: one.id, server: one.server })
+        };
+        let pool = |pool: &Pool| PoolSpec {
+            id: pool.id,
+            policy: pool.policy.to_string(),
+            workers: pool.members.iter().map(worker).collect(),
+        };
+        Entries {
+            epoch: self.epoch,
+            servers: self.servers.iter().map(|one| one.map(|one| one.ip.to_bits())).collect(),
+            pools: self.pools.iter().map(|one| one.as_ref().map(pool)).collect(),
+        }
+    }
+
+    /// Servers and pools as a network is built with them, with so many places for members in each pool.
+    #[must_use]
+    pub fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<Places>) {
+        let host = |server: Server| Host {
+            ip: server.ip.to_bits(),
+            mac: server.mac,
+            registers: server.registers,
+        };
+        let members = |pool: &Pool| {
+            let places = pool.members.len().max(limits.workers);
+            let place = |at| pool.members.get(at).copied().flatten();
+            (0..places).map(|at| place(at).map(|one| (one.id, one.server))).collect()
+        };
+        let pools = self.pools.iter().map(|pool| match pool {
+            Some(pool) => Places {
+                id: Some(pool.id),
+                is_closed: pool.is_leaving,
+                members: members(pool),
+                guard: pool.guard.clone(),
+            },
+            None => Places { members: vec![None; limits.workers], ..Places::default() },
+        });
+        (self.servers.iter().map(|one| one.map(host)).collect(), pools.collect())
+    }
+
+    /// The pool with this id, with its index.
+    #[must_use]
+    pub fn pool(&self, id: u16) -> Option<(usize, &Pool)> {
+        let mut pools = self.pools.iter().enumerate();
+        pools.find_map(|(at, pool)| Some((at, pool.as_ref().filter(|pool| pool.id == id)?)))
+    }
+
+    /// Where a worker is: index of its pool, and its place.
+    #[must_use]
+    pub fn worker(&self, id: u16) -> Option<(usize, usize)> {
+        let at = |pool: &Pool| {
+            pool.members.iter().position(|one| one.is_some_and(|worker| worker.id == id))
+        };
+        let mut pools = self.pools.iter().enumerate();
+        pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
+    }
+
+    /// All workers, with the index of their pools.
+    pub fn workers(&self) -> impl Iterator<Item = (usize, &Worker)> {
+        let pools = self.pools.iter().enumerate();
+        pools.flat_map(|(at, pool)| {
+            pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (at, one))
+        })
+    }
+}
+
+/// Room that there is unless configured: so many pools, servers, and workers of each pool, and never less than configured.
+const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
+
+/// How much there may be while the node runs.
+#[must_use]
+pub fn limits(config: &Config) -> Limits {
+    let local = config.agent.iter().flat_map(|agent| &agent.pools);
+    let workers = |id: u16| {
+        let servers = config.servers.iter().filter(|server| server.pool == id);
+        let local = config.agent.iter().flat_map(|agent| &agent.pools).filter(|pool| pool.id == id);
+        servers.map(|server| server.workers.len()).sum::<usize>()
+            + local.map(|pool| pool.workers.len()).sum::<usize>()
+    };
+    let most = config.pools.iter().map(|pool| workers(pool.id)).max().unwrap_or(0);
+    Limits {
+        pools: SPARE.pools.max(config.pools.len()),
+        servers: SPARE.servers.max(config.servers.len() + local.count()),
+        workers: SPARE.workers.max(most),
+    }
+}

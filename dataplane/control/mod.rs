@@ -1,0 +1,441 @@
+//! Changes to a node while it runs: what is asked for becomes another membership, and each core is given what leads there. All
+//! memory is taken and freed here, on a thread that polls nothing.
+//!
+//! A change is acknowledged by its epoch: when [`Control::acknowledged`] has reached the number that [`Control::apply`] returned,
+//! all cores decide by it. Workers, servers and pools leave in two steps: first nothing new comes to them, and when they have
+//! answered what they have, or a time is over, their places become free; [`Control::tend`] sees to the second.
+
+mod change;
+mod membership;
+mod update;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+pub use change::{Change, ChangeError};
+pub use membership::{Membership, Pool, Server, Worker, limits};
+
+use crate::config::is_unicast;
+use crate::limits::MEMBERS_MAX;
+use crate::node::{Command, Commands};
+use crate::policy::{PolicySpec, Runs};
+use crate::role::host;
+use crate::stage::Network;
+use crate::stage::network::{Base, NetworkError};
+use crate::state::table::Limits;
+use crate::state::{Member, Table};
+use membership::settle;
+use update::Updates;
+
+/// What a leaving worker has not answered for so long is lost: its place becomes free.
+pub const LEAVING_NS: u64 = 10_000_000_000;
+
+/// A worker or a pool that is leaving, by id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Leaving {
+    Pool(u16),
+    Worker(u16),
+}
+
+/// The control of one node. One thread uses it at a time, and none that polls.
+#[derive(Debug)]
+pub struct Control {
+    table: Arc<Table>,
+    base: Base,
+    membership: Membership,
+    limits: Limits,
+    /// Tasks that there is memory for to wait on each core.
+    waiting: usize,
+    /// One for each core.
+    cores: Vec<Commands>,
+    seed: u64,
+    /// Since when it has been leaving, by id.
+    leaving_since_ns: BTreeMap<Leaving, u64>,
+    /// Next hops may be pinned that no network leads to any more.
+    has_old_hops: bool,
+}
+
+/// What a control is made of.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// The node's state.
+    pub table: Arc<Table>,
+    /// The network that the cores start with.
+    pub network: &'a Network,
+    /// What that network is of.
+    pub membership: Membership,
+    /// Each core's commands.
+    pub cores: Vec<Commands>,
+    /// Tasks that there is memory for to wait on each core.
+    pub waiting: usize,
+    /// Seed of all random streams.
+    pub seed: u64,
+}
+
+impl Control {
+    /// Of a node whose cores start at `membership`.
+    #[must_use]
+    pub fn new(parts: Parts<'_>) -> Self {
+        let Parts { table, network, membership, cores, waiting, seed } = parts;
+        let limits = table.limits();
+        Self {
+            base: network.base(),
+            membership,
+            limits,
+            waiting,
+            cores,
+            seed,
+            table,
+            leaving_since_ns: BTreeMap::new(),
+            has_old_hops: false,
+        }
+    }
+
+    /// What the newest change has led to, leaving things included.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// All cores decide by the membership of this epoch, or of a later one.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.cores.iter().map(Commands::epoch).min().unwrap_or(self.membership.epoch)
+    }
+
+    /// All cores have taken all changes, and nothing is leaving.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.acknowledged() == self.membership.epoch && !self.is_leaving()
+    }
+
+    fn is_leaving(&self) -> bool {
+        let pools = || self.membership.pools.iter().flatten();
+        pools().any(|pool| pool.is_leaving)
+            || pools().flat_map(|pool| pool.members.iter().flatten()).any(|one| one.is_leaving)
+            || self.membership.servers.iter().flatten().any(|server| server.is_leaving)
+    }
+
+    /// Makes a change; returns its epoch.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn apply(&mut self, change: &Change) -> Result<u64, ChangeError> {
+        let mut next = self.membership.clone();
+        next.epoch += 1;
+        self.change(&mut next, change)?;
+        self.issue(next)
+    }
+
+    fn change(&self, next: &mut Membership, change: &Change) -> Result<(), ChangeError> {
+        match *change {
+            Change::AddServer { ip, mac, registers } => {
+                self.check_address(ip)?;
+                if let Some(server) = next.servers.iter().flatten().find(|one| one.ip == ip) {
+                    let (what, is_leaving) = (format!("server {ip}"), server.is_leaving);
+                    return Err(ChangeError::Taken { what, is_leaving });
+                }
+                settle(&mut next.servers, Server { ip, mac, registers, is_leaving: false });
+                full(next.servers.len(), self.limits.servers, "server", "servers_max")
+            }
+            Change::RemoveServer { ip } => {
+                let servers = servers_at(next, ip)?;
+                let leave = |pool: &mut Pool| {
+                    let members = pool.members.iter_mut().flatten();
+                    let there = members.filter(|one| servers.contains(&usize::from(one.server)));
+                    there.for_each(|worker| worker.is_leaving = true);
+                };
+                next.pools.iter_mut().flatten().for_each(leave);
+                for &server in &servers {
+                    next.servers[server].iter_mut().for_each(|one| one.is_leaving = true);
+                }
+                Ok(())
+            }
+            Change::MoveServer { ip, to, mac } => {
+                let servers = servers_at(next, ip)?;
+                self.check_address(to)?;
+                let is_taken = next.servers.iter().flatten().any(|one| one.ip == to);
+                if to != ip && is_taken {
+                    return Err(ChangeError::Taken {
+                        what: format!("server {to}"),
+                        is_leaving: false,
+                    });
+                }
+                for &server in &servers {
+                    next.servers[server].iter_mut().for_each(|one| (one.ip, one.mac) = (to, mac));
+                }
+                Ok(())
+            }
+            Change::AddWorkers { server, pool, ref workers, speed } => {
+                self.add_workers(next, (server, pool), workers, speed)
+            }
+            Change::RemoveWorkers { ref workers } => {
+                for &id in workers {
+                    worker_of(next, id)?.is_leaving = true;
+                }
+                Ok(())
+            }
+            Change::AddPool { id, ref policy, queue, overflow, shared_workers } => {
+                check_policy(policy)?;
+                self.check_queue(queue)?;
+                if let Some((_, pool)) = next.pool(id) {
+                    let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
+                    return Err(ChangeError::Taken { what, is_leaving });
+                }
+                let (policy, guard, members) = (policy.clone(), None, Vec::new());
+                let is_leaving = false;
+                let pool = Pool {
+                    id,
+                    policy,
+                    queue,
+                    overflow,
+                    shared_workers,
+                    guard,
+                    is_leaving,
+                    members,
+                };
+                settle(&mut next.pools, pool);
+                full(next.pools.len(), self.limits.pools, "pool", "pools_max")
+            }
+            Change::RemovePool { id } => {
+                pool_of(next, id)?.is_leaving = true;
+                Ok(())
+            }
+            Change::SetPolicy { pool, ref policy } => {
+                check_policy(policy)?;
+                pool_of(next, pool)?.policy = policy.clone();
+                Ok(())
+            }
+            Change::SetQueue { pool, queue, overflow } => {
+                self.check_queue(queue)?;
+                let pool = pool_of(next, pool)?;
+                (pool.queue, pool.overflow) = (queue, overflow);
+                Ok(())
+            }
+            Change::SetSpeed { ref workers, speed } => {
+                for &id in workers {
+                    worker_of(next, id)?.speed = speed;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn add_workers(
+        &self,
+        next: &mut Membership,
+        (ip, id): (Ipv4Addr, u16),
+        workers: &[u16],
+        speed: f64,
+    ) -> Result<(), ChangeError> {
+        let server = servers_at(next, ip)?[0] as u16;
+        if next.servers[usize::from(server)].is_some_and(|server| server.is_leaving) {
+            return Err(ChangeError::Taken { what: format!("server {ip}"), is_leaving: true });
+        }
+        for &worker in workers {
+            if let Some((pool, place)) = next.worker(worker) {
+                let there = next.pools[pool].as_ref().and_then(|pool| pool.members[place]);
+                let (what, is_leaving) =
+                    (format!("worker {worker}"), there.is_some_and(|w| w.is_leaving));
+                return Err(ChangeError::Taken { what, is_leaving });
+            }
+        }
+        let all = next.workers().count() + workers.len();
+        full(all, MEMBERS_MAX, "worker", "workers_max")?;
+        let pool = pool_of(next, id)?;
+        if pool.is_leaving {
+            return Err(ChangeError::Taken { what: format!("pool {id}"), is_leaving: true });
+        }
+        for &id in workers {
+            settle(&mut pool.members, Worker { id, server, speed, is_leaving: false });
+        }
+        full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
+    }
+
+    fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
+        let is_own = self.base.ports.iter().any(|port| port.ip == ip.to_bits());
+        let reason = match () {
+            () if is_own => "it is the node's own address",
+            () if !is_unicast(ip) => "it is no host's address",
+            () if ip.to_bits() == host::AGENT_IP => "it stands for this host's own workers",
+            () => return Ok(()),
+        };
+        Err(ChangeError::Refused { what: format!("server {ip}"), reason: reason.to_owned() })
+    }
+
+    fn check_queue(&self, queue: usize) -> Result<(), ChangeError> {
+        let reason = || {
+            let waiting = self.waiting;
+            format!(
+                "each core has memory for {waiting} tasks that wait; restart with a larger `queue`"
+            )
+        };
+        let refused = || ChangeError::Refused { what: format!("queue={queue}"), reason: reason() };
+        (queue <= self.waiting).then_some(()).ok_or_else(refused)
+    }
+
+    /// Has all cores go over to another membership.
+    fn issue(&mut self, next: Membership) -> Result<u64, ChangeError> {
+        self.free_what_is_done();
+        if !self.cores.iter().all(Commands::has_room) {
+            return Err(ChangeError::Busy);
+        }
+        let (hosts, places) = next.places(self.limits);
+        self.has_old_hops = true;
+        let neighbours = self.table.neighbours();
+        let network = Network::with_places(self.base.clone(), &hosts, &places, &neighbours);
+        let network = network.map_err(|error| {
+            let what = match error {
+                NetworkError::Unreachable(ip) => format!("server {ip}"),
+                NetworkError::TooManyNeighbours => "server".to_owned(),
+            };
+            ChangeError::Refused { what, reason: error.to_string() }
+        })?;
+        self.table.change(&next.entries());
+        let updates = Updates { from: &self.membership, to: &next, network: Arc::new(network) };
+        for (index, commands) in self.cores.iter().enumerate() {
+            let update = updates.of_core(&self.table, (index, self.cores.len()), self.seed);
+            // There was room for each, and nobody else gives commands that fill it.
+            commands.push(Command::Update(Box::new(update))).map_err(|_| ChangeError::Busy)?;
+        }
+        self.membership = next;
+        Ok(self.membership.epoch)
+    }
+
+    fn free_what_is_done(&self) {
+        for core in &self.cores {
+            while let Some(update) = core.next_done() {
+                drop(update);
+            }
+        }
+    }
+
+    /// Frees what cores have replaced, and the places of what has left; to be called now and then. `now_ns` is any clock's that
+    /// does not go back.
+    pub fn tend(&mut self, now_ns: u64) {
+        self.free_what_is_done();
+        if self.acknowledged() < self.membership.epoch {
+            return;
+        }
+        if std::mem::take(&mut self.has_old_hops) {
+            self.unpin_old_hops();
+        }
+        if !self.is_leaving() {
+            return;
+        }
+        self.note_leaving(now_ns);
+        let mut next = self.membership.clone();
+        if self.let_go(&mut next, now_ns) {
+            next.epoch += 1;
+            let _ = self.issue(next); // when a core is busy, at the next time
+        }
+    }
+
+    /// Notes since when what is leaving has been.
+    fn note_leaving(&mut self, now_ns: u64) {
+        let pools = self.membership.pools.iter().flatten().filter(|pool| pool.is_leaving);
+        let workers = self.membership.workers().filter(|(_, worker)| worker.is_leaving);
+        let pools = pools.map(|pool| Leaving::Pool(pool.id));
+        let all = pools.chain(workers.map(|(_, worker)| Leaving::Worker(worker.id)));
+        let since = |one| (one, self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns));
+        self.leaving_since_ns = all.map(since).collect();
+    }
+
+    /// Frees the places of what has left; true when there was any.
+    fn let_go(&self, next: &mut Membership, now_ns: u64) -> bool {
+        let mut has_changed = false;
+        let is_over = |one| {
+            let since_ns = self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns);
+            now_ns.saturating_sub(since_ns) > LEAVING_NS
+        };
+        for (index, place) in next.pools.iter_mut().enumerate() {
+            let Some(pool) = place else { continue };
+            let id = pool.id;
+            if pool.is_leaving && (is_over(Leaving::Pool(id)) || self.queued(index) == 0) {
+                let staying = pool.members.iter_mut().flatten().filter(|one| !one.is_leaving);
+                for worker in staying {
+                    (worker.is_leaving, has_changed) = (true, true);
+                }
+            }
+            for (member, place) in pool.members.iter_mut().enumerate() {
+                // What has only now been told to leave is still chosen by the cores.
+                let was =
+                    self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
+                let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
+                let is_done = self.outstanding(index, member) <= 0;
+                if is_done || is_over(Leaving::Worker(worker.id)) {
+                    (*place, has_changed) = (None, true);
+                }
+            }
+            if pool.is_leaving && pool.members.iter().all(Option::is_none) {
+                (*place, has_changed) = (None, true);
+            }
+        }
+        let used: Vec<_> = next.workers().map(|(_, worker)| worker.server).collect();
+        for (index, place) in next.servers.iter_mut().enumerate() {
+            let leaves = place.is_some_and(|server| server.is_leaving);
+            if leaves && !used.contains(&(index as u16)) {
+                (*place, has_changed) = (None, true);
+            }
+        }
+        has_changed
+    }
+
+    fn queued(&self, pool: usize) -> u64 {
+        (0..self.cores.len()).map(|core| self.table.queued(core, pool)).sum()
+    }
+
+    fn outstanding(&self, pool: usize, member: usize) -> i64 {
+        self.table.outstanding(pool, Member(member as u16))
+    }
+
+    /// Gives up next hops that nothing leads to any more; no core looks at them now.
+    fn unpin_old_hops(&self) {
+        let neighbours = self.table.neighbours();
+        let (hosts, places) = self.membership.places(self.limits);
+        let network = Network::with_places(self.base.clone(), &hosts, &places, &neighbours);
+        let Ok(network) = network else { return };
+        let gateway = network.gateway().map(|(_, slot, _)| slot);
+        let used: Vec<_> = network.servers().map(|server| server.slot).chain(gateway).collect();
+        let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
+        old.into_iter().for_each(|slot| neighbours.unpin(slot));
+    }
+}
+
+fn full(
+    count: usize,
+    most: usize,
+    what: &'static str,
+    setting: &'static str,
+) -> Result<(), ChangeError> {
+    if count <= most { Ok(()) } else { Err(ChangeError::Full { what, most, setting }) }
+}
+
+fn check_policy(policy: &PolicySpec) -> Result<(), ChangeError> {
+    if policy.entry().runs != Runs::Spine {
+        return Ok(());
+    }
+    let reason = "it runs on a spine; `wedjat policies` lists those of a leaf".to_owned();
+    Err(ChangeError::Refused { what: format!("policy {policy}"), reason })
+}
+
+/// Indices of the servers with this address: one, or one for each pool that the configuration names it for.
+fn servers_at(membership: &Membership, ip: Ipv4Addr) -> Result<Vec<usize>, ChangeError> {
+    let servers = membership.servers.iter().enumerate();
+    let there = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
+    let there: Vec<_> = there.map(|(at, _)| at).collect();
+    let unknown = || ChangeError::Unknown { what: format!("server {ip}") };
+    if there.is_empty() { Err(unknown()) } else { Ok(there) }
+}
+
+fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeError> {
+    let pool = membership.pools.iter_mut().flatten().find(|pool| pool.id == id);
+    pool.ok_or_else(|| ChangeError::Unknown { what: format!("pool {id}") })
+}
+
+fn worker_of(membership: &mut Membership, id: u16) -> Result<&mut Worker, ChangeError> {
+    let members = membership.pools.iter_mut().flatten().flat_map(|pool| &mut pool.members);
+    let worker = members.flatten().find(|worker| worker.id == id);
+    worker.ok_or_else(|| ChangeError::Unknown { what: format!("worker {id}") })
+}

@@ -1,0 +1,195 @@
+//! What changes while a core runs: members, pools, policies, speeds and bounds, and the network that follows from them.
+//!
+//! An [`Update`] is made by a control thread with all the memory that it needs; a core takes it between two bursts, in time that
+//! grows with what changes, and leaves in it what it replaced, so that memory is freed where it was taken.
+
+use super::affinity::PoolQueue;
+use super::{Backlog, Overflow, Recognition, Stages};
+use crate::limits::QUEUE_MAX;
+use crate::policy::{Dispatcher, PolicySpec, Prepared};
+use crate::state::Member;
+
+/// A pool that a core has not had so far.
+#[derive(Debug)]
+pub struct NewPool {
+    /// Its scheduler on this core.
+    pub dispatcher: Dispatcher,
+    /// Its queue, as the stages see it.
+    pub backlog: Backlog,
+    /// Other schedulers send to its workers, too.
+    pub shared_workers: bool,
+    /// Where its unfinished tasks are kept.
+    pub unfinished: PoolQueue,
+}
+
+/// One thing that changes; pools and members by index.
+#[derive(Debug)]
+pub enum Step {
+    /// A pool begins: the next one by index, or where another has ended.
+    Begin {
+        /// The pool; the ended one's parts afterwards.
+        new: Box<Option<NewPool>>,
+        /// Its index.
+        pool: usize,
+    },
+    /// Another worker has the member's place, or none, or its server is elsewhere now.
+    Meet {
+        /// The pool.
+        pool: usize,
+        /// The member.
+        member: Member,
+    },
+    /// The member may be chosen, or no longer.
+    Choose {
+        /// The pool.
+        pool: usize,
+        /// The member.
+        member: Member,
+        /// It may be.
+        active: bool,
+    },
+    /// The member is gone: what is known of it is forgotten, and so are tasks that it still has.
+    Forget {
+        /// The pool.
+        pool: usize,
+        /// The member.
+        member: Member,
+    },
+    /// Speeds of all members of a pool.
+    Rates {
+        /// The pool.
+        pool: usize,
+        /// One for each place, relative to the others.
+        rates: Box<[f64]>,
+    },
+    /// Another policy; what is known of the members stays.
+    Policy {
+        /// The pool.
+        pool: usize,
+        /// The policy; the old one afterwards.
+        policy: Box<Prepared>,
+    },
+    /// Another bound of a pool's queue; what waits does so on.
+    Queue {
+        /// The pool.
+        pool: usize,
+        /// Tasks that may wait.
+        bound: usize,
+        /// What becomes of others.
+        overflow: Overflow,
+    },
+}
+
+/// What leads a core from one membership to the next.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// Number of that membership.
+    pub epoch: u64,
+    /// Its network; the old one afterwards. None when it is the same.
+    pub recognition: Option<Recognition>,
+    /// What changes, in order.
+    pub steps: Vec<Step>,
+    /// Pools whose members, their speeds or their policy change: policies look at these anew, once.
+    pub touched: Vec<usize>,
+}
+
+/// For how much a core's stages and what stands around them have memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Pools.
+    pub pools: usize,
+    /// Tasks that wait for workers, of all pools.
+    pub waiting: usize,
+}
+
+impl Update {
+    /// To another policy of a pool, at the same membership, for this core.
+    #[must_use]
+    pub fn of_policy(epoch: u64, pool: usize, spec: &PolicySpec, now: &Dispatcher) -> Self {
+        let policy = Prepared::new(spec, now.view().members(), now.core());
+        let steps = vec![Step::Policy { pool, policy: Box::new(policy) }];
+        Self { epoch, recognition: None, steps, touched: vec![pool] }
+    }
+}
+
+impl Stages {
+    /// For how much there is memory. Tasks of any pool may wait once its policy lets them, so there is room for them if no
+    /// policy does so far.
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        let bounds = |of: &dyn Fn(&Dispatcher) -> bool| {
+            let pools = self.dispatchers.iter().zip(&self.backlogs);
+            pools.filter(|(one, _)| of(one)).map(|(_, backlog)| backlog.bound()).sum::<usize>()
+        };
+        let waiting = bounds(&Dispatcher::holds).max(bounds(&|_| true).min(QUEUE_MAX));
+        Capacity { pools: self.dispatchers.capacity(), waiting }
+    }
+
+    /// Takes memory for what updates may bring: so many pools, places for members in all of them, and servers.
+    pub fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
+        let more = pools.saturating_sub(self.dispatchers.len());
+        self.dispatchers.reserve(more);
+        self.backlogs.reserve(more);
+        self.affinity.make_room(pools);
+        self.liveness.make_room(pools, places, servers);
+    }
+
+    /// Takes an update, and leaves in it what it replaces.
+    pub fn update(&mut self, update: &mut Update) {
+        if let Some(new) = &mut update.recognition {
+            self.exchange(new);
+        }
+        for step in &mut update.steps {
+            self.step(step);
+        }
+        for &pool in &update.touched {
+            self.dispatchers[pool].look_at_members();
+        }
+        self.freed = true;
+    }
+
+    fn exchange(&mut self, new: &mut Recognition) {
+        std::mem::swap(&mut self.network, &mut new.network);
+        std::mem::swap(&mut self.plain, &mut new.plain);
+        std::mem::swap(&mut self.strangers, &mut new.strangers);
+    }
+
+    fn step(&mut self, step: &mut Step) {
+        match step {
+            Step::Begin { new, pool } => self.begin(*pool, new),
+            &mut Step::Meet { pool, member } => {
+                self.liveness.meet(pool, member, &self.network, &self.dispatchers[pool]);
+            }
+            &mut Step::Choose { pool, member, active } => {
+                if !self.liveness.defer(pool, member, active) {
+                    self.dispatchers[pool].view_mut().set_active(member, active);
+                }
+            }
+            &mut Step::Forget { pool, member } => {
+                self.affinity.forget_member(pool, member);
+                self.dispatchers[pool].view_mut().forget(member);
+            }
+            Step::Rates { pool, rates } => self.dispatchers[*pool].view_mut().set_rates(rates),
+            Step::Policy { pool, policy } => self.dispatchers[*pool].exchange(policy),
+            &mut Step::Queue { pool, bound, overflow } => {
+                self.backlogs[pool].set(bound, overflow);
+            }
+        }
+    }
+
+    fn begin(&mut self, pool: usize, place: &mut Option<NewPool>) {
+        let Some(mut new) = place.take() else { return };
+        if pool < self.dispatchers.len() {
+            std::mem::swap(&mut self.dispatchers[pool], &mut new.dispatcher);
+            std::mem::swap(&mut self.backlogs[pool], &mut new.backlog);
+            self.liveness.set_shared(pool, new.shared_workers);
+            *place = Some(new);
+            return;
+        }
+        self.liveness.add_pool(&self.network, &new.dispatcher);
+        self.liveness.set_shared(pool, new.shared_workers);
+        self.dispatchers.push(new.dispatcher);
+        self.backlogs.push(new.backlog);
+        self.affinity.add_pool(new.unfinished);
+    }
+}

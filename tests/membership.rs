@@ -1,0 +1,558 @@
+//! A node that changes while tasks pass: what leads from one membership to the next is taken between bursts, and loses nothing.
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod counting;
+mod frames;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rand::{RngExt as _, SeedableRng};
+use wedjat::assembly;
+use wedjat::config::Config;
+use wedjat::control::{Change, Control, LEAVING_NS, Membership};
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::node::{Commands, Timing};
+use wedjat::role::Leaf;
+use wedjat::state::table::Snapshot;
+use wedjat::state::{Counter, Table};
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
+
+use frames::{CLIENT, CLIENT_MAC, LEAF_MACS};
+
+const CLIENTS: usize = 0;
+const WORKERS: usize = 1;
+const HZ: u64 = 1_000_000_000;
+/// Between two polls of a core.
+const POLL_NS: u64 = 10_000;
+
+fn text(state: &Path) -> String {
+    format!(
+        r#"
+[leaf]
+id = 1
+cores = [1, 2]
+seed = 7
+state = "{}"
+[[port]]
+device = "clients"
+side = "clients"
+ip = "10.0.1.1/24"
+[[port]]
+device = "workers"
+side = "workers"
+ip = "10.0.2.1/24"
+[[pool]]
+id = 7
+policy = "horus"
+[[server]]
+ip = "10.0.2.11"
+workers = "10-13"
+pool = 7
+[[server]]
+ip = "10.0.2.12"
+workers = "14-17"
+pool = 7
+"#,
+        state.display()
+    )
+}
+
+/// Two cores of a leaf, their control, and what is around them.
+struct Rig {
+    cores: Vec<Leaf<RingPort, FramePool>>,
+    far: Vec<[RingPort; 2]>,
+    control: Control,
+    table: Arc<Table>,
+    now: u64,
+    /// Packets that servers have and not answered: when they are due, core, and the frame.
+    at_work: Vec<(u64, usize, Vec<u8>)>,
+    /// Tasks that were sent, by sequence number, and not answered.
+    open: BTreeMap<u16, u16>,
+    answered: u64,
+    /// Tasks that each worker was given so far.
+    given: BTreeMap<u16, u64>,
+    next: u16,
+    /// What each epoch's state is to name.
+    epochs: BTreeMap<u64, Named>,
+    seen: Vec<Snapshot>,
+    path: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+/// Pools by id: their policies, and workers by place.
+type Named = BTreeMap<u16, (String, BTreeMap<u16, (u16, Ipv4Addr)>)>;
+
+fn named(membership: &Membership) -> Named {
+    let pools = membership.pools.iter().flatten().map(|pool| {
+        let workers = pool.members.iter().enumerate().filter_map(|(at, worker)| {
+            let worker = (*worker)?;
+            let server = membership.servers[usize::from(worker.server)].unwrap();
+            Some((at as u16, (worker.id, server.ip)))
+        });
+        (pool.id, (pool.policy.to_string(), workers.collect()))
+    });
+    pools.collect()
+}
+
+fn shown(snapshot: &Snapshot) -> Named {
+    let pools = snapshot.pools.iter().map(|pool| {
+        let workers = pool.members.iter().map(|one| (one.member, (one.worker, one.server)));
+        (pool.id, (pool.policy.clone(), workers.collect()))
+    });
+    pools.collect()
+}
+
+impl Rig {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let config = Config::parse(Path::new("leaf.toml"), &text(&path)).unwrap();
+        let table = Arc::new(assembly::table(&config, HZ, 7).unwrap());
+        let (network, membership) =
+            assembly::network_and_membership(&config, LEAF_MACS, &table).unwrap();
+        let stages: Vec<_> =
+            (0..2).map(|core| assembly::stages(&config, HZ, &network, &table, 7, core)).collect();
+        let commands: Vec<_> = (0..2).map(|_| Commands::default()).collect();
+        let control =
+            assembly::control(Arc::clone(&table), membership, &stages, commands.clone(), 7);
+        let (mut cores, mut far) = (Vec::new(), Vec::new());
+        for (stages, commands) in stages.into_iter().zip(commands) {
+            let pool = FramePool::new(4096, 256);
+            let ((near_clients, far_clients), (near_workers, far_workers)) =
+                (pair(256, &pool), pair(256, &pool));
+            let (ports, timing) = (vec![near_clients, near_workers], Timing { ticks_hz: HZ });
+            cores.push(Leaf::new(stages, ports, pool, commands, timing));
+            far.push([far_clients, far_workers]);
+        }
+        let mut rig = Self {
+            cores,
+            far,
+            control: control.unwrap(),
+            table,
+            now: 0,
+            at_work: Vec::new(),
+            open: BTreeMap::new(),
+            answered: 0,
+            given: BTreeMap::new(),
+            next: 0,
+            epochs: BTreeMap::new(),
+            seen: Vec::new(),
+            path,
+            _folder: folder,
+        };
+        rig.note_epoch();
+        rig.polls(50);
+        rig
+    }
+
+    fn note_epoch(&mut self) {
+        let membership = self.control.membership();
+        self.epochs.insert(membership.epoch, named(membership));
+    }
+
+    /// Makes a change, which must be one.
+    fn change(&mut self, text: &str) -> u64 {
+        let change: Change = text.parse().unwrap();
+        let epoch = self.control.apply(&change).unwrap_or_else(|error| panic!("{text}: {error}"));
+        self.note_epoch();
+        epoch
+    }
+
+    fn refused(&mut self, text: &str) -> String {
+        let before = named(self.control.membership());
+        let error = text.parse().and_then(|change: Change| self.control.apply(&change));
+        assert_eq!(named(self.control.membership()), before);
+        error.unwrap_err().to_string()
+    }
+
+    fn tend(&mut self) {
+        self.control.tend(self.now);
+        self.note_epoch();
+    }
+
+    /// A client's task for a pool, to one of the cores.
+    fn send(&mut self, core: usize, pool: u16) {
+        self.next = self.next.wrapping_add(1);
+        let header = Header::new_task(pool, self.next);
+        if self.far[core][CLIENTS].send(&frames::task(header)) {
+            self.open.insert(self.next, pool);
+        }
+    }
+
+    /// One poll of each core, in which it takes and frees no memory; servers answer ARP at once, tasks after `work_ns`.
+    fn poll(&mut self, work_ns: u64) {
+        self.now += POLL_NS;
+        for core in 0..self.cores.len() {
+            while let Some(at) =
+                self.at_work.iter().position(|&(due, to, _)| to == core && due <= self.now)
+            {
+                let (_, _, frame) = self.at_work.remove(at);
+                self.far[core][WORKERS].send(&frame);
+            }
+            let before = counting::calls();
+            self.cores[core].poll(self.now);
+            assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
+            while let Some(frame) = self.far[core][WORKERS].receive() {
+                self.serve(core, frame.bytes(), work_ns);
+            }
+            while let Some(frame) = self.far[core][CLIENTS].receive() {
+                self.meet_client(core, frame.bytes());
+            }
+        }
+    }
+
+    fn polls(&mut self, count: usize) {
+        (0..count).for_each(|_| self.poll(50_000));
+    }
+
+    fn serve(&mut self, core: usize, frame: &[u8], work_ns: u64) {
+        if ether::ether_type(frame) == ether::ARP {
+            let ask = arp::Packet::parse(frame).unwrap();
+            let mac = mac_of(ask.target);
+            let answer = arp::Packet {
+                operation: arp::Operation::Reply,
+                sender_mac: mac,
+                sender: ask.target,
+                target_mac: ask.sender_mac,
+                target: ask.sender,
+            };
+            let mut bytes = vec![0; arp::FRAME_LEN];
+            answer.emit(&mut bytes, ask.sender_mac);
+            self.at_work.push((0, core, bytes));
+            return;
+        }
+        let datagram = udp::parse(frame, false).unwrap();
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        let (worker, server) = (header.dst, datagram.dst);
+        assert_eq!(ether::dst(frame), mac_of(server), "it is sent to where the server is");
+        *self.given.entry(worker).or_default() += 1;
+        let reply = Header { code: Code::TaskDoneIdle, src: worker, dst: 0, qlen: 0, ..header };
+        let flow = Flow {
+            src_mac: mac_of(server),
+            dst_mac: LEAF_MACS[WORKERS],
+            src: server,
+            dst: CLIENT,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        let len = reply.len() + 9;
+        let mut bytes = vec![0; udp::PAYLOAD + len];
+        reply.emit(&mut bytes[udp::PAYLOAD..]);
+        flow.emit(&mut bytes, len);
+        self.at_work.push((self.now + work_ns, core, bytes));
+    }
+
+    fn meet_client(&mut self, core: usize, frame: &[u8]) {
+        if let Ok(ask) = arp::Packet::parse(frame) {
+            let answer = arp::Packet {
+                operation: arp::Operation::Reply,
+                sender_mac: CLIENT_MAC,
+                sender: CLIENT,
+                target_mac: ask.sender_mac,
+                target: ask.sender,
+            };
+            let mut bytes = vec![0; arp::FRAME_LEN];
+            answer.emit(&mut bytes, ask.sender_mac);
+            self.far[core][CLIENTS].send(&bytes);
+            return;
+        }
+        let datagram = udp::parse(frame, false).unwrap();
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        assert!(self.open.remove(&header.seq).is_some(), "an answer to an open task, once");
+        self.answered += 1;
+    }
+
+    /// Until every core has taken every change and nothing is leaving.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.polls(20);
+            self.tend();
+            if self.control.is_settled() {
+                self.polls(20);
+                self.tend();
+                return;
+            }
+        }
+        panic!("not settled: {:?}", self.control.membership());
+    }
+
+    fn look(&mut self) {
+        self.table.publish();
+        self.seen.push(Snapshot::open(&self.path).unwrap());
+    }
+
+    fn dropped(&self) -> u64 {
+        self.cores.iter().map(|core| core.stages().counters().dropped_total()).sum()
+    }
+
+    /// Which workers got some of so many tasks.
+    fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
+        let before = self.given.clone();
+        // Several at once, so that the first to be idle does not get them all.
+        for _ in 0..tasks.div_ceil(20) {
+            (0..20).for_each(|task| self.send(task % 2, pool));
+            self.polls(10);
+        }
+        self.polls(300);
+        let more = |(worker, count): (&u16, &u64)| before.get(worker) != Some(count);
+        self.given.iter().filter(|&one| more(one)).map(|(&worker, _)| worker).collect()
+    }
+
+    /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
+    fn assert_accounted(&mut self) {
+        self.polls(200);
+        for core in &self.cores {
+            let counters = core.stages().counters();
+            assert!(counters.balances());
+            assert_eq!(counters.read(Counter::Held), 0);
+        }
+        assert_eq!(self.open.len() as u64, self.dropped(), "{:?}", self.open);
+        self.look();
+        let snapshot = self.seen.last().unwrap();
+        for one in snapshot.pools.iter().flat_map(|pool| &pool.members) {
+            assert_eq!(one.outstanding, 0, "{one:?}");
+        }
+        for snapshot in &self.seen {
+            assert_eq!(shown(snapshot), self.epochs[&snapshot.epoch], "epoch {}", snapshot.epoch);
+        }
+    }
+}
+
+/// Where the host with an address is.
+fn mac_of(ip: u32) -> Mac {
+    let [_, _, net, host] = ip.to_be_bytes();
+    Mac([2, 0, 0, 0, net, host])
+}
+
+fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
+    ids.collect()
+}
+
+#[test]
+fn workers_come_and_leave_and_those_who_stay_keep_their_places() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.workers_of(7, 200), range(10..=17));
+    rig.change("add-server ip=10.0.2.13");
+    let epoch = rig.change("add-workers server=10.0.2.13 pool=7 workers=20-23");
+    assert!(rig.control.acknowledged() < epoch);
+    rig.settle();
+    assert_eq!(rig.control.acknowledged(), epoch);
+    assert_eq!(rig.workers_of(7, 400), &range(10..=17) | &range(20..=23));
+    rig.change("remove-server ip=10.0.2.11");
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 400), &range(14..=17) | &range(20..=23));
+    let place = |rig: &Rig, worker| rig.control.membership().worker(worker).unwrap().1;
+    assert_eq!([14, 17, 20, 23].map(|worker| place(&rig, worker)), [4, 7, 8, 11]);
+    // Newcomers have the places that are free, and are asked for by ARP where they are.
+    rig.change("add-server ip=10.0.2.14");
+    rig.change("add-workers server=10.0.2.14 pool=7 workers=30-34");
+    rig.settle();
+    assert_eq!([30, 33, 34].map(|worker| place(&rig, worker)), [0, 3, 12]);
+    assert!(rig.workers_of(7, 600).is_superset(&range(30..=34)));
+    assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_worker_that_leaves_answers_what_it_has_and_one_that_is_dead_is_let_go_of() {
+    let mut rig = Rig::new();
+    for task in 0..16 {
+        rig.send(task % 2, 7);
+        rig.poll(5_000_000);
+    }
+    assert_eq!(rig.open.len(), 16);
+    rig.change("remove-workers workers=10-13");
+    rig.polls(100);
+    rig.tend();
+    assert!(!rig.control.is_settled(), "they have tasks");
+    assert!(rig.control.membership().worker(10).is_some());
+    rig.polls(500);
+    rig.settle();
+    assert!(rig.control.membership().worker(10).is_none());
+    assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
+    // One that never answers.
+    rig.send(0, 7);
+    rig.poll(2 * LEAVING_NS);
+    rig.change("remove-server ip=10.0.2.12");
+    rig.polls(100);
+    rig.tend();
+    assert!(!rig.control.is_settled());
+    rig.now += LEAVING_NS + 1;
+    rig.settle();
+    assert_eq!(rig.control.membership().workers().count(), 0);
+    // Its reply comes too late: nobody of that name is there.
+    rig.now += LEAVING_NS;
+    rig.polls(10);
+    assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_server_moves_and_its_workers_keep_what_they_have() {
+    let mut rig = Rig::new();
+    rig.workers_of(7, 50);
+    rig.change("move-server ip=10.0.2.12 to=10.0.2.77");
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 200), range(10..=17));
+    assert_eq!(rig.control.membership().worker(14), Some((0, 4)));
+    assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
+    rig.assert_accounted();
+}
+
+#[test]
+fn pools_come_and_leave_under_their_own_policies() {
+    let mut rig = Rig::new();
+    rig.send(0, 9);
+    rig.polls(10);
+    assert_eq!(rig.dropped(), 1, "no such pool");
+    rig.change("add-pool id=9 policy=jbsq(k=1) queue=64");
+    rig.change("add-server ip=10.0.2.13");
+    rig.change("add-workers server=10.0.2.13 pool=9 workers=40-41");
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 40), range(40..=41));
+    assert_eq!(rig.workers_of(7, 200), range(10..=17));
+    // What waits when the pool is told to leave is done.
+    for task in 0..20 {
+        rig.send(task % 2, 9);
+    }
+    rig.polls(1);
+    rig.change("remove-pool id=9");
+    rig.settle();
+    assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
+    assert!(rig.control.membership().pool(9).is_none());
+    // Another one in its place.
+    rig.change("add-pool id=11 policy=round-robin");
+    rig.change("add-workers server=10.0.2.13 pool=11 workers=40-42");
+    rig.settle();
+    assert_eq!(rig.control.membership().pool(11).unwrap().0, 1);
+    assert_eq!(rig.workers_of(11, 40), range(40..=42));
+    rig.assert_accounted();
+}
+
+#[test]
+fn policy_speeds_and_bounds_change() {
+    let mut rig = Rig::new();
+    rig.change("set-policy pool=7 policy=weighted-random");
+    rig.change("set-speed workers=10 speed=100");
+    rig.settle();
+    rig.given.clear();
+    rig.workers_of(7, 600);
+    assert!(rig.given[&10] > 450, "{:?}", rig.given);
+    rig.change("set-policy pool=7 policy=jbsq(k=1)");
+    rig.change("set-queue pool=7 queue=4");
+    rig.settle();
+    for _ in 0..40 {
+        rig.send(0, 7);
+    }
+    rig.polls(100);
+    assert_eq!(rig.dropped(), 40 - 8 - 4, "those beyond workers and queue");
+    rig.look();
+    assert_eq!(rig.seen.last().unwrap().pools[0].policy, "jbsq(k=1)");
+    rig.assert_accounted();
+}
+
+#[test]
+fn what_can_not_be_is_refused_and_changes_nothing() {
+    let mut rig = Rig::new();
+    for (change, says) in [
+        ("remove-server ip=10.0.2.99", "server 10.0.2.99: there is none"),
+        ("add-server ip=10.0.2.11", "server 10.0.2.11: it is there already"),
+        ("add-server ip=10.0.2.1", "the node's own address"),
+        ("add-server ip=224.0.0.1", "no host's address"),
+        ("add-server ip=192.168.7.7", "no port on the workers' side reaches server 192.168.7.7"),
+        ("move-server ip=10.0.2.11 to=10.0.2.12", "server 10.0.2.12: it is there already"),
+        ("add-workers server=10.0.2.11 pool=7 workers=17", "worker 17: it is there already"),
+        ("add-workers server=10.0.2.11 pool=8 workers=18", "pool 8: there is none"),
+        (
+            "add-workers server=10.0.2.11 pool=7 workers=100-160",
+            "room for 64; restart with a larger `workers_max`",
+        ),
+        ("remove-workers workers=9", "worker 9: there is none"),
+        ("set-policy pool=7 policy=horus-spine", "runs on a spine"),
+        ("set-policy pool=7 policy=jbsq(k=0)", "k"),
+        ("set-queue pool=7 queue=60000", "restart with a larger `queue`"),
+        ("add-pool id=7 policy=horus", "pool 7: it is there already"),
+    ] {
+        let error = rig.refused(change);
+        assert!(error.contains(says), "{change}: {error}");
+    }
+    for id in 100..107 {
+        rig.change(&format!("add-pool id={id} policy=random"));
+    }
+    rig.settle();
+    let error = rig.refused("add-pool id=107 policy=random");
+    assert!(error.contains("room for 8; restart with a larger `pools_max`"), "{error}");
+    rig.change("remove-workers workers=10");
+    let error = rig.refused("add-workers server=10.0.2.11 pool=7 workers=10");
+    assert!(error.contains("leaving: wait until it has gone"), "{error}");
+    rig.settle();
+    rig.assert_accounted();
+}
+
+/// Some change that may or may not be one.
+fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
+    let server = || 11;
+    let mut pick = |most: u16| rng.random_range(0..most);
+    let (ip, pool, first) = (server() + pick(5), 7 + pick(3), 10 + 4 * pick(8));
+    let policies = ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "ppot"];
+    match pick(11) {
+        0 => format!("add-server ip=10.0.2.{ip}"),
+        1 => format!("remove-server ip=10.0.2.{ip}"),
+        2 => format!("move-server ip=10.0.2.{ip} to=10.0.2.{}", 11 + pick(5)),
+        3..=5 => format!(
+            "add-workers server=10.0.2.{ip} pool={pool} workers={first}-{}",
+            first + pick(4)
+        ),
+        6 => format!("remove-workers workers={first}-{}", first + pick(2)),
+        7 => format!("add-pool id={pool} policy={}", policies[usize::from(pick(8))]),
+        8 => format!("remove-pool id={}", 8 + pick(2)),
+        9 => format!("set-policy pool={pool} policy={}", policies[usize::from(pick(8))]),
+        _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
+    }
+}
+
+#[test]
+fn random_changes_under_load_lose_nothing() {
+    for seed in 0..4 {
+        let mut rig = Rig::new();
+        let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut made = 0;
+        for round in 0..600 {
+            for core in 0..2 {
+                (0..rng.random_range(0..4)).for_each(|_| rig.send(core, 7));
+            }
+            if rng.random_range(0..3) == 0 {
+                let change: Change = random_change(&mut rng).parse().unwrap();
+                made += usize::from(rig.control.apply(&change).is_ok());
+                rig.note_epoch();
+            }
+            rig.poll(rng.random_range(10_000..400_000));
+            if round % 4 == 0 {
+                rig.tend();
+            }
+            if round % 16 == 0 {
+                rig.look();
+            }
+        }
+        assert!(made > 60, "seed {seed}: {made} changes");
+        // Pool 7 never leaves, but all of its workers may have.
+        let _ = rig.control.apply(&"add-server ip=10.0.2.30".parse().unwrap());
+        rig.settle();
+        rig.note_epoch();
+        let _ = rig
+            .control
+            .apply(&"add-workers server=10.0.2.30 pool=7 workers=90-91".parse().unwrap());
+        rig.settle();
+        rig.polls(500);
+        assert!(rig.answered > 500, "seed {seed}: {} answered", rig.answered);
+        rig.assert_accounted();
+    }
+}
