@@ -17,10 +17,42 @@
 use rand::Rng as _;
 
 use super::measured::{Measured, Notes, SILENCE_MOST_NS};
-use super::ranks::{Found, Front, Rank, Ranks};
 use super::shortest::note_outstanding;
-use super::{Core, Pick, Policy, Rng, Task};
+use super::structure::{Found, Front, Rank, Ranks};
+use super::{AnyPolicy, Core, Entry, Parameter, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Member, Parts, Report, View, Words};
+
+/// `jbsq`.
+pub const GIVEN: Entry = Entry {
+    parameters: &[Parameter::whole("k", 2.0, (1.0, 64.0)), SILENCE],
+    runs: Runs::LeafHolding,
+    bound: |v| Some(v[0] as u32),
+    ..Entry::new(
+        "jbsq",
+        "at most k tasks at a member, the others wait at the dispatcher",
+        "R2P2, ATC 2019",
+        |v| AnyPolicy::from(Bounded::new(v[0] as usize, ms(v[1]))),
+    )
+};
+
+/// `cfcfs`.
+pub const CHOSEN: Entry = Entry {
+    parameters: &[SILENCE],
+    runs: Runs::LeafHolding,
+    ..Entry::new(
+        "cfcfs",
+        "one queue at the dispatcher, with the least bound that keeps members busy",
+        "wedjat, after R2P2, ATC 2019",
+        |v| AnyPolicy::from(Bounded::adaptive(ms(v[0]))),
+    )
+};
+
+/// Tasks at a member that is silent for so many milliseconds are lost; 0: as services suggest.
+const SILENCE: Parameter = Parameter::new("silence-ms", 0.0, (0.0, 1e6));
+
+fn ms(milliseconds: f64) -> Option<u64> {
+    (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
+}
 
 /// As in [`super::shortest`].
 const CORRECTIONS: usize = 8;

@@ -6,7 +6,7 @@
 //! answered many tasks each, is taken for idle. When it is not, one task waits there.
 
 use super::Core;
-use super::line::Line;
+use super::structure::Line;
 use crate::state::View;
 
 /// Reports of each member between two looks, on average.

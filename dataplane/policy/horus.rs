@@ -5,11 +5,29 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
-use super::{
-    Core, Pick, Policy, Rng, Task, better_of_two, compare, sample_two, select, share_idle,
-};
+use super::sample::{better_of_two, compare, sample_two, select, share_idle};
+use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, View};
+
+/// `horus`.
+pub const HORUS: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "horus-spine", hears: Hears::Signals }),
+    ..Entry::new(
+        "horus",
+        "an idle member, else the better of two random ones by load plus drift",
+        "Horus, NSDI 2024, 3.3",
+        |_| AnyPolicy::from(Horus),
+    )
+};
+
+/// `horus-inflight`.
+pub const INFLIGHT: Entry = Entry::new(
+    "horus-inflight",
+    "horus that never forgets tasks on their way to a member",
+    "wedjat, after Horus, NSDI 2024",
+    |_| AnyPolicy::from(HorusInflight),
+);
 
 /// A leaf's Horus: it takes idle members off its list as it picks them.
 #[derive(Clone, Debug, Default)]

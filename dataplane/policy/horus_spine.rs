@@ -11,9 +11,34 @@
 
 use rand::Rng as _;
 
-use super::alias::Alias;
-use super::{Core, Pick, Policy, Rng, Task, below, better_of_two, sample_one, select};
+use super::sample::{below, better_of_two, sample_one, select};
+use super::structure::Alias;
+use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Load, Member, Report, View};
+
+/// `horus-spine`.
+pub const PLAIN: Entry = Entry {
+    runs: Runs::Spine,
+    over_racks: Some(OverRacks { policy: "horus-spine", hears: Hears::Signals }),
+    ..Entry::new(
+        "horus-spine",
+        "horus over racks: a random idle rack, else the better of two, by average load",
+        "Horus, NSDI 2024, 3.3",
+        |_| AnyPolicy::from(HorusSpine::default()),
+    )
+};
+
+/// `horus-spine-weighted`.
+pub const WEIGHTED: Entry = Entry {
+    runs: Runs::Spine,
+    over_racks: Some(OverRacks { policy: "horus-spine-weighted", hears: Hears::Signals }),
+    ..Entry::new(
+        "horus-spine-weighted",
+        "horus over racks, each taken in proportion to its workers",
+        "wedjat, after Horus, NSDI 2024",
+        |_| AnyPolicy::from(HorusSpine::new(true)),
+    )
+};
 
 /// A spine's Horus. A rack leaves its idle list when the rack says so, not when it is picked.
 #[derive(Clone, Debug, Default)]

@@ -2,8 +2,67 @@
 //! [`Learner`]. The alias table is rebuilt when the estimates are, between bursts.
 
 use super::learner::{Learner, Window};
-use super::{Core, Pick, Policy, Ppot, Rng, Task};
+use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Ppot, Rng, Task};
 use crate::state::{Member, Report, View};
+
+const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
+const WEIGHT: Parameter = Parameter::new("weight", 0.05, (1e-4, 1.0));
+/// Arrivals whose mean distance is taken.
+const S: Parameter = Parameter::whole("s", 1000.0, (1.0, 1e9));
+/// Mean processing time that the members guarantee together; 0: as measured.
+const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
+
+/// `ppot-learned`.
+pub const BY_QUEUE: Entry = Entry {
+    parameters: &[C1, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-learned",
+        "the shorter queue of two draws in proportion to rates that it learns, as printed; on a leaf without benchmark tasks",
+        "Rosella, IV",
+        |v| build(false, Window::Printed { c1: v[0] }, v),
+    )
+};
+
+/// `ppot-ewma`.
+pub const BY_QUEUE_EWMA: Entry = Entry {
+    parameters: &[WEIGHT, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ewma",
+        "the shorter queue of two draws in proportion to rates that it learns, by moving averages; on a leaf without benchmark tasks",
+        "wedjat, after Rosella, IV",
+        |v| build(false, Window::Ewma { weight: v[0] }, v),
+    )
+};
+
+/// `ppot-ll-learned`.
+pub const BY_TIME: Entry = Entry {
+    parameters: &[C1, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ll-learned",
+        "of two draws, the one that is done sooner, by rates that it learns, as printed; on a leaf without benchmark tasks",
+        "Rosella, IV",
+        |v| build(true, Window::Printed { c1: v[0] }, v),
+    )
+};
+
+/// `ppot-ll-ewma`.
+pub const BY_TIME_EWMA: Entry = Entry {
+    parameters: &[WEIGHT, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ll-ewma",
+        "of two draws, the one that is done sooner, by rates that it learns, by moving averages; on a leaf without benchmark tasks",
+        "wedjat, after Rosella, IV",
+        |v| build(true, Window::Ewma { weight: v[0] }, v),
+    )
+};
+
+fn build(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
+    AnyPolicy::from(Learned::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
+}
 
 /// With rates that are learned.
 #[derive(Clone, Debug)]

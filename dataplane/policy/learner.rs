@@ -15,8 +15,9 @@
 
 use rand::Rng as _;
 
-use super::recent::Recent;
-use super::{Core, Rng, sample_one};
+use super::sample::sample_one;
+use super::structure::Recent;
+use super::{Core, Rng};
 use crate::state::{Member, Report, View};
 
 /// The highest load that the learner believes in.

@@ -4,48 +4,48 @@
 //! or clocks. The simulator and the dataplane drive the same types through [`Dispatcher`]. Names and
 //! parameters are in [`CATALOGUE`]; each policy's file cites its paper and states its deviations.
 
-mod alias;
 mod bounded;
-mod catalogue;
+mod dispatcher;
 mod forgotten;
 mod horus;
 mod horus_spine;
 mod learned;
 mod learner;
-mod line;
 mod lsq;
 mod measured;
 pub mod member;
+mod notified;
 mod ppot;
 mod racksched;
 mod random;
-mod ranks;
-mod recent;
 mod round_robin;
+mod sample;
 mod shortest;
 pub mod signals;
+mod spec;
+mod structure;
 mod waterfill;
 
-pub use alias::Alias;
 pub use bounded::Bounded;
-pub use catalogue::{CATALOGUE, Entry, PAIRS, Parameter, PolicyError, PolicySpec, Runs};
+pub use dispatcher::{Dispatcher, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use learned::Learned;
 pub use learner::{Learner, Window};
 pub use lsq::Lsq;
+pub use notified::{Notified, Otherwise};
 pub use ppot::Ppot;
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
-pub use ranks::{Found, Rank, Ranking, Ranks, SpeedRanks};
 pub use round_robin::RoundRobin;
-pub use shortest::{Notified, Otherwise, Shortest, ShortestOf};
+pub use shortest::{Shortest, ShortestOf};
+pub use spec::{Asks, Entry, Hears, OverRacks, Parameter, PolicyError, PolicySpec, Runs};
+pub use structure::{Alias, Found, Rank, Ranking, Ranks, SpeedRanks};
 pub use waterfill::WaterFill;
 
 use enum_dispatch::enum_dispatch;
-use rand::{Rng as _, SeedableRng};
 
-use crate::state::{Belief, Member, Report, View};
+use crate::state::{Member, Report, View};
 
 /// The random source of policies: seedable, and its stream never changes between releases.
 pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
@@ -191,202 +191,60 @@ pub enum AnyPolicy {
     Bounded,
 }
 
-/// One core's scheduler of one pool: a policy, what it decides on, and its random source.
-#[derive(Debug)]
-pub struct Dispatcher {
-    policy: AnyPolicy,
-    view: View,
-    rng: Rng,
-    core: Core,
-    holds: bool,
-}
+/// Every policy, each by the entry in its own file.
+pub const CATALOGUE: &[Entry] = &[
+    horus::HORUS,
+    horus::INFLIGHT,
+    horus_spine::PLAIN,
+    horus_spine::WEIGHTED,
+    racksched::ENTRY,
+    lsq::SAMPLE,
+    lsq::UPDATE,
+    lsq::SMART,
+    lsq::HYBRID,
+    lsq::SPEED_SAMPLE,
+    lsq::SPEED_UPDATE,
+    lsq::SPEED_SMART,
+    lsq::SPEED_HYBRID,
+    ppot::BY_QUEUE,
+    ppot::BY_TIME,
+    learned::BY_QUEUE,
+    learned::BY_QUEUE_EWMA,
+    learned::BY_TIME,
+    learned::BY_TIME_EWMA,
+    bounded::GIVEN,
+    bounded::CHOSEN,
+    random::UNIFORM,
+    random::WEIGHTED,
+    round_robin::ENTRY,
+    shortest::BY_QUEUE,
+    shortest::BY_DELAY,
+    notified::JIQ,
+    notified::JIQ_WEIGHTED,
+    notified::JBT,
+    notified::JBT_D,
+    notified::PERSISTENT,
+    waterfill::BY_RATE,
+    waterfill::EQUAL,
+];
 
-impl Dispatcher {
-    /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
-    #[must_use]
-    pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
-        let holds = spec.entry().runs == Runs::LeafHolding;
-        let mut dispatcher =
-            Self { policy: spec.build(), view, rng: Rng::seed_from_u64(seed), core, holds };
-        dispatcher.policy.on_members(core, &mut dispatcher.view);
-        dispatcher
-    }
-
-    /// Chooses for a run of tasks, counting each as sent.
-    #[inline]
-    pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
-        self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
-    }
-
-    /// Sends one more task after `member`'s last, without a choice.
-    pub fn follow(&mut self, member: Member) {
-        self.view.sent(member);
-        self.policy.on_sent(member, &mut self.view);
-    }
-
-    /// Takes `lost` tasks off those outstanding at `member`: nobody will answer them.
-    pub fn write_off(&mut self, member: Member, lost: u32) {
-        self.view.write_off(member, lost);
-        self.policy.on_written_off(member, &mut self.view);
-    }
-
-    /// The core that it is on.
-    #[must_use]
-    pub fn core(&self) -> Core {
-        self.core
-    }
-
-    /// Tells the members' service rates.
-    pub fn set_rates(&mut self, rates: &[f64]) {
-        self.view.set_rates(rates);
-        self.policy.on_members(self.core, &mut self.view);
-    }
-
-    /// Takes the reports that came with replies, in this order; returns how many came from members that had
-    /// no task outstanding.
-    #[inline]
-    pub fn reply_run(&mut self, reports: &[Report]) -> usize {
-        self.policy.reply_run(reports, &mut self.view, &mut self.rng)
-    }
-
-    /// Takes the report that came with a reply; false when the member had no task outstanding.
-    #[inline]
-    pub fn reply(&mut self, report: &Report) -> bool {
-        self.reply_run(std::slice::from_ref(report)) == 0
-    }
-
-    /// Takes a report that came without a reply, in a keep-alive for instance.
-    pub fn refresh(&mut self, report: &Report) {
-        self.policy.on_reply(report, &mut self.view, &mut self.rng);
-    }
-
-    /// Lets a member be chosen, or no longer.
-    pub fn set_active(&mut self, member: Member, active: bool) {
-        if self.view.is_active(member) != active {
-            self.view.set_active(member, active);
-            self.policy.on_members(self.core, &mut self.view);
-        }
-    }
-
-    /// Replaces the policy between bursts; what is known of the members stays. Readers of the state see its name.
-    pub fn change(&mut self, spec: &PolicySpec) {
-        self.policy = spec.build();
-        self.view.name_policy(&spec.to_string());
-        self.holds = spec.entry().runs == Runs::LeafHolding;
-        self.policy.on_members(self.core, &mut self.view);
-    }
-
-    /// A task without a pick is to wait, and to be offered again.
-    #[inline]
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        self.holds
-    }
-
-    /// Lets the policy see time pass.
-    pub fn tick(&mut self, now_ns: u64) {
-        self.policy.on_tick(now_ns, &mut self.view, &mut self.rng);
-    }
-
-    /// The central queue's bound and what it has measured, when it has one.
-    #[must_use]
-    pub fn bounded(&self) -> Option<&Bounded> {
-        match &self.policy {
-            AnyPolicy::Bounded(bounded) => Some(bounded),
-            _ => None,
-        }
-    }
-
-    /// What it decides on.
-    #[inline]
-    #[must_use]
-    pub fn view(&self) -> &View {
-        &self.view
-    }
-
-    /// What it decides on, to be changed.
-    #[inline]
-    pub fn view_mut(&mut self) -> &mut View {
-        &mut self.view
-    }
-}
-
-/// The seed of one random stream of a node, from the node's seed and the stream's place.
-#[must_use]
-pub fn stream_seed(seed: u64, core: usize, pool: usize) -> u64 {
-    // Two steps of SplitMix64, so that neighbouring places have unrelated seeds.
-    let place = (core as u64) << 32 | pool as u64;
-    let mut mix = rand_xoshiro::SplitMix64::seed_from_u64(seed);
-    rand_xoshiro::SplitMix64::seed_from_u64(mix.next_u64() ^ place).next_u64()
-}
-
-/// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
-/// rejection: the bias is below n / 2^32).
-#[inline]
-fn below(n: usize, bits: u32) -> usize {
-    ((u64::from(bits) * n as u64) >> 32) as usize
-}
-
-/// A uniform member, none when there are no members.
-#[inline]
-fn sample_one(view: &View, rng: &mut Rng) -> Option<Member> {
-    let active = view.active();
-    active.get(below(active.len(), rng.next_u64() as u32)).copied()
-}
-
-/// Two distinct members in random order; a lone member twice.
-#[inline(always)]
-fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Member)> {
-    let n = active.len();
-    if n < 2 {
-        return active.first().map(|&only| (only, only));
-    }
-    let bits = rng.next_u64();
-    let first = below(n, bits as u32);
-    let second = below(n - 1, (bits >> 32) as u32);
-    let second = second + usize::from(second >= first);
-    Some((active[first], active[second]))
-}
-
-/// Puts this core's share of the active members, believed idle, on its idle list: a node that starts
-/// knows of no load, and two cores must not both believe a worker to be theirs (JIQ).
-fn share_idle(core: Core, view: &mut View) {
-    for place in 0..view.active().len() {
-        let member = view.active()[place];
-        let fresh = view.reports(member) == 0 && view.outstanding(member) == 0;
-        if fresh && member.index() % core.count == core.index {
-            view.idle_mut().insert(member);
-        }
-    }
-}
-
-/// One of a pair, chosen without a branch: the outcome is a coin toss, and a mispredicted branch costs
-/// as much as the rest of the decision.
-#[inline]
-fn select<T>(second: bool, a: T, b: T) -> T {
-    std::hint::select_unpredictable(second, b, a)
-}
-
-/// The second of two members is the better one by load plus drift; and whether a switch would have passed the
-/// packet through its pipeline again: when the drift of the member with the smaller *load* exceeds the
-/// difference of the loads (Horus 3.3), so that it may be the worse one. A switch then folds drift into
-/// load, which makes the next such packet rarer; here it does not, so that their number is an upper bound.
-#[inline(always)]
-fn compare(a: Belief, b: Belief) -> (bool, bool) {
-    let (load_a, load_b) = (a.load().0, b.load().0);
-    let lazy = select(load_b < load_a, a.total(), b.total());
-    (b.total() < a.total(), lazy > u64::from(load_a.max(load_b)))
-}
-
-/// The better of two random members by load plus drift, counted as one that was found so.
-#[inline(always)]
-fn better_of_two(view: &mut View, rng: &mut Rng) -> Option<Member> {
-    let (a, b) = sample_two(view.active(), rng)?;
-    let (second, resubmit) = compare(view.belief(a), view.belief(b));
-    view.picks.po2 += 1;
-    view.picks.resubmits += u64::from(resubmit);
-    Some(select(second, a, b))
-}
+/// Pairs of policies for leaf and spine that have a name of their own: name, leaf's, spine's, summary, source.
+pub const PAIRS: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "rs-lb",
+        "racksched",
+        "random",
+        "a uniform rack, then racksched",
+        "Horus, NSDI 2024, 4 (RackSched with a load balancer)",
+    ),
+    (
+        "rs-h",
+        "racksched",
+        "racksched",
+        "racksched over racks, then over workers",
+        "Horus, NSDI 2024, 4 (RackSched in a hierarchy)",
+    ),
+];
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,36 @@
 //! Proportional power of two (Rosella, IV): two draws in proportion to the members' service rates, which may
 //! coincide, and the shorter queue of the two, or the one that would be done first (`ppot-ll`).
 
-use super::alias::Alias;
+use super::sample::select;
 use super::shortest::{note_outstanding, note_outstanding_run};
-use super::{Core, Pick, Policy, Rng, Task, select};
+use super::structure::Alias;
+use super::{AnyPolicy, Asks, Core, Entry, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
+
+/// `ppot`.
+pub const BY_QUEUE: Entry = Entry {
+    by_rate: true,
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot",
+        "the shorter queue of two draws in proportion to given service rates",
+        "Rosella, IV",
+        |_| AnyPolicy::from(Ppot::new(false)),
+    )
+};
+
+/// `ppot-ll`.
+pub const BY_TIME: Entry = Entry {
+    by_rate: true,
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ll",
+        "of two draws in proportion to given rates, the one that is done sooner",
+        "Rosella, IV",
+        |_| AnyPolicy::from(Ppot::new(true)),
+    )
+};
 
 /// With rates that are given.
 #[derive(Clone, Debug, Default)]

@@ -1,8 +1,20 @@
 //! RackSched (Zhu et al., OSDI 2020) as Horus evaluates it: power of two on loads that only replies
 //! update.
 
-use super::{Pick, Policy, Rng, Task, sample_two, select};
+use super::sample::{sample_two, select};
+use super::{AnyPolicy, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::state::View;
+
+/// `racksched`.
+pub const ENTRY: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "racksched", hears: Hears::EveryReply }),
+    ..Entry::new(
+        "racksched",
+        "the better of two random members by the load they last reported",
+        "RackSched, OSDI 2020",
+        |_| AnyPolicy::from(RackSched),
+    )
+};
 
 /// The better of two random members by reported load alone.
 #[derive(Clone, Debug, Default)]

@@ -1,8 +1,26 @@
 //! Uniform choice and choice by service rate, the baselines.
 
-use super::alias::Alias;
-use super::{Core, Pick, Policy, Rng, Task, sample_one};
+use super::sample::sample_one;
+use super::structure::Alias;
+use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::state::View;
+
+/// `random`.
+pub const UNIFORM: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "random", hears: Hears::Nothing }),
+    ..Entry::new("random", "any member, each as likely", "baseline", |_| AnyPolicy::from(Random))
+};
+
+/// `weighted-random`.
+pub const WEIGHTED: Entry = Entry {
+    by_rate: true,
+    ..Entry::new(
+        "weighted-random",
+        "any member, in proportion to its service rate",
+        "baseline",
+        |_| AnyPolicy::from(WeightedRandom::default()),
+    )
+};
 
 /// Any active member, each as likely.
 #[derive(Clone, Debug, Default)]

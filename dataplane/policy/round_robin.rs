@@ -1,7 +1,15 @@
 //! One member after the other.
 
-use super::{Core, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::state::View;
+
+/// `round-robin`.
+pub const ENTRY: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "round-robin", hears: Hears::Nothing }),
+    ..Entry::new("round-robin", "one member after the other", "baseline", |_| {
+        AnyPolicy::from(RoundRobin::default())
+    })
+};
 
 /// Cycles over the active members; cores start at different ones.
 #[derive(Clone, Debug, Default)]

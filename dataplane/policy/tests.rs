@@ -1,8 +1,12 @@
 //! What policies promise, held against small views.
 
+use proptest::prelude::*;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::Rng;
+use super::sample::below;
 use super::*;
 use crate::state::Load;
-use proptest::prelude::*;
 
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
@@ -83,7 +87,7 @@ fn runs_decide_as_one_by_one() {
         let mut one_by_one = dispatcher(entry.name, 40);
         let rates: Vec<f64> = (0..40).map(|member| 1.0 + f64::from(member % 3)).collect();
         let mut sent: Vec<Member> = Vec::new();
-        let mut rng = super::Rng::seed_from_u64(3);
+        let mut rng = Rng::seed_from_u64(3);
         for dispatcher in [&mut by_run, &mut one_by_one] {
             dispatcher.set_rates(&rates);
             dispatcher.set_active(Member(7), false);

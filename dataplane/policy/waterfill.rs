@@ -6,8 +6,33 @@
 
 use rand::Rng as _;
 
-use super::{Core, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Core, Entry, Pick, Policy, Rng, Task};
 use crate::state::{Member, View};
+
+/// `scd`.
+pub const BY_RATE: Entry = Entry {
+    by_rate: true,
+    divides_runs: true,
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "scd",
+        "stochastically coordinated dispatching: fill queues to a level by chance",
+        "Goren et al., SIGMETRICS 2021",
+        |_| AnyPolicy::from(WaterFill::new(true)),
+    )
+};
+
+/// `twf`.
+pub const EQUAL: Entry = Entry {
+    divides_runs: true,
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "twf",
+        "tidal water filling: scd for equal speeds",
+        "Goren et al., INFOCOM 2020",
+        |_| AnyPolicy::from(WaterFill::new(false)),
+    )
+};
 
 /// One member's queue.
 #[derive(Clone, Copy, Debug)]

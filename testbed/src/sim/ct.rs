@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::policy::member::{MemberSide, Notify};
-use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
+use wedjat::policy::{Asks, Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
 use wedjat::state::{Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
@@ -19,7 +19,7 @@ use wedjat_pktgen::service::Service;
 
 use super::events::Events;
 use super::fifo::{Fifo, Slab};
-use super::knowledge::{Asks, Knowledge};
+use super::knowledge::Knowledge;
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
@@ -150,7 +150,7 @@ impl<'a> Sim<'a> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
         let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
-        let asks = Asks::of(&config.policy);
+        let asks = config.policy.asks();
         let probe_delay = if config.probes_at_once { 0 } else { delay };
         let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, asks);
         let views = View::heap(servers, config.dispatchers).into_iter().enumerate();

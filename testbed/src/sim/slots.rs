@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use indicatif::ProgressBar;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
-use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Runs, Task, stream_seed};
+use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
 use wedjat::state::{Load, Member, Report, View};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
@@ -185,8 +185,6 @@ impl<'a> Sim<'a> {
 
     fn dispatch(&mut self) {
         let policy = self.config.policy.entry();
-        let holds = policy.runs == Runs::LeafHolding;
-        let coordinated = matches!(policy.name, "scd" | "twf");
         for node in &self.nodes {
             for (seen, server) in node.seen.iter().zip(&self.servers) {
                 seen.store(server.queue.len() as u32, Relaxed);
@@ -194,9 +192,9 @@ impl<'a> Sim<'a> {
         }
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.dispatcher.tick(self.slot * SLOT_NS);
-            if self.config.whole && !holds {
+            if self.config.whole && !policy.holds() {
                 node.send_whole(index, &mut self.servers);
-            } else if coordinated {
+            } else if policy.divides_runs {
                 node.send_run(index, &mut self.servers);
             } else {
                 node.send_each(index, &mut self.servers);
@@ -218,7 +216,7 @@ impl<'a> Sim<'a> {
 
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
-        if self.config.policy.entry().runs == Runs::LeafHolding {
+        if self.config.policy.entry().holds() {
             // Who measures how long an answer takes hears of it when the slot is over.
             nodes.iter_mut().for_each(|node| node.dispatcher.tick((*slot + 1) * SLOT_NS));
         }

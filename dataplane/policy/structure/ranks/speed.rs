@@ -2,7 +2,7 @@
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Found, Front, Member, Rank, Report, Whence};
-use crate::policy::{below, select};
+use crate::policy::sample::{below, select};
 
 /// Speeds told apart; members of more are put into steps between the slowest and the fastest.
 const CLASSES_MAX: usize = 32;

@@ -2,7 +2,8 @@
 
 use rand::Rng as _;
 
-use super::{Rng, below};
+use crate::policy::Rng;
+use crate::policy::sample::{below, select};
 use crate::state::Member;
 
 /// One cell: itself with a probability, else another.
@@ -62,7 +63,7 @@ impl Alias {
         let bits = rng.next_u64();
         let cell = self.cells.get(below(self.cells.len(), (bits >> 32) as u32))?;
         let stands = bits as u32 <= cell.threshold;
-        Some(super::select(stands, cell.other, cell.own))
+        Some(select(stands, cell.other, cell.own))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::state::Member;
 
 /// A ring of members linked both ways; its joint is one past the members.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub struct Line {
     next: Vec<u16>,
     /// A member that is its own predecessor is not in the line.
     previous: Vec<u16>,
@@ -18,7 +18,7 @@ impl Default for Line {
 
 impl Line {
     /// Nobody of so many members.
-    pub(super) fn new(members: usize) -> Self {
+    pub fn new(members: usize) -> Self {
         let itself: Vec<u16> = (0..=members as u16).collect();
         Self { next: itself.clone(), previous: itself }
     }
@@ -34,7 +34,7 @@ impl Line {
 
     /// Puts a member last, unless it is in already.
     #[inline]
-    pub(super) fn join(&mut self, member: Member) {
+    pub fn join(&mut self, member: Member) {
         if self.contains(member) {
             return;
         }
@@ -48,7 +48,7 @@ impl Line {
 
     /// Takes a member out, if it is in.
     #[inline]
-    pub(super) fn leave(&mut self, member: Member) {
+    pub fn leave(&mut self, member: Member) {
         if !self.contains(member) {
             return;
         }
@@ -60,7 +60,7 @@ impl Line {
 
     /// The first in the line.
     #[inline]
-    pub(super) fn first(&self) -> Option<Member> {
+    pub fn first(&self) -> Option<Member> {
         let joint = self.joint();
         let first = self.next[usize::from(joint)];
         (first != joint).then_some(Member(first))

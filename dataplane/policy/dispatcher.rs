@@ -1,0 +1,135 @@
+//! What a node and the simulator drive a policy by: it counts what is sent and answered, so the two cannot differ in that.
+
+use rand::{Rng as _, SeedableRng};
+
+use super::{AnyPolicy, Bounded, Core, Pick, Policy, PolicySpec, Rng, Runs, Task};
+use crate::state::{Member, Report, View};
+
+/// One core's scheduler of one pool: a policy, what it decides on, and its random source.
+#[derive(Debug)]
+pub struct Dispatcher {
+    policy: AnyPolicy,
+    view: View,
+    rng: Rng,
+    core: Core,
+    holds: bool,
+}
+
+impl Dispatcher {
+    /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
+    #[must_use]
+    pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
+        let holds = spec.entry().runs == Runs::LeafHolding;
+        let mut dispatcher =
+            Self { policy: spec.build(), view, rng: Rng::seed_from_u64(seed), core, holds };
+        dispatcher.policy.on_members(core, &mut dispatcher.view);
+        dispatcher
+    }
+
+    /// Chooses for a run of tasks, counting each as sent.
+    #[inline]
+    pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
+        self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+    }
+
+    /// Sends one more task after `member`'s last, without a choice.
+    pub fn follow(&mut self, member: Member) {
+        self.view.sent(member);
+        self.policy.on_sent(member, &mut self.view);
+    }
+
+    /// Takes `lost` tasks off those outstanding at `member`: nobody will answer them.
+    pub fn write_off(&mut self, member: Member, lost: u32) {
+        self.view.write_off(member, lost);
+        self.policy.on_written_off(member, &mut self.view);
+    }
+
+    /// The core that it is on.
+    #[must_use]
+    pub fn core(&self) -> Core {
+        self.core
+    }
+
+    /// Tells the members' service rates.
+    pub fn set_rates(&mut self, rates: &[f64]) {
+        self.view.set_rates(rates);
+        self.policy.on_members(self.core, &mut self.view);
+    }
+
+    /// Takes the reports that came with replies, in this order; returns how many came from members that had
+    /// no task outstanding.
+    #[inline]
+    pub fn reply_run(&mut self, reports: &[Report]) -> usize {
+        self.policy.reply_run(reports, &mut self.view, &mut self.rng)
+    }
+
+    /// Takes the report that came with a reply; false when the member had no task outstanding.
+    #[inline]
+    pub fn reply(&mut self, report: &Report) -> bool {
+        self.reply_run(std::slice::from_ref(report)) == 0
+    }
+
+    /// Takes a report that came without a reply, in a keep-alive for instance.
+    pub fn refresh(&mut self, report: &Report) {
+        self.policy.on_reply(report, &mut self.view, &mut self.rng);
+    }
+
+    /// Lets a member be chosen, or no longer.
+    pub fn set_active(&mut self, member: Member, active: bool) {
+        if self.view.is_active(member) != active {
+            self.view.set_active(member, active);
+            self.policy.on_members(self.core, &mut self.view);
+        }
+    }
+
+    /// Replaces the policy between bursts; what is known of the members stays. Readers of the state see its name.
+    pub fn change(&mut self, spec: &PolicySpec) {
+        self.policy = spec.build();
+        self.view.name_policy(&spec.to_string());
+        self.holds = spec.entry().runs == Runs::LeafHolding;
+        self.policy.on_members(self.core, &mut self.view);
+    }
+
+    /// A task without a pick is to wait, and to be offered again.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.holds
+    }
+
+    /// Lets the policy see time pass.
+    pub fn tick(&mut self, now_ns: u64) {
+        self.policy.on_tick(now_ns, &mut self.view, &mut self.rng);
+    }
+
+    /// The central queue's bound and what it has measured, when it has one.
+    #[must_use]
+    pub fn bounded(&self) -> Option<&Bounded> {
+        match &self.policy {
+            AnyPolicy::Bounded(bounded) => Some(bounded),
+            _ => None,
+        }
+    }
+
+    /// What it decides on.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// What it decides on, to be changed.
+    #[inline]
+    pub fn view_mut(&mut self) -> &mut View {
+        &mut self.view
+    }
+}
+
+/// The seed of one random stream of a node, from the node's seed and the stream's place.
+#[must_use]
+pub fn stream_seed(seed: u64, core: usize, pool: usize) -> u64 {
+    // Two steps of SplitMix64, so that neighbouring places have unrelated seeds.
+    let place = (core as u64) << 32 | pool as u64;
+    let mut mix = rand_xoshiro::SplitMix64::seed_from_u64(seed);
+    rand_xoshiro::SplitMix64::seed_from_u64(mix.next_u64() ^ place).next_u64()
+}
