@@ -152,19 +152,18 @@ impl Bound {
     }
 }
 
-/// What members' answers tell, and when.
+/// What members' answers tell.
 #[derive(Clone, Debug)]
 struct Heard {
-    now_ns: u64,
     touched: Vec<Touched>,
     bound: Bound,
 }
 
 impl Heard {
-    /// For a run of answers of so many members.
+    /// For a run of answers of so many members at one time.
     #[inline(always)]
-    fn listen(&mut self, members: usize, adapts: bool) -> Hearing<'_> {
-        let (now_ns, touched) = (self.now_ns, &mut self.touched[..members]);
+    fn listen(&mut self, now_ns: u64, members: usize, adapts: bool) -> Hearing<'_> {
+        let touched = &mut self.touched[..members];
         let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
         Hearing { adapts, notes, answers, now_ns, touched, bound: &mut self.bound }
     }
@@ -341,7 +340,7 @@ impl Bounded {
             due: 0,
             answers: 0,
         };
-        let heard = Heard { now_ns: 0, touched: Vec::new(), bound };
+        let heard = Heard { touched: Vec::new(), bound };
         Self { silence_ns, next_check_ns: 0, watched: Vec::new(), room, heard }
     }
 
@@ -376,7 +375,7 @@ impl Bounded {
     ) {
         let (room, heard) = (&mut self.room, &mut self.heard);
         let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
-        let first = Touched::new(heard.now_ns, true);
+        let first = Touched::new(view.now_ns(), true);
         let mut front = room.ranks.open();
         for pick in picks {
             let found;
@@ -395,9 +394,15 @@ impl Bounded {
 
     /// As one by one.
     #[inline(always)]
-    fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>, adapts: bool) -> usize {
+    fn reply_some(
+        &mut self,
+        reports: &[Report],
+        now_ns: u64,
+        mut parts: Parts<'_>,
+        adapts: bool,
+    ) -> usize {
         let members = parts.words.members();
-        let mut hearing = self.heard.listen(members, adapts);
+        let mut hearing = self.heard.listen(now_ns, members, adapts);
         self.room.ranks.set_all(
             reports,
             members,
@@ -423,11 +428,11 @@ impl Bounded {
         let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
         (watched.reports, watched.outstanding) = (reports, outstanding);
         if self.room.core.count > 1 && !quiet {
-            *touched = Touched::new(self.heard.now_ns, touched.is_alone()); // by another core for all that is known
+            *touched = Touched::new(view.now_ns(), touched.is_alone()); // by another core for all that is known
         }
         let patience = silence_ns.saturating_mul(1 << watched.losses);
         let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
-        let silent = self.heard.now_ns.saturating_sub(touched.at_ns()) > patience;
+        let silent = view.now_ns().saturating_sub(touched.at_ns()) > patience;
         if outstanding > 0
             && silent
             && member.index() % self.room.core.count == self.room.core.index
@@ -440,13 +445,6 @@ impl Bounded {
 }
 
 impl Policy for Bounded {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let front = self.room.ranks.open();
-        let found = self.room.first(front, self.bound(), view.words(), view, rng).1?;
-        Some(Pick { member: found.member, idle: found.queue == 0 })
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -465,23 +463,25 @@ impl Policy for Bounded {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let now_ns = view.now_ns();
         let (parts, adapts) = (view.parts(), self.heard.bound.adapts);
         match (parts.are_alone(), adapts) {
-            (true, true) => self.reply_some(reports, parts.alone(), true),
-            (true, false) => self.reply_some(reports, parts.alone(), false),
-            (false, _) => self.reply_some(reports, parts, adapts),
+            (true, true) => self.reply_some(reports, now_ns, parts.alone(), true),
+            (true, false) => self.reply_some(reports, now_ns, parts.alone(), false),
+            (false, _) => self.reply_some(reports, now_ns, parts, adapts),
         }
     }
 
-    fn on_sent(&mut self, member: Member, _view: &mut View) {
+    fn on_follow(&mut self, member: Member, view: &mut View) {
         self.room.ranks.add(member);
-        let first = Touched::new(self.heard.now_ns, true);
+        let first = Touched::new(view.now_ns(), true);
         self.heard.touched[member.index()].follow(self.room.ranks.queue(member) - 1, first);
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let left = note_outstanding(report, view);
-        let mut hearing = self.heard.listen(view.members(), self.heard.bound.adapts);
+        let adapts = self.heard.bound.adapts;
+        let mut hearing = self.heard.listen(view.now_ns(), view.members(), adapts);
         hearing.answered(report);
         hearing.end();
         self.room.ranks.set(report.member, left);
@@ -494,7 +494,7 @@ impl Policy for Bounded {
     fn on_members(&mut self, core: Core, view: &mut View) {
         self.room.core = core;
         self.watched.resize(view.members(), Watched::default());
-        self.heard.touched.resize(view.members(), Touched::new(self.heard.now_ns, false));
+        self.heard.touched.resize(view.members(), Touched::new(view.now_ns(), false));
         self.room.ranks.rank(view.members(), view.active().iter().copied());
         self.heard.bound.share(self.room.ranks.len(), core.count);
         for &member in view.active() {
@@ -502,8 +502,8 @@ impl Policy for Bounded {
         }
     }
 
-    fn on_tick(&mut self, now_ns: u64, view: &mut View, _rng: &mut Rng) {
-        self.heard.now_ns = now_ns;
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        let now_ns = view.now_ns();
         if now_ns < self.next_check_ns {
             return;
         }

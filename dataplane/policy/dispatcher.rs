@@ -35,7 +35,7 @@ impl Dispatcher {
     /// Sends one more task after `member`'s last, without a choice.
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
-        self.policy.on_sent(member, &mut self.view);
+        self.policy.on_follow(member, &mut self.view);
     }
 
     /// Takes `lost` tasks off those outstanding at `member`: nobody will answer them.
@@ -99,7 +99,8 @@ impl Dispatcher {
 
     /// Lets the policy see time pass.
     pub fn tick(&mut self, now_ns: u64) {
-        self.policy.on_tick(now_ns, &mut self.view, &mut self.rng);
+        self.view.note_time(now_ns);
+        self.policy.on_tick(&mut self.view, &mut self.rng);
     }
 
     /// The central queue's bound and what it has measured, when it has one.

@@ -5,7 +5,7 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
-use super::sample::{better_of_two, compare, sample_two, select, share_idle};
+use super::sample::{compare, sample_two, select, share_idle};
 use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, View};
@@ -32,15 +32,6 @@ pub const INFLIGHT: Entry = Entry::new(
 /// A leaf's Horus: it takes idle members off its list as it picks them.
 #[derive(Clone, Debug, Default)]
 pub struct Horus;
-
-#[inline(always)]
-fn pick(view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    if let Some(member) = view.idle_mut().take_last() {
-        view.picks.idle += 1;
-        return Some(Pick { member, idle: true });
-    }
-    better_of_two(view, rng).map(|member| Pick { member, idle: false })
-}
 
 /// Nobody becomes idle between the tasks of a run, so the idle members come first, and who is left over
 /// is chosen in a loop that does not ask.
@@ -95,11 +86,6 @@ fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) 
 }
 
 impl Policy for Horus {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        pick(view, rng)
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -138,11 +124,6 @@ impl Policy for Horus {
 pub struct HorusInflight;
 
 impl Policy for HorusInflight {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        pick(view, rng)
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],

@@ -89,14 +89,8 @@ impl HorusSpine {
         Some(Pick { member, idle: false })
     }
 
-    fn share(&self, rack: Member) -> Load {
-        self.shares.get(rack.index()).copied().unwrap_or(Load::ONE)
-    }
-}
-
-impl Policy for HorusSpine {
     #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         if let Some(member) = self.idle_rack(view, rng) {
             view.picks.idle += 1;
             return Some(Pick { member, idle: true });
@@ -104,12 +98,19 @@ impl Policy for HorusSpine {
         if self.weighted {
             return self.of_two_by_size(view, rng);
         }
-        if view.active().len() > 2 {
-            return better_of_two(view, rng).map(|member| Pick { member, idle: false });
-        }
-        sample_one(view, rng).map(|member| Pick { member, idle: false })
+        let member = match view.active().len() > 2 {
+            true => better_of_two(view, rng),
+            false => sample_one(view, rng),
+        };
+        member.map(|member| Pick { member, idle: false })
     }
 
+    fn share(&self, rack: Member) -> Load {
+        self.shares.get(rack.index()).copied().unwrap_or(Load::ONE)
+    }
+}
+
+impl Policy for HorusSpine {
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -117,8 +118,8 @@ impl Policy for HorusSpine {
         view: &mut View,
         rng: &mut Rng,
     ) {
-        for (task, pick) in tasks.iter().zip(picks) {
-            *pick = self.pick(task, view, rng);
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.pick(view, rng);
             if let Some(pick) = pick {
                 view.sent_share(pick.member, self.share(pick.member));
             }

@@ -83,13 +83,26 @@ impl Learned {
 }
 
 impl Policy for Learned {
-    #[inline]
-    fn pick(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        self.ppot.pick(task, view, rng)
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        let mut local = rng.clone(); // stays in registers over the run
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.ppot.pick(view, &mut local);
+            if let Some(pick) = pick {
+                view.sent(pick.member);
+                self.learner.on_sent(pick.member, view);
+            }
+        }
+        *rng = local;
     }
 
     #[inline]
-    fn on_sent(&mut self, member: Member, view: &mut View) {
+    fn on_follow(&mut self, member: Member, view: &mut View) {
         self.learner.on_sent(member, view);
     }
 
@@ -105,8 +118,8 @@ impl Policy for Learned {
         self.ppot.on_members(core, view);
     }
 
-    fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) {
-        if self.learner.on_tick(now_ns, view, rng) {
+    fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
+        if self.learner.on_tick(view, rng) {
             self.ppot.on_members(self.core, view);
         }
     }

@@ -164,7 +164,8 @@ impl Learner {
     }
 
     /// Takes the time; true when the members' rates, in the view, are new.
-    pub fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) -> bool {
+    pub fn on_tick(&mut self, view: &mut View, rng: &mut Rng) -> bool {
+        let now_ns = view.now_ns();
         if self.now_ns == 0 {
             self.start(now_ns);
         }

@@ -207,13 +207,6 @@ fn first<R: Rank>(
     (front, queues.find(front, rng.next_u64() as u32))
 }
 
-/// Nothing is taken: what samples told, `queues` know.
-fn pick(queues: &mut impl Rank, samples: Samples, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    let front = queues.open();
-    let found = first(queues, front, samples, &mut view.parts(), rng).1?;
-    Some(Pick { member: found.member, idle: found.queue == 0 })
-}
-
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
 fn pick_run(
@@ -275,14 +268,6 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> us
 }
 
 impl Policy for Lsq {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        match &mut self.queues {
-            Ranking::Queue(ranks) => pick(ranks, self.samples, view, rng),
-            Ranking::Delay(ranks) => pick(ranks, self.samples, view, rng),
-        }
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -302,7 +287,7 @@ impl Policy for Lsq {
     }
 
     #[inline]
-    fn on_sent(&mut self, member: Member, _view: &mut View) {
+    fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.queues.add(member);
     }
 

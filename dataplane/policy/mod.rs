@@ -86,47 +86,28 @@ impl Core {
     }
 }
 
-/// A way to choose a member for a task. [`Policy::pick`] is the only hook that must be there.
+/// A way to choose members for tasks. [`Policy::pick_run`] is the only hook that must be there.
 ///
-/// The caller counts the task as sent ([`View::sent`], then [`Policy::on_sent`]) after each pick, and as
-/// answered ([`View::answered`]) before each `on_reply`.
-///
-/// No pick means: no member may have the task now. Central queues answer so while all members are full;
-/// their caller holds the task and offers it again after a reply or a tick.
+/// What the view tells of time ([`View::now_ns`]) is true for every hook: each burst's where tasks may wait, else that of
+/// the node's last tick. The caller counts a task as answered ([`View::answered`]) before each `on_reply`.
 #[enum_dispatch]
 pub trait Policy {
-    /// Chooses among the view's active members; none when no member may have the task now.
-    fn pick(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick>;
-
-    /// Chooses for a run of tasks, one after the other, each counted as sent before the next is
-    /// looked at. One call per burst, so that the policy is known at compile time within the loop.
+    /// Chooses among the view's active members for a run of tasks, one after the other, and counts each as sent
+    /// ([`View::sent`]) before it looks at the next. One call a burst, so that the policy is known at compile time within
+    /// the loop; [`one_by_one`] is that loop for policies that look at one task at a time.
+    ///
+    /// No pick means: no member may have the task now. Central queues answer so while all members are full; their caller
+    /// holds the task and offers it again after a reply or a tick.
     fn pick_run(
         &mut self,
         tasks: &[Task],
         picks: &mut [Option<Pick>],
         view: &mut View,
         rng: &mut Rng,
-    ) {
-        let mut local = rng.clone(); // stays in registers over the run
-        for (task, pick) in tasks.iter().zip(picks) {
-            *pick = self.send(task, view, &mut local);
-        }
-        *rng = local;
-    }
+    );
 
-    /// Chooses and counts the task as sent; a policy that has looked at the member can do both in one.
-    #[inline(always)]
-    fn send(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let pick = self.pick(task, view, rng);
-        if let Some(pick) = pick {
-            view.sent(pick.member);
-            self.on_sent(pick.member, view);
-        }
-        pick
-    }
-
-    /// A task was sent to `member`; also for tasks that follow another one without a pick of their own.
-    fn on_sent(&mut self, _member: Member, _view: &mut View) {}
+    /// A task was sent to `member`, and counted, without a pick of its own: it follows another one.
+    fn on_follow(&mut self, _member: Member, _view: &mut View) {}
 
     /// A member reported.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
@@ -150,8 +131,28 @@ pub trait Policy {
     /// The active members changed, or the policy starts: what it derives from them is stale.
     fn on_members(&mut self, _core: Core, _view: &mut View) {}
 
-    /// Time passed; called now and then.
-    fn on_tick(&mut self, _now_ns: u64, _view: &mut View, _rng: &mut Rng) {}
+    /// Time passed; called now and then, and before each burst where tasks may wait.
+    fn on_tick(&mut self, _view: &mut View, _rng: &mut Rng) {}
+}
+
+/// [`Policy::pick_run`] of a policy that looks at one task at a time: has `choose` name a member for each, and counts it
+/// as sent.
+#[inline(always)]
+pub fn one_by_one(
+    tasks: &[Task],
+    picks: &mut [Option<Pick>],
+    view: &mut View,
+    rng: &mut Rng,
+    mut choose: impl FnMut(&Task, &mut View, &mut Rng) -> Option<Pick>,
+) {
+    let mut local = rng.clone(); // stays in registers over the run
+    for (task, pick) in tasks.iter().zip(picks) {
+        *pick = choose(task, view, &mut local);
+        if let Some(pick) = pick {
+            view.sent(pick.member);
+        }
+    }
+    *rng = local;
 }
 
 /// Every policy, so that a pool's is chosen when it starts and known within a burst.

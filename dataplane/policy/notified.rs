@@ -5,7 +5,7 @@ use super::member::Notify;
 use super::sample::{sample_one, share_idle};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
-use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::{Member, Report, View};
 
 /// `jiq`.
@@ -133,6 +133,22 @@ impl Notified {
         Self { period_ns, probes, ..Self::new(1, Otherwise::Random) }
     }
 
+    #[inline(always)]
+    fn pick(&mut self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        if let Some(member) = self.line.first() {
+            self.line.leave(member);
+            view.idle_mut().remove(member);
+            view.picks.idle += 1;
+            return Some(Pick { member, idle: true });
+        }
+        let member = match (self.otherwise, self.last) {
+            (Otherwise::Last, Some(last)) if view.is_active(last) => Some(last),
+            (Otherwise::Weighted, _) => self.alias.sample(rng),
+            _ => sample_one(view, rng),
+        };
+        member.map(|member| Pick { member, idle: false })
+    }
+
     /// The view's list changed: who stays keeps its place, who is new comes last.
     fn follow_list(&mut self, view: &View) {
         let idle = view.idle();
@@ -149,20 +165,14 @@ impl Notified {
 }
 
 impl Policy for Notified {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if let Some(member) = self.line.first() {
-            self.line.leave(member);
-            view.idle_mut().remove(member);
-            view.picks.idle += 1;
-            return Some(Pick { member, idle: true });
-        }
-        let member = match (self.otherwise, self.last) {
-            (Otherwise::Last, Some(last)) if view.is_active(last) => Some(last),
-            (Otherwise::Weighted, _) => self.alias.sample(rng),
-            _ => sample_one(view, rng),
-        };
-        member.map(|member| Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| self.pick(view, rng));
     }
 
     #[inline]
@@ -194,9 +204,10 @@ impl Policy for Notified {
         }
     }
 
-    fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) {
+    fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
+        let now_ns = view.now_ns();
         if self.otherwise == Otherwise::Last {
-            self.forgotten.look(now_ns, self.core, &mut self.line, view);
+            self.forgotten.look(self.core, &mut self.line, view);
         }
         if self.period_ns == 0 || now_ns < self.next_ns {
             return;

@@ -46,6 +46,15 @@ impl Ppot {
     pub fn new(least_loaded: bool) -> Self {
         Self { least_loaded, ..Self::default() }
     }
+
+    /// One choice, not counted as sent.
+    #[inline]
+    pub fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
+        view.picks.po2 += 1;
+        view.picks.messages += 2;
+        Some(better(self.least_loaded, pair, &view.parts()))
+    }
 }
 
 /// One of two that were drawn, by their queues, or by when they would be done.
@@ -92,14 +101,6 @@ fn pick_run(
 }
 
 impl Policy for Ppot {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
-        view.picks.po2 += 1;
-        view.picks.messages += 2;
-        Some(better(self.least_loaded, pair, &view.parts()))
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],

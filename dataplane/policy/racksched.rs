@@ -2,7 +2,7 @@
 //! update.
 
 use super::sample::{sample_two, select};
-use super::{AnyPolicy, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
 
 /// `racksched`.
@@ -21,11 +21,18 @@ pub const ENTRY: Entry = Entry {
 pub struct RackSched;
 
 impl Policy for RackSched {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let (a, b) = sample_two(view.active(), rng)?;
-        let member = select(view.load(b) < view.load(a), a, b);
-        view.picks.po2 += 1;
-        Some(Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| {
+            let (a, b) = sample_two(view.active(), rng)?;
+            let member = select(view.load(b) < view.load(a), a, b);
+            view.picks.po2 += 1;
+            Some(Pick { member, idle: false })
+        });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::sample::sample_one;
 use super::structure::Alias;
-use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
 
 /// `random`.
@@ -27,9 +27,16 @@ pub const WEIGHTED: Entry = Entry {
 pub struct Random;
 
 impl Policy for Random {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        sample_one(view, rng).map(|member| Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| {
+            sample_one(view, rng).map(|member| Pick { member, idle: false })
+        });
     }
 }
 
@@ -40,9 +47,16 @@ pub struct WeightedRandom {
 }
 
 impl Policy for WeightedRandom {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, _view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        self.alias.sample(rng).map(|member| Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, _, rng| {
+            self.alias.sample(rng).map(|member| Pick { member, idle: false })
+        });
     }
 
     fn on_members(&mut self, _core: Core, view: &mut View) {

@@ -1,6 +1,6 @@
 //! One member after the other.
 
-use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
 
 /// `round-robin`.
@@ -18,15 +18,22 @@ pub struct RoundRobin {
 }
 
 impl Policy for RoundRobin {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, _rng: &mut Rng) -> Option<Pick> {
-        let active = view.active();
-        if self.next >= active.len() {
-            self.next = 0;
-        }
-        let member = *active.get(self.next)?;
-        self.next += 1;
-        Some(Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, _| {
+            let active = view.active();
+            if self.next >= active.len() {
+                self.next = 0;
+            }
+            let member = *active.get(self.next)?;
+            self.next += 1;
+            Some(Pick { member, idle: false })
+        });
     }
 
     fn on_members(&mut self, core: Core, view: &mut View) {

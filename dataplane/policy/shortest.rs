@@ -8,7 +8,7 @@ use rand::Rng as _;
 
 use super::sample::{below, sample_two};
 use super::structure::{Found, Front, Rank, Ranking};
-use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::{Member, Parts, Report, View, Words};
 
 /// `jsq`.
@@ -121,14 +121,6 @@ fn look<R: Rank>(
     }
 }
 
-/// Nothing is taken: what was put right on the way, `ranks` know.
-#[inline(always)]
-fn pick(ranks: &mut impl Rank, words: Words<'_>, rng: &mut Rng) -> Option<Pick> {
-    let front = ranks.open();
-    let found = first(ranks, front, words, rng).1?;
-    Some(Pick { member: found.member, idle: found.queue == 0 })
-}
-
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
 fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
@@ -219,17 +211,6 @@ fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Opti
 }
 
 impl Policy for Shortest {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if view.sees_queues() {
-            return self.scan(view, rng);
-        }
-        match &mut self.ranks {
-            Ranking::Queue(ranks) => pick(ranks, view.words(), rng),
-            Ranking::Delay(ranks) => pick(ranks, view.words(), rng),
-        }
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -262,7 +243,7 @@ impl Policy for Shortest {
     }
 
     #[inline]
-    fn on_sent(&mut self, member: Member, _view: &mut View) {
+    fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
     }
 
@@ -359,18 +340,25 @@ impl ShortestOf {
 }
 
 impl Policy for ShortestOf {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let mut best: Option<(u32, Member)> = None;
-        // In random order, so that the first of those that tie is any of them.
-        let probed = sample_distinct(self.count, view.active(), rng, |member| {
-            let queue = view.probe(member);
-            if best.is_none_or(|(least, _)| queue < least) {
-                best = Some((queue, member));
-            }
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| {
+            let mut best: Option<(u32, Member)> = None;
+            // In random order, so that the first of those that tie is any of them.
+            let probed = sample_distinct(self.count, view.active(), rng, |member| {
+                let queue = view.probe(member);
+                if best.is_none_or(|(least, _)| queue < least) {
+                    best = Some((queue, member));
+                }
+            });
+            view.picks.messages += probed as u64;
+            best.map(|(queue, member)| Pick { member, idle: queue == 0 })
         });
-        view.picks.messages += probed as u64;
-        best.map(|(queue, member)| Pick { member, idle: queue == 0 })
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {

@@ -111,11 +111,6 @@ fn level(depths: &[Depth], volume: f64) -> f64 {
 }
 
 impl Policy for WaterFill {
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        self.solve(1, view);
-        self.draw(rng)
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],

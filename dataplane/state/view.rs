@@ -183,6 +183,7 @@ pub struct View {
     lossless: bool,
     /// Members that a benchmark task is wanted for; none where nobody carries them out.
     benchmarks: Option<Vec<Member>>,
+    now_ns: u64,
     /// How tasks found their members so far.
     pub picks: Picks,
 }
@@ -262,6 +263,7 @@ impl View {
             queues: None,
             lossless: false,
             benchmarks: None,
+            now_ns: 0,
             picks: Picks::default(),
         }
     }
@@ -281,6 +283,19 @@ impl View {
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.queued[0].load(Relaxed)
+    }
+
+    /// The time in nanoseconds, as the core was last told; 0 before that.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Tells the time.
+    #[inline]
+    pub fn note_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
     }
 
     /// Members of the pool, active or not.
