@@ -17,9 +17,8 @@
 use rand::Rng as _;
 
 use super::measured::{Measured, Notes, SILENCE_MOST_NS};
-use super::shortest::note_outstanding;
-use super::structure::{Found, Front, Rank, Ranks};
-use super::{AnyPolicy, Core, Entry, Parameter, Pick, Policy, Rng, Runs, Task};
+use super::structure::{Found, Front, Losses, Rank, Ranks};
+use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Member, Parts, Report, View, Words};
 
 /// `jbsq`.
@@ -75,10 +74,13 @@ type Run = <Ranks as Rank>::Front;
 pub struct Bounded {
     /// Tasks at a member that is silent for so long are lost; none: for so long as [`Measured`] says.
     silence_ns: Option<u64>,
+    /// No task is lost on its way: whoever holds one is slow, or its end will be told.
+    lossless: bool,
     next_check_ns: u64,
     watched: Vec<Watched>,
     room: Room,
     heard: Heard,
+    losses: Losses,
 }
 
 /// When a member last got a task while it had none, or answered; and whether that task is alone since it was sent, for
@@ -341,7 +343,16 @@ impl Bounded {
             answers: 0,
         };
         let heard = Heard { touched: Vec::new(), bound };
-        Self { silence_ns, next_check_ns: 0, watched: Vec::new(), room, heard }
+        let losses = Losses::default();
+        Self {
+            silence_ns,
+            lossless: false,
+            next_check_ns: 0,
+            watched: Vec::new(),
+            room,
+            heard,
+            losses,
+        }
     }
 
     /// With a bound that it chooses itself.
@@ -403,12 +414,13 @@ impl Bounded {
     ) -> usize {
         let members = parts.words.members();
         let mut hearing = self.heard.listen(now_ns, members, adapts);
+        let mut watch = self.losses.watch(members);
         self.room.ranks.set_all(
             reports,
             members,
             #[inline(always)]
             |report| {
-                let left = parts.answered_and_settled(report);
+                let left = watch.answer(report, &mut parts);
                 hearing.answered(report);
                 left
             },
@@ -479,7 +491,7 @@ impl Policy for Bounded {
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        let left = note_outstanding(report, view);
+        let left = self.losses.take(report, view);
         let adapts = self.heard.bound.adapts;
         let mut hearing = self.heard.listen(view.now_ns(), view.members(), adapts);
         hearing.answered(report);
@@ -491,12 +503,14 @@ impl Policy for Bounded {
         self.room.ranks.set(member, view.outstanding(member));
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.room.core = core;
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.room.core = caller.core;
+        self.lossless = caller.lossless;
+        self.losses.resize(view.members());
         self.watched.resize(view.members(), Watched::default());
         self.heard.touched.resize(view.members(), Touched::new(view.now_ns(), false));
         self.room.ranks.rank(view.members(), view.active().iter().copied());
-        self.heard.bound.share(self.room.ranks.len(), core.count);
+        self.heard.bound.share(self.room.ranks.len(), caller.core.count);
         for &member in view.active() {
             self.room.ranks.set(member, view.outstanding(member));
         }
@@ -508,7 +522,7 @@ impl Policy for Bounded {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        let judged = || (!view.is_lossless()).then(|| self.heard.bound.measured.silence_ns());
+        let judged = || (!self.lossless).then(|| self.heard.bound.measured.silence_ns());
         let silence_ns = self.silence_ns.or_else(judged);
         self.next_check_ns =
             now_ns.saturating_add(silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4)));

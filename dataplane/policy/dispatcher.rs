@@ -2,7 +2,7 @@
 
 use rand::{Rng as _, SeedableRng};
 
-use super::{AnyPolicy, Bounded, Core, Pick, Policy, PolicySpec, Rng, Runs, Task};
+use super::{AnyPolicy, Bounded, Caller, Core, Pick, Policy, PolicySpec, Rng, Task};
 use crate::state::{Member, Report, View};
 
 /// One core's scheduler of one pool: a policy, what it decides on, and its random source.
@@ -11,7 +11,7 @@ pub struct Dispatcher {
     policy: AnyPolicy,
     view: View,
     rng: Rng,
-    core: Core,
+    caller: Caller,
     holds: bool,
 }
 
@@ -19,11 +19,34 @@ impl Dispatcher {
     /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
     #[must_use]
     pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
-        let holds = spec.entry().runs == Runs::LeafHolding;
-        let mut dispatcher =
-            Self { policy: spec.build(), view, rng: Rng::seed_from_u64(seed), core, holds };
-        dispatcher.policy.on_members(core, &mut dispatcher.view);
+        let (caller, holds) = (Caller::on(core), spec.entry().holds());
+        let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
+        let mut dispatcher = Self { policy, view, rng, caller, holds };
+        dispatcher.review_members();
         dispatcher
+    }
+
+    /// What the policy derives from the members, the view or its caller is stale.
+    fn review_members(&mut self) {
+        self.policy.on_members(self.caller, &mut self.view);
+    }
+
+    /// No task is lost on its way, see [`Caller`].
+    pub fn set_lossless(&mut self) {
+        self.caller.lossless = true;
+        self.review_members();
+    }
+
+    /// The caller carries out benchmark tasks, see [`Caller`].
+    pub fn run_benchmarks(&mut self) {
+        self.caller.benchmarks = true;
+        self.review_members();
+    }
+
+    /// The next member that the policy wants a benchmark task for.
+    #[inline]
+    pub fn next_benchmark(&mut self) -> Option<Member> {
+        self.policy.next_benchmark()
     }
 
     /// Chooses for a run of tasks, counting each as sent.
@@ -47,13 +70,13 @@ impl Dispatcher {
     /// The core that it is on.
     #[must_use]
     pub fn core(&self) -> Core {
-        self.core
+        self.caller.core
     }
 
     /// Tells the members' service rates.
     pub fn set_rates(&mut self, rates: &[f64]) {
         self.view.set_rates(rates);
-        self.policy.on_members(self.core, &mut self.view);
+        self.review_members();
     }
 
     /// Takes the reports that came with replies, in this order; returns how many came from members that had
@@ -78,7 +101,7 @@ impl Dispatcher {
     pub fn set_active(&mut self, member: Member, active: bool) {
         if self.view.is_active(member) != active {
             self.view.set_active(member, active);
-            self.policy.on_members(self.core, &mut self.view);
+            self.review_members();
         }
     }
 
@@ -86,8 +109,8 @@ impl Dispatcher {
     pub fn change(&mut self, spec: &PolicySpec) {
         self.policy = spec.build();
         self.view.name_policy(&spec.to_string());
-        self.holds = spec.entry().runs == Runs::LeafHolding;
-        self.policy.on_members(self.core, &mut self.view);
+        self.holds = spec.entry().holds();
+        self.review_members();
     }
 
     /// A task without a pick is to wait, and to be offered again.

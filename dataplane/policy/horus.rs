@@ -6,7 +6,8 @@
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
 use super::sample::{compare, sample_two, select, share_idle};
-use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
+use super::structure::{Losses, Watch};
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, View};
 
@@ -26,7 +27,7 @@ pub const INFLIGHT: Entry = Entry::new(
     "horus-inflight",
     "horus that never forgets tasks on their way to a member",
     "wedjat, after Horus, NSDI 2024",
-    |_| AnyPolicy::from(HorusInflight),
+    |_| AnyPolicy::from(HorusInflight::default()),
 );
 
 /// A leaf's Horus: it takes idle members off its list as it picks them.
@@ -113,15 +114,17 @@ impl Policy for Horus {
         surplus
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        share_idle(core, view);
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        share_idle(caller.core, view);
     }
 }
 
 /// Horus that does not forget tasks in flight: on a reply, drift becomes what the member had been sent
 /// and had not received when it answered. A member is idle only when nothing is on its way to it.
 #[derive(Clone, Debug, Default)]
-pub struct HorusInflight;
+pub struct HorusInflight {
+    losses: Losses,
+}
 
 impl Policy for HorusInflight {
     fn pick_run(
@@ -135,26 +138,29 @@ impl Policy for HorusInflight {
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        keep_in_flight(report, &mut view.parts());
+        let mut watch = self.losses.watch(view.members());
+        keep_in_flight(report, &mut watch, &mut view.parts());
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
+        let mut watch = self.losses.watch(parts.words.members());
         let mut surplus = 0;
         for report in reports {
             surplus += usize::from(!parts.words.of(report.member).answered());
-            keep_in_flight(report, &mut parts);
+            keep_in_flight(report, &mut watch, &mut parts);
         }
         surplus
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        share_idle(core, view);
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
+        share_idle(caller.core, view);
     }
 }
 
 #[inline(always)]
-fn keep_in_flight(report: &Report, parts: &mut Parts<'_>) {
-    let in_flight = parts.set_load_keeping_in_flight(report.member, report.load);
+fn keep_in_flight(report: &Report, watch: &mut Watch<'_>, parts: &mut Parts<'_>) {
+    let in_flight = watch.keep_in_flight(parts.words.of(report.member), report.load);
     parts.idle.note(report.member, report.is_idle() && in_flight == 0);
 }

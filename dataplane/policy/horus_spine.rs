@@ -13,7 +13,7 @@ use rand::Rng as _;
 
 use super::sample::{below, better_of_two, sample_one, select};
 use super::structure::Alias;
-use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Runs, Task};
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Load, Member, Report, View};
 
 /// `horus-spine`.
@@ -100,7 +100,7 @@ impl HorusSpine {
         }
         let member = match view.active().len() > 2 {
             true => better_of_two(view, rng),
-            false => sample_one(view, rng),
+            false => sample_one(view.active(), rng),
         };
         member.map(|member| Pick { member, idle: false })
     }
@@ -131,7 +131,7 @@ impl Policy for HorusSpine {
         view.set_load(report.member, report.load);
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
         let members = (0..view.members() as u16).map(Member);
         let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
         self.shares = members.map(share).collect();

@@ -2,7 +2,7 @@
 //! [`Learner`]. The alias table is rebuilt when the estimates are, between bursts.
 
 use super::learner::{Learner, Window};
-use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Ppot, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Ppot, Rng, Task};
 use crate::state::{Member, Report, View};
 
 const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
@@ -70,7 +70,7 @@ pub struct Learned {
     ppot: Ppot,
     /// Large, and policies are values.
     learner: Box<Learner>,
-    core: Core,
+    caller: Caller,
 }
 
 impl Learned {
@@ -78,7 +78,7 @@ impl Learned {
     #[must_use]
     pub fn new(least_loaded: bool, window: Window, arrivals: u64, guaranteed_ns: f64) -> Self {
         let learner = Box::new(Learner::new(window, arrivals, guaranteed_ns));
-        Self { ppot: Ppot::new(least_loaded), learner, core: Core::ONLY }
+        Self { ppot: Ppot::new(least_loaded), learner, caller: Caller::on(Core::ONLY) }
     }
 }
 
@@ -112,15 +112,19 @@ impl Policy for Learned {
         self.learner.on_reply(report);
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.core = core;
-        self.learner.on_members(core, view);
-        self.ppot.on_members(core, view);
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.caller = caller;
+        self.learner.on_members(caller, view);
+        self.ppot.on_members(caller, view);
+    }
+
+    fn next_benchmark(&mut self) -> Option<Member> {
+        self.learner.next_benchmark()
     }
 
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         if self.learner.on_tick(view, rng) {
-            self.ppot.on_members(self.core, view);
+            self.ppot.on_members(self.caller, view);
         }
     }
 }
@@ -135,11 +139,11 @@ mod tests {
     const TASK_NS: u64 = 100_000;
 
     fn dispatcher(policy: &str, members: usize, benchmarks: bool) -> Dispatcher {
-        let mut view = View::heap(members, 1).remove(0);
-        if benchmarks {
-            view.run_benchmarks();
-        }
+        let view = View::heap(members, 1).remove(0);
         let mut dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+        if benchmarks {
+            dispatcher.run_benchmarks();
+        }
         dispatcher.tick(1_000_000);
         dispatcher
     }
@@ -156,7 +160,7 @@ mod tests {
         for _ in 0..tasks {
             *now_ns += gap_ns;
             dispatcher.tick(*now_ns);
-            while let Some(member) = dispatcher.view_mut().next_benchmark() {
+            while let Some(member) = dispatcher.next_benchmark() {
                 if let Some(service_ns) = service_ns(member) {
                     dispatcher.refresh(&Report { member, load: Load(0), service_ns });
                 }
@@ -214,7 +218,7 @@ mod tests {
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), dead);
             let rate = dispatcher.view().rate(Member(2));
             assert!(rate > 0.0 && rate < 0.11, "{policy} {rate}");
-            assert_eq!(dispatcher.view_mut().next_benchmark(), None);
+            assert_eq!(dispatcher.next_benchmark(), None);
             // One that nobody sends anything to is not thought slow for it.
             now_ns += 1_000_000_000_000;
             dispatcher.tick(now_ns);

@@ -12,7 +12,7 @@ use rand::Rng as _;
 use super::member::Notify;
 use super::shortest::sample_distinct;
 use super::structure::{Found, Front, Rank, Ranking};
-use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View, Words};
 
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
@@ -307,7 +307,7 @@ impl Policy for Lsq {
         }
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.queues.rank(view);
     }
 }

@@ -86,6 +86,27 @@ impl Core {
     }
 }
 
+/// What a policy knows of whoever drives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The core that it is on.
+    pub core: Core,
+    /// No task is lost on its way to a member or back, as where memory is shared: whoever holds one is slow, or its end
+    /// will be told.
+    pub lossless: bool,
+    /// Benchmark tasks are carried out: the caller asks for them after each tick ([`Policy::next_benchmark`]), sends that
+    /// member a copy of a recent task that it does only when it has nothing else to do, and passes the report on by itself.
+    pub benchmarks: bool,
+}
+
+impl Caller {
+    /// A node's core: packets may be lost, and there are no benchmark tasks.
+    #[must_use]
+    pub const fn on(core: Core) -> Self {
+        Self { core, lossless: false, benchmarks: false }
+    }
+}
+
 /// A way to choose members for tasks. [`Policy::pick_run`] is the only hook that must be there.
 ///
 /// What the view tells of time ([`View::now_ns`]) is true for every hook: each burst's where tasks may wait, else that of
@@ -129,7 +150,12 @@ pub trait Policy {
     fn on_written_off(&mut self, _member: Member, _view: &mut View) {}
 
     /// The active members changed, or the policy starts: what it derives from them is stale.
-    fn on_members(&mut self, _core: Core, _view: &mut View) {}
+    fn on_members(&mut self, _caller: Caller, _view: &mut View) {}
+
+    /// The next member that it wants a benchmark task for, where its caller carries those out.
+    fn next_benchmark(&mut self) -> Option<Member> {
+        None
+    }
 
     /// Time passed; called now and then, and before each burst where tasks may wait.
     fn on_tick(&mut self, _view: &mut View, _rng: &mut Rng) {}

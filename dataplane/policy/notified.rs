@@ -5,8 +5,8 @@ use super::member::Notify;
 use super::sample::{sample_one, share_idle};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
-use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
-use crate::state::{Member, Report, View};
+use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Task};
+use crate::state::{Member, Parts, Report, View};
 
 /// `jiq`.
 pub const JIQ: Entry = Entry {
@@ -134,17 +134,17 @@ impl Notified {
     }
 
     #[inline(always)]
-    fn pick(&mut self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    fn pick(&mut self, parts: &mut Parts<'_>, rng: &mut Rng) -> Option<Pick> {
         if let Some(member) = self.line.first() {
             self.line.leave(member);
-            view.idle_mut().remove(member);
-            view.picks.idle += 1;
+            parts.idle.remove(member);
+            parts.picks.idle += 1;
             return Some(Pick { member, idle: true });
         }
         let member = match (self.otherwise, self.last) {
-            (Otherwise::Last, Some(last)) if view.is_active(last) => Some(last),
+            (Otherwise::Last, Some(last)) if parts.is_active(last) => Some(last),
             (Otherwise::Weighted, _) => self.alias.sample(rng),
-            _ => sample_one(view, rng),
+            _ => sample_one(parts.active, rng),
         };
         member.map(|member| Pick { member, idle: false })
     }
@@ -172,7 +172,12 @@ impl Policy for Notified {
         view: &mut View,
         rng: &mut Rng,
     ) {
-        one_by_one(tasks, picks, view, rng, |_, view, rng| self.pick(view, rng));
+        let (mut parts, mut local) = (view.parts(), rng.clone());
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.pick(&mut parts, &mut local);
+            pick.iter().for_each(|pick| parts.words.of(pick.member).sent());
+        }
+        *rng = local;
     }
 
     #[inline]
@@ -194,9 +199,9 @@ impl Policy for Notified {
         view.picks.messages += u64::from(self.period_ns > 0 && below && !known);
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        share_idle(core, view);
-        self.core = core;
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        share_idle(caller.core, view);
+        self.core = caller.core;
         self.forgotten.resize(view.members());
         self.follow_list(view);
         if self.otherwise == Otherwise::Weighted {

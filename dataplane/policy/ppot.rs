@@ -2,9 +2,8 @@
 //! coincide, and the shorter queue of the two, or the one that would be done first (`ppot-ll`).
 
 use super::sample::select;
-use super::shortest::{note_outstanding, note_outstanding_run};
-use super::structure::Alias;
-use super::{AnyPolicy, Asks, Core, Entry, Pick, Policy, Rng, Task};
+use super::structure::{Alias, Losses};
+use super::{AnyPolicy, Asks, Caller, Entry, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
 
@@ -38,6 +37,7 @@ pub struct Ppot {
     /// Compare (queue + 1) / rate, not queues.
     least_loaded: bool,
     alias: Alias,
+    losses: Losses,
 }
 
 impl Ppot {
@@ -119,14 +119,15 @@ impl Policy for Ppot {
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        note_outstanding(report, view);
+        self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        note_outstanding_run(reports, view)
+        self.losses.answer_run(reports, view)
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
         self.alias.rebuild(view.active(), |member| view.rate(member));
     }
 }

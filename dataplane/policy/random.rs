@@ -2,7 +2,7 @@
 
 use super::sample::sample_one;
 use super::structure::Alias;
-use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
 
 /// `random`.
@@ -35,7 +35,7 @@ impl Policy for Random {
         rng: &mut Rng,
     ) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
-            sample_one(view, rng).map(|member| Pick { member, idle: false })
+            sample_one(view.active(), rng).map(|member| Pick { member, idle: false })
         });
     }
 }
@@ -59,7 +59,7 @@ impl Policy for WeightedRandom {
         });
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.alias.rebuild(view.active(), |member| view.rate(member));
     }
 }

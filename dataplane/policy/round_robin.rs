@@ -1,6 +1,6 @@
 //! One member after the other.
 
-use super::{AnyPolicy, Core, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
 
 /// `round-robin`.
@@ -36,7 +36,7 @@ impl Policy for RoundRobin {
         });
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.next = view.active().len() * core.index / core.count;
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.next = view.active().len() * caller.core.index / caller.core.count;
     }
 }

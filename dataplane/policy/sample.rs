@@ -14,8 +14,7 @@ pub(super) fn below(n: usize, bits: u32) -> usize {
 
 /// A uniform member, none when there are no members.
 #[inline]
-pub(super) fn sample_one(view: &View, rng: &mut Rng) -> Option<Member> {
-    let active = view.active();
+pub(super) fn sample_one(active: &[Member], rng: &mut Rng) -> Option<Member> {
     active.get(below(active.len(), rng.next_u64() as u32)).copied()
 }
 

@@ -7,8 +7,8 @@
 use rand::Rng as _;
 
 use super::sample::{below, sample_two};
-use super::structure::{Found, Front, Rank, Ranking};
-use super::{AnyPolicy, Asks, Core, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
+use super::structure::{Found, Front, Losses, Rank, Ranking, Watch};
+use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::{Member, Parts, Report, View, Words};
 
 /// `jsq`.
@@ -48,13 +48,14 @@ pub struct Shortest {
     /// Queues count by the time they take, not by their length.
     by_delay: bool,
     ranks: Ranking,
+    losses: Losses,
 }
 
 impl Shortest {
     /// By length, or by expected delay.
     #[must_use]
     pub fn new(by_delay: bool) -> Self {
-        Self { by_delay, ranks: Ranking::new(by_delay) }
+        Self { by_delay, ranks: Ranking::new(by_delay), losses: Losses::default() }
     }
 
     fn scan(&self, view: &View, rng: &mut Rng) -> Option<Pick> {
@@ -150,41 +151,34 @@ fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
 
 /// As one by one.
 #[inline(always)]
-fn reply_run(ranks: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
+fn reply_run(
+    ranks: &mut impl Rank,
+    reports: &[Report],
+    mut watch: Watch<'_>,
+    mut parts: Parts<'_>,
+) -> usize {
     ranks.set_all(
         reports,
         parts.words.members(),
         #[inline(always)]
-        |report| parts.answered_and_settled(report),
+        |report| watch.answer(report, &mut parts),
     );
     parts.surplus
 }
 
 /// As [`reply_run`], in a loop that knows what the run need not look at.
 #[inline(always)]
-fn reply_any(ranks: &mut impl Rank, reports: &[Report], parts: Parts<'_>) -> usize {
+fn reply_any(
+    ranks: &mut impl Rank,
+    reports: &[Report],
+    losses: &mut Losses,
+    parts: Parts<'_>,
+) -> usize {
+    let watch = losses.watch(parts.words.members());
     match parts.are_alone() {
-        true => reply_run(ranks, reports, parts.alone()),
-        false => reply_run(ranks, reports, parts),
+        true => reply_run(ranks, reports, watch, parts.alone()),
+        false => reply_run(ranks, reports, watch, parts),
     }
-}
-
-/// Takes a report for a policy that decides on tasks outstanding, of which lost ones are written off so;
-/// returns how many are left at the member.
-#[inline]
-pub(super) fn note_outstanding(report: &Report, view: &mut View) -> u32 {
-    let outstanding = view.outstanding(report.member);
-    view.parts().settled(report, outstanding)
-}
-
-/// Takes reports of replies for such a policy; returns how many came from members that owed none.
-#[inline(always)]
-pub(super) fn note_outstanding_run(reports: &[Report], view: &mut View) -> usize {
-    let mut parts = view.parts();
-    for report in reports {
-        parts.answered_and_settled(report);
-    }
-    parts.surplus
 }
 
 /// The member with the least key, uniformly among those that tie.
@@ -236,9 +230,10 @@ impl Policy for Shortest {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let losses = &mut self.losses;
         match &mut self.ranks {
-            Ranking::Queue(ranks) => reply_any(ranks, reports, view.parts()),
-            Ranking::Delay(ranks) => reply_any(ranks, reports, view.parts()),
+            Ranking::Queue(ranks) => reply_any(ranks, reports, losses, view.parts()),
+            Ranking::Delay(ranks) => reply_any(ranks, reports, losses, view.parts()),
         }
     }
 
@@ -249,14 +244,15 @@ impl Policy for Shortest {
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        self.ranks.set(report.member, note_outstanding(report, view));
+        self.ranks.set(report.member, self.losses.take(report, view));
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.ranks.set(member, view.outstanding(member));
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
         self.ranks.rank(view);
         for &member in view.active() {
             self.ranks.set(member, view.outstanding(member));
@@ -329,13 +325,14 @@ fn sample_several(
 #[derive(Clone, Debug)]
 pub struct ShortestOf {
     count: usize,
+    losses: Losses,
 }
 
 impl ShortestOf {
     /// Of `count` members.
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self { count }
+        Self { count, losses: Losses::default() }
     }
 }
 
@@ -362,10 +359,14 @@ impl Policy for ShortestOf {
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        note_outstanding(report, view);
+        self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        note_outstanding_run(reports, view)
+        self.losses.answer_run(reports, view)
+    }
+
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
     }
 }

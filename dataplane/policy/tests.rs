@@ -392,7 +392,7 @@ fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
 #[test]
 fn silence_means_nothing_where_no_task_is_lost() {
     let mut dispatcher = dispatcher("jbsq(k=1)", 1);
-    dispatcher.view_mut().set_lossless();
+    dispatcher.set_lossless();
     (0..100).for_each(|round| serve(&mut dispatcher, round * 1_000_000));
     pick(&mut dispatcher);
     for ms in 100..10_000 {

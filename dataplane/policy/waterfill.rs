@@ -6,7 +6,7 @@
 
 use rand::Rng as _;
 
-use super::{AnyPolicy, Asks, Core, Entry, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Entry, Pick, Policy, Rng, Task};
 use crate::state::{Member, View};
 
 /// `scd`.
@@ -127,8 +127,8 @@ impl Policy for WaterFill {
         }
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.dispatchers = core.count;
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.dispatchers = caller.core.count;
         self.depths = Vec::with_capacity(view.members());
         self.shares = Vec::with_capacity(view.members());
     }

@@ -112,7 +112,7 @@ impl<T: Work> Crew<T> {
         timeout: u64,
     ) -> Self {
         let holds = dispatcher.holds();
-        dispatcher.view_mut().set_lossless();
+        dispatcher.set_lossless();
         for member in 0..seats.len() {
             dispatcher.set_active(Member(member as u16), false);
         }

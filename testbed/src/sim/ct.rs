@@ -156,10 +156,10 @@ impl<'a> Sim<'a> {
         let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
         let node = |(index, mut view): (usize, View)| {
             view.set_queues(knowledge.of(index));
-            view.run_benchmarks();
             let core = Core { index, count: config.dispatchers };
             let seed = stream_seed(config.seed, index, 0);
             let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
+            dispatcher.run_benchmarks();
             dispatcher.set_rates(&config.speeds);
             Node { dispatcher, held: Fifo::EMPTY, last_service: 0 }
         };
@@ -295,7 +295,7 @@ impl<'a> Sim<'a> {
     fn tick(&mut self, index: usize) {
         let now_ns = self.now_ns();
         self.nodes[index].dispatcher.tick(now_ns);
-        while let Some(member) = self.nodes[index].dispatcher.view_mut().next_benchmark() {
+        while let Some(member) = self.nodes[index].dispatcher.next_benchmark() {
             let task = self.flights.insert(Flight {
                 arrived: self.now,
                 service: self.nodes[index].last_service,

@@ -453,7 +453,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             return;
         }
         self.leaves[rack].dispatcher.tick(now_ns);
-        while let Some(member) = self.leaves[rack].dispatcher.view_mut().next_benchmark() {
+        while let Some(member) = self.leaves[rack].dispatcher.next_benchmark() {
             let task = self.flights.insert(Flight {
                 arrived: self.now,
                 started: 0,
@@ -787,12 +787,12 @@ impl<'a, W: Watch> Sim<'a, W> {
 
 impl<W: Watch> Leaf<W> {
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
-        let mut view = View::heap(workers, 1).remove(0);
-        if config.benchmarks {
-            view.run_benchmarks();
-        }
+        let view = View::heap(workers, 1).remove(0);
         let seed = stream_seed(config.seed, rack, 0);
         let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
+        if config.benchmarks {
+            dispatcher.run_benchmarks();
+        }
         dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
         let signals = Signals::new(config.protocol, workers);
         Self {
