@@ -162,7 +162,7 @@ mod tests {
             dispatcher.tick(*now_ns);
             while let Some(member) = dispatcher.next_benchmark() {
                 if let Some(service_ns) = service_ns(member) {
-                    dispatcher.refresh(&Report { member, load: Load(0), service_ns });
+                    dispatcher.refresh(&Report::new(member, Load(0), service_ns));
                 }
             }
             let mut picks = [None];
@@ -170,7 +170,7 @@ mod tests {
             let member = picks[0].unwrap().member;
             counts[member.index()] += 1;
             if let Some(service_ns) = service_ns(member) {
-                dispatcher.reply(&Report { member, load: Load(0), service_ns });
+                dispatcher.reply(&Report::new(member, Load(0), service_ns));
             }
         }
         counts

@@ -45,16 +45,37 @@ pub use waterfill::WaterFill;
 
 use enum_dispatch::enum_dispatch;
 
-use crate::state::{Member, Report, View};
+use crate::state::{Decision, Member, Report, View};
 
 /// The random source of policies: seedable, and its stream never changes between releases.
 pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
 
 /// What a policy may know of a task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Task type, 0 when unknown.
     pub class: u16,
+    /// Packets that it consists of; 0 when there are several and nobody told how many, as in packets.
+    pub packets: u16,
+    /// The number of this decision, which the report of the task's reply names ([`Report::decision`]). The simulator tells
+    /// it; on a leaf, where packets do not carry it back, there is none.
+    pub decision: Option<Decision>,
+}
+
+impl Task {
+    /// Of one packet and that class, without a number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(class: u16) -> Self {
+        Self { class, packets: 1, decision: None }
+    }
+}
+
+impl Default for Task {
+    #[inline(always)]
+    fn default() -> Self {
+        Self::new(0)
+    }
 }
 
 /// A policy's choice.

@@ -24,7 +24,7 @@ fn pick(dispatcher: &mut Dispatcher) -> Pick {
 }
 
 fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
-    let report = Report { member: Member(member), load: Load::tasks(queue), service_ns: 0 };
+    let report = Report::new(Member(member), Load::tasks(queue), 0);
     dispatcher.reply(&report);
 }
 
@@ -103,10 +103,10 @@ fn runs_decide_as_one_by_one() {
             for _ in 0..count {
                 let member = sent.swap_remove(below(sent.len(), rng.next_u64() as u32));
                 let load = Load::tasks(below(4, rng.next_u64() as u32) as u16);
-                reports.push(Report { member, load, service_ns: 1000 });
+                reports.push(Report::new(member, load, 1000));
             }
             // Nobody owes these an answer, or not that one.
-            reports.push(Report { member: Member(7), load: Load(0), service_ns: 0 });
+            reports.push(Report::new(Member(7), Load(0), 0));
             let surplus = reports.iter().filter(|report| !one_by_one.reply(report)).count();
             assert_eq!(by_run.reply_run(&reports), surplus, "{}", entry.name);
             let (run, single) = (by_run.view(), one_by_one.view());
@@ -386,7 +386,7 @@ fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
     dispatcher.tick(now_ns);
     let member = pick(dispatcher).member;
     dispatcher.tick(now_ns + 100_000);
-    dispatcher.reply(&Report { member, load: Load(0), service_ns: 100_000 });
+    dispatcher.reply(&Report::new(member, Load(0), 100_000));
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn silence_is_judged_by_what_tasks_take() {
         let waits: Vec<_> = rooms.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(rooms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8, "{rooms:?}");
         // It answers, and is judged as before.
-        dispatcher.reply(&Report { member: Member(0), load: Load(0), service_ns: 100_000 });
+        dispatcher.reply(&Report::new(Member(0), Load(0), 100_000));
         let last = ms + 1;
         dispatcher.tick(last * 1_000_000);
         picks(&mut dispatcher, 5);
@@ -496,7 +496,7 @@ fn cfcfs_chooses_its_bound() {
             dispatcher.tick(now_ns);
             pick(&mut dispatcher);
             dispatcher.tick(now_ns + 110_000);
-            let report = Report { member: Member(0), load: Load(0), service_ns: 100_000 };
+            let report = Report::new(Member(0), Load(0), 100_000);
             dispatcher.reply(&report);
             now_ns += (100_000.0 / busy) as u64;
         }

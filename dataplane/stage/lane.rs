@@ -261,7 +261,7 @@ fn report(
         false => 0,
     };
     let load = Load::tasks(task::reported_queue(&head[TASK..]));
-    believed.then_some(Report { member: worker.member, load, service_ns })
+    believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
 /// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.

@@ -5,6 +5,7 @@
 //! report from which that counts, number and load, so it learns from the shared word alone that the drift
 //! belongs to an older report and no longer counts; no core writes another's words.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -95,6 +96,22 @@ impl Presence {
     }
 }
 
+/// The number of a task that is to be decided on, by whoever schedules it; they repeat after 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision(NonZeroU32);
+
+impl Decision {
+    /// That of the task that comes so many after the first.
+    #[inline]
+    #[must_use]
+    pub const fn of(task: u64) -> Self {
+        match NonZeroU32::new((task as u32).wrapping_add(1)) {
+            Some(number) => Self(number),
+            None => Self(NonZeroU32::MIN),
+        }
+    }
+}
+
 /// What a member says of itself in a reply or signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -104,9 +121,18 @@ pub struct Report {
     pub load: Load,
     /// Processing time of the task just answered, 0 when not told.
     pub service_ns: u32,
+    /// The decision that is answered, where that is known: in the simulator. Packets do not carry it.
+    pub decision: Option<Decision>,
 }
 
 impl Report {
+    /// What a packet tells.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(member: Member, load: Load, service_ns: u32) -> Self {
+        Self { member, load, service_ns, decision: None }
+    }
+
     /// The member has nothing to do.
     #[inline]
     #[must_use]

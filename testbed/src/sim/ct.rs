@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{Asks, Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
-use wedjat::state::{Load, Member, Report, View};
+use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
@@ -315,7 +315,8 @@ impl<'a> Sim<'a> {
         let mut pick = [None];
         let flight = &mut self.flights[task];
         let node = &mut self.nodes[usize::from(flight.dispatcher)];
-        node.dispatcher.schedule(&[Task::default()], &mut pick);
+        let decision = Some(Decision::of(flight.number));
+        node.dispatcher.schedule(&[Task { decision, ..Task::default() }], &mut pick);
         if let [Some(pick)] = pick {
             flight.member = pick.member.0;
             self.knowledge.sent(flight.dispatcher, flight.member);
@@ -423,7 +424,8 @@ impl<'a> Sim<'a> {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.servers[member.index()].speed;
             let load = Load::tasks(flight.queue);
-            let report = Report { member, load, service_ns: service_ns as u32 };
+            let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
+            let report = Report { member, load, service_ns: service_ns as u32, decision };
             self.tick(index);
             let dispatcher = &mut self.nodes[index].dispatcher;
             match flight.number {
@@ -461,7 +463,7 @@ impl<'a> Sim<'a> {
     fn report(&mut self, about: u64) {
         let told = (about >> 32 & 0xFFFF) as usize;
         let (member, load) = (Member((about >> 16) as u16), Load::tasks(about as u16));
-        self.nodes[told].dispatcher.refresh(&Report { member, load, service_ns: 0 });
+        self.nodes[told].dispatcher.refresh(&Report::new(member, load, 0));
     }
 
     /// Does what the script says; true when the arrivals changed.

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
-use wedjat::state::{Load, Member, Report, View};
+use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::outcome::Outcome;
@@ -52,6 +52,7 @@ pub struct Config {
 struct Queued {
     number: u64,
     slot: u64,
+    decision: Decision,
     dispatcher: u16,
 }
 
@@ -239,13 +240,14 @@ impl<'a> Sim<'a> {
                 member: Member(index as u16),
                 load,
                 service_ns: service_ns.min(u64::from(u32::MAX)) as u32,
+                decision: None,
             };
             for task in server.queue.drain(..done) {
                 recorder.done(task.number, *slot - task.slot + 1);
                 self.in_system -= 1;
                 let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
                 if self.config.policy.notify() == Notify::Reply {
-                    sender.reply(&report);
+                    sender.reply(&Report { decision: Some(task.decision), ..report });
                 } else {
                     sender.view_mut().answered(report.member);
                 }
@@ -260,11 +262,21 @@ impl<'a> Sim<'a> {
     }
 }
 
+/// The decision on the tasks of which this is the first.
+fn decision(first: Option<&(u64, u64)>) -> Decision {
+    Decision::of(first.map_or(0, |&(number, _)| number))
+}
+
+fn task(held: Option<&(u64, u64)>) -> Task {
+    Task { decision: Some(decision(held)), ..Task::default() }
+}
+
 impl Node {
     fn put(&mut self, member: Member, tasks: usize, index: usize, servers: &mut [Server]) {
         let server = &mut servers[member.index()];
+        let decision = decision(self.held.front());
         for (number, slot) in self.held.drain(..tasks) {
-            server.queue.push_back(Queued { number, slot, dispatcher: index as u16 });
+            server.queue.push_back(Queued { number, slot, decision, dispatcher: index as u16 });
         }
         server.side.on_tasks(index, tasks as u32);
         // Dispatchers decide one after the other.
@@ -278,7 +290,7 @@ impl Node {
         if tasks == 0 {
             return;
         }
-        self.dispatcher.schedule(&[Task::default()], &mut pick);
+        self.dispatcher.schedule(&[task(self.held.front())], &mut pick);
         if let [Some(pick)] = pick {
             (1..tasks).for_each(|_| self.dispatcher.follow(pick.member));
             self.put(pick.member, tasks, index, servers);
@@ -286,7 +298,7 @@ impl Node {
     }
 
     fn send_run(&mut self, index: usize, servers: &mut [Server]) {
-        let tasks = vec![Task::default(); self.held.len()];
+        let tasks: Vec<_> = self.held.iter().map(|held| task(Some(held))).collect();
         let mut picks = vec![None; tasks.len()];
         if tasks.is_empty() {
             return;
@@ -300,7 +312,7 @@ impl Node {
     fn send_each(&mut self, index: usize, servers: &mut [Server]) {
         while !self.held.is_empty() {
             let mut pick = [None];
-            self.dispatcher.schedule(&[Task::default()], &mut pick);
+            self.dispatcher.schedule(&[task(self.held.front())], &mut pick);
             let [Some(pick)] = pick else { break };
             self.put(pick.member, 1, index, servers);
         }
