@@ -134,10 +134,11 @@ impl Policy for HorusSpine {
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         let members = (0..view.members() as u16).map(Member);
         let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
-        self.shares = members.map(share).collect();
+        self.shares.clear();
+        self.shares.extend(members.map(share));
         let sizes = view.active().iter().map(|&rack| view.rate(rack));
         self.largest = sizes.fold(0.0, f64::max);
-        self.by_size.rebuild(view.active(), |rack| view.rate(rack));
+        self.by_size.rebuild(view.members(), view.active(), |rack| view.rate(rack));
         for place in 0..view.active().len() {
             let rack = view.active()[place];
             if view.reports(rack) == 0 && view.outstanding(rack) == 0 {

@@ -170,7 +170,8 @@ pub trait Policy {
     /// Tasks of `member` were written off: it has fewer than its answers told.
     fn on_written_off(&mut self, _member: Member, _view: &mut View) {}
 
-    /// The active members changed, or the policy starts: what it derives from them is stale.
+    /// The active members, their rates or the caller changed, or the policy starts: what it derives from them is stale.
+    /// Called on a polling core, so it must not allocate but the first time for so many members ([`View::members`]).
     fn on_members(&mut self, _caller: Caller, _view: &mut View) {}
 
     /// The next member that it wants a benchmark task for, where its caller carries those out.

@@ -93,6 +93,8 @@ pub struct Notified {
     last: Option<Member>,
     /// The members on the view's idle list in order.
     line: Line,
+    /// What `line` is made in anew.
+    spare: Line,
     alias: Alias,
     forgotten: Forgotten,
     core: Core,
@@ -121,6 +123,7 @@ impl Notified {
             next_ns: 0,
             last: None,
             line: Line::default(),
+            spare: Line::default(),
             alias: Alias::default(),
             forgotten: Forgotten::default(),
             core: Core::ONLY,
@@ -152,15 +155,16 @@ impl Notified {
     /// The view's list changed: who stays keeps its place, who is new comes last.
     fn follow_list(&mut self, view: &View) {
         let idle = view.idle();
-        let mut line = Line::new(view.members());
+        self.spare.clear(view.members());
         while let Some(member) = self.line.first() {
             self.line.leave(member);
             if idle.contains(member) {
-                line.join(member);
+                self.spare.join(member);
             }
         }
-        (0..idle.len()).for_each(|place| line.join(idle.at(place)));
-        self.line = line;
+        (0..idle.len()).for_each(|place| self.spare.join(idle.at(place)));
+        std::mem::swap(&mut self.line, &mut self.spare);
+        self.spare.clear(view.members()); // has room for all from the first time on
     }
 }
 
@@ -205,7 +209,7 @@ impl Policy for Notified {
         self.forgotten.resize(view.members());
         self.follow_list(view);
         if self.otherwise == Otherwise::Weighted {
-            self.alias.rebuild(view.active(), |member| view.rate(member));
+            self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
         }
     }
 

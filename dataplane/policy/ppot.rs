@@ -128,6 +128,6 @@ impl Policy for Ppot {
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
-        self.alias.rebuild(view.active(), |member| view.rate(member));
+        self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

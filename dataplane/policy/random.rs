@@ -60,6 +60,6 @@ impl Policy for WeightedRandom {
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
-        self.alias.rebuild(view.active(), |member| view.rate(member));
+        self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

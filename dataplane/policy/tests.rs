@@ -1,5 +1,8 @@
 //! What policies promise, held against small views.
 
+use std::str::FromStr as _;
+use std::sync::atomic::AtomicU32;
+
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng as _};
 
@@ -43,7 +46,7 @@ fn every_policy_copes_with_no_one_and_two_members() {
         let mut none = dispatcher(entry.name, 0);
         assert_eq!(picks(&mut none, 3), [None; 3], "{}", entry.name);
         // A central queue holds what is beyond its members' bound.
-        let sent = if entry.runs == Runs::LeafHolding { 2 } else { 5 };
+        let sent = if entry.holds() { 2 } else { 5 };
         let mut one = dispatcher(entry.name, 1);
         assert_eq!(histogram(&picks(&mut one, 5), 1), [sent], "{}", entry.name);
         let mut two = dispatcher(entry.name, 2);
@@ -56,33 +59,135 @@ fn every_policy_copes_with_no_one_and_two_members() {
     }
 }
 
+/// What a policy chooses in 200 rounds of tasks and reports, and whether it left anything to chance.
+fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
+    let mut view = View::heap(64, 1).remove(0);
+    let mut policy = PolicySpec::from_str(entry.name).unwrap().build();
+    let start = Rng::seed_from_u64(seed);
+    let (mut rng, mut all) = (start.clone(), Vec::new());
+    policy.on_members(Caller::on(Core::ONLY), &mut view);
+    for round in 0..200_u16 {
+        let mut picks = [None; 3];
+        policy.pick_run(&[Task::default(); 3], &mut picks, &mut view, &mut rng);
+        all.extend(picks);
+        let report = Report::new(Member(round % 64), Load::tasks(round % 5), 0);
+        policy.reply_run(&[report], &mut view, &mut rng);
+    }
+    (all, rng != start)
+}
+
 #[test]
 fn equal_seeds_make_equal_choices_and_others_do_not() {
     for entry in CATALOGUE {
-        let run = |seed: u64| {
-            let view = View::heap(64, 1).remove(0);
-            let spec = entry.name.parse().unwrap();
-            let mut dispatcher = Dispatcher::new(&spec, view, Core::ONLY, seed);
-            let mut all = Vec::new();
-            for round in 0..200_u16 {
-                all.extend(picks(&mut dispatcher, 3));
-                reply(&mut dispatcher, round % 64, round % 5);
+        let (choices, by_chance) = play(entry, 1);
+        assert_eq!(choices, play(entry, 1).0, "{}", entry.name);
+        assert_eq!(choices != play(entry, 2).0, by_chance, "{}", entry.name);
+    }
+    let by_chance = CATALOGUE.iter().filter(|entry| play(entry, 1).1).count();
+    assert!(by_chance > CATALOGUE.len() / 2, "{by_chance}");
+}
+
+/// As [`picks`], of a policy that may be told rates and shown queues.
+fn choices(
+    entry: &Entry,
+    members: usize,
+    rates: Option<&[f64]>,
+    queue: Option<fn(usize) -> u32>,
+) -> Vec<Option<Pick>> {
+    let mut view = View::heap(members, 1).remove(0);
+    if let Some(queue) = queue {
+        view.set_queues((0..members).map(|member| AtomicU32::new(queue(member))).collect());
+    }
+    let mut dispatcher = Dispatcher::new(&entry.name.parse().unwrap(), view, Core::ONLY, 7);
+    rates.iter().for_each(|rates| dispatcher.set_rates(rates));
+    let mut all = Vec::new();
+    for round in 0..60 {
+        dispatcher.tick(round * 1_000_000);
+        all.extend(picks(&mut dispatcher, 5));
+        for member in all[all.len() - 5..].iter().flatten().map(|pick| pick.member) {
+            dispatcher.reply(&Report::new(member, Load::tasks(5), 0));
+        }
+    }
+    all
+}
+
+#[test]
+fn policies_that_say_so_decide_by_rates() {
+    for entry in CATALOGUE.iter().filter(|entry| entry.by_rate) {
+        let alike = choices(entry, 4, None, None);
+        assert_eq!(alike, choices(entry, 4, Some(&[1.0; 4]), None), "{}", entry.name);
+        let others = choices(entry, 4, Some(&[1.0, 9.0, 1.0, 9.0]), None);
+        assert_ne!(alike, others, "{}", entry.name);
+    }
+}
+
+#[test]
+fn policies_see_queues_if_they_say_that_they_ask() {
+    for entry in CATALOGUE {
+        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != Asks::Nobody;
+        let shown = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
+        assert_eq!(choices(entry, 16, None, None) != shown, asks, "{}", entry.name);
+    }
+}
+
+#[test]
+fn policies_keep_the_bound_that_they_tell_and_only_those_that_hold_tasks_refuse_any() {
+    for entry in CATALOGUE {
+        let mut dispatcher = dispatcher(entry.name, 3);
+        let refused = picks(&mut dispatcher, 200).contains(&None);
+        assert_eq!(refused, entry.holds(), "{}", entry.name);
+        let bound = PolicySpec::from_str(entry.name).unwrap().bound().unwrap_or(u32::MAX);
+        let most = (0..3).map(|member| dispatcher.view().outstanding(Member(member))).max();
+        assert!(most <= Some(bound), "{} {most:?}", entry.name);
+    }
+}
+
+#[test]
+fn policies_choose_active_members_and_count_each_as_sent() {
+    for entry in CATALOGUE {
+        let (mut dispatcher, mut rng) = (dispatcher(entry.name, 9), Rng::seed_from_u64(3));
+        let mut sent = [0; 9];
+        for _ in 0..300 {
+            let member = Member(below(9, rng.next_u64() as u32) as u16);
+            dispatcher.set_active(member, rng.next_u64() % 3 > 0);
+            let chosen = picks(&mut dispatcher, 4);
+            for member in chosen.iter().flatten().map(|pick| pick.member) {
+                assert!(dispatcher.view().is_active(member), "{}", entry.name);
+                sent[member.index()] += 1;
             }
-            all
-        };
-        assert_eq!(run(1), run(1), "{}", entry.name);
-        // Those leave nothing to chance, `pi` once anybody reported.
-        if !["round-robin", "pi"].contains(&entry.name) {
-            assert_ne!(run(1), run(2), "{}", entry.name);
+            let counted = |dispatcher: &Dispatcher| {
+                let view = dispatcher.view();
+                (0..9).map(|member| view.outstanding(Member(member))).collect::<Vec<_>>()
+            };
+            assert_eq!(counted(&dispatcher), sent, "{}", entry.name);
+            // More than is in flight is reported, so that nothing is taken for lost.
+            if dispatcher.reply(&Report::new(member, Load::tasks(999), 0)) {
+                sent[member.index()] -= 1;
+            }
         }
     }
 }
 
 #[test]
+fn entries_name_what_there_is() {
+    for entry in CATALOGUE {
+        let named = CATALOGUE.iter().filter(|other| other.name == entry.name);
+        assert_eq!(named.count(), 1, "{}", entry.name);
+        assert!(entry.over_racks.is_some() || entry.runs != Runs::Spine, "{}", entry.name);
+        if let Some(over_racks) = entry.over_racks {
+            let spine = Entry::named(over_racks.policy).and_then(|entry| entry.over_racks);
+            assert_eq!(spine, Some(over_racks), "{}", entry.name);
+        }
+    }
+    for (name, leaf, spine, ..) in PAIRS {
+        assert!(Entry::named(name).is_none() && Entry::named(leaf).is_some(), "{name}");
+        assert!(Entry::named(spine).is_some_and(|entry| entry.over_racks.is_some()), "{name}");
+    }
+}
+
+#[test]
 fn runs_decide_as_one_by_one() {
-    // Those divide a burst among the members as a whole.
-    let whole = ["scd", "twf"];
-    for entry in CATALOGUE.iter().filter(|entry| !whole.contains(&entry.name)) {
+    for entry in CATALOGUE.iter().filter(|entry| !entry.divides_runs) {
         let mut by_run = dispatcher(entry.name, 40);
         let mut one_by_one = dispatcher(entry.name, 40);
         let rates: Vec<f64> = (0..40).map(|member| 1.0 + f64::from(member % 3)).collect();
@@ -229,6 +334,8 @@ fn names_parse_and_errors_say_what_is_allowed() {
     assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
     assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
     assert_eq!(spec("jbt-d(T=500)").parameter("t"), Some(500.0));
+    assert_eq!((spec("jsq").asks(), spec("jsq(2)").asks()), (Asks::All, Asks::Some));
+    assert_eq!((spec("jbsq(3)").bound(), spec("cfcfs").bound()), (Some(3), None));
     for fraction in ["jbsq(k=2.7)", "jbt(r=1.5)", "jsq(1.5)", "lsq-sample(d=1.5)", "jbt-d(d=2.5)"] {
         assert!(error(fraction).contains("whole numbers"), "{}", error(fraction));
     }

@@ -129,8 +129,10 @@ impl Policy for WaterFill {
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.dispatchers = caller.core.count;
-        self.depths = Vec::with_capacity(view.members());
-        self.shares = Vec::with_capacity(view.members());
+        self.depths.clear();
+        self.depths.reserve(view.members());
+        self.shares.clear();
+        self.shares.reserve(view.members());
     }
 }
 

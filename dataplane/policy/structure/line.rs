@@ -19,8 +19,17 @@ impl Default for Line {
 impl Line {
     /// Nobody of so many members.
     pub fn new(members: usize) -> Self {
-        let itself: Vec<u16> = (0..=members as u16).collect();
-        Self { next: itself.clone(), previous: itself }
+        let mut line = Self { next: Vec::new(), previous: Vec::new() };
+        line.clear(members);
+        line
+    }
+
+    /// Nobody of so many members; allocates nothing when there were as many before.
+    pub fn clear(&mut self, members: usize) {
+        for links in [&mut self.next, &mut self.previous] {
+            links.clear();
+            links.extend(0..=members as u16);
+        }
     }
 
     fn joint(&self) -> u16 {
