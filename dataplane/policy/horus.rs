@@ -103,20 +103,29 @@ impl Policy for Horus {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let mut parts = view.parts();
-        let mut surplus = 0;
-        for report in reports {
-            let words = parts.words.of(report.member);
-            surplus += usize::from(!words.answered());
-            words.set_load(report.load);
-            parts.idle.note(report.member, report.is_idle());
+        let parts = view.parts();
+        match parts.words.are_alone() {
+            true => forget_drift(reports, parts.alone()),
+            false => forget_drift(reports, parts),
         }
-        surplus
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         share_idle(caller.core, view);
     }
+}
+
+/// Takes reports of replies; returns how many came from members that owed none.
+#[inline(always)]
+fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
+    let mut surplus = 0;
+    for report in reports {
+        let words = parts.words.of(report.member);
+        surplus += usize::from(!words.answered());
+        words.set_load(report.load);
+        parts.idle.note(report.member, report.is_idle());
+    }
+    surplus
 }
 
 /// Horus that does not forget tasks in flight: on a reply, drift becomes what the member had been sent

@@ -74,6 +74,7 @@ fn first<R: Rank>(
     ranks: &mut R,
     mut front: R::Front,
     words: Words<'_>,
+    view: &View,
     rng: &mut Rng,
 ) -> (R::Front, Option<Found>) {
     let mut corrections = CORRECTIONS;
@@ -91,19 +92,19 @@ fn first<R: Rank>(
         front = ranks.set_open(front, found.member, queue);
     }
     let mut state = rng.clone(); // what is lent lies in memory from then on
-    let found = look(ranks, front, corrections, words, &mut state);
+    let found = look(ranks, front, corrections, view, &mut state);
     *rng = state;
     found
 }
 
-/// As [`first`], with so many corrections.
+/// As [`first`], with so many corrections. Has the view and not its words: these would be put in memory for each decision.
 #[cold]
 #[inline(never)]
 fn look<R: Rank>(
     ranks: &mut R,
     mut front: R::Front,
     mut corrections: usize,
-    words: Words<'_>,
+    view: &View,
     rng: &mut Rng,
 ) -> (R::Front, Option<Found>) {
     loop {
@@ -112,7 +113,7 @@ fn look<R: Rank>(
             front = next;
         }
         let Some(found) = ranks.find(front, rng.next_u64() as u32) else { return (front, None) };
-        let queue = words.of(found.member).outstanding();
+        let queue = view.outstanding(found.member);
         if queue == found.queue || corrections == 0 {
             return (front, Some(found));
         }
@@ -124,11 +125,17 @@ fn look<R: Rank>(
 
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
-fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+fn pick_run(
+    ranks: &mut impl Rank,
+    picks: &mut [Option<Pick>],
+    words: Words<'_>,
+    view: &View,
+    rng: &mut Rng,
+) {
     let mut front = ranks.open();
     for pick in picks {
         let found;
-        (front, found) = first(ranks, front, words, rng);
+        (front, found) = first(ranks, front, words, view, rng);
         let Some(found) = found else {
             *pick = None;
             continue;
@@ -142,10 +149,11 @@ fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
 
 /// As [`pick_run`], in a loop that knows what the run need not look at.
 #[inline(always)]
-fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &View, rng: &mut Rng) {
+    let words = view.words();
     match words.are_alone() {
-        true => pick_run(ranks, picks, words.alone(), rng),
-        false => pick_run(ranks, picks, words, rng),
+        true => pick_run(ranks, picks, words.alone(), view, rng),
+        false => pick_run(ranks, picks, words, view, rng),
     }
 }
 
@@ -223,8 +231,8 @@ impl Policy for Shortest {
         }
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
-            Ranking::Queue(ranks) => pick_any(ranks, picks, view.words(), &mut local),
-            Ranking::Delay(ranks) => pick_any(ranks, picks, view.words(), &mut local),
+            Ranking::Queue(ranks) => pick_any(ranks, picks, view, &mut local),
+            Ranking::Delay(ranks) => pick_any(ranks, picks, view, &mut local),
         }
         *rng = local;
     }
