@@ -13,7 +13,7 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::node::{Commands, Timing};
-use wedjat::policy::{Core, Dispatcher};
+use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
 use wedjat::ring::{Guest, Place, WorkerRegion, handover};
 use wedjat::role::agent::{Crew, Names, Packet, Parts, PoolCrew, Registrar, ThreadWorker};
@@ -21,7 +21,7 @@ use wedjat::role::{Agent, Leaf};
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Stages};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
-use wedjat::state::{Counter, Counters, Table, View};
+use wedjat::state::{Counter, Counters, Member, Table, View};
 use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
@@ -556,5 +556,26 @@ mod system_calls {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+#[test]
+fn policies_take_changes_of_membership_without_allocating() {
+    const MEMBERS: u16 = 40;
+    for entry in CATALOGUE {
+        let mut view = View::heap(MEMBERS.into(), 1).remove(0);
+        (0..MEMBERS).for_each(|member| view.set_active(Member(member), false));
+        let mut dispatcher = Dispatcher::new(&entry.name.parse().unwrap(), view, Core::ONLY, 7);
+        // Of one speed and of many, that nobody has, and as they came.
+        let alike = [1.0; MEMBERS as usize];
+        let many: Vec<f64> = (0..MEMBERS).map(|member| f64::from(1 + member)).collect();
+        let before = counting::calls();
+        for rates in [&many[..], &[0.0; MEMBERS as usize], &alike, &many] {
+            dispatcher.set_rates(rates);
+            for active in [true, false] {
+                (0..MEMBERS).for_each(|member| dispatcher.set_active(Member(member), active));
+            }
+        }
+        assert_eq!(counting::calls() - before, 0, "{} allocates", entry.name);
     }
 }

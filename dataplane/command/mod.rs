@@ -247,15 +247,13 @@ fn where_it_runs(entry: &Entry) -> String {
         }
     };
     let mut runs = runs.to_owned();
-    if entry.is_told_rates() {
+    if entry.by_rate {
         runs.push_str("; rates there are the configuration's `speed` and `speeds`");
     }
     if entry.is_pulled() {
         runs.push_str("; there every reply tells the queue, without a message");
-        if entry.parameters.iter().any(|parameter| parameter.name == "eps") {
-            let samples = entry.name.ends_with("hybrid");
-            let eps = if samples { "eps is the share that samples" } else { "eps changes nothing" };
-            runs.push_str(&format!(", so that {eps}"));
+        if !entry.on_leaf.is_empty() {
+            runs.push_str(&format!(", so that {}", entry.on_leaf));
         }
     }
     runs

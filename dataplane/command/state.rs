@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use wedjat::policy::{CATALOGUE, Runs};
+use wedjat::policy::Entry;
 use wedjat::state::Snapshot;
 use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
 
@@ -86,8 +86,7 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
 
 /// Tasks may wait under the policy of this name, with or without parameters.
 fn holds(policy: &str) -> bool {
-    let name = policy.split('(').next().unwrap_or_default();
-    CATALOGUE.iter().any(|entry| entry.name == name && entry.runs == Runs::LeafHolding)
+    Entry::named(policy).is_some_and(Entry::holds)
 }
 
 fn core_text(out: &mut String, index: usize, core: &CoreSnapshot) {

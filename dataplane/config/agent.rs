@@ -398,7 +398,7 @@ fn key_of(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<Key> {
 fn bounds(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, slots: usize) {
     for pool in pools {
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
-        if policy.and_then(|policy| policy.parameter("k")).is_some_and(|k| k > slots as f64) {
+        if policy.and_then(|policy| policy.bound()).is_some_and(|most| most as usize > slots) {
             let allowed = format!("k of at most {slots}, the `slots` of each worker's ring");
             faults.note(&pool.policy, &format!("{key}.policy"), quoted(&pool.policy), &allowed);
         }

@@ -25,6 +25,8 @@ pub struct Server {
     pub registers: bool,
     /// It goes when its last worker has gone.
     pub is_leaving: bool,
+    /// The address that it had until a short time ago.
+    pub was: Option<Ipv4Addr>,
 }
 
 /// A worker.
@@ -141,7 +143,7 @@ impl Membership {
         speeds: &[f64],
     ) {
         let server = self.servers.len() as u16;
-        self.servers.push(Some(Server { ip, mac, registers, is_leaving: false }));
+        self.servers.push(Some(Server { ip, mac, registers, is_leaving: false, was: None }));
         let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
         let workers = workers
             .iter()
@@ -175,6 +177,7 @@ impl Membership {
             ip: server.ip.to_bits(),
             mac: server.mac,
             registers: server.registers,
+            was: server.was.map(Ipv4Addr::to_bits),
         };
         let members = |pool: &Pool| {
             let places = pool.members.len().max(limits.workers);

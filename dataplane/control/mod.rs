@@ -31,11 +31,13 @@ use update::Updates;
 /// What a leaving worker has not answered for so long is lost: its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
 
-/// A worker or a pool that is leaving, by id.
+/// What is leaving: a worker or a pool, by id, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Leaving {
     Pool(u16),
     Worker(u16),
+    /// The address that a server had, by the server's index.
+    Address(usize),
 }
 
 /// The control of one node. One thread uses it at a time, and none that polls.
@@ -136,7 +138,10 @@ impl Control {
                     let (what, is_leaving) = (format!("server {ip}"), server.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
-                settle(&mut next.servers, Server { ip, mac, registers, is_leaving: false });
+                settle(
+                    &mut next.servers,
+                    Server { ip, mac, registers, is_leaving: false, was: None },
+                );
                 full(next.servers.len(), self.limits.servers, "server", "servers_max")
             }
             Change::RemoveServer { ip } => {
@@ -163,7 +168,9 @@ impl Control {
                     });
                 }
                 for &server in &servers {
-                    next.servers[server].iter_mut().for_each(|one| (one.ip, one.mac) = (to, mac));
+                    let was = (to != ip).then_some(ip);
+                    let moved = |one: &mut Server| (one.ip, one.mac, one.was) = (to, mac, was);
+                    next.servers[server].iter_mut().for_each(moved);
                 }
                 Ok(())
             }
@@ -321,10 +328,10 @@ impl Control {
         if std::mem::take(&mut self.has_old_hops) {
             self.unpin_old_hops();
         }
-        if !self.is_leaving() {
+        self.note_leaving(now_ns);
+        if self.leaving_since_ns.is_empty() && !self.is_leaving() {
             return;
         }
-        self.note_leaving(now_ns);
         let mut next = self.membership.clone();
         if self.let_go(&mut next, now_ns) {
             next.epoch += 1;
@@ -337,7 +344,11 @@ impl Control {
         let pools = self.membership.pools.iter().flatten().filter(|pool| pool.is_leaving);
         let workers = self.membership.workers().filter(|(_, worker)| worker.is_leaving);
         let pools = pools.map(|pool| Leaving::Pool(pool.id));
-        let all = pools.chain(workers.map(|(_, worker)| Leaving::Worker(worker.id)));
+        let servers = self.membership.servers.iter().enumerate();
+        let moved = servers.filter(|(_, server)| server.is_some_and(|one| one.was.is_some()));
+        let addresses = moved.map(|(at, _)| Leaving::Address(at));
+        let all =
+            pools.chain(workers.map(|(_, worker)| Leaving::Worker(worker.id))).chain(addresses);
         let since = |one| (one, self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns));
         self.leaving_since_ns = all.map(since).collect();
     }
@@ -374,6 +385,12 @@ impl Control {
         }
         let used: Vec<_> = next.workers().map(|(_, worker)| worker.server).collect();
         for (index, place) in next.servers.iter_mut().enumerate() {
+            if let Some(server) = place
+                && server.was.is_some()
+                && is_over(Leaving::Address(index))
+            {
+                (server.was, has_changed) = (None, true);
+            }
             let leaves = place.is_some_and(|server| server.is_leaving);
             if leaves && !used.contains(&(index as u16)) {
                 (*place, has_changed) = (None, true);

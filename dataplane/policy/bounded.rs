@@ -17,10 +17,41 @@
 use rand::Rng as _;
 
 use super::measured::{Measured, Notes, SILENCE_MOST_NS};
-use super::ranks::{Found, Front, Rank, Ranks};
-use super::shortest::note_outstanding;
-use super::{Core, Pick, Policy, Rng, Task};
+use super::structure::{Found, Front, Losses, Rank, Ranks};
+use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Member, Parts, Report, View, Words};
+
+/// `jbsq`.
+pub const GIVEN: Entry = Entry {
+    parameters: &[Parameter::whole("k", 2.0, (1.0, 64.0)), SILENCE],
+    runs: Runs::LeafHolding,
+    bound: |v| Some(v[0] as u32),
+    ..Entry::new(
+        "jbsq",
+        "at most k tasks at a member, the others wait at the dispatcher",
+        "R2P2, ATC 2019",
+        |v| AnyPolicy::from(Bounded::new(v[0] as usize, ms(v[1]))),
+    )
+};
+
+/// `cfcfs`.
+pub const CHOSEN: Entry = Entry {
+    parameters: &[SILENCE],
+    runs: Runs::LeafHolding,
+    ..Entry::new(
+        "cfcfs",
+        "one queue at the dispatcher, with the least bound that keeps members busy",
+        "wedjat, after R2P2, ATC 2019",
+        |v| AnyPolicy::from(Bounded::adaptive(ms(v[0]))),
+    )
+};
+
+/// Tasks at a member that is silent for so many milliseconds are lost; 0: as services suggest.
+const SILENCE: Parameter = Parameter::new("silence-ms", 0.0, (0.0, 1e6));
+
+fn ms(milliseconds: f64) -> Option<u64> {
+    (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
+}
 
 /// As in [`super::shortest`].
 const CORRECTIONS: usize = 8;
@@ -43,10 +74,13 @@ type Run = <Ranks as Rank>::Front;
 pub struct Bounded {
     /// Tasks at a member that is silent for so long are lost; none: for so long as [`Measured`] says.
     silence_ns: Option<u64>,
+    /// No task is lost on its way: whoever holds one is slow, or its end will be told.
+    lossless: bool,
     next_check_ns: u64,
     watched: Vec<Watched>,
     room: Room,
     heard: Heard,
+    losses: Losses,
 }
 
 /// When a member last got a task while it had none, or answered; and whether that task is alone since it was sent, for
@@ -120,19 +154,18 @@ impl Bound {
     }
 }
 
-/// What members' answers tell, and when.
+/// What members' answers tell.
 #[derive(Clone, Debug)]
 struct Heard {
-    now_ns: u64,
     touched: Vec<Touched>,
     bound: Bound,
 }
 
 impl Heard {
-    /// For a run of answers of so many members.
+    /// For a run of answers of so many members at one time.
     #[inline(always)]
-    fn listen(&mut self, members: usize, adapts: bool) -> Hearing<'_> {
-        let (now_ns, touched) = (self.now_ns, &mut self.touched[..members]);
+    fn listen(&mut self, now_ns: u64, members: usize, adapts: bool) -> Hearing<'_> {
+        let touched = &mut self.touched[..members];
         let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
         Hearing { adapts, notes, answers, now_ns, touched, bound: &mut self.bound }
     }
@@ -309,8 +342,17 @@ impl Bounded {
             due: 0,
             answers: 0,
         };
-        let heard = Heard { now_ns: 0, touched: Vec::new(), bound };
-        Self { silence_ns, next_check_ns: 0, watched: Vec::new(), room, heard }
+        let heard = Heard { touched: Vec::new(), bound };
+        let losses = Losses::default();
+        Self {
+            silence_ns,
+            lossless: false,
+            next_check_ns: 0,
+            watched: Vec::new(),
+            room,
+            heard,
+            losses,
+        }
     }
 
     /// With a bound that it chooses itself.
@@ -344,7 +386,7 @@ impl Bounded {
     ) {
         let (room, heard) = (&mut self.room, &mut self.heard);
         let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
-        let first = Touched::new(heard.now_ns, true);
+        let first = Touched::new(view.now_ns(), true);
         let mut front = room.ranks.open();
         for pick in picks {
             let found;
@@ -363,15 +405,22 @@ impl Bounded {
 
     /// As one by one.
     #[inline(always)]
-    fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>, adapts: bool) -> usize {
+    fn reply_some(
+        &mut self,
+        reports: &[Report],
+        now_ns: u64,
+        mut parts: Parts<'_>,
+        adapts: bool,
+    ) -> usize {
         let members = parts.words.members();
-        let mut hearing = self.heard.listen(members, adapts);
+        let mut hearing = self.heard.listen(now_ns, members, adapts);
+        let mut watch = self.losses.watch(members);
         self.room.ranks.set_all(
             reports,
             members,
             #[inline(always)]
             |report| {
-                let left = parts.answered_and_settled(report);
+                let left = watch.answer(report, &mut parts);
                 hearing.answered(report);
                 left
             },
@@ -391,11 +440,11 @@ impl Bounded {
         let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
         (watched.reports, watched.outstanding) = (reports, outstanding);
         if self.room.core.count > 1 && !quiet {
-            *touched = Touched::new(self.heard.now_ns, touched.is_alone()); // by another core for all that is known
+            *touched = Touched::new(view.now_ns(), touched.is_alone()); // by another core for all that is known
         }
         let patience = silence_ns.saturating_mul(1 << watched.losses);
         let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
-        let silent = self.heard.now_ns.saturating_sub(touched.at_ns()) > patience;
+        let silent = view.now_ns().saturating_sub(touched.at_ns()) > patience;
         if outstanding > 0
             && silent
             && member.index() % self.room.core.count == self.room.core.index
@@ -408,13 +457,6 @@ impl Bounded {
 }
 
 impl Policy for Bounded {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let front = self.room.ranks.open();
-        let found = self.room.first(front, self.bound(), view.words(), view, rng).1?;
-        Some(Pick { member: found.member, idle: found.queue == 0 })
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -433,23 +475,25 @@ impl Policy for Bounded {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let now_ns = view.now_ns();
         let (parts, adapts) = (view.parts(), self.heard.bound.adapts);
         match (parts.are_alone(), adapts) {
-            (true, true) => self.reply_some(reports, parts.alone(), true),
-            (true, false) => self.reply_some(reports, parts.alone(), false),
-            (false, _) => self.reply_some(reports, parts, adapts),
+            (true, true) => self.reply_some(reports, now_ns, parts.alone(), true),
+            (true, false) => self.reply_some(reports, now_ns, parts.alone(), false),
+            (false, _) => self.reply_some(reports, now_ns, parts, adapts),
         }
     }
 
-    fn on_sent(&mut self, member: Member, _view: &mut View) {
+    fn on_follow(&mut self, member: Member, view: &mut View) {
         self.room.ranks.add(member);
-        let first = Touched::new(self.heard.now_ns, true);
+        let first = Touched::new(view.now_ns(), true);
         self.heard.touched[member.index()].follow(self.room.ranks.queue(member) - 1, first);
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        let left = note_outstanding(report, view);
-        let mut hearing = self.heard.listen(view.members(), self.heard.bound.adapts);
+        let left = self.losses.take(report, view);
+        let adapts = self.heard.bound.adapts;
+        let mut hearing = self.heard.listen(view.now_ns(), view.members(), adapts);
         hearing.answered(report);
         hearing.end();
         self.room.ranks.set(report.member, left);
@@ -459,24 +503,26 @@ impl Policy for Bounded {
         self.room.ranks.set(member, view.outstanding(member));
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.room.core = core;
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.room.core = caller.core;
+        self.lossless = caller.lossless;
+        self.losses.resize(view.members());
         self.watched.resize(view.members(), Watched::default());
-        self.heard.touched.resize(view.members(), Touched::new(self.heard.now_ns, false));
+        self.heard.touched.resize(view.members(), Touched::new(view.now_ns(), false));
         self.room.ranks.rank(view.members(), view.active().iter().copied());
-        self.heard.bound.share(self.room.ranks.len(), core.count);
+        self.heard.bound.share(self.room.ranks.len(), caller.core.count);
         for &member in view.active() {
             self.room.ranks.set(member, view.outstanding(member));
         }
     }
 
-    fn on_tick(&mut self, now_ns: u64, view: &mut View, _rng: &mut Rng) {
-        self.heard.now_ns = now_ns;
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        let now_ns = view.now_ns();
         if now_ns < self.next_check_ns {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        let judged = || (!view.is_lossless()).then(|| self.heard.bound.measured.silence_ns());
+        let judged = || (!self.lossless).then(|| self.heard.bound.measured.silence_ns());
         let silence_ns = self.silence_ns.or_else(judged);
         self.next_check_ns =
             now_ns.saturating_add(silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4)));

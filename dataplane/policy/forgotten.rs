@@ -6,7 +6,7 @@
 //! answered many tasks each, is taken for idle. When it is not, one task waits there.
 
 use super::Core;
-use super::line::Line;
+use super::structure::Line;
 use crate::state::View;
 
 /// Reports of each member between two looks, on average.
@@ -35,7 +35,8 @@ impl Forgotten {
     }
 
     /// Puts this core's share of the forgotten members last in the line, now and then.
-    pub(super) fn look(&mut self, now_ns: u64, core: Core, line: &mut Line, view: &mut View) {
+    pub(super) fn look(&mut self, core: Core, line: &mut Line, view: &mut View) {
+        let now_ns = view.now_ns();
         let enough = self.reports >= WINDOW_REPORTS * view.active().len();
         if !enough && now_ns < self.next_look_ns {
             return;

@@ -5,24 +5,34 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
-use super::{
-    Core, Pick, Policy, Rng, Task, better_of_two, compare, sample_two, select, share_idle,
-};
+use super::sample::{compare, sample_two, select, share_idle};
+use super::structure::{Losses, Watch};
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, View};
+
+/// `horus`.
+pub const HORUS: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "horus-spine", hears: Hears::Signals }),
+    ..Entry::new(
+        "horus",
+        "an idle member, else the better of two random ones by load plus drift",
+        "Horus, NSDI 2024, 3.3",
+        |_| AnyPolicy::from(Horus),
+    )
+};
+
+/// `horus-inflight`.
+pub const INFLIGHT: Entry = Entry::new(
+    "horus-inflight",
+    "horus that never forgets tasks on their way to a member",
+    "wedjat, after Horus, NSDI 2024",
+    |_| AnyPolicy::from(HorusInflight::default()),
+);
 
 /// A leaf's Horus: it takes idle members off its list as it picks them.
 #[derive(Clone, Debug, Default)]
 pub struct Horus;
-
-#[inline(always)]
-fn pick(view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    if let Some(member) = view.idle_mut().take_last() {
-        view.picks.idle += 1;
-        return Some(Pick { member, idle: true });
-    }
-    better_of_two(view, rng).map(|member| Pick { member, idle: false })
-}
 
 /// Nobody becomes idle between the tasks of a run, so the idle members come first, and who is left over
 /// is chosen in a loop that does not ask.
@@ -77,11 +87,6 @@ fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) 
 }
 
 impl Policy for Horus {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        pick(view, rng)
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -98,33 +103,39 @@ impl Policy for Horus {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        let mut parts = view.parts();
-        let mut surplus = 0;
-        for report in reports {
-            let words = parts.words.of(report.member);
-            surplus += usize::from(!words.answered());
-            words.set_load(report.load);
-            parts.idle.note(report.member, report.is_idle());
+        let parts = view.parts();
+        match parts.words.are_alone() {
+            true => forget_drift(reports, parts.alone()),
+            false => forget_drift(reports, parts),
         }
-        surplus
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        share_idle(core, view);
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        share_idle(caller.core, view);
     }
+}
+
+/// Takes reports of replies; returns how many came from members that owed none.
+#[inline(always)]
+fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
+    let mut surplus = 0;
+    for report in reports {
+        let words = parts.words.of(report.member);
+        surplus += usize::from(!words.answered());
+        words.set_load(report.load);
+        parts.idle.note(report.member, report.is_idle());
+    }
+    surplus
 }
 
 /// Horus that does not forget tasks in flight: on a reply, drift becomes what the member had been sent
 /// and had not received when it answered. A member is idle only when nothing is on its way to it.
 #[derive(Clone, Debug, Default)]
-pub struct HorusInflight;
+pub struct HorusInflight {
+    losses: Losses,
+}
 
 impl Policy for HorusInflight {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        pick(view, rng)
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -136,26 +147,29 @@ impl Policy for HorusInflight {
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        keep_in_flight(report, &mut view.parts());
+        let mut watch = self.losses.watch(view.members());
+        keep_in_flight(report, &mut watch, &mut view.parts());
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
+        let mut watch = self.losses.watch(parts.words.members());
         let mut surplus = 0;
         for report in reports {
             surplus += usize::from(!parts.words.of(report.member).answered());
-            keep_in_flight(report, &mut parts);
+            keep_in_flight(report, &mut watch, &mut parts);
         }
         surplus
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        share_idle(core, view);
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
+        share_idle(caller.core, view);
     }
 }
 
 #[inline(always)]
-fn keep_in_flight(report: &Report, parts: &mut Parts<'_>) {
-    let in_flight = parts.set_load_keeping_in_flight(report.member, report.load);
+fn keep_in_flight(report: &Report, watch: &mut Watch<'_>, parts: &mut Parts<'_>) {
+    let in_flight = watch.keep_in_flight(parts.words.of(report.member), report.load);
     parts.idle.note(report.member, report.is_idle() && in_flight == 0);
 }

@@ -11,9 +11,34 @@
 
 use rand::Rng as _;
 
-use super::alias::Alias;
-use super::{Core, Pick, Policy, Rng, Task, below, better_of_two, sample_one, select};
+use super::sample::{below, better_of_two, sample_one, select};
+use super::structure::Alias;
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Load, Member, Report, View};
+
+/// `horus-spine`.
+pub const PLAIN: Entry = Entry {
+    runs: Runs::Spine,
+    over_racks: Some(OverRacks { policy: "horus-spine", hears: Hears::Signals }),
+    ..Entry::new(
+        "horus-spine",
+        "horus over racks: a random idle rack, else the better of two, by average load",
+        "Horus, NSDI 2024, 3.3",
+        |_| AnyPolicy::from(HorusSpine::default()),
+    )
+};
+
+/// `horus-spine-weighted`.
+pub const WEIGHTED: Entry = Entry {
+    runs: Runs::Spine,
+    over_racks: Some(OverRacks { policy: "horus-spine-weighted", hears: Hears::Signals }),
+    ..Entry::new(
+        "horus-spine-weighted",
+        "horus over racks, each taken in proportion to its workers",
+        "wedjat, after Horus, NSDI 2024",
+        |_| AnyPolicy::from(HorusSpine::new(true)),
+    )
+};
 
 /// A spine's Horus. A rack leaves its idle list when the rack says so, not when it is picked.
 #[derive(Clone, Debug, Default)]
@@ -64,14 +89,8 @@ impl HorusSpine {
         Some(Pick { member, idle: false })
     }
 
-    fn share(&self, rack: Member) -> Load {
-        self.shares.get(rack.index()).copied().unwrap_or(Load::ONE)
-    }
-}
-
-impl Policy for HorusSpine {
     #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+    fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         if let Some(member) = self.idle_rack(view, rng) {
             view.picks.idle += 1;
             return Some(Pick { member, idle: true });
@@ -79,12 +98,19 @@ impl Policy for HorusSpine {
         if self.weighted {
             return self.of_two_by_size(view, rng);
         }
-        if view.active().len() > 2 {
-            return better_of_two(view, rng).map(|member| Pick { member, idle: false });
-        }
-        sample_one(view, rng).map(|member| Pick { member, idle: false })
+        let member = match view.active().len() > 2 {
+            true => better_of_two(view, rng),
+            false => sample_one(view.active(), rng),
+        };
+        member.map(|member| Pick { member, idle: false })
     }
 
+    fn share(&self, rack: Member) -> Load {
+        self.shares.get(rack.index()).copied().unwrap_or(Load::ONE)
+    }
+}
+
+impl Policy for HorusSpine {
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -92,8 +118,8 @@ impl Policy for HorusSpine {
         view: &mut View,
         rng: &mut Rng,
     ) {
-        for (task, pick) in tasks.iter().zip(picks) {
-            *pick = self.pick(task, view, rng);
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.pick(view, rng);
             if let Some(pick) = pick {
                 view.sent_share(pick.member, self.share(pick.member));
             }
@@ -105,13 +131,14 @@ impl Policy for HorusSpine {
         view.set_load(report.member, report.load);
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
         let members = (0..view.members() as u16).map(Member);
         let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
-        self.shares = members.map(share).collect();
+        self.shares.clear();
+        self.shares.extend(members.map(share));
         let sizes = view.active().iter().map(|&rack| view.rate(rack));
         self.largest = sizes.fold(0.0, f64::max);
-        self.by_size.rebuild(view.active(), |rack| view.rate(rack));
+        self.by_size.rebuild(view.members(), view.active(), |rack| view.rate(rack));
         for place in 0..view.active().len() {
             let rack = view.active()[place];
             if view.reports(rack) == 0 && view.outstanding(rack) == 0 {

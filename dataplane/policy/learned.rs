@@ -2,8 +2,67 @@
 //! [`Learner`]. The alias table is rebuilt when the estimates are, between bursts.
 
 use super::learner::{Learner, Window};
-use super::{Core, Pick, Policy, Ppot, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Ppot, Rng, Task};
 use crate::state::{Member, Report, View};
+
+const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
+const WEIGHT: Parameter = Parameter::new("weight", 0.05, (1e-4, 1.0));
+/// Arrivals whose mean distance is taken.
+const S: Parameter = Parameter::whole("s", 1000.0, (1.0, 1e9));
+/// Mean processing time that the members guarantee together; 0: as measured.
+const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
+
+/// `ppot-learned`.
+pub const BY_QUEUE: Entry = Entry {
+    parameters: &[C1, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-learned",
+        "the shorter queue of two draws in proportion to rates that it learns, as printed; on a leaf without benchmark tasks",
+        "Rosella, IV",
+        |v| build(false, Window::Printed { c1: v[0] }, v),
+    )
+};
+
+/// `ppot-ewma`.
+pub const BY_QUEUE_EWMA: Entry = Entry {
+    parameters: &[WEIGHT, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ewma",
+        "the shorter queue of two draws in proportion to rates that it learns, by moving averages; on a leaf without benchmark tasks",
+        "wedjat, after Rosella, IV",
+        |v| build(false, Window::Ewma { weight: v[0] }, v),
+    )
+};
+
+/// `ppot-ll-learned`.
+pub const BY_TIME: Entry = Entry {
+    parameters: &[C1, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ll-learned",
+        "of two draws, the one that is done sooner, by rates that it learns, as printed; on a leaf without benchmark tasks",
+        "Rosella, IV",
+        |v| build(true, Window::Printed { c1: v[0] }, v),
+    )
+};
+
+/// `ppot-ll-ewma`.
+pub const BY_TIME_EWMA: Entry = Entry {
+    parameters: &[WEIGHT, S, GUARANTEED],
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ll-ewma",
+        "of two draws, the one that is done sooner, by rates that it learns, by moving averages; on a leaf without benchmark tasks",
+        "wedjat, after Rosella, IV",
+        |v| build(true, Window::Ewma { weight: v[0] }, v),
+    )
+};
+
+fn build(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
+    AnyPolicy::from(Learned::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
+}
 
 /// With rates that are learned.
 #[derive(Clone, Debug)]
@@ -11,7 +70,7 @@ pub struct Learned {
     ppot: Ppot,
     /// Large, and policies are values.
     learner: Box<Learner>,
-    core: Core,
+    caller: Caller,
 }
 
 impl Learned {
@@ -19,18 +78,31 @@ impl Learned {
     #[must_use]
     pub fn new(least_loaded: bool, window: Window, arrivals: u64, guaranteed_ns: f64) -> Self {
         let learner = Box::new(Learner::new(window, arrivals, guaranteed_ns));
-        Self { ppot: Ppot::new(least_loaded), learner, core: Core::ONLY }
+        Self { ppot: Ppot::new(least_loaded), learner, caller: Caller::on(Core::ONLY) }
     }
 }
 
 impl Policy for Learned {
-    #[inline]
-    fn pick(&mut self, task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        self.ppot.pick(task, view, rng)
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        let mut local = rng.clone(); // stays in registers over the run
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.ppot.pick(view, &mut local);
+            if let Some(pick) = pick {
+                view.sent(pick.member);
+                self.learner.on_sent(pick.member, view);
+            }
+        }
+        *rng = local;
     }
 
     #[inline]
-    fn on_sent(&mut self, member: Member, view: &mut View) {
+    fn on_follow(&mut self, member: Member, view: &mut View) {
         self.learner.on_sent(member, view);
     }
 
@@ -40,15 +112,19 @@ impl Policy for Learned {
         self.learner.on_reply(report);
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.core = core;
-        self.learner.on_members(core, view);
-        self.ppot.on_members(core, view);
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.caller = caller;
+        self.learner.on_members(caller, view);
+        self.ppot.on_members(caller, view);
     }
 
-    fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) {
-        if self.learner.on_tick(now_ns, view, rng) {
-            self.ppot.on_members(self.core, view);
+    fn next_benchmark(&mut self) -> Option<Member> {
+        self.learner.next_benchmark()
+    }
+
+    fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
+        if self.learner.on_tick(view, rng) {
+            self.ppot.on_members(self.caller, view);
         }
     }
 }
@@ -63,11 +139,11 @@ mod tests {
     const TASK_NS: u64 = 100_000;
 
     fn dispatcher(policy: &str, members: usize, benchmarks: bool) -> Dispatcher {
-        let mut view = View::heap(members, 1).remove(0);
-        if benchmarks {
-            view.run_benchmarks();
-        }
+        let view = View::heap(members, 1).remove(0);
         let mut dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+        if benchmarks {
+            dispatcher.run_benchmarks();
+        }
         dispatcher.tick(1_000_000);
         dispatcher
     }
@@ -84,9 +160,9 @@ mod tests {
         for _ in 0..tasks {
             *now_ns += gap_ns;
             dispatcher.tick(*now_ns);
-            while let Some(member) = dispatcher.view_mut().next_benchmark() {
+            while let Some(member) = dispatcher.next_benchmark() {
                 if let Some(service_ns) = service_ns(member) {
-                    dispatcher.refresh(&Report { member, load: Load(0), service_ns });
+                    dispatcher.refresh(&Report::new(member, Load(0), service_ns));
                 }
             }
             let mut picks = [None];
@@ -94,7 +170,7 @@ mod tests {
             let member = picks[0].unwrap().member;
             counts[member.index()] += 1;
             if let Some(service_ns) = service_ns(member) {
-                dispatcher.reply(&Report { member, load: Load(0), service_ns });
+                dispatcher.reply(&Report::new(member, Load(0), service_ns));
             }
         }
         counts
@@ -142,7 +218,7 @@ mod tests {
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), dead);
             let rate = dispatcher.view().rate(Member(2));
             assert!(rate > 0.0 && rate < 0.11, "{policy} {rate}");
-            assert_eq!(dispatcher.view_mut().next_benchmark(), None);
+            assert_eq!(dispatcher.next_benchmark(), None);
             // One that nobody sends anything to is not thought slow for it.
             now_ns += 1_000_000_000_000;
             dispatcher.tick(now_ns);

@@ -15,8 +15,9 @@
 
 use rand::Rng as _;
 
-use super::recent::Recent;
-use super::{Core, Rng, sample_one};
+use super::sample::sample_one;
+use super::structure::Recent;
+use super::{Caller, Rng};
 use crate::state::{Member, Report, View};
 
 /// The highest load that the learner believes in.
@@ -28,6 +29,8 @@ const SPARE_SHARE: f64 = 0.1;
 /// Rates are estimated again after so many mean processing times, but not more often than that.
 const PERIOD_TASKS: f64 = 4.0;
 const PERIOD_NS_LEAST: f64 = 1e6;
+/// Benchmark tasks asked for and not yet taken, at most.
+const BENCHMARKS_MOST: usize = 64;
 
 /// How far back a member's processing time is averaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,6 +99,8 @@ pub struct Learner {
     mean_rate: f64,
     /// Benchmark tasks a nanosecond that this core asks for.
     benchmark_rate: f64,
+    /// Members that a benchmark task is wanted for; none where nobody carries them out.
+    benchmarks: Option<Vec<Member>>,
 }
 
 impl Learner {
@@ -117,12 +122,16 @@ impl Learner {
             plan: Plan::of(0.0, 1, window),
             mean_rate: 0.0,
             benchmark_rate: 0.0,
+            benchmarks: None,
         }
     }
 
     /// The members changed. Those that were there before keep what is known of them.
-    pub fn on_members(&mut self, core: Core, view: &View) {
-        self.cores = core.count as f64;
+    pub fn on_members(&mut self, caller: Caller, view: &View) {
+        self.cores = caller.core.count as f64;
+        if caller.benchmarks && self.benchmarks.is_none() {
+            self.benchmarks = Some(Vec::with_capacity(BENCHMARKS_MOST));
+        }
         self.members.resize_with(view.members(), || History::since(self.now_ns, false));
         for (index, history) in self.members.iter_mut().enumerate() {
             let active = view.is_active(Member(index as u16));
@@ -163,7 +172,8 @@ impl Learner {
     }
 
     /// Takes the time; true when the members' rates, in the view, are new.
-    pub fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) -> bool {
+    pub fn on_tick(&mut self, view: &mut View, rng: &mut Rng) -> bool {
+        let now_ns = view.now_ns();
         if self.now_ns == 0 {
             self.start(now_ns);
         }
@@ -208,7 +218,7 @@ impl Learner {
         let history = &self.members[member.index()];
         let Plan { window, least_rate, patience, .. } = self.plan;
         let task_ns = patience * self.cores / (least_rate * self.mean_rate);
-        if !view.runs_benchmarks() {
+        if !self.benchmarks.is_some() {
             let owed = self.now_ns.saturating_sub(history.touched_ns) as f64;
             return view.outstanding(member) > 0 && owed > task_ns;
         }
@@ -252,7 +262,7 @@ impl Learner {
     fn rate(&self, member: Member, view: &View) -> f64 {
         let relative = self.mean_ns(member).map_or(1.0, |mean_ns| 1.0 / (mean_ns * self.mean_rate));
         let rate = (1.0 - self.plan.eps) * relative;
-        match (self.is_too_slow(member, view), view.runs_benchmarks()) {
+        match (self.is_too_slow(member, view), self.benchmarks.is_some()) {
             (false, _) => rate,
             (true, true) => 0.0,
             (true, false) => rate.min(self.plan.least_rate),
@@ -276,20 +286,32 @@ impl Learner {
     }
 
     /// Asks for the benchmark tasks that are due: a Poisson process, to uniform members.
-    fn ask(&mut self, view: &mut View, rng: &mut Rng) {
-        if self.benchmark_rate == 0.0 || !view.runs_benchmarks() {
+    fn ask(&mut self, view: &View, rng: &mut Rng) {
+        if self.benchmark_rate == 0.0 || !self.benchmarks.is_some() {
             return;
         }
         while self.next_benchmark_ns <= self.now_ns {
             let gap = (exponential(rng) / self.benchmark_rate).max(1.0) as u64;
             self.next_benchmark_ns = self.next_benchmark_ns.saturating_add(gap);
-            let asked = sample_one(view, rng).is_some_and(|member| view.ask_benchmark(member));
+            let asked =
+                sample_one(view.active(), rng).is_some_and(|member| self.want_benchmark(member));
             if !asked {
                 // Nobody to ask, or the caller is behind: what is due is not made up for.
                 self.next_benchmark_ns = self.now_ns.saturating_add(gap);
                 return;
             }
         }
+    }
+
+    /// Asks for a benchmark task; false when too many wait.
+    fn want_benchmark(&mut self, member: Member) -> bool {
+        let wanted = self.benchmarks.as_mut().filter(|wanted| wanted.len() < BENCHMARKS_MOST);
+        wanted.map(|wanted| wanted.push(member)).is_some()
+    }
+
+    /// The next member that a benchmark task is wanted for.
+    pub fn next_benchmark(&mut self) -> Option<Member> {
+        self.benchmarks.as_mut()?.pop()
     }
 }
 

@@ -9,10 +9,128 @@
 
 use rand::Rng as _;
 
-use super::ranks::{Found, Front, Rank, Ranking};
+use super::member::Notify;
 use super::shortest::sample_distinct;
-use super::{Core, Pick, Policy, Rng, Task};
+use super::structure::{Found, Front, Rank, Ranking};
+use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, View, Words};
+
+const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
+const D: Parameter = Parameter::whole("d", 2.0, (1.0, 16.0));
+
+/// `lsq-sample`.
+pub const SAMPLE: Entry = Entry {
+    parameters: &[D],
+    notify: |_| Notify::Never,
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "lsq-sample",
+        "the shortest queue of a local view, of which each arrival samples d",
+        "LSQ, ToN 2020, Algorithm 1",
+        |v| build(v[0], 1.0, false),
+    )
+};
+
+/// `lsq-update`.
+pub const UPDATE: Entry = Entry {
+    parameters: &[EPS],
+    on_leaf: "eps changes nothing",
+    notify: |v| Notify::Update(v[0]),
+    ..Entry::new(
+        "lsq-update",
+        "the shortest queue of a local view; members report when idle, else with probability eps",
+        "LSQ, ToN 2020, Algorithm 2",
+        |_| build(0.0, 0.0, false),
+    )
+};
+
+/// `lsq-smart`.
+pub const SMART: Entry = Entry {
+    parameters: &[EPS],
+    on_leaf: "eps changes nothing",
+    notify: |v| Notify::Smart(v[0]),
+    ..Entry::new(
+        "lsq-smart",
+        "as lsq-update, and members report to the dispatcher that is most wrong",
+        "LSQ, ToN 2020, Algorithm 3",
+        |_| build(0.0, 0.0, false),
+    )
+};
+
+/// `lsq-hybrid`.
+pub const HYBRID: Entry = Entry {
+    parameters: &[EPS],
+    on_leaf: "eps is the share that samples",
+    notify: |_| Notify::Update(0.0),
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "lsq-hybrid",
+        "the shortest queue of a local view; idle members report, a share eps of arrivals samples one",
+        "LSQ, ToN 2020, Example 3",
+        |v| build(1.0, v[0], false),
+    )
+};
+
+/// `hlsq-sample`.
+pub const SPEED_SAMPLE: Entry = Entry {
+    parameters: &[D],
+    by_rate: true,
+    notify: |_| Notify::Never,
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "hlsq-sample",
+        "lsq-sample by (queue + 1) / speed",
+        "wedjat, after LSQ, ToN 2020",
+        |v| build(v[0], 1.0, true),
+    )
+};
+
+/// `hlsq-update`.
+pub const SPEED_UPDATE: Entry = Entry {
+    parameters: &[EPS],
+    by_rate: true,
+    on_leaf: "eps changes nothing",
+    notify: |v| Notify::Update(v[0]),
+    ..Entry::new(
+        "hlsq-update",
+        "lsq-update by (queue + 1) / speed",
+        "wedjat, after LSQ, ToN 2020",
+        |_| build(0.0, 0.0, true),
+    )
+};
+
+/// `hlsq-smart`.
+pub const SPEED_SMART: Entry = Entry {
+    parameters: &[EPS],
+    by_rate: true,
+    on_leaf: "eps changes nothing",
+    notify: |v| Notify::Smart(v[0]),
+    ..Entry::new(
+        "hlsq-smart",
+        "lsq-smart by (queue + 1) / speed",
+        "wedjat, after LSQ, ToN 2020",
+        |_| build(0.0, 0.0, true),
+    )
+};
+
+/// `hlsq-hybrid`.
+pub const SPEED_HYBRID: Entry = Entry {
+    parameters: &[EPS],
+    by_rate: true,
+    on_leaf: "eps is the share that samples",
+    notify: |_| Notify::Update(0.0),
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "hlsq-hybrid",
+        "lsq-hybrid by (queue + 1) / speed",
+        "wedjat, after LSQ, ToN 2020",
+        |v| build(1.0, v[0], true),
+    )
+};
+
+fn build(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
+    AnyPolicy::from(Lsq::new(samples as usize, chance, by_speed))
+}
 
 /// Which members an arrival samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +207,6 @@ fn first<R: Rank>(
     (front, queues.find(front, rng.next_u64() as u32))
 }
 
-/// Nothing is taken: what samples told, `queues` know.
-fn pick(queues: &mut impl Rank, samples: Samples, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-    let front = queues.open();
-    let found = first(queues, front, samples, &mut view.parts(), rng).1?;
-    Some(Pick { member: found.member, idle: found.queue == 0 })
-}
-
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
 fn pick_run(
@@ -157,14 +268,6 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> us
 }
 
 impl Policy for Lsq {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        match &mut self.queues {
-            Ranking::Queue(ranks) => pick(ranks, self.samples, view, rng),
-            Ranking::Delay(ranks) => pick(ranks, self.samples, view, rng),
-        }
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -184,7 +287,7 @@ impl Policy for Lsq {
     }
 
     #[inline]
-    fn on_sent(&mut self, member: Member, _view: &mut View) {
+    fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.queues.add(member);
     }
 
@@ -204,7 +307,7 @@ impl Policy for Lsq {
         }
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.queues.rank(view);
     }
 }

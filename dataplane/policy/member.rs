@@ -7,7 +7,8 @@
 
 use rand::Rng as _;
 
-use super::{Rng, below};
+use super::Rng;
+use super::sample::below;
 
 /// When a member that completed a task reports, and to whom.
 #[derive(Clone, Copy, Debug, PartialEq)]

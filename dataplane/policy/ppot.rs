@@ -1,11 +1,35 @@
 //! Proportional power of two (Rosella, IV): two draws in proportion to the members' service rates, which may
 //! coincide, and the shorter queue of the two, or the one that would be done first (`ppot-ll`).
 
-use super::alias::Alias;
-use super::shortest::{note_outstanding, note_outstanding_run};
-use super::{Core, Pick, Policy, Rng, Task, select};
+use super::sample::select;
+use super::structure::{Alias, Losses};
+use super::{AnyPolicy, Asks, Caller, Entry, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
+
+/// `ppot`.
+pub const BY_QUEUE: Entry = Entry {
+    by_rate: true,
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot",
+        "the shorter queue of two draws in proportion to given service rates",
+        "Rosella, IV",
+        |_| AnyPolicy::from(Ppot::new(false)),
+    )
+};
+
+/// `ppot-ll`.
+pub const BY_TIME: Entry = Entry {
+    by_rate: true,
+    asks: |_| Asks::Some,
+    ..Entry::new(
+        "ppot-ll",
+        "of two draws in proportion to given rates, the one that is done sooner",
+        "Rosella, IV",
+        |_| AnyPolicy::from(Ppot::new(true)),
+    )
+};
 
 /// With rates that are given.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +37,7 @@ pub struct Ppot {
     /// Compare (queue + 1) / rate, not queues.
     least_loaded: bool,
     alias: Alias,
+    losses: Losses,
 }
 
 impl Ppot {
@@ -20,6 +45,15 @@ impl Ppot {
     #[must_use]
     pub fn new(least_loaded: bool) -> Self {
         Self { least_loaded, ..Self::default() }
+    }
+
+    /// One choice, not counted as sent.
+    #[inline]
+    pub fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
+        let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
+        view.picks.po2 += 1;
+        view.picks.messages += 2;
+        Some(better(self.least_loaded, pair, &view.parts()))
     }
 }
 
@@ -67,14 +101,6 @@ fn pick_run(
 }
 
 impl Policy for Ppot {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
-        view.picks.po2 += 1;
-        view.picks.messages += 2;
-        Some(better(self.least_loaded, pair, &view.parts()))
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -93,14 +119,15 @@ impl Policy for Ppot {
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        note_outstanding(report, view);
+        self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        note_outstanding_run(reports, view)
+        self.losses.answer_run(reports, view)
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
-        self.alias.rebuild(view.active(), |member| view.rate(member));
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
+        self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

@@ -1,19 +1,38 @@
 //! RackSched (Zhu et al., OSDI 2020) as Horus evaluates it: power of two on loads that only replies
 //! update.
 
-use super::{Pick, Policy, Rng, Task, sample_two, select};
+use super::sample::{sample_two, select};
+use super::{AnyPolicy, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
+
+/// `racksched`.
+pub const ENTRY: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "racksched", hears: Hears::EveryReply }),
+    ..Entry::new(
+        "racksched",
+        "the better of two random members by the load they last reported",
+        "RackSched, OSDI 2020",
+        |_| AnyPolicy::from(RackSched),
+    )
+};
 
 /// The better of two random members by reported load alone.
 #[derive(Clone, Debug, Default)]
 pub struct RackSched;
 
 impl Policy for RackSched {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let (a, b) = sample_two(view.active(), rng)?;
-        let member = select(view.load(b) < view.load(a), a, b);
-        view.picks.po2 += 1;
-        Some(Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| {
+            let (a, b) = sample_two(view.active(), rng)?;
+            let member = select(view.load(b) < view.load(a), a, b);
+            view.picks.po2 += 1;
+            Some(Pick { member, idle: false })
+        });
     }
 }

@@ -1,17 +1,42 @@
 //! Uniform choice and choice by service rate, the baselines.
 
-use super::alias::Alias;
-use super::{Core, Pick, Policy, Rng, Task, sample_one};
+use super::sample::sample_one;
+use super::structure::Alias;
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
+
+/// `random`.
+pub const UNIFORM: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "random", hears: Hears::Nothing }),
+    ..Entry::new("random", "any member, each as likely", "baseline", |_| AnyPolicy::from(Random))
+};
+
+/// `weighted-random`.
+pub const WEIGHTED: Entry = Entry {
+    by_rate: true,
+    ..Entry::new(
+        "weighted-random",
+        "any member, in proportion to its service rate",
+        "baseline",
+        |_| AnyPolicy::from(WeightedRandom::default()),
+    )
+};
 
 /// Any active member, each as likely.
 #[derive(Clone, Debug, Default)]
 pub struct Random;
 
 impl Policy for Random {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        sample_one(view, rng).map(|member| Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| {
+            sample_one(view.active(), rng).map(|member| Pick { member, idle: false })
+        });
     }
 }
 
@@ -22,12 +47,19 @@ pub struct WeightedRandom {
 }
 
 impl Policy for WeightedRandom {
-    #[inline(always)]
-    fn pick(&mut self, _task: &Task, _view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        self.alias.sample(rng).map(|member| Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, _, rng| {
+            self.alias.sample(rng).map(|member| Pick { member, idle: false })
+        });
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
-        self.alias.rebuild(view.active(), |member| view.rate(member));
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

@@ -1,7 +1,15 @@
 //! One member after the other.
 
-use super::{Core, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
+
+/// `round-robin`.
+pub const ENTRY: Entry = Entry {
+    over_racks: Some(OverRacks { policy: "round-robin", hears: Hears::Nothing }),
+    ..Entry::new("round-robin", "one member after the other", "baseline", |_| {
+        AnyPolicy::from(RoundRobin::default())
+    })
+};
 
 /// Cycles over the active members; cores start at different ones.
 #[derive(Clone, Debug, Default)]
@@ -10,18 +18,25 @@ pub struct RoundRobin {
 }
 
 impl Policy for RoundRobin {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, _rng: &mut Rng) -> Option<Pick> {
-        let active = view.active();
-        if self.next >= active.len() {
-            self.next = 0;
-        }
-        let member = *active.get(self.next)?;
-        self.next += 1;
-        Some(Pick { member, idle: false })
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, _| {
+            let active = view.active();
+            if self.next >= active.len() {
+                self.next = 0;
+            }
+            let member = *active.get(self.next)?;
+            self.next += 1;
+            Some(Pick { member, idle: false })
+        });
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.next = view.active().len() * core.index / core.count;
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.next = view.active().len() * caller.core.index / caller.core.count;
     }
 }

@@ -6,10 +6,37 @@
 
 use rand::Rng as _;
 
-use super::forgotten::Forgotten;
-use super::ranks::{Found, Front, Rank, Ranking};
-use super::{Core, Pick, Policy, Rng, Task, below, sample_one, sample_two};
+use super::sample::{below, sample_two};
+use super::structure::{Found, Front, Losses, Rank, Ranking, Watch};
+use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::{Member, Parts, Report, View, Words};
+
+/// `jsq`.
+pub const BY_QUEUE: Entry = Entry {
+    parameters: &[Parameter::whole("d", 0.0, (0.0, 16.0))],
+    asks: |v| if v[0] >= 1.0 { Asks::Some } else { Asks::All },
+    ..Entry::new(
+        "jsq",
+        "the shortest queue of all, or of d random ones; on a leaf by its own count",
+        "baseline; Mitzenmacher 2001 for d",
+        |v| match v[0] as usize {
+            0 => AnyPolicy::from(Shortest::new(false)),
+            count => AnyPolicy::from(ShortestOf::new(count)),
+        },
+    )
+};
+
+/// `sed`.
+pub const BY_DELAY: Entry = Entry {
+    by_rate: true,
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "sed",
+        "the shortest expected delay, (queue + 1) / speed; on a leaf by its own count",
+        "baseline; Weber 1978",
+        |_| AnyPolicy::from(Shortest::new(true)),
+    )
+};
 
 /// Times that a ranking out of date, because another core sent or heard something, is put right in one
 /// decision. Each puts one member right for good.
@@ -21,13 +48,14 @@ pub struct Shortest {
     /// Queues count by the time they take, not by their length.
     by_delay: bool,
     ranks: Ranking,
+    losses: Losses,
 }
 
 impl Shortest {
     /// By length, or by expected delay.
     #[must_use]
     pub fn new(by_delay: bool) -> Self {
-        Self { by_delay, ranks: Ranking::new(by_delay) }
+        Self { by_delay, ranks: Ranking::new(by_delay), losses: Losses::default() }
     }
 
     fn scan(&self, view: &View, rng: &mut Rng) -> Option<Pick> {
@@ -46,6 +74,7 @@ fn first<R: Rank>(
     ranks: &mut R,
     mut front: R::Front,
     words: Words<'_>,
+    view: &View,
     rng: &mut Rng,
 ) -> (R::Front, Option<Found>) {
     let mut corrections = CORRECTIONS;
@@ -63,19 +92,19 @@ fn first<R: Rank>(
         front = ranks.set_open(front, found.member, queue);
     }
     let mut state = rng.clone(); // what is lent lies in memory from then on
-    let found = look(ranks, front, corrections, words, &mut state);
+    let found = look(ranks, front, corrections, view, &mut state);
     *rng = state;
     found
 }
 
-/// As [`first`], with so many corrections.
+/// As [`first`], with so many corrections. Has the view and not its words: these would be put in memory for each decision.
 #[cold]
 #[inline(never)]
 fn look<R: Rank>(
     ranks: &mut R,
     mut front: R::Front,
     mut corrections: usize,
-    words: Words<'_>,
+    view: &View,
     rng: &mut Rng,
 ) -> (R::Front, Option<Found>) {
     loop {
@@ -84,7 +113,7 @@ fn look<R: Rank>(
             front = next;
         }
         let Some(found) = ranks.find(front, rng.next_u64() as u32) else { return (front, None) };
-        let queue = words.of(found.member).outstanding();
+        let queue = view.outstanding(found.member);
         if queue == found.queue || corrections == 0 {
             return (front, Some(found));
         }
@@ -94,21 +123,19 @@ fn look<R: Rank>(
     }
 }
 
-/// Nothing is taken: what was put right on the way, `ranks` know.
-#[inline(always)]
-fn pick(ranks: &mut impl Rank, words: Words<'_>, rng: &mut Rng) -> Option<Pick> {
-    let front = ranks.open();
-    let found = first(ranks, front, words, rng).1?;
-    Some(Pick { member: found.member, idle: found.queue == 0 })
-}
-
 /// As one by one, but a member is found and counted up in one go.
 #[inline(always)]
-fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+fn pick_run(
+    ranks: &mut impl Rank,
+    picks: &mut [Option<Pick>],
+    words: Words<'_>,
+    view: &View,
+    rng: &mut Rng,
+) {
     let mut front = ranks.open();
     for pick in picks {
         let found;
-        (front, found) = first(ranks, front, words, rng);
+        (front, found) = first(ranks, front, words, view, rng);
         let Some(found) = found else {
             *pick = None;
             continue;
@@ -122,50 +149,44 @@ fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
 
 /// As [`pick_run`], in a loop that knows what the run need not look at.
 #[inline(always)]
-fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &View, rng: &mut Rng) {
+    let words = view.words();
     match words.are_alone() {
-        true => pick_run(ranks, picks, words.alone(), rng),
-        false => pick_run(ranks, picks, words, rng),
+        true => pick_run(ranks, picks, words.alone(), view, rng),
+        false => pick_run(ranks, picks, words, view, rng),
     }
 }
 
 /// As one by one.
 #[inline(always)]
-fn reply_run(ranks: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
+fn reply_run(
+    ranks: &mut impl Rank,
+    reports: &[Report],
+    mut watch: Watch<'_>,
+    mut parts: Parts<'_>,
+) -> usize {
     ranks.set_all(
         reports,
         parts.words.members(),
         #[inline(always)]
-        |report| parts.answered_and_settled(report),
+        |report| watch.answer(report, &mut parts),
     );
     parts.surplus
 }
 
 /// As [`reply_run`], in a loop that knows what the run need not look at.
 #[inline(always)]
-fn reply_any(ranks: &mut impl Rank, reports: &[Report], parts: Parts<'_>) -> usize {
+fn reply_any(
+    ranks: &mut impl Rank,
+    reports: &[Report],
+    losses: &mut Losses,
+    parts: Parts<'_>,
+) -> usize {
+    let watch = losses.watch(parts.words.members());
     match parts.are_alone() {
-        true => reply_run(ranks, reports, parts.alone()),
-        false => reply_run(ranks, reports, parts),
+        true => reply_run(ranks, reports, watch, parts.alone()),
+        false => reply_run(ranks, reports, watch, parts),
     }
-}
-
-/// Takes a report for a policy that decides on tasks outstanding, of which lost ones are written off so;
-/// returns how many are left at the member.
-#[inline]
-pub(super) fn note_outstanding(report: &Report, view: &mut View) -> u32 {
-    let outstanding = view.outstanding(report.member);
-    view.parts().settled(report, outstanding)
-}
-
-/// Takes reports of replies for such a policy; returns how many came from members that owed none.
-#[inline(always)]
-pub(super) fn note_outstanding_run(reports: &[Report], view: &mut View) -> usize {
-    let mut parts = view.parts();
-    for report in reports {
-        parts.answered_and_settled(report);
-    }
-    parts.surplus
 }
 
 /// The member with the least key, uniformly among those that tie.
@@ -192,17 +213,6 @@ fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Opti
 }
 
 impl Policy for Shortest {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if view.sees_queues() {
-            return self.scan(view, rng);
-        }
-        match &mut self.ranks {
-            Ranking::Queue(ranks) => pick(ranks, view.words(), rng),
-            Ranking::Delay(ranks) => pick(ranks, view.words(), rng),
-        }
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -221,34 +231,36 @@ impl Policy for Shortest {
         }
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
-            Ranking::Queue(ranks) => pick_any(ranks, picks, view.words(), &mut local),
-            Ranking::Delay(ranks) => pick_any(ranks, picks, view.words(), &mut local),
+            Ranking::Queue(ranks) => pick_any(ranks, picks, view, &mut local),
+            Ranking::Delay(ranks) => pick_any(ranks, picks, view, &mut local),
         }
         *rng = local;
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let losses = &mut self.losses;
         match &mut self.ranks {
-            Ranking::Queue(ranks) => reply_any(ranks, reports, view.parts()),
-            Ranking::Delay(ranks) => reply_any(ranks, reports, view.parts()),
+            Ranking::Queue(ranks) => reply_any(ranks, reports, losses, view.parts()),
+            Ranking::Delay(ranks) => reply_any(ranks, reports, losses, view.parts()),
         }
     }
 
     #[inline]
-    fn on_sent(&mut self, member: Member, _view: &mut View) {
+    fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
     }
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        self.ranks.set(report.member, note_outstanding(report, view));
+        self.ranks.set(report.member, self.losses.take(report, view));
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.ranks.set(member, view.outstanding(member));
     }
 
-    fn on_members(&mut self, _core: Core, view: &mut View) {
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
         self.ranks.rank(view);
         for &member in view.active() {
             self.ranks.set(member, view.outstanding(member));
@@ -321,176 +333,48 @@ fn sample_several(
 #[derive(Clone, Debug)]
 pub struct ShortestOf {
     count: usize,
+    losses: Losses,
 }
 
 impl ShortestOf {
     /// Of `count` members.
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self { count }
+        Self { count, losses: Losses::default() }
     }
 }
 
 impl Policy for ShortestOf {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let mut best: Option<(u32, Member)> = None;
-        // In random order, so that the first of those that tie is any of them.
-        let probed = sample_distinct(self.count, view.active(), rng, |member| {
-            let queue = view.probe(member);
-            if best.is_none_or(|(least, _)| queue < least) {
-                best = Some((queue, member));
-            }
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        one_by_one(tasks, picks, view, rng, |_, view, rng| {
+            let mut best: Option<(u32, Member)> = None;
+            // In random order, so that the first of those that tie is any of them.
+            let probed = sample_distinct(self.count, view.active(), rng, |member| {
+                let queue = view.probe(member);
+                if best.is_none_or(|(least, _)| queue < least) {
+                    best = Some((queue, member));
+                }
+            });
+            view.picks.messages += probed as u64;
+            best.map(|(queue, member)| Pick { member, idle: queue == 0 })
         });
-        view.picks.messages += probed as u64;
-        best.map(|(queue, member)| Pick { member, idle: queue == 0 })
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        note_outstanding(report, view);
+        self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        note_outstanding_run(reports, view)
-    }
-}
-
-/// A member below a threshold that it told of itself, else a random one: JIQ, JBT and their kin.
-///
-/// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
-/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: who told first is first, as JIQ has
-/// it. (Taken from the other end, members that were forgotten for long pile up on it, and pay off.)
-///
-/// Deviations. Under `jbt-d` members are not asked when the threshold changes: those that are below one that has
-/// just risen come on the list with their next report; and a member may be on the lists of several dispatchers
-/// at once, where `jiq`, `jbt` and `pi` keep it on one. `pi`, which never asks at random, looks for members that were
-/// forgotten (`policy/forgotten.rs`).
-#[derive(Clone, Debug)]
-pub struct Notified {
-    /// Members with fewer tasks than this are on the list.
-    below: u32,
-    otherwise: Otherwise,
-    /// The threshold is learned anew so often, from so many probes; 0: never.
-    period_ns: u64,
-    probes: usize,
-    next_ns: u64,
-    last: Option<Member>,
-    /// The members on the view's idle list in order.
-    line: super::line::Line,
-    alias: super::alias::Alias,
-    forgotten: Forgotten,
-    core: Core,
-}
-
-/// Where a task goes when nobody is below the threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Otherwise {
-    /// To a uniform member.
-    Random,
-    /// To a random member by service rate.
-    Weighted,
-    /// To the one that was the last to report to be below.
-    Last,
-}
-
-impl Notified {
-    /// Members below `below` tasks come first.
-    #[must_use]
-    pub fn new(below: u32, otherwise: Otherwise) -> Self {
-        Self {
-            below,
-            otherwise,
-            period_ns: 0,
-            probes: 0,
-            next_ns: 0,
-            last: None,
-            line: super::line::Line::default(),
-            alias: super::alias::Alias::default(),
-            forgotten: Forgotten::default(),
-            core: Core::ONLY,
-        }
+        self.losses.answer_run(reports, view)
     }
 
-    /// The threshold becomes the least of `probes` random queues, every `period_ns`.
-    #[must_use]
-    pub fn learning(period_ns: u64, probes: usize) -> Self {
-        Self { period_ns, probes, ..Self::new(1, Otherwise::Random) }
-    }
-
-    /// The view's list changed: who stays keeps its place, who is new comes last.
-    fn follow_list(&mut self, view: &View) {
-        let idle = view.idle();
-        let mut line = super::line::Line::new(view.members());
-        while let Some(member) = self.line.first() {
-            self.line.leave(member);
-            if idle.contains(member) {
-                line.join(member);
-            }
-        }
-        (0..idle.len()).for_each(|place| line.join(idle.at(place)));
-        self.line = line;
-    }
-}
-
-impl Policy for Notified {
-    #[inline]
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if let Some(member) = self.line.first() {
-            self.line.leave(member);
-            view.idle_mut().remove(member);
-            view.picks.idle += 1;
-            return Some(Pick { member, idle: true });
-        }
-        let member = match (self.otherwise, self.last) {
-            (Otherwise::Last, Some(last)) if view.is_active(last) => Some(last),
-            (Otherwise::Weighted, _) => self.alias.sample(rng),
-            _ => sample_one(view, rng),
-        };
-        member.map(|member| Pick { member, idle: false })
-    }
-
-    #[inline]
-    fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        view.set_load(report.member, report.load);
-        let mut below = report.load.0 >> 16 < self.below;
-        if self.otherwise == Otherwise::Last {
-            below |= view.outstanding(report.member) == 0; // the report was overtaken by that
-            self.last = if below { Some(report.member) } else { self.last };
-            self.forgotten.note();
-        }
-        let known = view.idle().contains(report.member);
-        view.idle_mut().words().note(report.member, below);
-        match view.idle().contains(report.member) {
-            true => self.line.join(report.member),
-            false => self.line.leave(report.member),
-        }
-        // Members that know the threshold speak once, when they are at or below it.
-        view.picks.messages += u64::from(self.period_ns > 0 && below && !known);
-    }
-
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        super::share_idle(core, view);
-        self.core = core;
-        self.forgotten.resize(view.members());
-        self.follow_list(view);
-        if self.otherwise == Otherwise::Weighted {
-            self.alias.rebuild(view.active(), |member| view.rate(member));
-        }
-    }
-
-    fn on_tick(&mut self, now_ns: u64, view: &mut View, rng: &mut Rng) {
-        if self.otherwise == Otherwise::Last {
-            self.forgotten.look(now_ns, self.core, &mut self.line, view);
-        }
-        if self.period_ns == 0 || now_ns < self.next_ns {
-            return;
-        }
-        self.next_ns = now_ns.saturating_add(self.period_ns);
-        let mut least = u32::MAX - 1;
-        let probed = sample_distinct(self.probes, view.active(), rng, |member| {
-            least = least.min(view.probe(member));
-        });
-        view.picks.messages += probed as u64;
-        self.below = least + 1;
+    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        self.losses.resize(view.members());
     }
 }

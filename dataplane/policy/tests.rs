@@ -1,8 +1,15 @@
 //! What policies promise, held against small views.
 
+use std::str::FromStr as _;
+use std::sync::atomic::AtomicU32;
+
+use proptest::prelude::*;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::Rng;
+use super::sample::below;
 use super::*;
 use crate::state::Load;
-use proptest::prelude::*;
 
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
@@ -20,7 +27,7 @@ fn pick(dispatcher: &mut Dispatcher) -> Pick {
 }
 
 fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
-    let report = Report { member: Member(member), load: Load::tasks(queue), service_ns: 0 };
+    let report = Report::new(Member(member), Load::tasks(queue), 0);
     dispatcher.reply(&report);
 }
 
@@ -39,7 +46,7 @@ fn every_policy_copes_with_no_one_and_two_members() {
         let mut none = dispatcher(entry.name, 0);
         assert_eq!(picks(&mut none, 3), [None; 3], "{}", entry.name);
         // A central queue holds what is beyond its members' bound.
-        let sent = if entry.runs == Runs::LeafHolding { 2 } else { 5 };
+        let sent = if entry.holds() { 2 } else { 5 };
         let mut one = dispatcher(entry.name, 1);
         assert_eq!(histogram(&picks(&mut one, 5), 1), [sent], "{}", entry.name);
         let mut two = dispatcher(entry.name, 2);
@@ -52,38 +59,140 @@ fn every_policy_copes_with_no_one_and_two_members() {
     }
 }
 
+/// What a policy chooses in 200 rounds of tasks and reports, and whether it left anything to chance.
+fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
+    let mut view = View::heap(64, 1).remove(0);
+    let mut policy = PolicySpec::from_str(entry.name).unwrap().build();
+    let start = Rng::seed_from_u64(seed);
+    let (mut rng, mut all) = (start.clone(), Vec::new());
+    policy.on_members(Caller::on(Core::ONLY), &mut view);
+    for round in 0..200_u16 {
+        let mut picks = [None; 3];
+        policy.pick_run(&[Task::default(); 3], &mut picks, &mut view, &mut rng);
+        all.extend(picks);
+        let report = Report::new(Member(round % 64), Load::tasks(round % 5), 0);
+        policy.reply_run(&[report], &mut view, &mut rng);
+    }
+    (all, rng != start)
+}
+
 #[test]
 fn equal_seeds_make_equal_choices_and_others_do_not() {
     for entry in CATALOGUE {
-        let run = |seed: u64| {
-            let view = View::heap(64, 1).remove(0);
-            let spec = entry.name.parse().unwrap();
-            let mut dispatcher = Dispatcher::new(&spec, view, Core::ONLY, seed);
-            let mut all = Vec::new();
-            for round in 0..200_u16 {
-                all.extend(picks(&mut dispatcher, 3));
-                reply(&mut dispatcher, round % 64, round % 5);
+        let (choices, by_chance) = play(entry, 1);
+        assert_eq!(choices, play(entry, 1).0, "{}", entry.name);
+        assert_eq!(choices != play(entry, 2).0, by_chance, "{}", entry.name);
+    }
+    let by_chance = CATALOGUE.iter().filter(|entry| play(entry, 1).1).count();
+    assert!(by_chance > CATALOGUE.len() / 2, "{by_chance}");
+}
+
+/// As [`picks`], of a policy that may be told rates and shown queues.
+fn choices(
+    entry: &Entry,
+    members: usize,
+    rates: Option<&[f64]>,
+    queue: Option<fn(usize) -> u32>,
+) -> Vec<Option<Pick>> {
+    let mut view = View::heap(members, 1).remove(0);
+    if let Some(queue) = queue {
+        view.set_queues((0..members).map(|member| AtomicU32::new(queue(member))).collect());
+    }
+    let mut dispatcher = Dispatcher::new(&entry.name.parse().unwrap(), view, Core::ONLY, 7);
+    rates.iter().for_each(|rates| dispatcher.set_rates(rates));
+    let mut all = Vec::new();
+    for round in 0..60 {
+        dispatcher.tick(round * 1_000_000);
+        all.extend(picks(&mut dispatcher, 5));
+        for member in all[all.len() - 5..].iter().flatten().map(|pick| pick.member) {
+            dispatcher.reply(&Report::new(member, Load::tasks(5), 0));
+        }
+    }
+    all
+}
+
+#[test]
+fn policies_that_say_so_decide_by_rates() {
+    for entry in CATALOGUE.iter().filter(|entry| entry.by_rate) {
+        let alike = choices(entry, 4, None, None);
+        assert_eq!(alike, choices(entry, 4, Some(&[1.0; 4]), None), "{}", entry.name);
+        let others = choices(entry, 4, Some(&[1.0, 9.0, 1.0, 9.0]), None);
+        assert_ne!(alike, others, "{}", entry.name);
+    }
+}
+
+#[test]
+fn policies_see_queues_if_they_say_that_they_ask() {
+    for entry in CATALOGUE {
+        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != Asks::Nobody;
+        let shown = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
+        assert_eq!(choices(entry, 16, None, None) != shown, asks, "{}", entry.name);
+    }
+}
+
+#[test]
+fn policies_keep_the_bound_that_they_tell_and_only_those_that_hold_tasks_refuse_any() {
+    for entry in CATALOGUE {
+        let mut dispatcher = dispatcher(entry.name, 3);
+        let refused = picks(&mut dispatcher, 200).contains(&None);
+        assert_eq!(refused, entry.holds(), "{}", entry.name);
+        let bound = PolicySpec::from_str(entry.name).unwrap().bound().unwrap_or(u32::MAX);
+        let most = (0..3).map(|member| dispatcher.view().outstanding(Member(member))).max();
+        assert!(most <= Some(bound), "{} {most:?}", entry.name);
+    }
+}
+
+#[test]
+fn policies_choose_active_members_and_count_each_as_sent() {
+    for entry in CATALOGUE {
+        let (mut dispatcher, mut rng) = (dispatcher(entry.name, 9), Rng::seed_from_u64(3));
+        let mut sent = [0; 9];
+        for _ in 0..300 {
+            let member = Member(below(9, rng.next_u64() as u32) as u16);
+            dispatcher.set_active(member, rng.next_u64() % 3 > 0);
+            let chosen = picks(&mut dispatcher, 4);
+            for member in chosen.iter().flatten().map(|pick| pick.member) {
+                assert!(dispatcher.view().is_active(member), "{}", entry.name);
+                sent[member.index()] += 1;
             }
-            all
-        };
-        assert_eq!(run(1), run(1), "{}", entry.name);
-        // Those leave nothing to chance, `pi` once anybody reported.
-        if !["round-robin", "pi"].contains(&entry.name) {
-            assert_ne!(run(1), run(2), "{}", entry.name);
+            let counted = |dispatcher: &Dispatcher| {
+                let view = dispatcher.view();
+                (0..9).map(|member| view.outstanding(Member(member))).collect::<Vec<_>>()
+            };
+            assert_eq!(counted(&dispatcher), sent, "{}", entry.name);
+            // More than is in flight is reported, so that nothing is taken for lost.
+            if dispatcher.reply(&Report::new(member, Load::tasks(999), 0)) {
+                sent[member.index()] -= 1;
+            }
         }
     }
 }
 
 #[test]
+fn entries_name_what_there_is() {
+    for entry in CATALOGUE {
+        let named = CATALOGUE.iter().filter(|other| other.name == entry.name);
+        assert_eq!(named.count(), 1, "{}", entry.name);
+        assert!(entry.over_racks.is_some() || entry.runs != Runs::Spine, "{}", entry.name);
+        if let Some(over_racks) = entry.over_racks {
+            let spine = Entry::named(over_racks.policy).and_then(|entry| entry.over_racks);
+            assert_eq!(spine, Some(over_racks), "{}", entry.name);
+        }
+    }
+    for (name, leaf, spine, ..) in PAIRS {
+        assert!(Entry::named(name).is_none() && Entry::named(leaf).is_some(), "{name}");
+        assert!(Entry::named(spine).is_some_and(|entry| entry.over_racks.is_some()), "{name}");
+    }
+}
+
+#[test]
 fn runs_decide_as_one_by_one() {
-    // Those divide a burst among the members as a whole.
-    let whole = ["scd", "twf"];
-    for entry in CATALOGUE.iter().filter(|entry| !whole.contains(&entry.name)) {
+    for entry in CATALOGUE.iter().filter(|entry| !entry.divides_runs) {
         let mut by_run = dispatcher(entry.name, 40);
         let mut one_by_one = dispatcher(entry.name, 40);
         let rates: Vec<f64> = (0..40).map(|member| 1.0 + f64::from(member % 3)).collect();
         let mut sent: Vec<Member> = Vec::new();
-        let mut rng = super::Rng::seed_from_u64(3);
+        let mut rng = Rng::seed_from_u64(3);
         for dispatcher in [&mut by_run, &mut one_by_one] {
             dispatcher.set_rates(&rates);
             dispatcher.set_active(Member(7), false);
@@ -99,10 +208,10 @@ fn runs_decide_as_one_by_one() {
             for _ in 0..count {
                 let member = sent.swap_remove(below(sent.len(), rng.next_u64() as u32));
                 let load = Load::tasks(below(4, rng.next_u64() as u32) as u16);
-                reports.push(Report { member, load, service_ns: 1000 });
+                reports.push(Report::new(member, load, 1000));
             }
             // Nobody owes these an answer, or not that one.
-            reports.push(Report { member: Member(7), load: Load(0), service_ns: 0 });
+            reports.push(Report::new(Member(7), Load(0), 0));
             let surplus = reports.iter().filter(|report| !one_by_one.reply(report)).count();
             assert_eq!(by_run.reply_run(&reports), surplus, "{}", entry.name);
             let (run, single) = (by_run.view(), one_by_one.view());
@@ -207,7 +316,7 @@ fn a_policy_changes_and_knowledge_stays() {
     reply(&mut dispatcher, 1, 1);
     let mut horus = Prepared::new(&"horus".parse().unwrap(), 2, Core::ONLY);
     dispatcher.exchange(&mut horus);
-    dispatcher.look_at_members();
+    dispatcher.review_members();
     assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5]);
 }
 
@@ -227,6 +336,8 @@ fn names_parse_and_errors_say_what_is_allowed() {
     assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
     assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
     assert_eq!(spec("jbt-d(T=500)").parameter("t"), Some(500.0));
+    assert_eq!((spec("jsq").asks(), spec("jsq(2)").asks()), (Asks::All, Asks::Some));
+    assert_eq!((spec("jbsq(3)").bound(), spec("cfcfs").bound()), (Some(3), None));
     for fraction in ["jbsq(k=2.7)", "jbt(r=1.5)", "jsq(1.5)", "lsq-sample(d=1.5)", "jbt-d(d=2.5)"] {
         assert!(error(fraction).contains("whole numbers"), "{}", error(fraction));
     }
@@ -384,13 +495,13 @@ fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
     dispatcher.tick(now_ns);
     let member = pick(dispatcher).member;
     dispatcher.tick(now_ns + 100_000);
-    dispatcher.reply(&Report { member, load: Load(0), service_ns: 100_000 });
+    dispatcher.reply(&Report::new(member, Load(0), 100_000));
 }
 
 #[test]
 fn silence_means_nothing_where_no_task_is_lost() {
     let mut dispatcher = dispatcher("jbsq(k=1)", 1);
-    dispatcher.view_mut().set_lossless();
+    dispatcher.set_lossless();
     (0..100).for_each(|round| serve(&mut dispatcher, round * 1_000_000));
     pick(&mut dispatcher);
     for ms in 100..10_000 {
@@ -418,7 +529,7 @@ fn silence_is_judged_by_what_tasks_take() {
         let waits: Vec<_> = rooms.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(rooms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8, "{rooms:?}");
         // It answers, and is judged as before.
-        dispatcher.reply(&Report { member: Member(0), load: Load(0), service_ns: 100_000 });
+        dispatcher.reply(&Report::new(Member(0), Load(0), 100_000));
         let last = ms + 1;
         dispatcher.tick(last * 1_000_000);
         picks(&mut dispatcher, 5);
@@ -494,7 +605,7 @@ fn cfcfs_chooses_its_bound() {
             dispatcher.tick(now_ns);
             pick(&mut dispatcher);
             dispatcher.tick(now_ns + 110_000);
-            let report = Report { member: Member(0), load: Load(0), service_ns: 100_000 };
+            let report = Report::new(Member(0), Load(0), 100_000);
             dispatcher.reply(&report);
             now_ns += (100_000.0 / busy) as u64;
         }

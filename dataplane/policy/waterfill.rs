@@ -6,8 +6,33 @@
 
 use rand::Rng as _;
 
-use super::{Core, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Entry, Pick, Policy, Rng, Task};
 use crate::state::{Member, View};
+
+/// `scd`.
+pub const BY_RATE: Entry = Entry {
+    by_rate: true,
+    divides_runs: true,
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "scd",
+        "stochastically coordinated dispatching: fill queues to a level by chance",
+        "Goren et al., SIGMETRICS 2021",
+        |_| AnyPolicy::from(WaterFill::new(true)),
+    )
+};
+
+/// `twf`.
+pub const EQUAL: Entry = Entry {
+    divides_runs: true,
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "twf",
+        "tidal water filling: scd for equal speeds",
+        "Goren et al., INFOCOM 2020",
+        |_| AnyPolicy::from(WaterFill::new(false)),
+    )
+};
 
 /// One member's queue.
 #[derive(Clone, Copy, Debug)]
@@ -86,11 +111,6 @@ fn level(depths: &[Depth], volume: f64) -> f64 {
 }
 
 impl Policy for WaterFill {
-    fn pick(&mut self, _task: &Task, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        self.solve(1, view);
-        self.draw(rng)
-    }
-
     fn pick_run(
         &mut self,
         tasks: &[Task],
@@ -107,10 +127,12 @@ impl Policy for WaterFill {
         }
     }
 
-    fn on_members(&mut self, core: Core, view: &mut View) {
-        self.dispatchers = core.count;
-        self.depths = Vec::with_capacity(view.members());
-        self.shares = Vec::with_capacity(view.members());
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.dispatchers = caller.core.count;
+        self.depths.clear();
+        self.depths.reserve(view.members());
+        self.shares.clear();
+        self.shares.reserve(view.members());
     }
 }
 

@@ -101,7 +101,7 @@ where
             if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
                 match present {
                     true => {
-                        let idle = Report { member: local.member, load: Load(0), service_ns: 0 };
+                        let idle = Report::new(local.member, Load(0), 0);
                         dispatcher.refresh(&idle);
                     }
                     // What it had is lost, or done by another in its name.

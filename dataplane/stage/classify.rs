@@ -96,7 +96,7 @@ impl Answer {
 fn take(stages: &mut Stages, worker: &Worker, answer: &Answer) {
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
     let pool = usize::from(worker.pool);
-    let mut report = [Report { member: worker.member, load, service_ns }];
+    let mut report = [Report::new(worker.member, load, service_ns)];
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
     if stages.dispatchers[pool].reply_run(&report) > 0 {
         stages.counters.add(Counter::SurplusReplies, 1);
@@ -155,7 +155,7 @@ fn presence(
     let dispatcher = &mut stages.dispatchers[pool];
     stages.liveness.welcome(pool, member, dispatcher, &stages.counters);
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
-    let mut report = [Report { member, load, service_ns }];
+    let mut report = [Report::new(member, load, service_ns)];
     stages.liveness.bound(pool, dispatcher, &mut report);
     dispatcher.refresh(&report[0]);
     stages.freed = true;
@@ -178,7 +178,7 @@ fn presence(
 #[inline(always)]
 pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropReason> {
     let worker = network.worker(answer.worker).ok_or(DropReason::UnknownWorker)?;
-    if worker.ip != answer.src {
+    if !network.is_at(&worker, answer.src) {
         return Err(DropReason::SpoofedReply);
     }
     if network.pool_id(usize::from(worker.pool)) != Some(answer.pool) {

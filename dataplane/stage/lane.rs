@@ -250,7 +250,7 @@ fn report(
 ) -> Option<Report> {
     let head = frame.first_chunk::<HEAD>()?;
     let worker = network.worker(task::src(&head[TASK..]))?;
-    let believed = worker.ip == ipv4::src(&head[IP..])
+    let believed = network.is_at(&worker, ipv4::src(&head[IP..]))
         && usize::from(worker.pool) == pool
         && !network.is_own(ipv4::dst(&head[IP..]))
         && shared.is_none_or(|(neighbours, port)| {
@@ -261,7 +261,7 @@ fn report(
         false => 0,
     };
     let load = Load::tasks(task::reported_queue(&head[TASK..]));
-    believed.then_some(Report { member: worker.member, load, service_ns })
+    believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
 /// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.

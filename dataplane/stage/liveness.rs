@@ -514,7 +514,7 @@ impl Liveness {
         } else if believed > outstanding && watch.outstanding == outstanding {
             // Nothing came or went since the last look, so that it is no report on its way.
             let load = Load::tasks(outstanding.min(u32::from(u16::MAX)) as u16);
-            dispatcher.refresh(&Report { member, load, service_ns: 0 });
+            dispatcher.refresh(&Report::new(member, load, 0));
             self.watches[at].reports = dispatcher.view().reports(member);
         }
     }

@@ -205,6 +205,8 @@ pub struct Host {
     pub mac: Option<Mac>,
     /// Its workers register themselves.
     pub registers: bool,
+    /// The address that it had until a short time ago: answers to what was sent there come from there.
+    pub was: Option<u32>,
 }
 
 /// A pool, as a network is built with it.
@@ -304,6 +306,8 @@ pub struct Network {
     servers: Vec<Server>,
     /// Their addresses, in order.
     server_ips: Vec<u32>,
+    /// Servers that have moved, and where they were.
+    moved: Vec<(u16, u32)>,
     /// Who can't be a client, whatever the routes say.
     strangers: Strangers,
     workers: Vec<Worker>,
@@ -345,6 +349,7 @@ impl Network {
             ip: server.ip,
             mac: server.mac,
             registers: server.registers,
+            was: None,
         };
         let hosts: Vec<_> = servers.iter().map(|server| Some(host(server))).collect();
         Self::with_places(base, &hosts, &pools, neighbours)
@@ -371,6 +376,7 @@ impl Network {
             ports,
             servers: Vec::with_capacity(hosts.len()),
             server_ips: Vec::with_capacity(hosts.len()),
+            moved: Vec::new(),
             workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
             members: Vec::with_capacity(pools.len()),
             pool_index: Box::new([NO_POOL; 1 << 16]),
@@ -400,7 +406,7 @@ impl Network {
         host: Option<&Host>,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let Some(&Host { ip, mac, registers }) = host else {
+        let Some(&Host { ip, mac, registers, was }) = host else {
             self.servers.push(NO_SERVER);
             return Ok(());
         };
@@ -412,6 +418,7 @@ impl Network {
             neighbours.fix(slot, mac);
         }
         self.server_ips.push(ip);
+        self.moved.extend(was.map(|was| (self.servers.len() as u16, was)));
         self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers });
         Ok(())
     }
@@ -577,6 +584,17 @@ impl Network {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.members.iter().flatten().filter(|target| target.is_there()).count()
+    }
+
+    /// An address is that of a worker's server, or was until a short time ago.
+    #[inline(always)]
+    pub(super) fn is_at(&self, worker: &Worker, address: u32) -> bool {
+        worker.ip == address || self.was_at(worker, address)
+    }
+
+    #[cold]
+    fn was_at(&self, worker: &Worker, address: u32) -> bool {
+        self.moved.contains(&(worker.server, address))
     }
 
     /// The server at this index.

@@ -56,7 +56,7 @@ pub fn burst<B: Buf>(
             continue;
         }
         let class = class(packet, packets[place].bytes());
-        run.tasks.push(Task { class });
+        run.tasks.push(Task::new(class));
         run.places.push(place as u8);
     }
     flush(stages, &mut run, parsed, verdicts);
@@ -162,7 +162,7 @@ pub fn offered(
     };
     let picked = if packet.kind == Kind::Task {
         let class = class(&packet, frame);
-        pick(stages, pool, Task { class }).ok_or(DropReason::NoMember)
+        pick(stages, pool, Task::new(class)).ok_or(DropReason::NoMember)
     } else {
         follow(stages, pool, now, frame, &packet, true)
     };
@@ -249,7 +249,8 @@ fn follow(
         Refused::Full => DropReason::ConnectionsFull,
         Refused::Source => DropReason::MultiPacketBound,
     })?;
-    let pick = pick(stages, pool, Task { class: extension.class }).ok_or(DropReason::NoMember)?;
+    let task = Task { packets: 0, ..Task::new(extension.class) };
+    let pick = pick(stages, pool, task).ok_or(DropReason::NoMember)?;
     stages.affinity.insert(key, pool, pick.member, now);
     Ok(pick)
 }

@@ -143,7 +143,7 @@ impl Stages {
             self.step(step);
         }
         for &pool in &update.touched {
-            self.dispatchers[pool].look_at_members();
+            self.dispatchers[pool].review_members();
         }
         self.freed = true;
     }

@@ -20,5 +20,5 @@ pub use counters::{Counter, Counters};
 pub use idle::IdleList;
 pub use neighbour::Neighbours;
 pub use table::{Snapshot, StateError, Table};
-pub use view::{Belief, Load, Member, Parts, Picks, Report, View};
+pub use view::{Belief, Decision, Load, Member, Parts, Picks, Report, View};
 pub use words::{MemberWords, Words};

@@ -5,6 +5,7 @@
 //! report from which that counts, number and load, so it learns from the shared word alone that the drift
 //! belongs to an older report and no longer counts; no core writes another's words.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -99,6 +100,22 @@ impl Presence {
     }
 }
 
+/// The number of a task that is to be decided on, by whoever schedules it; they repeat after 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision(NonZeroU32);
+
+impl Decision {
+    /// That of the task that comes so many after the first.
+    #[inline]
+    #[must_use]
+    pub const fn of(task: u64) -> Self {
+        match NonZeroU32::new((task as u32).wrapping_add(1)) {
+            Some(number) => Self(number),
+            None => Self(NonZeroU32::MIN),
+        }
+    }
+}
+
 /// What a member says of itself in a reply or signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -108,9 +125,18 @@ pub struct Report {
     pub load: Load,
     /// Processing time of the task just answered, 0 when not told.
     pub service_ns: u32,
+    /// The decision that is answered, where that is known: in the simulator. Packets do not carry it.
+    pub decision: Option<Decision>,
 }
 
 impl Report {
+    /// What a packet tells.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(member: Member, load: Load, service_ns: u32) -> Self {
+        Self { member, load, service_ns, decision: None }
+    }
+
     /// The member has nothing to do.
     #[inline]
     #[must_use]
@@ -178,15 +204,12 @@ pub struct View {
     active: Vec<Member>,
     place: Vec<u16>,
     idle: IdleList,
-    settled: Vec<Settled>,
     /// Service rate of each member: a worker's speed, or a rack's number of workers.
     rates: Vec<f64>,
-    /// The members' true queues, where somebody knows them.
+    /// The members' true queues, where a simulator knows them. Decisions read them, and only an argument of every call
+    /// or a type parameter of all that schedules could bring them there otherwise.
     queues: Option<Arc<[AtomicU32]>>,
-    /// No task is lost on its way to a member or back.
-    lossless: bool,
-    /// Members that a benchmark task is wanted for; none where nobody carries them out.
-    benchmarks: Option<Vec<Member>>,
+    now_ns: u64,
     /// How tasks found their members so far.
     pub picks: Picks,
 }
@@ -204,26 +227,10 @@ pub struct Parts<'a> {
     pub picks: &'a mut Picks,
     /// Answers among those of this run that came from members which owed none.
     pub surplus: usize,
+    place: &'a [u16],
     rates: &'a [f64],
     queues: Option<&'a [AtomicU32]>,
-    settled: &'a mut [Settled],
 }
-
-/// Least number of tasks seen in flight to a member over a window of its replies.
-#[derive(Clone, Copy, Debug)]
-struct Settled {
-    replies: u8,
-    least: u32,
-}
-
-impl Settled {
-    const FRESH: Self = Self { replies: 0, least: u32::MAX };
-    /// Replies in a window.
-    const WINDOW: u8 = 64;
-}
-
-/// Benchmark tasks asked for and not yet taken, at most.
-const BENCHMARKS_MOST: usize = 64;
 
 const NOWHERE: u16 = u16::MAX;
 
@@ -261,11 +268,9 @@ impl View {
                 region.slice(idle.members, members),
                 region.slice(idle.places, members),
             ),
-            settled: vec![Settled::FRESH; members],
             rates: vec![1.0; members],
             queues: None,
-            lossless: false,
-            benchmarks: None,
+            now_ns: 0,
             picks: Picks::default(),
         };
         // From behind, so that the others keep their order.
@@ -284,7 +289,6 @@ impl View {
         own.since.store(0, Relaxed);
         own.drift.store(0, Relaxed);
         own.outstanding.store(0, Relaxed);
-        self.settled[member.index()] = Settled::FRESH;
         self.rates[member.index()] = 1.0;
     }
 
@@ -303,6 +307,19 @@ impl View {
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.queued[0].load(Relaxed)
+    }
+
+    /// The time in nanoseconds, as the core was last told; 0 before that.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Tells the time.
+    #[inline]
+    pub fn note_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
     }
 
     /// Members of the pool, active or not.
@@ -399,9 +416,9 @@ impl View {
             idle: self.idle.words_of(self.reported.len()),
             picks: &mut self.picks,
             surplus: 0,
+            place: &self.place,
             rates: &self.rates,
             queues: self.queues.as_deref(),
-            settled: &mut self.settled[..self.reported.len()],
         }
     }
 
@@ -478,46 +495,10 @@ impl View {
         self.rates[member.index()] = rate;
     }
 
-    /// The caller carries out benchmark tasks: it looks at [`View::next_benchmark`] after each tick, sends that
-    /// member a copy of a recent task that it does only when it has nothing else to do, and passes
-    /// the report on by itself.
-    pub fn run_benchmarks(&mut self) {
-        self.benchmarks = Some(Vec::with_capacity(BENCHMARKS_MOST));
-    }
-
-    /// Benchmark tasks are carried out.
-    #[must_use]
-    pub fn runs_benchmarks(&self) -> bool {
-        self.benchmarks.is_some()
-    }
-
-    /// Asks for a benchmark task; false when nobody carries it out, or too many wait.
-    pub fn ask_benchmark(&mut self, member: Member) -> bool {
-        let wanted = self.benchmarks.as_mut().filter(|wanted| wanted.len() < BENCHMARKS_MOST);
-        wanted.map(|wanted| wanted.push(member)).is_some()
-    }
-
-    /// The next member that a benchmark task is wanted for.
-    pub fn next_benchmark(&mut self) -> Option<Member> {
-        self.benchmarks.as_mut()?.pop()
-    }
-
     /// Gives probes the members' true queues to read: a simulator knows them.
     pub fn set_queues(&mut self, queues: Arc<[AtomicU32]>) {
         assert_eq!(queues.len(), self.members(), "one queue for each member");
         self.queues = Some(queues);
-    }
-
-    /// No task is lost on its way, as where memory is shared: whoever holds one is slow, or its end will be told.
-    pub fn set_lossless(&mut self) {
-        self.lossless = true;
-    }
-
-    /// As [`View::set_lossless`] says.
-    #[inline]
-    #[must_use]
-    pub fn is_lossless(&self) -> bool {
-        self.lossless
     }
 
     /// Probes read true queues, not this node's own counts.
@@ -565,25 +546,10 @@ impl View {
         self.of(member).set_load(load);
     }
 
-    /// Takes a report and keeps as drift what was still on its way when the member answered, as
-    /// [`Parts::set_load_keeping_in_flight`].
-    #[inline]
-    pub fn set_load_keeping_in_flight(&mut self, member: Member, load: Load) -> u32 {
-        self.parts().set_load_keeping_in_flight(member, load)
-    }
-
-    /// As [`Parts::settle`].
-    #[inline]
-    pub fn settle(&mut self, member: Member, in_flight: u32) -> u32 {
-        let words = Words::new(&self.reported, &self.own, &self.elsewhere);
-        settle(words.of(member), &mut self.settled, in_flight)
-    }
-
     /// Takes `lost` tasks off the count of those outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         let words = self.of(member);
-        let lost = lost.min(words.outstanding()).min(i32::MAX as u32);
-        words.balance(-(lost as i32));
+        words.take_off(lost.min(words.outstanding()).min(i32::MAX as u32));
     }
 }
 
@@ -602,6 +568,13 @@ impl Parts<'_> {
         Self { words: self.words.alone(), queues: None, ..self }
     }
 
+    /// As [`View::is_active`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_active(&self, member: Member) -> bool {
+        self.place[member.index()] != NOWHERE
+    }
+
     /// As [`View::rate`].
     #[inline(always)]
     #[must_use]
@@ -618,63 +591,6 @@ impl Parts<'_> {
             None => self.words.of(member).outstanding(),
         }
     }
-
-    /// Counts a task answered by `member` and takes its report, for policies that decide on tasks outstanding,
-    /// of which lost ones are written off so. Returns how many are left.
-    #[inline(always)]
-    pub fn answered_and_settled(&mut self, report: &Report) -> u32 {
-        let words = self.words.of(report.member);
-        let mut outstanding = words.outstanding();
-        if outstanding == 0 {
-            self.surplus += 1;
-        } else {
-            words.balance(-1);
-            outstanding -= 1;
-        }
-        self.settled(report, outstanding)
-    }
-
-    /// As [`Parts::answered_and_settled`], of a task that is counted as answered already, or of none.
-    #[inline(always)]
-    pub fn settled(&mut self, report: &Report, outstanding: u32) -> u32 {
-        let in_flight = outstanding.saturating_sub(report.load.0 >> 16);
-        self.words.of(report.member).set_load(report.load);
-        outstanding - self.settle(report.member, in_flight)
-    }
-
-    /// Takes a report and keeps as drift what was still on its way when the member answered: the
-    /// tasks outstanding beyond those it reports. Returns how many.
-    #[inline(always)]
-    pub fn set_load_keeping_in_flight(&mut self, member: Member, load: Load) -> u32 {
-        let words = self.words.of(member);
-        let in_flight = words.outstanding().saturating_sub(load.0 >> 16);
-        let in_flight = in_flight - self.settle(member, in_flight);
-        words.set_load(load);
-        words.add_drift(words.belief(), Load(in_flight.saturating_mul(Load::ONE.0)));
-        in_flight
-    }
-
-    /// Watches the tasks in flight to `member`, which are outstanding, at each of its replies, and returns how many of them
-    /// are now written off as lost. Lost tasks would otherwise stay in flight for ever; since traffic
-    /// to one member pauses now and then, what never leaves the count over 64 replies is lost.
-    #[inline(always)]
-    pub fn settle(&mut self, member: Member, in_flight: u32) -> u32 {
-        settle(self.words.of(member), self.settled, in_flight)
-    }
-}
-
-#[inline(always)]
-fn settle(words: MemberWords<'_>, settled: &mut [Settled], in_flight: u32) -> u32 {
-    let settled = &mut settled[words.member().index()];
-    settled.least = settled.least.min(in_flight);
-    settled.replies += 1;
-    if settled.replies < Settled::WINDOW {
-        return 0;
-    }
-    let lost = settled.least;
-    *settled = Settled::FRESH;
-    words.balance(-(lost as i32)); // not more than are in flight now, which are outstanding
-    lost
 }
 
 #[cfg(test)]
@@ -732,33 +648,6 @@ mod tests {
         first.answered(A);
         first.answered(A);
         assert_eq!((first.outstanding(A), second.outstanding(A)), (0, 0));
-    }
-
-    #[test]
-    fn in_flight_tasks_are_not_forgotten() {
-        let mut view = view(1);
-        for _ in 0..4 {
-            view.sent(A);
-        }
-        // The member answers one and has one queued: two have not reached it yet.
-        view.answered(A);
-        assert_eq!(view.set_load_keeping_in_flight(A, Load::tasks(1)), 2);
-        assert_eq!(view.load_and_drift(A), (Load::tasks(1), Load::tasks(2)));
-    }
-
-    #[test]
-    fn lost_tasks_are_written_off() {
-        let mut view = view(1);
-        for _ in 0..3 {
-            view.sent(A); // lost
-        }
-        for _ in 0..2 * usize::from(Settled::WINDOW) {
-            view.sent(A);
-            view.answered(A);
-            view.set_load_keeping_in_flight(A, Load(0));
-        }
-        assert_eq!(view.outstanding(A), 0);
-        assert_eq!(view.estimate(A), 0);
     }
 
     #[test]

@@ -150,6 +150,12 @@ impl MemberWords<'_> {
         expected
     }
 
+    /// Takes so many tasks off those outstanding, which are no fewer.
+    #[inline(always)]
+    pub fn take_off(self, tasks: u32) {
+        self.balance(-(tasks as i32));
+    }
+
     /// Changes the number of outstanding tasks.
     #[inline(always)]
     pub(super) fn balance(self, by: i32) {

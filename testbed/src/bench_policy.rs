@@ -90,7 +90,7 @@ trait Chooser {
 
 /// A member's word on its queue.
 fn told(member: u16, queue: u16) -> Report {
-    Report { member: Member(member), load: Load::tasks(queue), service_ns: 1000 }
+    Report::new(Member(member), Load::tasks(queue), 1000)
 }
 
 /// What a plain structure takes of a report: member and queue.

@@ -212,7 +212,10 @@ fn bad_input_is_refused_with_what_is_allowed() {
         ),
         (&[("service", "exp(999999999s)")], "shorter --service"),
         (&[("load", "0.5,1e-9")], "higher --load"),
-        (&[("racks", "8,8,8,8"), ("spine-policy", "jbsq")], "allowed: horus, horus-spine-weighted"),
+        (
+            &[("racks", "8,8,8,8"), ("spine-policy", "jbsq")],
+            "allowed: horus, horus-spine, horus-spine-weighted, racksched",
+        ),
         (&[("racks", "8,8,8,8"), ("spine-policy", "sed")], "more than leaves tell a spine"),
         (&[("model", "fabric"), ("spine-policy", "cfcfs")], "random, round-robin"),
         (&[("policy", "horus-spine")], "give it as --spine-policy"),

@@ -112,7 +112,7 @@ impl<T: Work> Crew<T> {
         timeout: u64,
     ) -> Self {
         let holds = dispatcher.holds();
-        dispatcher.view_mut().set_lossless();
+        dispatcher.set_lossless();
         for member in 0..seats.len() {
             dispatcher.set_active(Member(member as u16), false);
         }
@@ -179,7 +179,7 @@ impl<T: Work> Crew<T> {
     #[inline]
     fn pick(&mut self, task: &T) -> Option<Pick> {
         let mut picks = [None];
-        self.dispatcher.schedule(&[Task { class: task.ids().class }], &mut picks);
+        self.dispatcher.schedule(&[Task::new(task.ids().class)], &mut picks);
         picks[0]
     }
 
@@ -243,7 +243,7 @@ impl<T: Work> Crew<T> {
                 let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
                 self.ended += count as u64;
                 for _ in numbers {
-                    self.dispatcher.reply(&Report { member, load, service_ns });
+                    self.dispatcher.reply(&Report::new(member, load, service_ns));
                 }
                 // Seen at once, nothing more is given to it.
                 match producer.is_left() {
@@ -265,7 +265,7 @@ impl<T: Work> Crew<T> {
                     Outcome::Reply { service_ns, .. } => service_ns,
                     _ => 0,
                 };
-                reports.push(Report { member, load, service_ns });
+                reports.push(Report::new(member, load, service_ns));
                 ends.push((number, outcome));
             }
             self.dispatcher.reply_run(&reports);
@@ -289,8 +289,7 @@ impl<T: Work> Crew<T> {
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> bool {
         let waiting = self.queue.iter().take(most.clamp(1, BURST));
-        let tasks: ArrayVec<_, BURST> =
-            waiting.map(|task| Task { class: task.ids().class }).collect();
+        let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
         let mut given = 0;
@@ -361,7 +360,7 @@ impl<T: Work> Crew<T> {
         let member = Member(at as u16);
         self.dispatcher.set_active(member, true);
         // Idle lists hold those that have said so.
-        self.dispatcher.refresh(&Report { member, load: Load(0), service_ns: 0 });
+        self.dispatcher.refresh(&Report::new(member, Load(0), 0));
         self.comings.joined += 1;
     }
 

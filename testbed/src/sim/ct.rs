@@ -11,15 +11,15 @@ use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::policy::member::{MemberSide, Notify};
-use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
-use wedjat::state::{Load, Member, Report, View};
+use wedjat::policy::{Asks, Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
+use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
 use super::events::Events;
 use super::fifo::{Fifo, Slab};
-use super::knowledge::{Asks, Knowledge};
+use super::knowledge::Knowledge;
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
@@ -150,16 +150,16 @@ impl<'a> Sim<'a> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
         let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
-        let asks = Asks::of(&config.policy);
+        let asks = config.policy.asks();
         let probe_delay = if config.probes_at_once { 0 } else { delay };
         let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, asks);
         let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
         let node = |(index, mut view): (usize, View)| {
             view.set_queues(knowledge.of(index));
-            view.run_benchmarks();
             let core = Core { index, count: config.dispatchers };
             let seed = stream_seed(config.seed, index, 0);
             let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
+            dispatcher.run_benchmarks();
             dispatcher.set_rates(&config.speeds);
             Node { dispatcher, held: Fifo::EMPTY, last_service: 0 }
         };
@@ -295,7 +295,7 @@ impl<'a> Sim<'a> {
     fn tick(&mut self, index: usize) {
         let now_ns = self.now_ns();
         self.nodes[index].dispatcher.tick(now_ns);
-        while let Some(member) = self.nodes[index].dispatcher.view_mut().next_benchmark() {
+        while let Some(member) = self.nodes[index].dispatcher.next_benchmark() {
             let task = self.flights.insert(Flight {
                 arrived: self.now,
                 service: self.nodes[index].last_service,
@@ -315,7 +315,8 @@ impl<'a> Sim<'a> {
         let mut pick = [None];
         let flight = &mut self.flights[task];
         let node = &mut self.nodes[usize::from(flight.dispatcher)];
-        node.dispatcher.schedule(&[Task::default()], &mut pick);
+        let decision = Some(Decision::of(flight.number));
+        node.dispatcher.schedule(&[Task { decision, ..Task::default() }], &mut pick);
         if let [Some(pick)] = pick {
             flight.member = pick.member.0;
             self.knowledge.sent(flight.dispatcher, flight.member);
@@ -423,7 +424,8 @@ impl<'a> Sim<'a> {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.servers[member.index()].speed;
             let load = Load::tasks(flight.queue);
-            let report = Report { member, load, service_ns: service_ns as u32 };
+            let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
+            let report = Report { member, load, service_ns: service_ns as u32, decision };
             self.tick(index);
             let dispatcher = &mut self.nodes[index].dispatcher;
             match flight.number {
@@ -461,7 +463,7 @@ impl<'a> Sim<'a> {
     fn report(&mut self, about: u64) {
         let told = (about >> 32 & 0xFFFF) as usize;
         let (member, load) = (Member((about >> 16) as u16), Load::tasks(about as u16));
-        self.nodes[told].dispatcher.refresh(&Report { member, load, service_ns: 0 });
+        self.nodes[told].dispatcher.refresh(&Report::new(member, load, 0));
     }
 
     /// Does what the script says; true when the arrivals changed.

@@ -9,32 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wedjat::policy::PolicySpec;
-
-/// Which members a policy asks for their queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// None.
-    Nobody,
-    /// A few for each task, and it waits for their answers.
-    Some,
-    /// It wants to know all, or now and then some, and goes by what it knows.
-    All,
-}
-
-impl Asks {
-    /// What that policy does.
-    #[must_use]
-    pub fn of(policy: &PolicySpec) -> Self {
-        match policy.entry().name {
-            "jsq" if policy.parameter("d").is_some_and(|d| d >= 1.0) => Self::Some,
-            "lsq-sample" | "hlsq-sample" => Self::Some,
-            name if name.starts_with("ppot") => Self::Some,
-            "jsq" | "sed" | "scd" | "twf" | "jbt-d" | "lsq-hybrid" | "hlsq-hybrid" => Self::All,
-            _ => Self::Nobody,
-        }
-    }
-}
+use wedjat::policy::Asks;
 
 /// A task came to a server, or left it.
 #[derive(Clone, Copy, Debug)]
@@ -161,14 +136,5 @@ mod tests {
         assert_eq!(seen(&knowledge, 1), 0);
         knowledge.came(5, 0, 1, 1);
         assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 1));
-    }
-
-    #[test]
-    fn policies_ask_whom_they_need() {
-        let asks = |text: &str| Asks::of(&text.parse().unwrap());
-        assert_eq!(asks("jsq"), Asks::All);
-        assert_eq!(asks("jsq(2)"), Asks::Some);
-        assert_eq!(asks("ppot-ll-ewma"), Asks::Some);
-        assert_eq!(asks("lsq-update"), Asks::Nobody);
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use indicatif::ProgressBar;
 use wedjat::policy::signals::Protocol;
-use wedjat::policy::{PAIRS, PolicyError, PolicySpec, Runs};
+use wedjat::policy::{CATALOGUE, Hears, PAIRS, PolicyError, PolicySpec, Runs};
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::service::Service;
@@ -341,36 +341,39 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
                     "--policy {name}: its members are racks; give it as --spine-policy"
                 ));
             }
-            let alike = ALIKE.contains(&known.entry().name);
-            (name, if alike { known.entry().name } else { "horus" })
+            (name, known.entry().over_racks.map_or(USUAL_SPINE, |over| over.policy))
         }
     };
     let spine = args.spine_policy.as_deref().unwrap_or(spine);
-    let protocol = match (args.signals.as_deref().unwrap_or("paper"), spine) {
-        ("paper" | "paper-text" | "horus-sim", "racksched") => Protocol::EveryReply,
-        ("paper" | "paper-text" | "horus-sim", "random" | "round-robin") => Protocol::Silent,
-        ("paper-text", _) => Protocol::Text,
-        ("paper", _) => Protocol::Paper,
-        ("horus-sim", _) => Protocol::Simulator,
-        (other, _) => {
+    let signals = match args.signals.as_deref().unwrap_or("paper") {
+        "paper" => Protocol::Paper,
+        "paper-text" => Protocol::Text,
+        "horus-sim" => Protocol::Simulator,
+        other => {
             return Err(format!("--signals {other}: allowed are paper, paper-text, horus-sim"));
         }
     };
-    let spine = spec("spine-policy", if spine == "horus" { "horus-spine" } else { spine })?;
-    let entry = spine.entry();
-    if entry.runs != Runs::Spine && !ALIKE.contains(&entry.name) {
+    let named = spec("spine-policy", spine)?;
+    let Some(over_racks) = named.entry().over_racks else {
+        let able = CATALOGUE.iter().filter(|entry| entry.over_racks.is_some());
+        let able: Vec<_> = able.map(|entry| entry.name).collect();
+        let (name, able) = (named.entry().name, able.join(", "));
         return Err(format!(
-            "--spine-policy {}: needs more than leaves tell a spine; allowed: horus, \
-             horus-spine-weighted, {}",
-            entry.name,
-            ALIKE.join(", ")
+            "--spine-policy {name}: needs more than leaves tell a spine; allowed: {able}"
         ));
-    }
+    };
+    let is_itself = over_racks.policy == named.entry().name;
+    let spine = if is_itself { named } else { spec("spine-policy", over_racks.policy)? };
+    let protocol = match over_racks.hears {
+        Hears::Signals => signals,
+        Hears::EveryReply => Protocol::EveryReply,
+        Hears::Nothing => Protocol::Silent,
+    };
     Ok((spec("policy", leaf)?, spine, protocol))
 }
 
-/// Policies that serve racks as they serve workers.
-const ALIKE: [&str; 3] = ["racksched", "random", "round-robin"];
+/// Above leaves whose own policy does not serve racks.
+const USUAL_SPINE: &str = "horus-spine";
 
 /// Reads `50x1,50x10`.
 fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {

@@ -12,7 +12,7 @@ use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
-use wedjat::state::{Load, Member, Report, View};
+use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
@@ -127,6 +127,13 @@ struct Leaf<W> {
     alive: bool,
     /// Service of the last task, which benchmark tasks copy.
     last_service: u64,
+}
+
+/// What policies may know of a task. Nobody decides on a benchmark task.
+#[inline]
+fn task_of(flight: &Flight) -> Task {
+    let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
+    Task { decision, ..Task::new(flight.class) }
 }
 
 /// A signal in flight: rack (15 bits), number (16), what (2), value (27: averages up to 2047 tasks).
@@ -405,7 +412,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         let mut pick = None;
         if self.leaves.len() > 1 && self.spine_alive {
             let mut picks = [None];
-            self.spine.schedule(&[Task { class }], &mut picks);
+            self.spine.schedule(&[task_of(&flight)], &mut picks);
             pick = picks[0];
             flight.rack = pick.map_or(0, |pick| pick.member.0);
             flight.idle_selected = pick.is_some_and(|pick| pick.idle);
@@ -428,7 +435,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
         self.leaves[rack].last_service = flight.service;
         self.tick(rack);
-        self.leaves[rack].dispatcher.note_arrival(Task { class: flight.class });
+        self.leaves[rack].dispatcher.note_arrival(task_of(&flight));
         self.offer(rack, task);
         // Should a worker's place have become free by time alone, tasks that wait are offered again at the timer.
         if self.pass_time(rack) {
@@ -453,7 +460,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             return;
         }
         self.leaves[rack].dispatcher.tick(now_ns);
-        while let Some(member) = self.leaves[rack].dispatcher.view_mut().next_benchmark() {
+        while let Some(member) = self.leaves[rack].dispatcher.next_benchmark() {
             let task = self.flights.insert(Flight {
                 arrived: self.now,
                 started: 0,
@@ -482,8 +489,7 @@ impl<'a, W: Watch> Sim<'a, W> {
     fn dispatch(&mut self, rack: usize, task: u32) -> bool {
         let mut picks = [None];
         let leaf = &mut self.leaves[rack];
-        let class = self.flights[task].class;
-        leaf.dispatcher.schedule(&[Task { class }], &mut picks);
+        leaf.dispatcher.schedule(&[task_of(&self.flights[task])], &mut picks);
         let Some(pick) = picks[0] else { return false };
         leaf.total += leaf.signals.load_of_task();
         self.flights[task].member = pick.member.0;
@@ -606,6 +612,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             member,
             load: Load::tasks(flight.queue),
             service_ns: reported_ns(flight.service, speed),
+            decision: task_of(&flight).decision,
         };
         let benchmark = flight.number == BENCHMARK;
         let take = |dispatcher: &mut Watched<W>| match benchmark {
@@ -688,7 +695,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             Signal::IdleRemove => {
                 self.spine.view_mut().idle_mut().remove(member);
             }
-            Signal::Load(load) => self.spine.refresh(&Report { member, load, service_ns: 0 }),
+            Signal::Load(load) => self.spine.refresh(&Report::new(member, load, 0)),
         }
     }
 
@@ -787,12 +794,12 @@ impl<'a, W: Watch> Sim<'a, W> {
 
 impl<W: Watch> Leaf<W> {
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
-        let mut view = View::heap(workers, 1).remove(0);
-        if config.benchmarks {
-            view.run_benchmarks();
-        }
+        let view = View::heap(workers, 1).remove(0);
         let seed = stream_seed(config.seed, rack, 0);
         let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
+        if config.benchmarks {
+            dispatcher.run_benchmarks();
+        }
         dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
         let signals = Signals::new(config.protocol, workers);
         Self {

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use indicatif::ProgressBar;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
-use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Runs, Task, stream_seed};
-use wedjat::state::{Load, Member, Report, View};
+use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
+use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::outcome::Outcome;
@@ -52,6 +52,7 @@ pub struct Config {
 struct Queued {
     number: u64,
     slot: u64,
+    decision: Decision,
     dispatcher: u16,
 }
 
@@ -185,8 +186,6 @@ impl<'a> Sim<'a> {
 
     fn dispatch(&mut self) {
         let policy = self.config.policy.entry();
-        let holds = policy.runs == Runs::LeafHolding;
-        let coordinated = matches!(policy.name, "scd" | "twf");
         for node in &self.nodes {
             for (seen, server) in node.seen.iter().zip(&self.servers) {
                 seen.store(server.queue.len() as u32, Relaxed);
@@ -194,9 +193,9 @@ impl<'a> Sim<'a> {
         }
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.dispatcher.tick(self.slot * SLOT_NS);
-            if self.config.whole && !holds {
+            if self.config.whole && !policy.holds() {
                 node.send_whole(index, &mut self.servers);
-            } else if coordinated {
+            } else if policy.divides_runs {
                 node.send_run(index, &mut self.servers);
             } else {
                 node.send_each(index, &mut self.servers);
@@ -218,7 +217,7 @@ impl<'a> Sim<'a> {
 
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
-        if self.config.policy.entry().runs == Runs::LeafHolding {
+        if self.config.policy.entry().holds() {
             // Who measures how long an answer takes hears of it when the slot is over.
             nodes.iter_mut().for_each(|node| node.dispatcher.tick((*slot + 1) * SLOT_NS));
         }
@@ -241,13 +240,14 @@ impl<'a> Sim<'a> {
                 member: Member(index as u16),
                 load,
                 service_ns: service_ns.min(u64::from(u32::MAX)) as u32,
+                decision: None,
             };
             for task in server.queue.drain(..done) {
                 recorder.done(task.number, *slot - task.slot + 1);
                 self.in_system -= 1;
                 let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
                 if self.config.policy.notify() == Notify::Reply {
-                    sender.reply(&report);
+                    sender.reply(&Report { decision: Some(task.decision), ..report });
                 } else {
                     sender.view_mut().answered(report.member);
                 }
@@ -262,11 +262,21 @@ impl<'a> Sim<'a> {
     }
 }
 
+/// The decision on the tasks of which this is the first.
+fn decision(first: Option<&(u64, u64)>) -> Decision {
+    Decision::of(first.map_or(0, |&(number, _)| number))
+}
+
+fn task(held: Option<&(u64, u64)>) -> Task {
+    Task { decision: Some(decision(held)), ..Task::default() }
+}
+
 impl Node {
     fn put(&mut self, member: Member, tasks: usize, index: usize, servers: &mut [Server]) {
         let server = &mut servers[member.index()];
+        let decision = decision(self.held.front());
         for (number, slot) in self.held.drain(..tasks) {
-            server.queue.push_back(Queued { number, slot, dispatcher: index as u16 });
+            server.queue.push_back(Queued { number, slot, decision, dispatcher: index as u16 });
         }
         server.side.on_tasks(index, tasks as u32);
         // Dispatchers decide one after the other.
@@ -280,7 +290,7 @@ impl Node {
         if tasks == 0 {
             return;
         }
-        self.dispatcher.schedule(&[Task::default()], &mut pick);
+        self.dispatcher.schedule(&[task(self.held.front())], &mut pick);
         if let [Some(pick)] = pick {
             (1..tasks).for_each(|_| self.dispatcher.follow(pick.member));
             self.put(pick.member, tasks, index, servers);
@@ -288,7 +298,7 @@ impl Node {
     }
 
     fn send_run(&mut self, index: usize, servers: &mut [Server]) {
-        let tasks = vec![Task::default(); self.held.len()];
+        let tasks: Vec<_> = self.held.iter().map(|held| task(Some(held))).collect();
         let mut picks = vec![None; tasks.len()];
         if tasks.is_empty() {
             return;
@@ -302,7 +312,7 @@ impl Node {
     fn send_each(&mut self, index: usize, servers: &mut [Server]) {
         while !self.held.is_empty() {
             let mut pick = [None];
-            self.dispatcher.schedule(&[Task::default()], &mut pick);
+            self.dispatcher.schedule(&[task(self.held.front())], &mut pick);
             let [Some(pick)] = pick else { break };
             self.put(pick.member, 1, index, servers);
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use wedjat::policy::{Dispatcher, Pick, Task};
-use wedjat::state::{Report, View};
+use wedjat::state::{Member, Report, View};
 
 /// What a dispatcher of the simulator is told and what it says, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,12 @@ impl<W: Watch> Watched<W> {
     pub fn tick(&mut self, now_ns: u64) {
         self.watch.note(Event::Time(now_ns));
         self.dispatcher.tick(now_ns);
+    }
+
+    /// [`Dispatcher::next_benchmark`].
+    #[inline]
+    pub fn next_benchmark(&mut self) -> Option<Member> {
+        self.dispatcher.next_benchmark()
     }
 
     /// [`Dispatcher::holds`].

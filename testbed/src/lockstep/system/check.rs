@@ -9,7 +9,7 @@
 //! - Each task is answered, refused, or lost for a reason, and nothing stays outstanding.
 
 use wedjat::clock::Line;
-use wedjat::policy::{Dispatcher, PolicySpec};
+use wedjat::policy::Dispatcher;
 use wedjat::reason::DropReason;
 use wedjat::state::view::Presence;
 use wedjat::state::{Counter, Counters, Member};
@@ -154,12 +154,6 @@ fn agent_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<Strin
         ));
     }
     None
-}
-
-/// At most so many tasks may be with a worker.
-#[must_use]
-pub fn bound(policy: &PolicySpec) -> Option<u32> {
-    (policy.entry().name == "jbsq").then(|| policy.parameter("k").map_or(u32::MAX, |k| k as u32))
 }
 
 /// A worker that the scheduler believes to have more than the policy's bound.

@@ -39,7 +39,7 @@ impl System<'_> {
             wrong = wrong.or_else(|| check::ledger(who, inside, &site.passed));
             let policy =
                 if matches!(who, Who::Leaf(_)) { &self.plan.leaf } else { &self.plan.agent };
-            wrong = wrong.or_else(|| check::above_bound(inside.dispatcher, check::bound(policy)?));
+            wrong = wrong.or_else(|| check::above_bound(inside.dispatcher, policy.bound()?));
         }
         if let Some(what) = wrong {
             self.violate(who, what);
@@ -100,7 +100,7 @@ impl System<'_> {
             .as_ref()
             .and_then(|node| node.inside())
             .map_or(0, |inside| inside.waiting);
-        let bound = check::bound(&self.plan.agent).map_or(usize::MAX, |bound| bound as usize);
+        let bound = self.plan.agent.bound().map_or(usize::MAX, |bound| bound as usize);
         for number in (0..self.workers.len())
             .filter(|&number| self.workers[number].agent == at)
             .collect::<Vec<_>>()

@@ -2,7 +2,7 @@
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Found, Front, Member, Rank, Report, Whence};
-use crate::policy::below;
+use crate::policy::sample::below;
 
 /// Members ranked by queue. See the module's text.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Found, Front, Member, Rank, Report, Whence};
-use crate::policy::{below, select};
+use crate::policy::sample::{below, select};
 
 /// Speeds told apart; members of more are put into steps between the slowest and the fastest.
 const CLASSES_MAX: usize = 32;
@@ -68,6 +68,8 @@ impl Side {
 pub struct SpeedRanks {
     cells: Vec<Cell>,
     classes: Vec<Class>,
+    /// The speeds of the classes.
+    steps: Vec<f64>,
     /// Class of each member.
     class: Vec<u8>,
     soonest: f64,
@@ -82,6 +84,7 @@ impl Default for SpeedRanks {
         Self {
             cells: Vec::new(),
             classes: Vec::new(),
+            steps: Vec::new(),
             class: Vec::new(),
             soonest: f64::INFINITY,
             first: 0,
@@ -95,11 +98,15 @@ impl SpeedRanks {
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
         stretches::resize(&mut self.cells, members);
         let all = (0..members as u16).map(Member);
-        let steps = steps(all.clone().map(&rate).collect());
-        self.class = all.map(|member| nearest(&steps, rate(member))).collect();
+        self.steps.clear();
+        self.steps.extend(all.clone().map(&rate));
+        make_steps(&mut self.steps);
+        self.class.clear();
+        self.class.extend(all.map(|member| nearest(&self.steps, rate(member))));
         self.classes.clear();
+        self.classes.reserve(members.clamp(1, CLASSES_MAX));
         let mut start = 0;
-        for (number, &speed) in steps.iter().enumerate() {
+        for (number, &speed) in self.steps.iter().enumerate() {
             let mut order = Stretches::default();
             let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
             let ranked = active.iter().copied().filter(of_class);
@@ -287,18 +294,20 @@ impl Rank for SpeedRanks {
     }
 }
 
-/// The different speeds in rising order; equal ratios between slowest and fastest when they are too many.
-fn steps(mut rates: Vec<f64>) -> Vec<f64> {
+/// Makes of the members' speeds the different ones in rising order; equal ratios between slowest and fastest when they
+/// are too many.
+fn make_steps(rates: &mut Vec<f64>) {
     rates.retain(|rate| *rate > 0.0);
     rates.sort_unstable_by(f64::total_cmp);
     rates.dedup();
     match (rates.first(), rates.last()) {
         (Some(&least), Some(&most)) if rates.len() > CLASSES_MAX => {
             let step = (most / least).powf(1.0 / (CLASSES_MAX - 1) as f64);
-            (0..CLASSES_MAX).map(|i| least * step.powi(i as i32)).collect()
+            rates.clear();
+            rates.extend((0..CLASSES_MAX).map(|i| least * step.powi(i as i32)));
         }
-        (None, _) => vec![1.0],
-        _ => rates,
+        (None, _) => rates.push(1.0),
+        _ => {}
     }
 }
 
@@ -395,7 +404,8 @@ mod tests {
     #[test]
     fn many_speeds_become_steps() {
         let rates: Vec<f64> = (0..100).map(|i| 1.0 + f64::from(i) / 10.0).collect();
-        let steps = steps(rates.clone());
+        let mut steps = rates.clone();
+        make_steps(&mut steps);
         assert_eq!(steps.len(), CLASSES_MAX);
         for rate in rates {
             let step = steps[usize::from(nearest(&steps, rate))];

@@ -22,7 +22,7 @@ impl Stretch {
 
 /// See the module's text.
 #[derive(Clone, Debug)]
-pub(super) struct Recent {
+pub struct Recent {
     stretches: [Stretch; STRETCHES],
     /// Place of the oldest one; the others follow it round.
     oldest: usize,
@@ -34,13 +34,13 @@ pub(super) struct Recent {
 
 impl Recent {
     /// Nothing yet, watched from `now_ns` on.
-    pub(super) fn since(now_ns: u64) -> Self {
+    pub fn since(now_ns: u64) -> Self {
         let stretches = [Stretch::default(); STRETCHES];
         Self { stretches, oldest: 0, len: 0, total: Stretch::default(), last_ns: now_ns }
     }
 
     /// Adds `count` values of `sum` together, and forgets what is older than the last `window` values.
-    pub(super) fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
+    pub fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
         let full = (window / WINDOW_STRETCHES).max(1);
         if self.len == 0 || self.newest().count >= full {
             self.open();
@@ -82,22 +82,22 @@ impl Recent {
     }
 
     /// Values in the window.
-    pub(super) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.total.count
     }
 
     /// Their mean, none when there are none.
-    pub(super) fn mean(&self) -> Option<f64> {
+    pub fn mean(&self) -> Option<f64> {
         (self.total.count > 0).then(|| self.total.sum as f64 / self.total.count as f64)
     }
 
     /// When the window began, or watching did.
-    pub(super) fn start_ns(&self) -> u64 {
+    pub fn start_ns(&self) -> u64 {
         if self.len == 0 { self.last_ns } else { self.stretches[self.oldest].start_ns }
     }
 
     /// When the last value came, or watching began.
-    pub(super) fn last_ns(&self) -> u64 {
+    pub fn last_ns(&self) -> u64 {
         self.last_ns
     }
 }

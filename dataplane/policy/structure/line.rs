@@ -4,7 +4,7 @@ use crate::state::Member;
 
 /// A ring of members linked both ways; its joint is one past the members.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub struct Line {
     next: Vec<u16>,
     /// A member that is its own predecessor is not in the line.
     previous: Vec<u16>,
@@ -18,9 +18,18 @@ impl Default for Line {
 
 impl Line {
     /// Nobody of so many members.
-    pub(super) fn new(members: usize) -> Self {
-        let itself: Vec<u16> = (0..=members as u16).collect();
-        Self { next: itself.clone(), previous: itself }
+    pub fn new(members: usize) -> Self {
+        let mut line = Self { next: Vec::new(), previous: Vec::new() };
+        line.clear(members);
+        line
+    }
+
+    /// Nobody of so many members; allocates nothing when there were as many before.
+    pub fn clear(&mut self, members: usize) {
+        for links in [&mut self.next, &mut self.previous] {
+            links.clear();
+            links.extend(0..=members as u16);
+        }
     }
 
     fn joint(&self) -> u16 {
@@ -34,7 +43,7 @@ impl Line {
 
     /// Puts a member last, unless it is in already.
     #[inline]
-    pub(super) fn join(&mut self, member: Member) {
+    pub fn join(&mut self, member: Member) {
         if self.contains(member) {
             return;
         }
@@ -48,7 +57,7 @@ impl Line {
 
     /// Takes a member out, if it is in.
     #[inline]
-    pub(super) fn leave(&mut self, member: Member) {
+    pub fn leave(&mut self, member: Member) {
         if !self.contains(member) {
             return;
         }
@@ -60,7 +69,7 @@ impl Line {
 
     /// The first in the line.
     #[inline]
-    pub(super) fn first(&self) -> Option<Member> {
+    pub fn first(&self) -> Option<Member> {
         let joint = self.joint();
         let first = self.next[usize::from(joint)];
         (first != joint).then_some(Member(first))

@@ -2,7 +2,8 @@
 
 use rand::Rng as _;
 
-use super::{Rng, below};
+use crate::policy::Rng;
+use crate::policy::sample::{below, select};
 use crate::state::Member;
 
 /// One cell: itself with a probability, else another.
@@ -18,25 +19,23 @@ struct Cell {
 #[derive(Clone, Debug, Default)]
 pub struct Alias {
     cells: Vec<Cell>,
-    /// What `rebuild` works with, kept so that it allocates only when members were added.
+    /// What `rebuild` works with.
     left: Vec<f64>,
     small: Vec<usize>,
     large: Vec<usize>,
 }
 
 impl Alias {
-    /// A table of `members`; all are alike when no weight is above 0.
-    pub fn rebuild(&mut self, members: &[Member], weight: impl Fn(Member) -> f64) {
+    /// A table of `members`, who are some of `most`; all are alike when no weight is above 0. Allocates nothing when it was
+    /// made for as many before.
+    pub fn rebuild(&mut self, most: usize, members: &[Member], weight: impl Fn(Member) -> f64) {
+        self.reserve(most);
         let total: f64 = members.iter().map(|&member| weight(member)).sum();
         let mean = total / members.len() as f64;
         let Self { cells, left, small, large } = self;
-        left.clear();
         left.extend(members.iter().map(|&m| if total > 0.0 { weight(m) / mean } else { 1.0 }));
-        small.clear();
-        large.clear();
         (0..members.len())
             .for_each(|at| if left[at] < 1.0 { &mut *small } else { &mut *large }.push(at));
-        cells.clear();
         cells.extend(members.iter().map(|&own| Cell { threshold: u32::MAX, own, other: own }));
         while let (Some(less), Some(&more)) = (small.pop(), large.last()) {
             cells[less].threshold = (left[less] * 32.0_f64.exp2()) as u32;
@@ -46,6 +45,17 @@ impl Alias {
                 large.pop();
                 small.push(more);
             }
+        }
+    }
+
+    fn reserve(&mut self, most: usize) {
+        self.cells.clear();
+        self.cells.reserve(most);
+        self.left.clear();
+        self.left.reserve(most);
+        for places in [&mut self.small, &mut self.large] {
+            places.clear();
+            places.reserve(most);
         }
     }
 
@@ -62,7 +72,7 @@ impl Alias {
         let bits = rng.next_u64();
         let cell = self.cells.get(below(self.cells.len(), (bits >> 32) as u32))?;
         let stands = bits as u32 <= cell.threshold;
-        Some(super::select(stands, cell.other, cell.own))
+        Some(select(stands, cell.other, cell.own))
     }
 }
 
@@ -76,7 +86,7 @@ mod tests {
         let members: Vec<_> = (0..4).map(Member).collect();
         let weights = [1.0, 0.0, 5.0, 2.0];
         let mut alias = Alias::default();
-        alias.rebuild(&members, |member| weights[member.index()]);
+        alias.rebuild(4, &members, |member| weights[member.index()]);
         let mut rng = Rng::seed_from_u64(1);
         let mut counts = [0_u32; 4];
         for _ in 0..80_000 {
@@ -92,7 +102,7 @@ mod tests {
         let members: Vec<_> = (0..2).map(Member).collect();
         let mut alias = Alias::default();
         assert_eq!(alias.sample(&mut Rng::seed_from_u64(1)), None);
-        alias.rebuild(&members, |_| 0.0);
+        alias.rebuild(2, &members, |_| 0.0);
         let mut rng = Rng::seed_from_u64(1);
         let first = (0..1000).filter(|_| alias.sample(&mut rng) == Some(Member(0))).count();
         assert!(first.abs_diff(500) < 100, "{first}");

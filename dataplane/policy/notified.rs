@@ -1,0 +1,232 @@
+//! Members that tell when they have little to do come first: JIQ, JBT and their kin.
+
+use super::forgotten::Forgotten;
+use super::member::Notify;
+use super::sample::{sample_one, share_idle};
+use super::shortest::sample_distinct;
+use super::structure::{Alias, Line};
+use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Task};
+use crate::state::{Member, Parts, Report, View};
+
+/// `jiq`.
+pub const JIQ: Entry = Entry {
+    notify: |_| Notify::Below(1),
+    ..Entry::new(
+        "jiq",
+        "a member that told of its idleness, else a random one",
+        "JIQ, Performance Evaluation 2011",
+        |_| build(1.0, Otherwise::Random),
+    )
+};
+
+/// `jiq-weighted`.
+pub const JIQ_WEIGHTED: Entry = Entry {
+    by_rate: true,
+    notify: |_| Notify::Below(1),
+    ..Entry::new(
+        "jiq-weighted",
+        "jiq that falls back on service rates",
+        "JIQ, Performance Evaluation 2011",
+        |_| build(1.0, Otherwise::Weighted),
+    )
+};
+
+/// `jbt`.
+pub const JBT: Entry = Entry {
+    parameters: &[Parameter::whole("r", 2.0, (1.0, 1000.0))],
+    notify: |v| Notify::Below(v[0] as u32),
+    ..Entry::new(
+        "jbt",
+        "a member that told its queue fell below r, else a random one",
+        "Malcolm, POMACS 2022, as its baseline",
+        |v| build(v[0], Otherwise::Random),
+    )
+};
+
+/// `jbt-d`.
+pub const JBT_D: Entry = Entry {
+    parameters: &[Parameter::new("t", 1000.0, (1.0, 1e9)), Parameter::whole("d", 2.0, (1.0, 16.0))],
+    notify: |_| Notify::Always,
+    asks: |_| Asks::All,
+    ..Entry::new(
+        "jbt-d",
+        "jbt that learns its threshold from d random queues every t us",
+        "Zhou et al., SIGMETRICS 2017",
+        |v| AnyPolicy::from(Notified::learning((v[0] * 1e3) as u64, v[1] as usize)),
+    )
+};
+
+/// `pi`.
+pub const PERSISTENT: Entry = Entry {
+    notify: |_| Notify::Below(1),
+    ..Entry::new(
+        "pi",
+        "an idle member, else the one that was the last to report itself idle",
+        "Persistent Idle, Atar et al. 2020",
+        |_| build(1.0, Otherwise::Last),
+    )
+};
+
+fn build(below: f64, otherwise: Otherwise) -> AnyPolicy {
+    AnyPolicy::from(Notified::new(below as u32, otherwise))
+}
+
+/// A member below a threshold that it told of itself, else a random one: JIQ, JBT and their kin.
+///
+/// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
+/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: who told first is first, as JIQ has
+/// it. (Taken from the other end, members that were forgotten for long pile up on it, and pay off.)
+///
+/// Deviations. Under `jbt-d` members are not asked when the threshold changes: those that are below one that has
+/// just risen come on the list with their next report; and a member may be on the lists of several dispatchers
+/// at once, where `jiq`, `jbt` and `pi` keep it on one. `pi`, which never asks at random, looks for members that were
+/// forgotten (`policy/forgotten.rs`).
+#[derive(Clone, Debug)]
+pub struct Notified {
+    /// Members with fewer tasks than this are on the list.
+    below: u32,
+    otherwise: Otherwise,
+    /// The threshold is learned anew so often, from so many probes; 0: never.
+    period_ns: u64,
+    probes: usize,
+    next_ns: u64,
+    last: Option<Member>,
+    /// The members on the view's idle list in order.
+    line: Line,
+    /// What `line` is made in anew.
+    spare: Line,
+    alias: Alias,
+    forgotten: Forgotten,
+    core: Core,
+}
+
+/// Where a task goes when nobody is below the threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// To a uniform member.
+    Random,
+    /// To a random member by service rate.
+    Weighted,
+    /// To the one that was the last to report to be below.
+    Last,
+}
+
+impl Notified {
+    /// Members below `below` tasks come first.
+    #[must_use]
+    pub fn new(below: u32, otherwise: Otherwise) -> Self {
+        Self {
+            below,
+            otherwise,
+            period_ns: 0,
+            probes: 0,
+            next_ns: 0,
+            last: None,
+            line: Line::default(),
+            spare: Line::default(),
+            alias: Alias::default(),
+            forgotten: Forgotten::default(),
+            core: Core::ONLY,
+        }
+    }
+
+    /// The threshold becomes the least of `probes` random queues, every `period_ns`.
+    #[must_use]
+    pub fn learning(period_ns: u64, probes: usize) -> Self {
+        Self { period_ns, probes, ..Self::new(1, Otherwise::Random) }
+    }
+
+    #[inline(always)]
+    fn pick(&mut self, parts: &mut Parts<'_>, rng: &mut Rng) -> Option<Pick> {
+        if let Some(member) = self.line.first() {
+            self.line.leave(member);
+            parts.idle.remove(member);
+            parts.picks.idle += 1;
+            return Some(Pick { member, idle: true });
+        }
+        let member = match (self.otherwise, self.last) {
+            (Otherwise::Last, Some(last)) if parts.is_active(last) => Some(last),
+            (Otherwise::Weighted, _) => self.alias.sample(rng),
+            _ => sample_one(parts.active, rng),
+        };
+        member.map(|member| Pick { member, idle: false })
+    }
+
+    /// The view's list changed: who stays keeps its place, who is new comes last.
+    fn follow_list(&mut self, view: &View) {
+        let idle = view.idle();
+        self.spare.clear(view.members());
+        while let Some(member) = self.line.first() {
+            self.line.leave(member);
+            if idle.contains(member) {
+                self.spare.join(member);
+            }
+        }
+        (0..idle.len()).for_each(|place| self.spare.join(idle.at(place)));
+        std::mem::swap(&mut self.line, &mut self.spare);
+        self.spare.clear(view.members()); // has room for all from the first time on
+    }
+}
+
+impl Policy for Notified {
+    fn pick_run(
+        &mut self,
+        tasks: &[Task],
+        picks: &mut [Option<Pick>],
+        view: &mut View,
+        rng: &mut Rng,
+    ) {
+        let (mut parts, mut local) = (view.parts(), rng.clone());
+        for pick in picks.iter_mut().take(tasks.len()) {
+            *pick = self.pick(&mut parts, &mut local);
+            pick.iter().for_each(|pick| parts.words.of(pick.member).sent());
+        }
+        *rng = local;
+    }
+
+    #[inline]
+    fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
+        view.set_load(report.member, report.load);
+        let mut below = report.load.0 >> 16 < self.below;
+        if self.otherwise == Otherwise::Last {
+            below |= view.outstanding(report.member) == 0; // the report was overtaken by that
+            self.last = if below { Some(report.member) } else { self.last };
+            self.forgotten.note();
+        }
+        let known = view.idle().contains(report.member);
+        view.idle_mut().words().note(report.member, below);
+        match view.idle().contains(report.member) {
+            true => self.line.join(report.member),
+            false => self.line.leave(report.member),
+        }
+        // Members that know the threshold speak once, when they are at or below it.
+        view.picks.messages += u64::from(self.period_ns > 0 && below && !known);
+    }
+
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        share_idle(caller.core, view);
+        self.core = caller.core;
+        self.forgotten.resize(view.members());
+        self.follow_list(view);
+        if self.otherwise == Otherwise::Weighted {
+            self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
+        }
+    }
+
+    fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
+        let now_ns = view.now_ns();
+        if self.otherwise == Otherwise::Last {
+            self.forgotten.look(self.core, &mut self.line, view);
+        }
+        if self.period_ns == 0 || now_ns < self.next_ns {
+            return;
+        }
+        self.next_ns = now_ns.saturating_add(self.period_ns);
+        let mut least = u32::MAX - 1;
+        let probed = sample_distinct(self.probes, view.active(), rng, |member| {
+            least = least.min(view.probe(member));
+        });
+        view.picks.messages += probed as u64;
+        self.below = least + 1;
+    }
+}

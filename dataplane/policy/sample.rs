@@ -1,0 +1,73 @@
+//! Random members, and the better of two: what several policies choose by.
+
+use rand::Rng as _;
+
+use super::{Core, Rng};
+use crate::state::{Belief, Member, View};
+
+/// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
+/// rejection: the bias is below n / 2^32).
+#[inline]
+pub(super) fn below(n: usize, bits: u32) -> usize {
+    ((u64::from(bits) * n as u64) >> 32) as usize
+}
+
+/// A uniform member, none when there are no members.
+#[inline]
+pub(super) fn sample_one(active: &[Member], rng: &mut Rng) -> Option<Member> {
+    active.get(below(active.len(), rng.next_u64() as u32)).copied()
+}
+
+/// Two distinct members in random order; a lone member twice.
+#[inline(always)]
+pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Member)> {
+    let n = active.len();
+    if n < 2 {
+        return active.first().map(|&only| (only, only));
+    }
+    let bits = rng.next_u64();
+    let first = below(n, bits as u32);
+    let second = below(n - 1, (bits >> 32) as u32);
+    let second = second + usize::from(second >= first);
+    Some((active[first], active[second]))
+}
+
+/// Puts this core's share of the active members, believed idle, on its idle list: a node that starts
+/// knows of no load, and two cores must not both believe a worker to be theirs (JIQ).
+pub(super) fn share_idle(core: Core, view: &mut View) {
+    for place in 0..view.active().len() {
+        let member = view.active()[place];
+        let fresh = view.reports(member) == 0 && view.outstanding(member) == 0;
+        if fresh && member.index() % core.count == core.index {
+            view.idle_mut().insert(member);
+        }
+    }
+}
+
+/// One of a pair, chosen without a branch: the outcome is a coin toss, and a mispredicted branch costs
+/// as much as the rest of the decision.
+#[inline]
+pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
+    std::hint::select_unpredictable(second, b, a)
+}
+
+/// The second of two members is the better one by load plus drift; and whether a switch would have passed the
+/// packet through its pipeline again: when the drift of the member with the smaller *load* exceeds the
+/// difference of the loads (Horus 3.3), so that it may be the worse one. A switch then folds drift into
+/// load, which makes the next such packet rarer; here it does not, so that their number is an upper bound.
+#[inline(always)]
+pub(super) fn compare(a: Belief, b: Belief) -> (bool, bool) {
+    let (load_a, load_b) = (a.load().0, b.load().0);
+    let lazy = select(load_b < load_a, a.total(), b.total());
+    (b.total() < a.total(), lazy > u64::from(load_a.max(load_b)))
+}
+
+/// The better of two random members by load plus drift, counted as one that was found so.
+#[inline(always)]
+pub(super) fn better_of_two(view: &mut View, rng: &mut Rng) -> Option<Member> {
+    let (a, b) = sample_two(view.active(), rng)?;
+    let (second, resubmit) = compare(view.belief(a), view.belief(b));
+    view.picks.po2 += 1;
+    view.picks.resubmits += u64::from(resubmit);
+    Some(select(second, a, b))
+}
