@@ -31,6 +31,9 @@ use update::Updates;
 /// What a leaving worker has not answered for so long is lost: its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
 
+/// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
+const HELD_NS: u64 = 2_000_000_000;
+
 /// What is leaving: a worker or a pool, by id, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Leaving {
@@ -56,6 +59,8 @@ pub struct Control {
     leaving_since_ns: BTreeMap<Leaving, u64>,
     /// Next hops may be pinned that no network leads to any more.
     has_old_hops: bool,
+    /// Since when all cores have known of that.
+    old_hops_since_ns: Option<u64>,
 }
 
 /// What a control is made of.
@@ -91,6 +96,7 @@ impl Control {
             table,
             leaving_since_ns: BTreeMap::new(),
             has_old_hops: false,
+            old_hops_since_ns: None,
         }
     }
 
@@ -166,6 +172,12 @@ impl Control {
                         what: format!("server {to}"),
                         is_leaving: false,
                     });
+                }
+                if servers.iter().any(|&at| next.servers[at].is_some_and(|one| one.was.is_some())) {
+                    let seconds = LEAVING_NS / 1_000_000_000;
+                    let reason = "it has moved a short time ago, and answers may still come from where it was";
+                    let reason = format!("{reason}; try again after {seconds} s");
+                    return Err(ChangeError::Refused { what: format!("server {ip}"), reason });
                 }
                 for &server in &servers {
                     let was = (to != ip).then_some(ip);
@@ -289,7 +301,7 @@ impl Control {
             return Err(ChangeError::Busy);
         }
         let (hosts, places) = next.places(self.limits);
-        self.has_old_hops = true;
+        (self.has_old_hops, self.old_hops_since_ns) = (true, None);
         let neighbours = self.table.neighbours();
         let network = Network::with_places(self.base.clone(), &hosts, &places, &neighbours);
         let network = network.map_err(|error| {
@@ -325,8 +337,12 @@ impl Control {
         if self.acknowledged() < self.membership.epoch {
             return;
         }
-        if std::mem::take(&mut self.has_old_hops) {
-            self.unpin_old_hops();
+        if self.has_old_hops {
+            let since_ns = *self.old_hops_since_ns.get_or_insert(now_ns);
+            if now_ns.saturating_sub(since_ns) > HELD_NS {
+                self.unpin_old_hops();
+                self.has_old_hops = false;
+            }
         }
         self.note_leaving(now_ns);
         if self.leaving_since_ns.is_empty() && !self.is_leaving() {

@@ -403,6 +403,7 @@ impl<T> Node<T> {
                 Command::Update(mut update) => {
                     self.stages.update(&mut update);
                     self.holds = self.stages.holds_tasks();
+                    self.next_servers = 0; // new ones are asked for at once
                     self.commands.acknowledge(update);
                 }
             }
