@@ -3,6 +3,7 @@
 
 mod frames;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
 use wedjat::node::Timing;
 use wedjat::role::Leaf;
-use wedjat::state::Counter;
+use wedjat::state::{Counter, Gauge, Totals};
 use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::checksum::Sum;
 use wedjat::wire::ether::{self, Mac};
@@ -203,7 +204,7 @@ impl Application {
                 assert!(kept.is_none(), "the place {place} is free");
             }
         }
-        assert_eq!(self.held().len() as u64, self.context.counters().read(Counter::Held));
+        assert_eq!(self.held().len() as u64, self.context.counters().read(Gauge::Held));
         verdicts
     }
 
@@ -290,8 +291,10 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
                 assert_eq!(next(far), None, "{policy}, burst {at}");
             }
             let ours = application.context.counters();
-            for counter in [Counter::Scheduled, Counter::Queued, Counter::Held] {
-                assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
+            let theirs = leaf.stages().counters();
+            assert_eq!(theirs.read(Counter::Scheduled), ours.read(Counter::Scheduled), "{policy}");
+            for gauge in Gauge::ALL {
+                assert_eq!(theirs.read(gauge), ours.read(gauge), "{policy}");
             }
         }
         assert!(forwarded > 3_000, "{policy}: {forwarded}");
@@ -381,7 +384,7 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     let asked = arp::Packet::parse(&frame).unwrap();
     assert_eq!((asked.operation, asked.target), (Operation::Request, SERVERS[1]));
     assert_eq!(application.context.question(2, &mut frame), None, "asked once");
-    assert_eq!(application.context.counters().read(Counter::Held), 4);
+    assert_eq!(application.context.counters().read(Gauge::Held), 4);
 
     assert_eq!(application.process(1, 3, &mut [here_is_server(1)]), [Verdict::Consumed]);
     for verdict in verdicts.iter().filter(held) {
@@ -393,7 +396,7 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     }
     assert!(application.release(3).is_none());
     let counters = application.context.counters();
-    assert_eq!((counters.read(Counter::Held), counters.read(Counter::TxPackets)), (0, 8));
+    assert_eq!((counters.read(Gauge::Held), counters.read(Counter::Forwarded)), (0, 8));
     assert_eq!(application.context.question(4, &mut frame), None);
 }
 
@@ -450,7 +453,7 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
     assert_eq!((gone, pushed_out), (UNRESOLVED_HELD_MAX, BURST - 1));
     assert!(application.held().is_empty());
     let counters = application.context.counters();
-    assert_eq!(counters.read(Counter::Held), 0);
+    assert_eq!(counters.read(Gauge::Held), 0);
     assert!(counters.balances());
 }
 
@@ -465,13 +468,20 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
         assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + BURST + 20);
         let mut dice = Dice(seed);
         let (mut now, mut waited, mut full) = (0, 0, 0);
+        let (mut before, mut fallen) = (Totals::default(), BTreeSet::new());
         for (port, mut burst) in bursts(seed, 3_000) {
             now += dice.below(300_000) as u64;
+            if dice.below(8) == 0 {
+                application.context.unsent(dice.below(5) as u64);
+            }
+            let totals = application.context.counters().totals();
+            fallen.extend(totals.fallen_since(&before).map(|metric| metric.name));
+            before = totals;
             for verdict in application.process(port, now, &mut burst) {
                 waited += usize::from(matches!(verdict, Verdict::Hold { worker: NO_WORKER, .. }));
                 full += usize::from(verdict == Verdict::Drop(DropReason::QueueFull));
             }
-            assert!(application.context.counters().read(Counter::Queued) <= 20);
+            assert!(application.context.counters().read(Gauge::Queued) <= 20);
             for _ in 0..dice.below(40) {
                 let Some(released) = application.release(now) else { break };
                 // Packets behind the first of a task may find that it was dropped.
@@ -481,6 +491,12 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
             }
         }
         assert!(waited > 500 && full > 0, "{policy}: {waited} waited, {full} found no room");
+        assert!(before.count(DropReason::TxFull) > 500, "{policy}: ports were full");
+        assert_eq!(
+            fallen,
+            BTreeSet::from(["held", "queued"]),
+            "{policy}: gauges fall, counters do not"
+        );
         for seq in 0..4 {
             let mut burst = vec![task(Header::new_task(POOL, seq)); BURST];
             application.process(0, now, &mut burst);
@@ -494,7 +510,7 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
         }
         assert!(application.release(now).is_none() && application.held().is_empty());
         let counters = application.context.counters();
-        assert_eq!((counters.read(Counter::Held), counters.read(Counter::Queued)), (0, 0));
+        assert_eq!((counters.read(Gauge::Held), counters.read(Gauge::Queued)), (0, 0));
         assert_eq!(counters.dropped(DropReason::Shutdown), left as u64);
         assert!(counters.balances());
     }
@@ -568,7 +584,7 @@ fn what_a_port_does_not_take_is_freed_and_counted() {
     tasks.chunks_mut(BURST).for_each(|burst| _ = process(&mut context, 0, 1, burst));
     context.send(&mut port, tasks.iter().map(|packet| pool.frame(packet).unwrap()));
     let count = |context: &Context, counter| context.counters().read(counter);
-    assert_eq!((count(&context, Counter::TxPackets), pool.in_use()), (40, 40));
+    assert_eq!((count(&context, Counter::Forwarded), pool.in_use()), (50, 40));
     assert_eq!(context.counters().dropped(DropReason::TxFull), 10);
     assert!(context.counters().balances());
 
@@ -576,14 +592,15 @@ fn what_a_port_does_not_take_is_freed_and_counted() {
     let own = [Counter::Originated, Counter::OriginatedUnsent];
     assert_eq!(own.map(|counter| count(&context, counter)), [1, 0]);
     context.send_own(&mut port, pool.frame(&[0; 42]).unwrap());
-    assert_eq!(own.map(|counter| count(&context, counter)), [0, 1]);
+    assert_eq!(own.map(|counter| count(&context, counter)), [1, 1]);
     let sent: Vec<_> = std::iter::from_fn(|| next(&mut wire)).collect();
     assert_eq!(sent.len(), 40);
     assert!(sent.iter().zip(&tasks).all(|(sent, packet)| sent == packet), "in order");
     process(&mut context, 0, 4, &mut [who_is(LEAF_CLIENTS, Mac::BROADCAST)]);
     context.send_own(&mut port, pool.frame(&[7; 42]).unwrap());
     assert_eq!(next(&mut wire), Some(vec![7; 42]));
-    assert_eq!((own.map(|counter| count(&context, counter)), pool.in_use()), ([1, 1], 0));
+    assert_eq!((own.map(|counter| count(&context, counter)), pool.in_use()), ([2, 1], 0));
+    assert_eq!(context.counters().totals().sent(), 40);
     assert!(context.counters().balances());
 }
 

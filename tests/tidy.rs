@@ -6,6 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use wedjat::reason::DropReason;
+use wedjat::state::counters::{METRICS, Metric};
+
 /// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
 const COLUMNS_MAX: usize = 150;
 
@@ -232,16 +235,36 @@ fn documents_name_targets_that_the_makefile_has() {
     assert_none(&found, "make targets that are not there");
 }
 
+/// Holds the table of a document, from its head to an empty line or the end, against these rows. With WRITE_TABLES=1 in the
+/// environment it writes them.
+fn assert_table(document: &str, head: &str, rows: impl Iterator<Item = String>) {
+    let path = root().join(document);
+    let text = fs::read_to_string(&path).unwrap();
+    let start = text.find(head).unwrap_or_else(|| panic!("{document} has no table {head:?}"));
+    let end = text[start..].find("\n\n").map_or(text.len(), |at| start + at + 1);
+    let rule = "|---".repeat(head.matches('|').count() - 1);
+    let table = format!("{head}\n{rule}|\n{}", rows.collect::<String>());
+    if std::env::var_os("WRITE_TABLES").is_some() {
+        fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
+    } else {
+        let how = "WRITE_TABLES=1 cargo test --test tidy tables";
+        assert_eq!(text[start..end], table, "{document} is not as the code; {how} makes it so");
+    }
+}
+
 #[test]
-fn every_drop_reason_is_explained() {
-    let text = fs::read_to_string(root().join("docs/failures.md")).unwrap();
-    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
-    let silent: Vec<_> = wedjat::reason::DropReason::ALL
+fn tables_of_counters_and_drop_reasons_are_those_of_the_code() {
+    let metrics = METRICS
         .iter()
-        .map(|reason| reason.name().to_owned())
-        .filter(|name| !explained.contains(name))
-        .collect();
-    assert_none(&silent, "drop reasons that docs/failures.md does not explain");
+        .filter(|metric| DropReason::ALL.iter().all(|reason| reason.name() != metric.name));
+    let rows = metrics.map(|Metric { name, kind, unit, help }| {
+        format!("| `{name}` | {} | {unit} | {help} |\n", kind.name())
+    });
+    assert_table("docs/counters.md", "| name | kind | unit | what it tells |", rows);
+    let rows = DropReason::ALL.iter().map(|reason| {
+        format!("| `{}` | {} | {} |\n", reason.name(), reason.help(), reason.look_at())
+    });
+    assert_table("docs/failures.md", "| reason | the packet | look at |", rows);
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::{Comings, Death, Names, Parts, Signer, Way};
 use crate::stage::{PortAddress, Side};
-use crate::state::Counters;
-use crate::stats::{AgentStats, LeafStats, Totals};
+use crate::state::{Counters, Totals};
+use crate::stats::{AgentStats, LeafStats};
 use crate::wire::auth;
 use crate::wire::ether::Mac;
 
@@ -157,7 +157,7 @@ pub(super) fn start(
 
     let ports = devices.iter().map(port_stats).collect();
     let mut ledger =
-        LeafStats::of(&Totals::read(&counters), seconds, manifest(&config.text, &eal, hz));
+        LeafStats::of(Totals::read(&counters), seconds, manifest(&config.text, &eal, hz));
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
@@ -168,7 +168,7 @@ pub(super) fn start(
 
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
-    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(&config.text, eal, hz));
+    let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
     describe_agent(&mut ledger, &config.host, config.core, seed);
     let (name, comings) = (config.host.name.clone(), Comings::default());
     AgentStats { ledger, name, comings, registered: 0, senders: 0 }

@@ -39,7 +39,7 @@ fn send_reply(rig: &mut Rig, worker: u16) {
 }
 
 fn assert_held(rig: &Rig, tasks: u64) {
-    assert_eq!((rig.count(Counter::Queued), rig.count(Counter::Held)), (tasks, tasks));
+    assert_eq!((rig.count(Gauge::Queued), rig.count(Gauge::Held)), (tasks, tasks));
     assert_eq!(rig.leaf.stages().dispatcher(0).unwrap().view().queued(), tasks, "by pool");
     assert!(rig.leaf.stages().counters().balances(), "{:?}", rig.drops());
 }
@@ -270,7 +270,7 @@ proptest! {
             }
             rig.receive(CLIENTS);
             rig.wait(1);
-            let held = rig.count(Counter::Queued);
+            let held = rig.count(Gauge::Queued);
             prop_assert_eq!(held, rig.leaf.stages().waiting() as u64);
             for (_, seq) in tasks_out(&mut rig) {
                 prop_assert!(last < Some(seq), "{seq} behind {last:?}");

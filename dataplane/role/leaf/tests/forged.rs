@@ -131,7 +131,7 @@ fn tasks_without_a_way_back_and_tasks_that_are_never_complete_stop_nobody() {
         assert_eq!(times.len(), 40, "{policy}: {:?}", workers.rig.drops());
         assert!(times[39] <= 2 * alone[39], "{policy}: {} instead of {}", times[39], alone[39]);
         assert_eq!(workers.outstanding(), 0, "{policy}: no count leaks");
-        assert_eq!(workers.rig.count(Counter::Queued), 0, "{policy}");
+        assert_eq!(workers.rig.count(Gauge::Queued), 0, "{policy}");
         let drops = workers.rig.drops();
         assert!(drops.iter().any(|&(name, _)| name == "source_unreachable"), "{policy} {drops:?}");
         workers.rig.assert_accounted();

@@ -289,7 +289,7 @@ fn tasks_that_wait_are_not_lost_with_their_workers() {
     rig.poll();
     assert_eq!(rig.receive(WORKERS).len(), 8);
     rig.live(200_000_000, &[]);
-    assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::Queued)), (8, 12));
+    assert_eq!((rig.count(Counter::WorkersLost), rig.count(Gauge::Queued)), (8, 12));
     // One comes back, with nothing to do, and gets the first that waits.
     assert!(rig.far[WORKERS].send(&alive(16, 0)));
     rig.poll();
