@@ -45,7 +45,7 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     // How many of a second's tasks came due depends on the time that the machine left for it.
     assert!(value("calm_tasks") + value("thrown_tasks") > 0.0);
     assert!(told("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
-    assert!(value("longest_pause") >= 0.0);
+    assert!(value("thrown_tasks") == 0.0 || value("longest_pause") > 0.0);
 }
 
 #[test]
