@@ -2,22 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
+mod rig;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
-use wedjat::assembly;
-use wedjat::config::Config;
 use wedjat::embed::{
     Context, DropReason, Misuse, NO_WORKER, Options, Released, Rewrite, Scheduler, Verdict,
 };
 use wedjat::io::Buf;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
-use wedjat::node::Timing;
-use wedjat::role::Leaf;
 use wedjat::state::{Counter, Gauge, Totals};
 use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::checksum::Sum;
@@ -26,8 +20,8 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::{ipv4, udp};
 
 use frames::*;
+use rig::{Sizes, TICKS_HZ};
 
-const TICKS_HZ: u64 = 1_000_000_000;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
 /// Two ports, two servers; the second server's MAC address is left to ARP.
@@ -242,20 +236,8 @@ fn sent(
 }
 
 /// A leaf with the same configuration over ports in memory.
-fn leaf(policy: &str) -> (Leaf<RingPort, FramePool>, [RingPort; 2]) {
-    let config = Config::parse(Path::new("text"), &text(policy)).unwrap();
-    let table = assembly::table(&config, TICKS_HZ, 7).unwrap();
-    let network = Arc::new(assembly::network(&config, LEAF_MACS, &table).unwrap());
-    let stages = assembly::stages(&config, TICKS_HZ, &network, &table, 7, 0);
-    let pool = FramePool::new(4096, 256);
-    let ((near_clients, far_clients), (near_workers, far_workers)) =
-        (pair(256, &pool), pair(256, &pool));
-    let ports = vec![near_clients, near_workers];
-    let timing = Timing { ticks_hz: TICKS_HZ };
-    (
-        Leaf::new(stages, ports, pool, Arc::new(ArrayQueue::new(1)), timing),
-        [far_clients, far_workers],
-    )
+fn leaf(policy: &str) -> rig::Built {
+    rig::leaf(&text(policy), Sizes { depth: 256, frames: 4096, bytes: 256 })
 }
 
 fn next(port: &mut RingPort) -> Option<Vec<u8>> {
@@ -267,7 +249,7 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     let policies =
         ["horus", "racksched", "random", "round-robin", "jsq", "jbsq(k=2)", "jbsq(k=1)", "cfcfs"];
     for policy in policies {
-        let (mut leaf, mut far) = leaf(policy);
+        let rig::Built { mut leaf, mut far, .. } = leaf(policy);
         let mut application = Application::new(context(policy));
         leaf.poll(1); // asks for the second server
         far.iter_mut().for_each(|port| while port.receive().is_some() {});

@@ -4,18 +4,19 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
-use crate::policy::{Core, Dispatcher, stream_seed};
-use crate::stage::network::ServerSpec;
-use crate::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side};
+use crate::stage::{Overflow, Side};
 use crate::state::counters::{Kept, Kind};
-use crate::state::table::{PoolSpec, Spec, WorkerSpec};
-use crate::state::{Gauge, Member, Table};
+use crate::state::{Gauge, Member};
 use crate::wire::auth::Key;
 use crate::wire::checksum::Sum;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
+
+#[path = "../../../tests/rig/mod.rs"]
+mod shared_rig;
+use shared_rig::{Built, Sizes};
 
 mod central;
 mod forged;
@@ -33,7 +34,6 @@ const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
 const FRAMES: usize = 2048;
-const TIMEOUT_NS: u64 = 100_000_000;
 
 fn server_mac(server: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + server as u8])
@@ -63,7 +63,7 @@ fn rigs(
     depth: usize,
     cores: usize,
 ) -> Vec<Rig> {
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     rigs_with(policy, servers_known, client_known, depth, cores, backlog)
 }
 
@@ -73,10 +73,10 @@ fn rigs_with(
     client_known: bool,
     depth: usize,
     cores: usize,
-    backlog: Backlog,
+    (bound, overflow): (usize, Overflow),
 ) -> Vec<Rig> {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
-    rigs_on(networks, policy, servers_known, client_known, depth, cores, backlog)
+    rigs_on(networks, policy, servers_known, client_known, depth, cores, (bound, overflow))
 }
 
 /// What is behind the two ports.
@@ -96,76 +96,45 @@ fn rigs_on(
     client_known: bool,
     depth: usize,
     cores: usize,
-    backlog: Backlog,
+    (bound, overflow): (usize, Overflow),
 ) -> Vec<Rig> {
-    let workers = (0..8).map(|at| WorkerSpec { id: 10 + at, server: at / 4 }).collect();
-    let table = Table::heap(&Spec {
-        node: 1,
-        cores,
-        ports: 2,
-        servers: SERVERS.to_vec(),
-        pools: vec![PoolSpec { id: 7, policy: policy.to_owned(), workers }],
-        ticks_hz: 1_000_000_000,
-        seed: 7,
-        ..Spec::default()
-    });
-    let neighbours = table.neighbours();
-    let port = |mac, ip, side| PortAddress { mac, ip, prefix: 24, side, gateway: None };
-    let servers: Vec<_> = SERVERS
-        .iter()
-        .enumerate()
-        .map(|(at, &ip)| ServerSpec {
-            ip,
-            mac: servers_known.then(|| server_mac(at)),
-            workers: (0..4).map(|worker| 10 + 4 * at as u16 + worker).collect(),
-            pool: 7,
-            registers,
-        })
-        .collect();
-    let ports = vec![
-        port(LEAF_MACS[0], LEAF_CLIENTS, sides[CLIENTS]),
-        port(LEAF_MACS[1], LEAF_WORKERS, sides[WORKERS]),
-    ];
-    let mut network = Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap();
-    network.node = 9;
-    if let Some(key) = key {
-        network.protect(0, key, 0);
+    let mac =
+        |known: bool, mac: Mac| if known { format!("mac = '{mac}'\n") } else { String::new() };
+    let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
+    let numbers: Vec<_> = (0..cores).collect();
+    let mut text = format!(
+        "[leaf]\nid = 9\ncores = {numbers:?}\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1\nworker_timeout_ms = 100\n\
+         [[pool]]\nid = 7\npolicy = '{policy}'\nqueue = {}\noverflow = '{overflow}'\n",
+        bound
+    );
+    for (at, side) in sides.iter().enumerate() {
+        let side = format!("{side:?}").to_lowercase();
+        text += &format!(
+            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            at + 1,
+            LEAF_MACS[at]
+        );
     }
-    let network = Arc::new(network);
+    for (at, workers) in ["10-13", "14-17"].iter().enumerate() {
+        text += &format!(
+            "[[server]]\nip = '{}'\npool = 7\nworkers = '{workers}'\nregisters = {registers}\n{}",
+            std::net::Ipv4Addr::from_bits(SERVERS[at]),
+            mac(servers_known, server_mac(at))
+        );
+    }
+    let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
+    let (built, table) = shared_rig::leaves(&text, sizes, |network| {
+        if let Some(key) = key {
+            network.protect(0, key, 0);
+        }
+    });
     if client_known {
+        let neighbours = table.neighbours();
         neighbours.fix(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
     }
-    let core = |index: usize| {
-        let core = Core { index, count: cores };
-        let dispatcher = Dispatcher::new(
-            &policy.parse().unwrap(),
-            table.view(index, 0),
-            core,
-            stream_seed(7, index, 0),
-        );
-        let mut stages = Stages::new(
-            Arc::clone(&network),
-            neighbours.clone(),
-            vec![dispatcher],
-            AffinityTable::new(64, 1_000_000, 1, 7),
-            table.counters(index),
-        );
-        stages.set_backlog(0, backlog);
-        stages.set_worker_timeout(TIMEOUT_NS);
-        let pool = FramePool::new(FRAMES, 256);
-        let (near_clients, far_clients) = pair(depth, &pool);
-        let (near_workers, far_workers) = pair(depth, &pool);
-        let commands = Arc::new(ArrayQueue::new(8));
-        let leaf = Leaf::new(
-            stages,
-            vec![near_clients, near_workers],
-            pool.clone(),
-            Arc::clone(&commands),
-            Timing { ticks_hz: 1_000_000_000 },
-        );
-        Rig { leaf, far: vec![far_clients, far_workers], pool, commands, now: 1 }
-    };
-    (0..cores).map(core).collect()
+    let core =
+        |Built { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
+    built.into_iter().map(core).collect()
 }
 
 impl Rig {

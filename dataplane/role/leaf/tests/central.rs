@@ -1,12 +1,12 @@
 //! Central queues in the leaf: order, overflow, changes of policy and members, the end, and a storm.
 
 use super::*;
-use crate::stage::{Backlog, Overflow};
+use crate::stage::Overflow;
 
 const QUEUE: usize = 64;
 
 fn holding_with(policy: &str, overflow: Overflow) -> Rig {
-    let mut rigs = rigs_with(policy, true, true, 256, 1, Backlog::new(QUEUE, overflow));
+    let mut rigs = rigs_with(policy, true, true, 256, 1, (QUEUE, overflow));
     rigs.remove(0)
 }
 
@@ -209,7 +209,7 @@ fn tasks_wait_while_no_worker_is_there() {
 
 #[test]
 fn another_cores_replies_are_noticed_at_the_next_tick() {
-    let backlog = Backlog::new(QUEUE, Overflow::Drop);
+    let backlog = (QUEUE, Overflow::Drop);
     let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
     let [first, second] = &mut cores[..] else { unreachable!() };
     send_tasks(first, 0..12);

@@ -201,7 +201,7 @@ fn a_worker_that_always_says_that_it_is_idle_does_not_draw_all_tasks() {
 #[test]
 fn who_is_not_configured_to_register_cannot_be_registered_by_anybody() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
     for word in [presence::join(12, 0), presence::alive(12, 0)] {
         assert!(rig.through(WORKERS, &word, WORKERS).is_empty());

@@ -278,7 +278,7 @@ fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
 
 #[test]
 fn tasks_that_wait_are_not_lost_with_their_workers() {
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, backlog).remove(0);
     for worker in 10..18 {
         rig.say(&join(worker, 0));
