@@ -3,6 +3,7 @@
 mod agent;
 mod check;
 mod doctor;
+mod launch;
 mod leaf;
 mod policies;
 #[cfg(feature = "dpdk")]
