@@ -22,6 +22,10 @@ pub mod stats;
 pub mod wire;
 pub mod worker;
 
+// Unit tests share a rig with those in tests/, which name the crate.
+#[cfg(test)]
+extern crate self as wedjat;
+
 /// Tests wait so long for what must come, whatever else the machine does: it ends only those that fail.
 #[cfg(test)]
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);

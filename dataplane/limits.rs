@@ -30,6 +30,12 @@ pub const QUEUE: usize = 4096;
 /// The most that may be configured.
 pub const QUEUE_MAX: usize = 1 << 16;
 
+/// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
+pub const MBUFS: u32 = 16_383;
+
+/// Speeds of workers, relative to each other: the least and the most.
+pub const SPEEDS: (f64, f64) = (0.001, 1000.0);
+
 /// Multi-packet tasks a core tracks at once, a power of two.
 pub const CONNECTIONS: usize = 1 << 16;
 

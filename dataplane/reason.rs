@@ -1,8 +1,8 @@
-//! Every reason for which a packet is dropped; each has a counter of its own.
+//! Every reason for which a packet is dropped; each has a counter of its own. The table in docs/failures.md is made of this one.
 
-/// Makes the enum, its list and its names of one table.
+/// Makes the enum, its list and its texts of one table: what is so of the packet, the reason's key, and what to look at.
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident => $key:literal,)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident => $key:literal, $look_at:literal;)+) => {
         /// Why a packet went no further. A reason's number is the index of its counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -21,101 +21,118 @@ macro_rules! reasons {
                     $(Self::$name => $key,)+
                 }
             }
+
+            /// What is so of the packet, in a sentence.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),+).trim_ascii(),)+
+                }
+            }
+
+            /// What to look at when there are such packets.
+            #[must_use]
+            pub const fn look_at(self) -> &'static str {
+                match self {
+                    $(Self::$name => $look_at,)+
+                }
+            }
         }
     };
 }
 
 reasons! {
     /// Shorter than the headers it must have.
-    Runt => "runt",
+    Runt => "runt", "the sender";
     /// Sent to a MAC address that is neither the port's nor broadcast.
-    OtherMac => "other_mac",
+    OtherMac => "other_mac", "a switch that floods; `port.mac`";
     /// Neither IPv4 nor ARP.
-    EtherType => "ether_type",
+    EtherType => "ether_type", "IPv6, VLAN tags on that network";
     /// IPv4 header with a wrong version, header length or total length.
-    Ipv4Header => "ipv4_header",
+    Ipv4Header => "ipv4_header", "the sender, the link";
     /// IPv4 header checksum wrong.
-    Ipv4Checksum => "ipv4_checksum",
+    Ipv4Checksum => "ipv4_checksum", "the sender, the link";
     /// A fragment of an IPv4 packet.
-    Ipv4Fragment => "ipv4_fragment",
+    Ipv4Fragment => "ipv4_fragment", "payloads beyond the MTU";
     /// Spread over several buffers.
-    Segmented => "segmented",
-    /// IPv4, but not UDP.
-    NotUdp => "not_udp",
+    Segmented => "segmented", "jumbo frames";
+    /// IPv4, but not UDP: ICMP, TCP, ...
+    NotUdp => "not_udp", "usually harmless";
     /// UDP length beyond the packet, or below its own header.
-    UdpLength => "udp_length",
+    UdpLength => "udp_length", "kernel sockets on veth: `ethtool -K IFACE tx off`";
     /// UDP checksum present and wrong.
-    UdpChecksum => "udp_checksum",
+    UdpChecksum => "udp_checksum", "kernel sockets on veth: `ethtool -K IFACE tx off`";
     /// Neither to this node's address nor a worker's reply.
-    OtherAddress => "other_address",
+    OtherAddress => "other_address", "routes; workers must answer to the client's address";
     /// To this node, but not to its task port.
-    UdpPort => "udp_port",
+    UdpPort => "udp_port", "`leaf.udp_port`";
     /// Payload shorter than the task header, or than the extension it announces.
-    TaskShort => "task_short",
-    /// Bit 6 of `kind` set, on a task or where the pool has no key.
-    TaskReservedBit => "task_reserved_bit",
+    TaskShort => "task_short", "the sender's version of the header";
+    /// Bit 6 of the header's first byte set: on a task, or on a worker's word with proof in a pool without a key.
+    TaskReservedBit => "task_reserved_bit", "`key_file` of the leaf's `[[pool]]`: the server has a key and the leaf has none";
     /// A code reserved or unassigned.
-    TaskCode => "task_code",
+    TaskCode => "task_code", "the sender's version of the header";
     /// A code that this role does not take.
-    TaskRole => "task_role",
-    /// A task whose source no reply would reach.
-    SourceUnreachable => "source_unreachable",
+    TaskRole => "task_role", "see docs/limits.md";
+    /// A task whose source no reply would reach: not a client's address, or one that servers answer without the leaf.
+    SourceUnreachable => "source_unreachable", "`port.ip`, `port.gateway`; an intruder";
     /// A task from the workers' side, or a reply or registration from the clients'.
-    WrongSide => "wrong_side",
+    WrongSide => "wrong_side", "`port.side`";
     /// Time to live used up.
-    TtlExpired => "ttl_expired",
+    TtlExpired => "ttl_expired", "a routing loop";
     /// No pool of that id.
-    UnknownPool => "unknown_pool",
+    UnknownPool => "unknown_pool", "`[[pool]]`, `[[server]]`";
     /// No worker of that id.
-    UnknownWorker => "unknown_worker",
+    UnknownWorker => "unknown_worker", "`[[pool]]`, `[[server]]`";
     /// A reply or registration, or a task at an agent, that names another pool than its worker's.
-    PoolMismatch => "pool_mismatch",
-    /// A reply or registration whose source is not that worker's server, or an acknowledgement whose is not the leaf.
-    SpoofedReply => "spoofed_reply",
+    PoolMismatch => "pool_mismatch", "the worker, the leaf's `[[server]]`";
+    /// A reply or registration from an address that is not that worker's server; at an agent, an acknowledgement that is not
+    /// from the leaf's address and MAC address.
+    SpoofedReply => "spoofed_reply", "`server.ip`, `server.workers`; `agent.leaf`, `agent.leaf_mac`; an intruder";
     /// A registration of a worker whose server is not configured to register.
-    RegistrationOff => "registration_off",
-    /// A reply or registration of a pool with a key that came without sequence and tag.
-    AuthMissing => "auth_missing",
-    /// The same with a wrong tag.
-    AuthTag => "auth_tag",
-    /// The same with a sequence that was seen, or is too old.
-    AuthReplay => "auth_replay",
-    /// The pool has no live member.
-    NoMember => "no_member",
+    RegistrationOff => "registration_off", "`server.registers`; an intruder";
+    /// A reply or registration of a pool with a key that came without sequence and tag; at an agent, an acknowledgement.
+    AuthMissing => "auth_missing", "`key_file` of the server's `[[pool]]`; an intruder";
+    /// A reply, registration or acknowledgement with a wrong tag.
+    AuthTag => "auth_tag", "that both sides have the same key; an intruder";
+    /// A reply, registration or acknowledgement with a sequence that was seen, or is too old.
+    AuthReplay => "auth_replay", "the clocks of leaf and server (docs/protocol.md); an intruder";
+    /// A task for a pool in which no worker may have it now.
+    NoMember => "no_member", "whether all its workers were taken out";
     /// A continuation of a task that is not known (any more).
-    UnknownConnection => "unknown_connection",
+    UnknownConnection => "unknown_connection", "`leaf.connection_timeout_ms`; the first packet's loss";
     /// A multi-packet task for which the connection table has no room.
-    ConnectionsFull => "connections_full",
+    ConnectionsFull => "connections_full", "`leaf.connections`";
     /// A multi-packet task whose source has too many that are not complete.
-    MultiPacketBound => "multi_packet_bound",
+    MultiPacketBound => "multi_packet_bound", "`leaf.multi_packet_per_source`; the loss of packets";
     /// ARP with wrong types or lengths.
-    ArpMalformed => "arp_malformed",
+    ArpMalformed => "arp_malformed", "usually harmless";
     /// ARP about other hosts.
-    ArpOther => "arp_other",
-    /// The next hop did not answer ARP in time.
-    NeighbourUnresolved => "neighbour_unresolved",
-    /// Too many packets wait for a neighbour already.
-    NeighbourQueueFull => "neighbour_queue_full",
-    /// ARP that contradicts what is known of a live host.
-    ArpConflict => "arp_conflict",
+    ArpOther => "arp_other", "usually harmless";
+    /// Waited for a next hop that did not answer ARP in time.
+    NeighbourUnresolved => "neighbour_unresolved", "is that host up, is its address right";
+    /// Came while too many packets waited for next hops.
+    NeighbourQueueFull => "neighbour_queue_full", "is that host up, is its address right; `server.mac` spares the wait at start";
+    /// ARP in the name of a live host, from another MAC address.
+    ArpConflict => "arp_conflict", "a host that was replaced is asked for and found; two hosts with one address; an intruder";
     /// No port leads to the packet's destination.
-    NoRoute => "no_route",
-    /// The device took no more packets, twice.
-    TxFull => "tx_full",
-    /// The pool's central queue is full.
-    QueueFull => "queue_full",
-    /// Still held when the node stopped.
-    Shutdown => "shutdown",
-    /// A task with more bytes than a worker's ring takes.
-    TaskTooLong => "task_too_long",
-    /// Its worker completed it without an answer.
-    Unanswered => "unanswered",
-    /// Its worker's answer could not be: another task's, or too long.
-    BadReply => "bad_reply",
-    /// Its worker died, left, fell silent or was shut out.
-    WorkerLost => "worker_lost",
-    /// An acknowledgement of a registration that is not pending.
-    NotAsked => "not_asked",
+    NoRoute => "no_route", "`port.gateway`";
+    /// Found the transmit queue full, twice.
+    TxFull => "tx_full", "the receiver does not keep up; `queue_slots`";
+    /// Found the pool's central queue full.
+    QueueFull => "queue_full", "more workers or a larger `queue`; `overflow = \"refuse\"` tells the clients";
+    /// Still held when the leaf or agent ended.
+    Shutdown => "shutdown", "nothing";
+    /// A task with more bytes than the agent's rings take.
+    TaskTooLong => "task_too_long", "`agent.payload`";
+    /// A task that its worker ended without an answer.
+    Unanswered => "unanswered", "the worker's program";
+    /// A task whose worker's answer was another task's, or too long.
+    BadReply => "bad_reply", "the worker's program";
+    /// A task whose worker died, left, was silent for too long or was shut out.
+    WorkerLost => "worker_lost", "docs/agent.md";
+    /// An acknowledgement of a registration that is not pending: it came twice or too late, or was forged.
+    NotAsked => "not_asked", "usually harmless; an intruder if there are many";
 }
 
 impl DropReason {

@@ -15,25 +15,7 @@ BAR = 1.05
 BURST = 32
 ROUNDS = 60_000
 
-CONFIG = """
-[leaf]
-id = 1
-cores = [0]
-seed = 7
-[[port]]
-device = "any"
-side = "both"
-ip = "10.0.0.1/16"
-mac = "02:00:00:00:00:01"
-[[pool]]
-id = 7
-policy = "horus"
-[[server]]
-ip = "10.0.2.11"
-mac = "02:00:00:00:02:0b"
-workers = "0-31"
-pool = 7
-"""
+CONFIG = Path(__file__).resolve().parent.parent / "testbed/src/bench-leaf.toml"
 
 
 def checksum(data):
@@ -82,7 +64,7 @@ def main():
     source = Path(__file__).resolve().parent.parent / "capi/examples/cost.c"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.toml").write_text(CONFIG)
+        (folder / "config.toml").write_text(CONFIG.read_text())
         (folder / "task").write_bytes(task())
         for link in ("libwedjat.so", "libwedjat.so.0"):
             (folder / link).symlink_to(built / "libwedjat_capi.so")

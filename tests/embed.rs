@@ -2,21 +2,17 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
+mod rig;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use wedjat::assembly;
-use wedjat::config::Config;
 use wedjat::embed::{
     Context, DropReason, Misuse, NO_WORKER, Options, Released, Rewrite, Scheduler, Verdict,
 };
 use wedjat::io::Buf;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, UNRESOLVED_HELD_MAX};
-use wedjat::node::{Commands, Timing};
-use wedjat::role::Leaf;
-use wedjat::state::Counter;
+use wedjat::state::{Counter, Gauge, Totals};
 use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::checksum::Sum;
 use wedjat::wire::ether::{self, Mac};
@@ -24,8 +20,8 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::{ipv4, udp};
 
 use frames::*;
+use rig::{Sizes, TICKS_HZ};
 
-const TICKS_HZ: u64 = 1_000_000_000;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
 /// Two ports, two servers; the second server's MAC address is left to ARP.
@@ -202,7 +198,7 @@ impl Application {
                 assert!(kept.is_none(), "the place {place} is free");
             }
         }
-        assert_eq!(self.held().len() as u64, self.context.counters().read(Counter::Held));
+        assert_eq!(self.held().len() as u64, self.context.counters().read(Gauge::Held));
         verdicts
     }
 
@@ -240,17 +236,8 @@ fn sent(
 }
 
 /// A leaf with the same configuration over ports in memory.
-fn leaf(policy: &str) -> (Leaf<RingPort, FramePool>, [RingPort; 2]) {
-    let config = Config::parse(Path::new("text"), &text(policy)).unwrap();
-    let table = assembly::table(&config, TICKS_HZ, 7).unwrap();
-    let network = Arc::new(assembly::network(&config, LEAF_MACS, &table).unwrap());
-    let stages = assembly::stages(&config, TICKS_HZ, &network, &table, 7, 0);
-    let pool = FramePool::new(4096, 256);
-    let ((near_clients, far_clients), (near_workers, far_workers)) =
-        (pair(256, &pool), pair(256, &pool));
-    let ports = vec![near_clients, near_workers];
-    let timing = Timing { ticks_hz: TICKS_HZ };
-    (Leaf::new(stages, ports, pool, Commands::default(), timing), [far_clients, far_workers])
+fn leaf(policy: &str) -> rig::Built {
+    rig::leaf(&text(policy), Sizes { depth: 256, frames: 4096, bytes: 256 })
 }
 
 fn next(port: &mut RingPort) -> Option<Vec<u8>> {
@@ -262,7 +249,7 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     let policies =
         ["horus", "racksched", "random", "round-robin", "jsq", "jbsq(k=2)", "jbsq(k=1)", "cfcfs"];
     for policy in policies {
-        let (mut leaf, mut far) = leaf(policy);
+        let rig::Built { mut leaf, mut far, .. } = leaf(policy);
         let mut application = Application::new(context(policy));
         leaf.poll(1); // asks for the second server
         far.iter_mut().for_each(|port| while port.receive().is_some() {});
@@ -286,8 +273,10 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
                 assert_eq!(next(far), None, "{policy}, burst {at}");
             }
             let ours = application.context.counters();
-            for counter in [Counter::Scheduled, Counter::Queued, Counter::Held] {
-                assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
+            let theirs = leaf.stages().counters();
+            assert_eq!(theirs.read(Counter::Scheduled), ours.read(Counter::Scheduled), "{policy}");
+            for gauge in Gauge::ALL {
+                assert_eq!(theirs.read(gauge), ours.read(gauge), "{policy}");
             }
         }
         assert!(forwarded > 3_000, "{policy}: {forwarded}");
@@ -377,7 +366,7 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     let asked = arp::Packet::parse(&frame).unwrap();
     assert_eq!((asked.operation, asked.target), (Operation::Request, SERVERS[1]));
     assert_eq!(application.context.question(2, &mut frame), None, "asked once");
-    assert_eq!(application.context.counters().read(Counter::Held), 4);
+    assert_eq!(application.context.counters().read(Gauge::Held), 4);
 
     assert_eq!(application.process(1, 3, &mut [here_is_server(1)]), [Verdict::Consumed]);
     for verdict in verdicts.iter().filter(held) {
@@ -389,7 +378,7 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     }
     assert!(application.release(3).is_none());
     let counters = application.context.counters();
-    assert_eq!((counters.read(Counter::Held), counters.read(Counter::TxPackets)), (0, 8));
+    assert_eq!((counters.read(Gauge::Held), counters.read(Counter::Forwarded)), (0, 8));
     assert_eq!(application.context.question(4, &mut frame), None);
 }
 
@@ -446,7 +435,7 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
     assert_eq!((gone, pushed_out), (UNRESOLVED_HELD_MAX, BURST - 1));
     assert!(application.held().is_empty());
     let counters = application.context.counters();
-    assert_eq!(counters.read(Counter::Held), 0);
+    assert_eq!(counters.read(Gauge::Held), 0);
     assert!(counters.balances());
 }
 
@@ -461,13 +450,20 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
         assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + BURST + 20);
         let mut dice = Dice(seed);
         let (mut now, mut waited, mut full) = (0, 0, 0);
+        let (mut before, mut fallen) = (Totals::default(), BTreeSet::new());
         for (port, mut burst) in bursts(seed, 3_000) {
             now += dice.below(300_000) as u64;
+            if dice.below(8) == 0 {
+                application.context.unsent(dice.below(5) as u64);
+            }
+            let totals = application.context.counters().totals();
+            fallen.extend(totals.fallen_since(&before).map(|metric| metric.name));
+            before = totals;
             for verdict in application.process(port, now, &mut burst) {
                 waited += usize::from(matches!(verdict, Verdict::Hold { worker: NO_WORKER, .. }));
                 full += usize::from(verdict == Verdict::Drop(DropReason::QueueFull));
             }
-            assert!(application.context.counters().read(Counter::Queued) <= 20);
+            assert!(application.context.counters().read(Gauge::Queued) <= 20);
             for _ in 0..dice.below(40) {
                 let Some(released) = application.release(now) else { break };
                 // Packets behind the first of a task may find that it was dropped.
@@ -477,6 +473,12 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
             }
         }
         assert!(waited > 500 && full > 0, "{policy}: {waited} waited, {full} found no room");
+        assert!(before.count(DropReason::TxFull) > 500, "{policy}: ports were full");
+        assert_eq!(
+            fallen,
+            BTreeSet::from(["held", "queued"]),
+            "{policy}: gauges fall, counters do not"
+        );
         for seq in 0..4 {
             let mut burst = vec![task(Header::new_task(POOL, seq)); BURST];
             application.process(0, now, &mut burst);
@@ -490,7 +492,7 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
         }
         assert!(application.release(now).is_none() && application.held().is_empty());
         let counters = application.context.counters();
-        assert_eq!((counters.read(Counter::Held), counters.read(Counter::Queued)), (0, 0));
+        assert_eq!((counters.read(Gauge::Held), counters.read(Gauge::Queued)), (0, 0));
         assert_eq!(counters.dropped(DropReason::Shutdown), left as u64);
         assert!(counters.balances());
     }
@@ -564,7 +566,7 @@ fn what_a_port_does_not_take_is_freed_and_counted() {
     tasks.chunks_mut(BURST).for_each(|burst| _ = process(&mut context, 0, 1, burst));
     context.send(&mut port, tasks.iter().map(|packet| pool.frame(packet).unwrap()));
     let count = |context: &Context, counter| context.counters().read(counter);
-    assert_eq!((count(&context, Counter::TxPackets), pool.in_use()), (40, 40));
+    assert_eq!((count(&context, Counter::Forwarded), pool.in_use()), (50, 40));
     assert_eq!(context.counters().dropped(DropReason::TxFull), 10);
     assert!(context.counters().balances());
 
@@ -572,14 +574,15 @@ fn what_a_port_does_not_take_is_freed_and_counted() {
     let own = [Counter::Originated, Counter::OriginatedUnsent];
     assert_eq!(own.map(|counter| count(&context, counter)), [1, 0]);
     context.send_own(&mut port, pool.frame(&[0; 42]).unwrap());
-    assert_eq!(own.map(|counter| count(&context, counter)), [0, 1]);
+    assert_eq!(own.map(|counter| count(&context, counter)), [1, 1]);
     let sent: Vec<_> = std::iter::from_fn(|| next(&mut wire)).collect();
     assert_eq!(sent.len(), 40);
     assert!(sent.iter().zip(&tasks).all(|(sent, packet)| sent == packet), "in order");
     process(&mut context, 0, 4, &mut [who_is(LEAF_CLIENTS, Mac::BROADCAST)]);
     context.send_own(&mut port, pool.frame(&[7; 42]).unwrap());
     assert_eq!(next(&mut wire), Some(vec![7; 42]));
-    assert_eq!((own.map(|counter| count(&context, counter)), pool.in_use()), ([1, 1], 0));
+    assert_eq!((own.map(|counter| count(&context, counter)), pool.in_use()), ([2, 1], 0));
+    assert_eq!(context.counters().totals().sent(), 40);
     assert!(context.counters().balances());
 }
 

@@ -343,7 +343,7 @@ fn state_files_that_are_not_ours_are_refused() {
     refused(&show(), &["state file"]);
 
     let mut other = whole.clone();
-    other[8..16].copy_from_slice(&99_u64.to_ne_bytes());
+    other[8..16].copy_from_slice(&0x99_u64.to_ne_bytes());
     fs::write(&state, &other).unwrap();
     refused(&show(), &["state file", "layout version 99", "use the `wedjat` that wrote it"]);
 

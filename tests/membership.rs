@@ -19,7 +19,7 @@ use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::{Commands, Timing};
 use wedjat::role::Leaf;
 use wedjat::state::table::Snapshot;
-use wedjat::state::{Counter, Table};
+use wedjat::state::{Gauge, Table};
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
@@ -312,7 +312,7 @@ impl Rig {
 
     /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
     fn assert_accounted(&mut self) {
-        let held = |core: &Leaf<_, _>| core.stages().counters().read(Counter::Held) > 0;
+        let held = |core: &Leaf<_, _>| core.stages().counters().read(Gauge::Held) > 0;
         self.polls(200);
         for _ in 0..100 {
             if self.cores.iter().any(held) {
@@ -322,7 +322,7 @@ impl Rig {
         for core in &self.cores {
             let counters = core.stages().counters();
             assert!(counters.balances());
-            assert_eq!(counters.read(Counter::Held), 0);
+            assert_eq!(counters.read(Gauge::Held), 0);
         }
         assert_eq!(self.open.len() as u64, self.dropped(), "{:?}", self.open);
         self.look();

@@ -1,10 +1,13 @@
 //! The sources keep their rules, and the documents name only what exists.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use wedjat::reason::DropReason;
+use wedjat::state::counters::{METRICS, Metric};
 
 /// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
 const COLUMNS_MAX: usize = 150;
@@ -113,11 +116,12 @@ fn unsafe_code_stays_where_it_is_allowed() {
     assert_none(&found, "files that allow unsafe code");
 }
 
-/// The dataplane's rooms, each of which uses only those before it: what ARCHITECTURE.md says.
-fn layers() -> Vec<String> {
+/// An order that ARCHITECTURE.md states, each of which uses only those before it: the one that begins with `first`.
+fn order(first: &str) -> Vec<String> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let order = text.split('`').find(|quoted| quoted.contains("limits <")).unwrap();
-    order.split('<').map(|room| room.trim().to_owned()).collect()
+    let begins = |quoted: &&str| quoted.starts_with(&format!("{first} <"));
+    let order = text.split('`').find(begins).unwrap();
+    order.split('<').map(|name| name.trim().to_owned()).collect()
 }
 
 /// The room of a file of the dataplane, or of a path within its crate.
@@ -127,7 +131,7 @@ fn room(path: &str) -> &str {
 
 #[test]
 fn rooms_of_the_dataplane_use_only_those_before_them() {
-    let layers = layers();
+    let layers = order("limits");
     let rank = |room: &str| layers.iter().position(|layer| layer == room);
     let (mut found, mut rooms) = (Vec::new(), BTreeSet::new());
     for (path, text) in files(".rs") {
@@ -151,6 +155,143 @@ fn rooms_of_the_dataplane_use_only_those_before_them() {
     }
     assert_eq!(rooms.len(), layers.len(), "rooms of ARCHITECTURE.md without a file");
     assert_none(&found, "uses of a room further on");
+}
+
+/// The modules of the dataplane, as in "config/agent", with their code: no comments, no tests.
+fn modules() -> BTreeMap<String, String> {
+    let mut modules = BTreeMap::new();
+    for (path, text) in files(".rs") {
+        let path = path.display().to_string();
+        let Some(file) = path.strip_prefix("dataplane/") else { continue };
+        let is_test = file.contains("tests") || file.ends_with("fixtures.rs");
+        if is_test || !file.contains('/') {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let name = file.trim_end_matches(".rs").trim_end_matches("/mod");
+        modules.insert(name.to_owned(), lines.collect::<Vec<_>>().join("\n"));
+    }
+    modules
+}
+
+/// The paths that a tree of imports names from `prefix` on; returns what follows the tree.
+fn branches<'a>(prefix: &str, text: &'a str, found: &mut Vec<String>) -> &'a str {
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let end = text.find(|c| !is_path(c)).unwrap_or(text.len());
+    let path = format!("{prefix}{}", &text[..end]);
+    let mut rest = &text[end..];
+    if !path.ends_with("::") || !rest.starts_with('{') {
+        found.push(path);
+        return rest;
+    }
+    while rest.starts_with(['{', ',']) {
+        rest = rest[1..].trim_start();
+        if !rest.starts_with('}') {
+            rest = branches(&path, rest, found);
+            rest = &rest[rest.find([',', '}']).unwrap_or(rest.len())..]; // behind `as NAME`
+        }
+    }
+    rest.strip_prefix('}').unwrap_or(rest)
+}
+
+/// The modules that this one uses. One that puts its children together does not use them.
+fn uses(name: &str, code: &str, modules: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let mut paths = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            if !code[..at].ends_with([':', '_']) {
+                branches("", &code[at..], &mut paths);
+            }
+        }
+    }
+    let module = |path: &String| {
+        let ups = path.matches("super::").count();
+        let names: Vec<_> = name.split('/').collect();
+        let from = if path.starts_with("crate::") {
+            &[]
+        } else {
+            &names[..names.len() - ups.min(names.len())]
+        };
+        let path = path.trim_start_matches("crate::").trim_start_matches("super::");
+        let full: Vec<_> = from.iter().copied().chain(path.split("::")).collect();
+        (1..=full.len())
+            .rev()
+            .map(|len| full[..len].join("/"))
+            .find(|name| modules.contains_key(name))
+    };
+    let others = paths.iter().filter_map(module);
+    others.filter(|used| used != name && !used.starts_with(&format!("{name}/"))).collect()
+}
+
+/// Uses that close a circle between files of a room, and why they are left.
+const CIRCLES: [(&str, &str, &str); 7] = [
+    (
+        "ring/region",
+        "ring/attach",
+        "a region is opened over the socket at which its maker hands it out",
+    ),
+    (
+        "ring/region",
+        "ring/guest",
+        "claiming a channel of a region gives a guest, who keeps the region",
+    ),
+    (
+        "stage/network",
+        "stage/auth",
+        "a pool has the guard that knows its key; the guard's workers are the network's",
+    ),
+    ("stage/vector", "stage/lane", "two ways to take one note"),
+    ("state/idle", "state/view", "a member's index is a type of the view"),
+    ("state/region", "state/words", "a region hands out words in cache lines of one core"),
+    ("state/words", "state/view", "what the words hold are types of the view"),
+];
+
+#[test]
+fn files_of_a_room_form_no_circles() {
+    let modules = modules();
+    assert!(modules.len() > 100, "{}", modules.len());
+    let mut used: BTreeMap<_, _> =
+        modules.iter().map(|(name, code)| (name.clone(), uses(name, code, &modules))).collect();
+    for (name, others) in &mut used {
+        others.retain(|other| room(other) == room(name));
+    }
+    for (from, to, _) in CIRCLES {
+        assert!(used.get_mut(from).unwrap().remove(to), "{from} does not use {to} any more");
+    }
+    // Whoever uses nobody that is left is in no circle.
+    loop {
+        let left: BTreeSet<_> = used.keys().cloned().collect();
+        used.retain(|_, others| {
+            others.retain(|other| left.contains(other));
+            !others.is_empty()
+        });
+        if left.len() == used.len() {
+            break;
+        }
+    }
+    assert!(used.is_empty(), "circles between files, or users of such: {used:#?}");
+}
+
+#[test]
+fn files_of_the_configuration_use_only_those_before_them() {
+    let modules = modules();
+    let order = order("ids");
+    let rank =
+        |name: &str| order.iter().position(|file| *file == name.trim_start_matches("config/"));
+    let files: Vec<_> = modules.iter().filter(|(name, _)| name.starts_with("config/")).collect();
+    assert_eq!(files.len(), order.len(), "files that ARCHITECTURE.md names");
+    let mut found = Vec::new();
+    for (name, code) in files {
+        assert!(rank(name).is_some(), "ARCHITECTURE.md does not name {name}");
+        let others = uses(name, code, &modules).into_iter().filter(|other| room(other) == "config");
+        found.extend(
+            others
+                .filter(|other| rank(other).is_none_or(|other| Some(other) >= rank(name)))
+                .map(|other| format!("{name} uses {other}")),
+        );
+    }
+    assert_none(&found, "files of the configuration that use a later one");
 }
 
 /// What stands between backquotes in a document, outside fenced blocks.
@@ -232,16 +373,36 @@ fn documents_name_targets_that_the_makefile_has() {
     assert_none(&found, "make targets that are not there");
 }
 
+/// Holds the table of a document, from its head to an empty line or the end, against these rows. With WRITE_TABLES=1 in the
+/// environment it writes them.
+fn assert_table(document: &str, head: &str, rows: impl Iterator<Item = String>) {
+    let path = root().join(document);
+    let text = fs::read_to_string(&path).unwrap();
+    let start = text.find(head).unwrap_or_else(|| panic!("{document} has no table {head:?}"));
+    let end = text[start..].find("\n\n").map_or(text.len(), |at| start + at + 1);
+    let rule = "|---".repeat(head.matches('|').count() - 1);
+    let table = format!("{head}\n{rule}|\n{}", rows.collect::<String>());
+    if std::env::var_os("WRITE_TABLES").is_some() {
+        fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
+    } else {
+        let how = "WRITE_TABLES=1 cargo test --test tidy tables";
+        assert_eq!(text[start..end], table, "{document} is not as the code; {how} makes it so");
+    }
+}
+
 #[test]
-fn every_drop_reason_is_explained() {
-    let text = fs::read_to_string(root().join("docs/failures.md")).unwrap();
-    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
-    let silent: Vec<_> = wedjat::reason::DropReason::ALL
+fn tables_of_counters_and_drop_reasons_are_those_of_the_code() {
+    let metrics = METRICS
         .iter()
-        .map(|reason| reason.name().to_owned())
-        .filter(|name| !explained.contains(name))
-        .collect();
-    assert_none(&silent, "drop reasons that docs/failures.md does not explain");
+        .filter(|metric| DropReason::ALL.iter().all(|reason| reason.name() != metric.name));
+    let rows = metrics.map(|Metric { name, kind, unit, help }| {
+        format!("| `{name}` | {} | {unit} | {help} |\n", kind.name())
+    });
+    assert_table("docs/counters.md", "| name | kind | unit | what it tells |", rows);
+    let rows = DropReason::ALL.iter().map(|reason| {
+        format!("| `{}` | {} | {} |\n", reason.name(), reason.help(), reason.look_at())
+    });
+    assert_table("docs/failures.md", "| reason | the packet | look at |", rows);
 }
 
 #[test]
@@ -265,12 +426,11 @@ fn every_key_of_the_configuration_is_explained() {
 fn every_key_of_an_agents_configuration_is_explained() {
     let text = fs::read_to_string(root().join("docs/agent.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
-    let source = fs::read_to_string(root().join("dataplane/config/agent.rs")).unwrap();
-    let raw = source.split("/// A checked agent's configuration.").next().unwrap();
-    let keys: Vec<_> = raw
+    let source = fs::read_to_string(root().join("dataplane/config/raw_agent.rs")).unwrap();
+    let keys: Vec<_> = source
         .lines()
-        .filter_map(|line| line.strip_prefix("    ")?.split_once(": "))
-        .map(|(key, _)| key.trim().to_owned())
+        .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "))
+        .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         .filter(|key| !["agent", "port", "pool"].contains(&key.as_str()))
         .collect();

@@ -2,8 +2,7 @@
 
 use wedjat::embed;
 use wedjat::limits::BURST;
-use wedjat::reason::DropReason;
-use wedjat::state::Counter;
+use wedjat::state::counters::COUNT;
 use wedjat::wire::arp;
 
 use crate::code::*;
@@ -279,7 +278,9 @@ pub unsafe extern "C" fn wedjat_set_active(
     })
 }
 
-/// Puts what all contexts have counted so far into the `room` places at `values`, in the order of wedjat_counter_name().
+/// Puts what all contexts have counted so far into the `room` places at `values`, in the order of wedjat_counter_name(). No
+/// value ever goes down but those of `held` and `queued`, which tell how many packets wait at the moment. Sent are those of
+/// `forwarded` that are not in `tx_full`.
 /// Returns how many there are, also when there is room for fewer; or a code.
 ///
 /// # Called from
@@ -297,13 +298,11 @@ pub unsafe extern "C" fn wedjat_counters(
     with_scheduler(scheduler, |scheduler, body| {
         check(values)?;
         let totals = body.scheduler.totals();
-        let counts = Counter::ALL.into_iter().map(|counter| totals.count(counter));
-        let drops = DropReason::ALL.into_iter().map(|reason| totals.dropped_for(reason));
-        let all = counts.chain(drops).chain([scheduler.bad_calls()]);
+        let all = totals.values().iter().copied().chain([scheduler.bad_calls()]);
         for (at, value) in all.take(room).enumerate() {
             // SAFETY: aligned, and `at` is below `room`.
             unsafe { values.add(at).write(value) };
         }
-        Ok((Counter::ALL.len() + DropReason::COUNT + 1) as i32)
+        Ok((COUNT + 1) as i32)
     })
 }

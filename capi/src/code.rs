@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use wedjat::embed::Misuse;
 use wedjat::reason::DropReason;
-use wedjat::state::Counter;
+use wedjat::state::counters::{COUNT, METRICS};
 
 /// The interface's version; raised when programs must be compiled anew.
 pub const WEDJAT_ABI: u32 = 0;
@@ -144,7 +144,8 @@ pub extern "C" fn wedjat_abi_version() -> u32 {
 /// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_reason_name(reason: u16) -> *const c_char {
-    REASONS.get(usize::from(reason)).map_or(std::ptr::null(), |name| name.as_ptr().cast())
+    let reasons = &COUNTERS[COUNT - DropReason::COUNT..];
+    reasons.get(usize::from(reason)).map_or(std::ptr::null(), |name| name.as_ptr().cast())
 }
 
 /// The name of the counter that wedjat_counters() puts at this index, null behind the last; the text is static.
@@ -153,8 +154,7 @@ pub extern "C" fn wedjat_reason_name(reason: u16) -> *const c_char {
 /// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_counter_name(index: usize) -> *const c_char {
-    let own = [&BAD_CALLS];
-    let name = COUNTERS.iter().chain(&REASONS).chain(own).nth(index);
+    let name = COUNTERS.iter().chain([&BAD_CALLS]).nth(index);
     name.map_or(std::ptr::null(), |name| name.as_ptr().cast())
 }
 
@@ -179,21 +179,12 @@ const fn name(text: &str) -> Name {
     name
 }
 
-static REASONS: [Name; DropReason::COUNT] = {
-    let mut names = [[0; 32]; DropReason::COUNT];
+/// Names of what each core counts, drop reasons last.
+static COUNTERS: [Name; COUNT] = {
+    let mut names = [[0; 32]; COUNT];
     let mut at = 0;
     while at < names.len() {
-        names[at] = name(DropReason::ALL[at].name());
-        at += 1;
-    }
-    names
-};
-
-static COUNTERS: [Name; Counter::ALL.len()] = {
-    let mut names = [[0; 32]; Counter::ALL.len()];
-    let mut at = 0;
-    while at < names.len() {
-        names[at] = name(Counter::ALL[at].name());
+        names[at] = name(METRICS[at].name);
         at += 1;
     }
     names

@@ -104,16 +104,31 @@ unsafe fn begin(
     detail: *mut c_char,
     detail_size: usize,
 ) -> i32 {
-    if scheduler.is_null() {
+    // SAFETY: the caller vouches for the memory.
+    let make = || unsafe { create(config, options) };
+    // SAFETY: the same.
+    unsafe { hand_out(scheduler, options, (detail, detail_size), make) }
+}
+
+/// Puts what `make` makes into `*to`, or null there and why not into `detail` and its bytes; returns the code.
+///
+/// # Safety
+/// The pointers are null, or lead to memory of their type or of so many bytes.
+pub(crate) unsafe fn hand_out<T, O>(
+    to: *mut *mut T,
+    options: *const O,
+    (detail, detail_size): (*mut c_char, usize),
+    make: impl FnOnce() -> Result<*mut T, Refusal>,
+) -> i32 {
+    if to.is_null() {
         return WEDJAT_ERROR_NULL;
     }
-    if !scheduler.is_aligned() || (!options.is_null() && !options.is_aligned()) {
+    if !to.is_aligned() || (!options.is_null() && !options.is_aligned()) {
         return WEDJAT_ERROR_ALIGNMENT;
     }
     let make = || {
         hush();
-        // SAFETY: the caller vouches for the memory.
-        unsafe { create(config, options) }
+        make()
     };
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         std::mem::forget(panic); // its destructor may panic, too
@@ -125,14 +140,14 @@ unsafe fn begin(
     };
     // SAFETY: not null, aligned, and the caller vouches for the rest.
     unsafe {
-        scheduler.write(made);
+        to.write(made);
         tell(&text, detail, detail_size);
     }
     code
 }
 
 /// A library prints nothing, so a defect's text must not go to standard error; its code is what is left of it.
-pub(crate) fn hush() {
+fn hush() {
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|_| {}));
 }
@@ -176,7 +191,7 @@ unsafe fn create(
 }
 
 /// Writes a text for C, cut to fit.
-pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
+unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
     if to.is_null() || size == 0 {
         return;
     }

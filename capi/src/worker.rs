@@ -12,7 +12,7 @@ use wedjat::worker::{self, Gone, Wish};
 
 use crate::calls::check;
 use crate::code::*;
-use crate::create::{hush, tell};
+use crate::create::hand_out;
 use crate::types::{Task, WorkerOptions};
 
 const LIVE: u64 = u64::from_le_bytes(*b"wedjat-W");
@@ -125,31 +125,10 @@ pub unsafe extern "C" fn wedjat_worker_attach(
     detail: *mut c_char,
     detail_size: usize,
 ) -> i32 {
-    if worker.is_null() {
-        return WEDJAT_ERROR_NULL;
-    }
-    if !worker.is_aligned() || (!options.is_null() && !options.is_aligned()) {
-        return WEDJAT_ERROR_ALIGNMENT;
-    }
-    let make = || {
-        hush();
-        // SAFETY: the caller vouches for the memory.
-        unsafe { attach(name, options) }
-    };
-    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-        forget(panic); // its destructor may panic, too
-        Err((WEDJAT_ERROR_DEFECT, String::new()))
-    });
-    let (code, made, text) = match made {
-        Ok(made) => (0, Worker::leak(made), String::new()),
-        Err((code, text)) => (code, ptr::null_mut(), text),
-    };
-    // SAFETY: not null, aligned, and the caller vouches for the rest.
-    unsafe {
-        worker.write(made);
-        tell(&text, detail, detail_size);
-    }
-    code
+    // SAFETY: the caller vouches for the memory.
+    let make = || unsafe { attach(name, options) }.map(Worker::leak);
+    // SAFETY: the same.
+    unsafe { hand_out(worker, options, (detail, detail_size), make) }
 }
 
 unsafe fn attach(

@@ -1,18 +1,33 @@
 //! `wedjat state`: a leaf's or agent's shared state as text or JSON.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use wedjat::policy::Entry;
 use wedjat::state::Snapshot;
 use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
 
 use super::Outcome;
 
-/// Prints the state file at `path`.
-pub fn show(path: &Path, json: bool) -> Outcome {
-    let snapshot = Snapshot::open(path)?;
-    if json {
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example:
+  wedjat state /dev/shm/wedjat-leaf1 --json";
+
+/// What `wedjat state` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The state file, `leaf.state` or `agent.state` of the configuration.
+    file: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the state file.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let snapshot = Snapshot::open(&arguments.file)?;
+    if arguments.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
     }
     let agent = snapshot.agent.as_deref();

@@ -1,16 +1,15 @@
 //! An agent's configuration file.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::check::{Faults, MBUFS, SPEEDS, quoted, state_group};
-use super::port::{self, is_edge, reaches};
-use super::{ConfigError, Fault, ids, raw};
-use crate::limits::{QUEUE_MAX, WORKER_ID_MAX};
+use super::address::{self, is_edge, reaches};
+use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
+use super::raw_agent::Sends;
+use super::{ids, port, raw, raw_agent};
+use crate::limits::{MBUFS, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::PolicySpec;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, Shape};
@@ -23,86 +22,8 @@ use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
 /// Slots of each worker's ring unless configured.
 const SLOTS: usize = 64;
-/// Tasks that may wait in a central queue unless configured.
-const QUEUE: usize = 4096;
 /// Time after which a worker that has tasks and answers none is shut out unless configured.
 const WORKER_TIMEOUT_MS: u64 = 10_000;
-
-/// The file as TOML has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Raw {
-    agent: RawAgent,
-    #[serde(default)]
-    port: Vec<RawPort>,
-    #[serde(default)]
-    pool: Vec<RawPool>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawAgent {
-    name: Spanned<String>,
-    core: usize,
-    id: Option<Spanned<u16>>,
-    udp_port: Option<Spanned<u16>>,
-    state: Option<String>,
-    state_group: Option<Spanned<String>>,
-    seed: Option<u64>,
-    mbufs: Option<Spanned<u32>>,
-    slots: Option<Spanned<usize>>,
-    payload: Option<Spanned<usize>>,
-    worker_timeout_ms: Option<Spanned<u64>>,
-    leaf: Option<Spanned<String>>,
-    leaf_mac: Option<Spanned<String>>,
-    worker_sends: Option<Sends>,
-}
-
-/// Whether workers that are threads of the agent's process send their replies themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sends {
-    /// Those for which the devices have a transmit queue.
-    #[default]
-    Try,
-    /// All, or the agent does not start.
-    Must,
-    /// None.
-    Never,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawPort {
-    device: Spanned<String>,
-    ip: Spanned<String>,
-    mac: Option<Spanned<String>>,
-    queue_slots: Option<Spanned<u16>>,
-}
-
-/// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawLocal {
-    pub name: Spanned<String>,
-    slots: Option<Spanned<usize>>,
-    payload: Option<Spanned<usize>>,
-    worker_timeout_ms: Option<Spanned<u64>>,
-    #[serde(default)]
-    pub pool: Vec<RawPool>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawPool {
-    pub id: Spanned<u16>,
-    policy: Spanned<String>,
-    pub workers: Spanned<String>,
-    queue: Option<Spanned<usize>>,
-    overflow: Option<Overflow>,
-    speeds: Option<Spanned<BTreeMap<String, f64>>>,
-    key_file: Option<Spanned<String>>,
-}
 
 /// A checked agent's configuration.
 #[derive(Clone, Debug)]
@@ -211,7 +132,7 @@ impl AgentConfig {
     /// # Errors
     /// When it can't be read or has faults: all of them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(path, &super::read(path)?)
+        Self::parse(path, &faults::read(path)?)
     }
 
     /// The file at `path` is an agent's, not a leaf's: it has a table `agent` and none `leaf`.
@@ -230,7 +151,7 @@ impl AgentConfig {
             let fault = Fault::of_file("a leaf's file", "an agent's; `wedjat leaf` runs this one");
             return Err(refuse(vec![fault]));
         }
-        let raw = toml::from_str::<Raw>(text)
+        let raw = toml::from_str::<raw_agent::File>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         let mut faults = Faults::new(text);
         let config = agent(&mut faults, &raw, text);
@@ -244,7 +165,7 @@ pub(super) fn is_agents(text: &str) -> bool {
     table.is_ok_and(|table| table.contains_key("agent") && !table.contains_key("leaf"))
 }
 
-fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
+fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, text: &str) -> AgentConfig {
     let entry = &raw.agent;
     let ports = ports(faults, &raw.port);
     let about = About {
@@ -273,7 +194,7 @@ fn agent(faults: &mut Faults<'_>, raw: &Raw, text: &str) -> AgentConfig {
 }
 
 /// The workers of a leaf's own host.
-pub(super) fn local(faults: &mut Faults<'_>, raw: &RawLocal) -> HostConfig {
+pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConfig {
     let about = About {
         name: &raw.name,
         slots: raw.slots.as_ref(),
@@ -291,7 +212,7 @@ struct About<'a> {
     slots: Option<&'a Spanned<usize>>,
     payload: Option<&'a Spanned<usize>>,
     worker_timeout_ms: Option<&'a Spanned<u64>>,
-    pools: &'a [RawPool],
+    pools: &'a [raw_agent::Pool],
     /// What the pools' tables are called.
     key: &'a str,
 }
@@ -327,7 +248,11 @@ fn workers(pools: &[AgentPool]) -> usize {
     pools.iter().map(|pool| pool.workers.len()).sum()
 }
 
-fn leaf(faults: &mut Faults<'_>, raw: &RawAgent, ports: &[AgentPort]) -> Option<LeafAddress> {
+fn leaf(
+    faults: &mut Faults<'_>,
+    raw: &raw_agent::Agent,
+    ports: &[AgentPort],
+) -> Option<LeafAddress> {
     let mac = faults.mac(raw.leaf_mac.as_ref(), "agent.leaf_mac");
     let Some(at) = &raw.leaf else {
         if let Some(at) = &raw.leaf_mac {
@@ -343,12 +268,12 @@ fn leaf(faults: &mut Faults<'_>, raw: &RawAgent, ports: &[AgentPort]) -> Option<
     }
     let AgentPort { ip: here, prefix, .. } = ports[port?];
     if is_edge(ip, prefix) {
-        faults.note(at, "agent.leaf", quoted(at), &port::within(here, prefix));
+        faults.note(at, "agent.leaf", quoted(at), &address::within(here, prefix));
     }
     Some(LeafAddress { ip, mac, port: port? })
 }
 
-fn ports(faults: &mut Faults<'_>, raw: &[RawPort]) -> Vec<AgentPort> {
+fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<AgentPort> {
     if raw.is_empty() {
         faults.whole("port", "no [[port]]", "at least one");
     }
@@ -356,17 +281,17 @@ fn ports(faults: &mut Faults<'_>, raw: &[RawPort]) -> Vec<AgentPort> {
     raw.iter().map(|raw| port(faults, raw)).collect()
 }
 
-fn keys(raw: &RawPort) -> port::Keys<'_> {
+fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     port::Keys { device, ip, mac: raw.mac.as_ref(), queue_slots: raw.queue_slots.as_ref() }
 }
 
-fn port(faults: &mut Faults<'_>, raw: &RawPort) -> AgentPort {
+fn port(faults: &mut Faults<'_>, raw: &raw_agent::Port) -> AgentPort {
     let port::End { device, ip, prefix, mac, queue_slots } = keys(raw).check(faults);
     AgentPort { device, ip, prefix, mac, queue_slots }
 }
 
-fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> {
+fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
     let key = |last| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
     let policy = faults.policy(&raw.policy, &key("policy"))?;
@@ -383,7 +308,7 @@ fn pool(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<AgentPool> 
 }
 
 /// A pool's key; what its workers say to a leaf in the same process needs none.
-fn key_of(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<Key> {
+fn key_of(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
     let at = raw.key_file.as_ref()?;
     if key != "pool.key_file" {
         let allowed =
@@ -395,7 +320,7 @@ fn key_of(faults: &mut Faults<'_>, raw: &RawPool, key: &str) -> Option<Key> {
 }
 
 /// A policy that gives a worker so many tasks needs a ring of as many slots.
-fn bounds(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, slots: usize) {
+fn bounds(faults: &mut Faults<'_>, pools: &[raw_agent::Pool], key: &str, slots: usize) {
     for pool in pools {
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
         if policy.and_then(|policy| policy.bound()).is_some_and(|most| most as usize > slots) {
@@ -406,7 +331,7 @@ fn bounds(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, slots: usize) {
 }
 
 /// The workers' speeds in their order: 1 where nothing is said.
-fn speeds(faults: &mut Faults<'_>, raw: &RawPool, workers: &[u16], key: &str) -> Vec<f64> {
+fn speeds(faults: &mut Faults<'_>, raw: &raw_agent::Pool, workers: &[u16], key: &str) -> Vec<f64> {
     let mut speeds = vec![1.0; workers.len()];
     let Some(at) = &raw.speeds else {
         return speeds;
@@ -435,7 +360,7 @@ fn speeds(faults: &mut Faults<'_>, raw: &RawPool, workers: &[u16], key: &str) ->
     speeds
 }
 
-fn pools_together(faults: &mut Faults<'_>, pools: &[RawPool], key: &str, shape: &Shape) {
+fn pools_together(faults: &mut Faults<'_>, pools: &[raw_agent::Pool], key: &str, shape: &Shape) {
     let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
         faults.whole(key, &format!("no [[{key}]]"), "at least one");

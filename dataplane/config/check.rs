@@ -6,138 +6,25 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::port::{self, is_edge, is_unicast, reaches};
-use super::raw::{self, line_of};
-use super::{
-    Config, Fault, HostConfig, LeafConfig, PoolConfig, PortConfig, ServerConfig, ids, local,
-};
+use super::address::{self, is_edge, is_unicast, reaches};
+use super::agent::HostConfig;
+use super::faults::{Fault, Faults, line_of, quoted, state_group};
+use super::leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
+use super::{local, port, raw};
 use crate::limits::{
-    CONNECTIONS, CORES_MAX, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, POOLS_MAX, QUEUE, QUEUE_MAX,
-    WORKER_ID_MAX,
+    CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, POOLS_MAX, QUEUE,
+    QUEUE_MAX, SPEEDS,
 };
-use crate::policy::{PolicySpec, Runs};
+use crate::policy::Runs;
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
-use crate::state::files;
-use crate::wire::ether::Mac;
 use crate::wire::task::UDP_PORT;
 
-/// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
-pub(super) const MBUFS: u32 = 16_383;
 /// Time after which a multi-packet task is forgotten unless configured.
 const CONNECTION_TIMEOUT_MS: u64 = 100;
 
 /// Time after which a registered worker is silent unless configured.
 const WORKER_TIMEOUT_MS: u64 = 100;
-
-/// Speeds of workers, relative to each other.
-pub(super) const SPEEDS: (f64, f64) = (0.001, 1000.0);
-
-/// Collects faults with their places.
-pub(super) struct Faults<'a> {
-    text: &'a str,
-    all: Vec<Fault>,
-}
-
-impl<'a> Faults<'a> {
-    pub fn new(text: &'a str) -> Self {
-        Self { text, all: Vec::new() }
-    }
-
-    /// All faults in order of lines, unless there are none.
-    pub fn none_or_all(mut self) -> Result<(), Vec<Fault>> {
-        self.all.sort_by_key(|fault| (fault.line == 0, fault.line));
-        if self.all.is_empty() { Ok(()) } else { Err(self.all) }
-    }
-
-    pub fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
-        let line = line_of(self.text, at.span().start);
-        self.push(line, key, found.to_string(), allowed);
-    }
-
-    pub fn whole(&mut self, key: &str, found: &str, allowed: &str) {
-        self.push(0, key, found.to_owned(), allowed);
-    }
-
-    fn push(&mut self, line: usize, key: &str, found: String, allowed: &str) {
-        self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
-    }
-
-    /// A host's address; 0.0.0.0 when it is none, which is noted then.
-    pub fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
-        let address = at.get_ref().parse().ok().filter(|&address| is_unicast(address));
-        address.unwrap_or_else(|| {
-            self.note(at, key, quoted(at), "a host's IPv4 address such as 10.0.2.11");
-            Ipv4Addr::UNSPECIFIED
-        })
-    }
-
-    pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
-        let at = at?;
-        let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
-        let mac = at.get_ref().parse::<Mac>().ok().filter(one);
-        if mac.is_none() {
-            let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
-            self.note(at, key, quoted(at), allowed);
-        }
-        mac
-    }
-
-    pub fn workers(&mut self, at: &Spanned<String>, key: &str) -> Vec<u16> {
-        ids::parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
-            let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
-            self.note(at, key, found, &allowed);
-            Vec::new()
-        })
-    }
-
-    /// A policy whose members are workers.
-    pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
-        let policy = at.get_ref().parse::<PolicySpec>();
-        let allowed = "a policy as `wedjat policies` lists them";
-        let policy = policy.map_err(|error| self.note(at, key, error, allowed)).ok()?;
-        let runs = policy.entry().runs;
-        if runs == Runs::Spine {
-            let found = format!("{}, which runs on a {runs}", quoted(at));
-            let allowed = "a policy that `wedjat policies` lists for a leaf or an agent";
-            self.note(at, key, found, allowed);
-            return None;
-        }
-        Some(policy)
-    }
-
-    /// Ids of pools, each of which may be there once.
-    pub fn pool_ids<'b>(&mut self, ids: impl Iterator<Item = &'b Spanned<u16>>, key: &str) {
-        let mut seen = std::collections::BTreeSet::new();
-        for id in ids {
-            if !seen.insert(*id.get_ref()) {
-                self.note(id, key, format!("{} again", id.get_ref()), "each id once");
-            }
-        }
-    }
-
-    pub fn within<T: PartialOrd + Copy + ToString>(
-        &mut self,
-        at: Option<&Spanned<T>>,
-        key: &str,
-        default: T,
-        (least, most): (T, T),
-    ) -> T {
-        let Some(at) = at else {
-            return default;
-        };
-        let value = *at.get_ref();
-        if !(least <= value && value <= most) {
-            let allowed = format!("{} to {}", least.to_string(), most.to_string());
-            self.note(at, key, value.to_string(), &allowed);
-        }
-        value
-    }
-}
-
-pub(super) fn quoted(at: &Spanned<String>) -> String {
-    format!("`{}`", at.get_ref())
-}
 
 /// The checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
@@ -166,21 +53,6 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
     Ok(Config { path, text, leaf, ports, pools, servers, agent, warnings })
-}
-
-/// The group that may read a state file.
-pub(super) fn state_group(
-    faults: &mut Faults<'_>,
-    key: &str,
-    name: Option<&Spanned<String>>,
-) -> Option<u32> {
-    let name = name?;
-    let group = files::group(name.get_ref());
-    if group.is_none() {
-        let found = quoted(name);
-        faults.note(name, key, found, "the name or number of a group of this machine");
-    }
-    group
 }
 
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
@@ -236,7 +108,7 @@ fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
         let address = faults.address(gateway, "port.gateway");
         let fits = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
         if !fits && is_unicast(address) && is_unicast(ip) {
-            faults.note(gateway, "port.gateway", quoted(gateway), &port::within(ip, prefix));
+            faults.note(gateway, "port.gateway", quoted(gateway), &address::within(ip, prefix));
         }
         address
     });
@@ -427,7 +299,7 @@ fn reachable(
         Some(port)
             if reaches(port.ip, port.prefix, server.ip) && is_edge(server.ip, port.prefix) =>
         {
-            faults.note(at, "server.ip", quoted(at), &port::within(port.ip, port.prefix));
+            faults.note(at, "server.ip", quoted(at), &address::within(port.ip, port.prefix));
         }
         Some(_) => {}
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::check::{Faults, quoted};
+use super::faults::{Faults, quoted};
 use crate::wire::auth::{KEY_LEN, Key};
 
 /// A file with more bytes holds more than a key.

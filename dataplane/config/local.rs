@@ -2,10 +2,11 @@
 
 use std::net::Ipv4Addr;
 
-use super::agent::{self, RawLocal};
-use super::check::{Faults, quoted};
-use super::port::reaches;
-use super::{HostConfig, PortConfig, ServerConfig, ids, raw};
+use super::address::reaches;
+use super::agent::{self, HostConfig};
+use super::faults::{Faults, quoted};
+use super::leaf::{PortConfig, ServerConfig};
+use super::{ids, raw, raw_agent};
 use crate::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
 use crate::policy::Runs;
 use crate::role::host;
@@ -40,7 +41,12 @@ pub fn local(
 }
 
 /// Pools are the leaf's, and a worker is in one place only.
-fn pools(faults: &mut Faults<'_>, raw: &raw::Config, entry: &RawLocal, servers: &[ServerConfig]) {
+fn pools(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    entry: &raw_agent::Local,
+    servers: &[ServerConfig],
+) {
     for pool in &entry.pool {
         let id = pool.id.get_ref();
         if !raw.pool.iter().any(|other| other.id.get_ref() == id) {

@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 
 use toml::Spanned;
 
-use super::check::{Faults, quoted};
+use super::address::{is_edge, is_unicast};
+use super::faults::{Faults, quoted};
 use crate::limits::PORTS_MAX;
-use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
 
 /// Slots of a queue unless configured.
@@ -78,34 +78,4 @@ fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
     let ip: Ipv4Addr = ip.parse().ok()?;
     let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
     (is_unicast(ip) && !is_edge(ip, prefix)).then_some((ip, prefix))
-}
-
-/// A host's address: not of 0.0.0.0/8 (nobody yet), 127.0.0.0/8 (this machine to itself), nor from 224.0.0.0 on (groups,
-/// reserved addresses, broadcast).
-pub fn is_unicast(address: Ipv4Addr) -> bool {
-    matches!(address.octets()[0], 1..=126 | 128..=223)
-}
-
-/// The first address of a network of this prefix, which is its own name, or the last, which means all of its hosts.
-pub fn is_edge(address: Ipv4Addr, prefix: u8) -> bool {
-    let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-    let host = address.to_bits() & hosts;
-    prefix < 31 && (host == 0 || host == hosts)
-}
-
-/// What is allowed instead of the first or the last address of the network that `ip` is in.
-pub fn within(ip: Ipv4Addr, prefix: u8) -> String {
-    format!("a host's address in {ip}/{prefix}: not the network's first or last, nor {ip} itself")
-}
-
-/// `address` is in the network of a port with this address.
-pub fn reaches(ip: Ipv4Addr, prefix: u8, address: Ipv4Addr) -> bool {
-    let port = PortAddress {
-        mac: Mac::default(),
-        ip: ip.to_bits(),
-        prefix,
-        side: Side::Both,
-        gateway: None,
-    };
-    port.reaches(address.to_bits())
 }

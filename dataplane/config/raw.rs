@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Fault;
+use super::faults::{Fault, line_of};
+use super::raw_agent;
 use crate::stage::{Overflow, Side};
 
 #[derive(Deserialize)]
@@ -16,7 +17,7 @@ pub struct Config {
     pub pool: Vec<Pool>,
     #[serde(default)]
     pub server: Vec<Server>,
-    pub agent: Option<super::agent::RawLocal>,
+    pub agent: Option<raw_agent::Local>,
 }
 
 #[derive(Deserialize)]
@@ -67,11 +68,6 @@ pub struct Server {
     pub pool: Spanned<u16>,
     pub speed: Option<Spanned<f64>>,
     pub registers: Option<bool>,
-}
-
-/// The line, from 1, that holds the byte at `offset`.
-pub fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
 
 /// What the TOML reader has to say, in our form.

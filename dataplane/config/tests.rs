@@ -1,6 +1,10 @@
 //! The reference configuration, and every kind of fault.
 
+use std::net::Ipv4Addr;
+
 use super::*;
+use crate::stage::{Overflow, Side};
+use crate::wire::ether::Mac;
 
 const GOOD: &str = r#"
 [leaf]

@@ -72,8 +72,8 @@ pub struct Question {
 
 /// One core's scheduler. Used by one thread at a time.
 ///
-/// Received = forwarded + consumed + dropped + held holds of its counters after every call. A packet counts as
-/// forwarded when its verdict says so; what could not be sent is told by [`Context::unsent`].
+/// Received = sent + consumed + dropped + held holds of its counters after every call. A packet counts as forwarded when its
+/// verdict says so; of those, what could not be sent is told by [`Context::unsent`] and counts as dropped, the rest as sent.
 #[derive(Debug)]
 pub struct Context {
     /// Its packets are named by the places that their owner keeps them at.
@@ -276,7 +276,7 @@ impl Context {
         let counters = self.node.stages.counters();
         let received = received as u64;
         counters.add(Counter::RxPackets, received);
-        counters.add(Counter::TxPackets, received - tally.others);
+        counters.add(Counter::Forwarded, received - tally.others);
         counters.add(Counter::Consumed, tally.consumed + tally.answers);
         counters.add(Counter::Originated, tally.answers);
         if tally.others > 0 {
@@ -292,10 +292,11 @@ impl Context {
     /// Tells of forwarded packets that the port did not take and that were freed; they count as dropped.
     pub fn unsent(&mut self, packets: u64) {
         let counters = self.node.stages.counters();
-        let sent = counters.read(Counter::TxPackets);
-        let packets = packets.min(sent);
-        counters.set(Counter::TxPackets, sent - packets);
-        counters.drop(DropReason::TxFull, packets);
+        let forwarded = counters.read(Counter::Forwarded);
+        counters.drop(
+            DropReason::TxFull,
+            packets.min(forwarded - counters.dropped(DropReason::TxFull)),
+        );
     }
 
     /// Sends forwarded packets out of a port. What it does not take at the second try is freed, as told by
@@ -317,9 +318,7 @@ impl Context {
     /// Sends a packet that was made here, an answer or a question. One that the port does not take is freed and counted.
     pub fn send_own<P: Port>(&mut self, port: &mut P, packet: P::Buf) {
         if port.tx_burst(&mut Burst::from_iter([packet])) == 0 {
-            let counters = self.node.stages.counters();
-            counters.set(Counter::Originated, counters.read(Counter::Originated).saturating_sub(1));
-            counters.add(Counter::OriginatedUnsent, 1);
+            self.node.stages.counters().add(Counter::OriginatedUnsent, 1);
         }
     }
 

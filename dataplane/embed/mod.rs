@@ -45,8 +45,8 @@ use crate::config::{Config, ConfigError};
 use crate::node::Commands;
 use crate::stage::Network;
 use crate::stage::network::NetworkError;
+use crate::state::Totals;
 use crate::state::{Counters, StateError, Table};
-use crate::stats::Totals;
 use crate::wire::ether::Mac;
 
 /// What the configuration does not say.

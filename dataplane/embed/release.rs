@@ -35,7 +35,7 @@ impl Context {
             self.places.leave(place);
             self.note_held();
             if let Verdict::Forward { .. } = verdict {
-                self.node.stages.counters().add(Counter::TxPackets, 1);
+                self.node.stages.counters().add(Counter::Forwarded, 1);
             }
             if let Some(packet) = held.get_mut(place as usize).and_then(Option::take) {
                 return Some(Released { place, packet, verdict });

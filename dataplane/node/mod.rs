@@ -24,7 +24,7 @@ use queues::Queues;
 use crate::reason::DropReason;
 use crate::stage::{Probe, Server, Stages, Update, Verdict};
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Member};
+use crate::state::{Gauge, Member};
 use crate::wire::ether;
 
 /// What a control thread asks of a core; done between bursts.
@@ -384,13 +384,13 @@ impl<T> Node<T> {
     /// Tells how many packets wait, here and `elsewhere` with the caller.
     pub fn note_held(&self, elsewhere: usize) {
         let (counters, queued) = (self.stages.counters(), self.stages.waiting());
-        counters.set(Counter::Queued, queued as u64);
+        counters.set(Gauge::Queued, queued as u64);
         for pool in 0..self.stages.network().pools() {
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
                 dispatcher.view().note_queued(self.queues.len(pool));
             }
         }
-        counters.set(Counter::Held, (queued + self.resolver.held() + elsewhere) as u64);
+        counters.set(Gauge::Held, (queued + self.resolver.held() + elsewhere) as u64);
     }
 
     /// Does what was asked for since.

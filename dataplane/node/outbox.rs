@@ -78,6 +78,7 @@ impl<P: Port> Outbox<P> {
     ) {
         let packet = pool.take().and_then(|mut packet| packet.resize(len).then_some(packet));
         let Some(mut packet) = packet else {
+            self.counters.add(Counter::Originated, 1);
             return self.counters.add(Counter::OriginatedUnsent, 1);
         };
         fill(packet.bytes_mut());
@@ -99,16 +100,18 @@ impl<P: Port> Outbox<P> {
 
     /// What has come and gone so far, for a clock that wants to know; `timer` is the node's earliest.
     pub fn progress(&self, timer: u64) -> Progress {
-        let (received, passed) =
-            (self.counters.read(Counter::RxPackets), self.counters.read(Counter::TxPackets));
-        Progress { received, sent: passed + self.counters.read(Counter::Originated), timer }
+        let counters = &self.counters;
+        let tried = counters.read(Counter::Forwarded) + counters.read(Counter::Originated);
+        let unsent =
+            counters.dropped(DropReason::TxFull) + counters.read(Counter::OriginatedUnsent);
+        Progress { received: counters.read(Counter::RxPackets), sent: tried - unsent, timer }
     }
 
     /// Sends; what the device does not take at the second try is dropped.
     #[inline]
     fn flush_port(&mut self, port: usize) {
         let (sent, unsent) = send(&mut self.ports[port], &mut self.tx[port]);
-        self.counters.add(Counter::TxPackets, sent);
+        self.counters.add(Counter::Forwarded, sent + unsent);
         if unsent > 0 {
             self.counters.drop(DropReason::TxFull, unsent);
         }
@@ -117,7 +120,7 @@ impl<P: Port> Outbox<P> {
     #[cold]
     fn flush_own(&mut self, port: usize) {
         let (sent, unsent) = send(&mut self.ports[port], &mut self.own[port]);
-        self.counters.add(Counter::Originated, sent);
+        self.counters.add(Counter::Originated, sent + unsent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
     }
 }

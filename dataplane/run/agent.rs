@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
-use super::{LaunchError, Links, Options, QUIET, Watch, threads};
+use super::{LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Kind, Node, Watched};
@@ -23,8 +23,8 @@ use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::{Comings, Death, Names, Parts, Signer, Way};
 use crate::stage::{PortAddress, Side};
-use crate::state::Counters;
-use crate::stats::{AgentStats, LeafStats, Totals};
+use crate::state::{Counters, Totals};
+use crate::stats::{AgentStats, LeafStats};
 use crate::wire::auth;
 use crate::wire::ether::Mac;
 
@@ -152,12 +152,12 @@ pub(super) fn start(
     let watch = Watch { duration, stop, counters: counted, interval: WATCH, started };
     watch.until_ended(&[&core], look, report);
     let (comings, registered) = join(config.core, core)?;
-    threads::join(hired.threads);
+    join_workers(hired.threads);
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
     let mut ledger =
-        LeafStats::of(&Totals::read(&counters), seconds, manifest(&config.text, &eal, hz));
+        LeafStats::of(Totals::read(&counters), seconds, manifest(&config.text, &eal, hz));
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
@@ -168,7 +168,7 @@ pub(super) fn start(
 
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
-    let mut ledger = LeafStats::of(&Totals::default(), 0.0, manifest(&config.text, eal, hz));
+    let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
     describe_agent(&mut ledger, &config.host, config.core, seed);
     let (name, comings) = (config.host.name.clone(), Comings::default());
     AgentStats { ledger, name, comings, registered: 0, senders: 0 }
@@ -223,6 +223,27 @@ fn signer(host: &HostConfig) -> Option<Signer> {
     let keys = host.pools.iter().filter_map(|pool| Some((&pool.workers, pool.key.as_ref()?)));
     let keys = keys.flat_map(|(workers, key)| workers.iter().map(|&id| (id, key.clone())));
     Signer::new(keys, || auth::sequence_at(SystemTime::now()))
+}
+
+/// Threads have so long to end when the agent has.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks whether they have.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Waits until the threads have ended, but not for ever: one that hangs in its work is left behind.
+fn join_workers(threads: Vec<JoinHandle<()>>) {
+    let began = Instant::now();
+    while !threads.iter().all(JoinHandle::is_finished) && began.elapsed() < PATIENCE {
+        std::thread::sleep(LOOK);
+    }
+    for thread in threads {
+        let name = thread.thread().name().unwrap_or("a worker").to_owned();
+        if !thread.is_finished() {
+            log::warn!("{name} is still in the middle of a task and is left behind");
+        } else if thread.join().is_err() {
+            log::error!("{name} ended by a panic; its tasks are counted as worker_lost");
+        }
+    }
 }
 
 /// What the core and its threads share.

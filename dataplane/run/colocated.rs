@@ -22,7 +22,7 @@ use crate::role::{Agent, host};
 use crate::stage::{PortAddress, Side};
 use crate::state::table::{Spec, agents_file};
 use crate::state::{StateError, Table};
-use crate::stats::{AgentStats, LeafStats, Totals};
+use crate::stats::{AgentStats, LeafStats};
 
 /// Who came and went, and how many workers were registered at the end.
 pub type Ended = (Comings, usize);
@@ -105,8 +105,8 @@ impl<'a> LocalAgent<'a> {
         eal: &Eal,
         hz: u64,
     ) -> AgentStats {
-        let totals = Totals::read(&[self.table.counters(0)]);
-        let mut ledger = LeafStats::of(&totals, seconds, manifest(&config.text, eal, hz));
+        let totals = self.table.counters(0).totals();
+        let mut ledger = LeafStats::of(totals, seconds, manifest(&config.text, eal, hz));
         shell::describe_agent(&mut ledger, self.host, self.core, self.seed);
         let (comings, registered) = ended;
         AgentStats { ledger, name: self.host.name.clone(), comings, registered, senders: 0 }

@@ -20,8 +20,8 @@ use crate::node::{Commands, Timing};
 use crate::role::agent::Comings;
 use crate::role::{Host, Leaf};
 use crate::stage::{Network, Stages};
-use crate::state::Table;
-use crate::stats::{LeafStats, Totals};
+use crate::state::{Table, Totals};
+use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
 
 /// A stopping core ends at the latest after so long.
@@ -115,7 +115,7 @@ pub fn run(
     let ports = devices.iter().map(port_stats).collect();
     let manifest = manifest(&config.text, &eal, hz);
     drop(devices); // returns the buffers that receive queues hold
-    let mut account = LeafStats::of(&Totals::read(&counters), seconds, manifest);
+    let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
     describe_leaf(&mut account, config, &network, seed);
@@ -135,7 +135,7 @@ fn not_started(
 ) -> Result<LeafStats, LaunchError> {
     let macs = config.ports.iter().map(|port| port.mac.unwrap_or(Mac([0; 6])));
     let network = assembly::network(config, macs, table)?;
-    let mut account = LeafStats::of(&Totals::default(), 0.0, manifest(&config.text, eal, hz));
+    let mut account = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
     describe_leaf(&mut account, config, &network, seed);
     Ok(account)
 }

@@ -18,8 +18,8 @@ use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
 use crate::policy::stream_seed;
 use crate::stage::network::NetworkError;
-use crate::state::{Counters, StateError};
-use crate::stats::{self, LeafStats, Manifest, PortStats, Totals};
+use crate::state::{Counters, StateError, Totals};
+use crate::stats::{self, LeafStats, Manifest, PortStats};
 
 /// A stopping core ends when no packet came for so long, and nothing is held.
 const QUIET: Duration = Duration::from_millis(20);

@@ -25,7 +25,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::agent::{Hired, Queues, start};
 use super::{LaunchError, Options};
@@ -42,10 +42,6 @@ use crate::worker::{self, Worker};
 const SPIN: Duration = Duration::from_micros(50);
 /// The dispatcher, which starts in a moment, has so long to let in a worker of its own process.
 const LET_IN: Duration = Duration::from_secs(60);
-/// Threads have so long to end when the agent has.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks whether they have.
-const LOOK: Duration = Duration::from_millis(1);
 /// A worker without a queue of its own looks so often whether it is to end.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -245,22 +241,6 @@ fn ring(
             Ok(None) => {}
             Err(worker::Gone::Stopped) => return,
             Err(gone) => return log::error!("worker {}: {gone}", place.id),
-        }
-    }
-}
-
-/// Waits until the threads have ended, but not for ever: one that hangs in its work is left behind.
-pub(super) fn join(threads: Vec<JoinHandle<()>>) {
-    let began = Instant::now();
-    while !threads.iter().all(JoinHandle::is_finished) && began.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK);
-    }
-    for thread in threads {
-        let name = thread.thread().name().unwrap_or("a worker").to_owned();
-        if !thread.is_finished() {
-            log::warn!("{name} is still in the middle of a task and is left behind");
-        } else if thread.join().is_err() {
-            log::error!("{name} ended by a panic; its tasks are counted as worker_lost");
         }
     }
 }

@@ -1,125 +1,212 @@
-//! A core's counters: what it did, and why it dropped what it dropped; and when it stood still.
+//! A core's counters and gauges: what it did, what it holds, why it dropped what it dropped; and when it stood still.
+//!
+//! What there is of them stands in the table of this file, and drop reasons in that of [`crate::reason`]. The state file,
+//! accounts, the C library and docs/counters.md are made from the two.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use super::region::{Region, Slice};
 use crate::reason::DropReason;
 
-/// Events counted, each in packets unless it says otherwise.
+/// How a metric changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Counter {
-    /// Received.
-    RxPackets,
-    /// Received and sent on.
-    TxPackets,
-    /// Received and used up here: ARP, signals.
-    Consumed,
-    /// Received and waiting here now (for a neighbour, or in a central queue).
-    Held,
-    /// Of those held, tasks in central queues.
-    Queued,
-    /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
-    Refused,
-    /// WORKER_ID taken; each is answered.
-    Registrations,
-    /// KEEP_ALIVE taken.
-    KeepAlives,
-    /// Times a registered worker fell silent and was taken out, in workers.
-    WorkersLost,
-    /// Times a silent worker came back, in workers.
-    WorkersBack,
-    /// Made here and sent: ARP, signals.
-    Originated,
-    /// Tasks given to a member.
-    Scheduled,
-    /// Further packets of multi-packet tasks sent after their first.
-    Continuations,
-    /// Tasks given to a member of the idle list.
-    IdlePicks,
-    /// Tasks given to the better of two random members.
-    Po2Picks,
-    /// Picks for which a switch would have used its pipeline twice.
-    Resubmits,
-    /// Replies of workers.
-    Replies,
-    /// Replies, among them, of workers that had no task outstanding: duplicates, or tasks of an earlier run.
-    SurplusReplies,
-    /// Packets made here that could not be sent.
-    OriginatedUnsent,
-    /// Polls that brought packets.
-    BusyPolls,
-    /// Polls that brought none.
-    EmptyPolls,
-    /// Ticks spent on polls that brought packets.
-    BusyTicks,
+pub enum Kind {
+    /// It never goes down while its node runs.
+    Counter,
+    /// It tells how much there is now.
+    Gauge,
 }
 
-impl Counter {
-    /// All of them.
-    pub const ALL: [Self; 22] = [
-        Self::RxPackets,
-        Self::TxPackets,
-        Self::Consumed,
-        Self::Held,
-        Self::Queued,
-        Self::Refused,
-        Self::Registrations,
-        Self::KeepAlives,
-        Self::WorkersLost,
-        Self::WorkersBack,
-        Self::Originated,
-        Self::Scheduled,
-        Self::Continuations,
-        Self::IdlePicks,
-        Self::Po2Picks,
-        Self::Resubmits,
-        Self::Replies,
-        Self::SurplusReplies,
-        Self::OriginatedUnsent,
-        Self::BusyPolls,
-        Self::EmptyPolls,
-        Self::BusyTicks,
-    ];
-
-    /// The key under which it is reported.
+impl Kind {
+    /// As documents have it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::RxPackets => "rx_packets",
-            Self::TxPackets => "tx_packets",
-            Self::Consumed => "consumed",
-            Self::Held => "held",
-            Self::Queued => "queued",
-            Self::Refused => "refused",
-            Self::Registrations => "registrations",
-            Self::KeepAlives => "keep_alives",
-            Self::WorkersLost => "workers_lost",
-            Self::WorkersBack => "workers_back",
-            Self::Originated => "originated",
-            Self::Scheduled => "scheduled",
-            Self::Continuations => "continuations",
-            Self::IdlePicks => "idle_picks",
-            Self::Po2Picks => "po2_picks",
-            Self::Resubmits => "resubmits",
-            Self::Replies => "replies",
-            Self::SurplusReplies => "surplus_replies",
-            Self::OriginatedUnsent => "originated_unsent",
-            Self::BusyPolls => "busy_polls",
-            Self::EmptyPolls => "empty_polls",
-            Self::BusyTicks => "busy_ticks",
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
         }
     }
 }
 
-/// Events that are counted.
-pub const COUNT: usize = Counter::ALL.len() + DropReason::COUNT;
+/// What is to be known of a number that each core keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// The key under which it is reported.
+    pub name: &'static str,
+    /// How it changes.
+    pub kind: Kind,
+    /// What it is a number of.
+    pub unit: &'static str,
+    /// What it tells, in a sentence.
+    pub help: &'static str,
+}
+
+/// A number that each core keeps: a [`Counter`], a [`Gauge`], or the packets dropped for a [`DropReason`].
+pub trait Kept: Copy {
+    /// Index of its word among a core's [`COUNT`].
+    fn word(self) -> usize;
+}
+
+/// Makes an enum, its list and its metrics of one table.
+macro_rules! metrics {
+    ($(#[doc = $about:literal])+ $set:ident, $kind:ident, $first:expr => {
+        $($(#[doc = $help:literal])+ $name:ident => $key:literal, $unit:literal;)+
+    }) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum $set {
+            $($(#[doc = $help])+ $name,)+
+        }
+
+        impl $set {
+            /// All of them, in the order of their words.
+            pub const ALL: [Self; [$($key),+].len()] = [$(Self::$name),+];
+
+            /// What is to be known of it.
+            #[must_use]
+            pub const fn metric(self) -> Metric {
+                match self {
+                    $(Self::$name => Metric {
+                        name: $key,
+                        kind: Kind::$kind,
+                        unit: $unit,
+                        help: concat!($($help),+).trim_ascii(),
+                    },)+
+                }
+            }
+
+            /// The key under which it is reported.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                self.metric().name
+            }
+        }
+
+        impl Kept for $set {
+            #[inline]
+            fn word(self) -> usize {
+                $first + self as usize
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Events counted.
+    Counter, Counter, 0 => {
+        /// Received.
+        RxPackets => "rx_packets", "packets";
+        /// Received and let go out of a port; those that it did not take were dropped as `tx_full`.
+        Forwarded => "forwarded", "packets";
+        /// Received and used up here: ARP, signals.
+        Consumed => "consumed", "packets";
+        /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
+        Refused => "refused", "packets";
+        /// WORKER_ID taken; each is answered.
+        Registrations => "registrations", "packets";
+        /// KEEP_ALIVE taken.
+        KeepAlives => "keep_alives", "packets";
+        /// Registered workers that fell silent and were taken out.
+        WorkersLost => "workers_lost", "workers";
+        /// Silent workers that came back.
+        WorkersBack => "workers_back", "workers";
+        /// Made here to be sent: ARP, signals, tasks given back.
+        Originated => "originated", "packets";
+        /// Tasks given to a member.
+        Scheduled => "scheduled", "tasks";
+        /// Further packets of multi-packet tasks sent after their first.
+        Continuations => "continuations", "packets";
+        /// Tasks given to a member of the idle list.
+        IdlePicks => "idle_picks", "tasks";
+        /// Tasks given to the better of two random members.
+        Po2Picks => "po2_picks", "tasks";
+        /// Picks for which a switch would have used its pipeline twice.
+        Resubmits => "resubmits", "tasks";
+        /// Replies of workers.
+        Replies => "replies", "packets";
+        /// Replies, among them, of workers that had no task outstanding: duplicates, or tasks of an earlier run.
+        SurplusReplies => "surplus_replies", "packets";
+        /// Of those originated, what no buffer was left for or no port took.
+        OriginatedUnsent => "originated_unsent", "packets";
+        /// Polls that brought packets.
+        BusyPolls => "busy_polls", "polls";
+        /// Polls that brought none.
+        EmptyPolls => "empty_polls", "polls";
+        /// Time spent on polls that brought packets.
+        BusyTicks => "busy_ticks", "ticks";
+    }
+}
+
+metrics! {
+    /// How much there is at the moment.
+    Gauge, Gauge, Counter::ALL.len() => {
+        /// Received and waiting here: for a neighbour, in a central queue, or with a worker core.
+        Held => "held", "packets";
+        /// Of those held, tasks in central queues.
+        Queued => "queued", "tasks";
+    }
+}
+
+impl Kept for DropReason {
+    #[inline]
+    fn word(self) -> usize {
+        Counter::ALL.len() + Gauge::ALL.len() + self as usize
+    }
+}
+
+/// How many numbers a core keeps.
+pub const COUNT: usize = Counter::ALL.len() + Gauge::ALL.len() + DropReason::COUNT;
+
+/// What is to be known of them, in the order of their words.
+pub const METRICS: [Metric; COUNT] = {
+    let mut metrics = [Counter::RxPackets.metric(); COUNT];
+    let mut at = 0;
+    while at < Counter::ALL.len() {
+        metrics[at] = Counter::ALL[at].metric();
+        at += 1;
+    }
+    let gauges = at;
+    while at < gauges + Gauge::ALL.len() {
+        metrics[at] = Gauge::ALL[at - gauges].metric();
+        at += 1;
+    }
+    let reasons = at;
+    while at < COUNT {
+        let reason = DropReason::ALL[at - reasons];
+        let (name, help) = (reason.name(), reason.help());
+        metrics[at] = Metric { name, kind: Kind::Counter, unit: "packets", help };
+        at += 1;
+    }
+    metrics
+};
+
+/// A number that is another one, all but certainly, when the words mean anything else: part of the state file's version.
+pub const TABLE: u32 = {
+    // FNV-1a.
+    let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
+    while at < COUNT {
+        let (name, mut byte) = (METRICS[at].name.as_bytes(), 0);
+        while byte <= name.len() {
+            let next = if byte < name.len() { name[byte] } else { 0 };
+            hash = (hash ^ next as u32).wrapping_mul(0x0100_0193);
+            byte += 1;
+        }
+        at += 1;
+    }
+    hash
+};
+
 /// Pauses that are kept, the newest.
 pub const PAUSES: usize = 2048;
 /// A core that did not poll for longer than this stood still.
 pub const PAUSE_NS: u64 = 20_000;
-/// u64 words of one core's counters and pauses: the events, how many pauses there were, and a ring of them.
+/// u64 words of one core's counters and pauses: the numbers, how many pauses there were, and a ring of them.
 pub const WORDS: usize = COUNT + 1 + PAUSES;
 /// Pauses are kept in units of 2^10 ticks: when they began in the upper 40 bits, how long they were in the lower 24.
 const UNIT: u32 = 10;
@@ -162,19 +249,19 @@ impl Counters {
     /// Counts `by` events.
     #[inline]
     pub fn add(&self, counter: Counter, by: u64) {
-        self.bump(counter as usize, by);
+        self.bump(counter.word(), by);
     }
 
-    /// Sets a counter that tells a present number, such as [`Counter::Held`].
+    /// Tells how much there is.
     #[inline]
-    pub fn set(&self, counter: Counter, value: u64) {
-        self.0[counter as usize].store(value, Relaxed);
+    pub fn set(&self, gauge: Gauge, value: u64) {
+        self.0[gauge.word()].store(value, Relaxed);
     }
 
     /// Counts `by` dropped packets.
     #[inline]
     pub fn drop(&self, reason: DropReason, by: u64) {
-        self.bump(Counter::ALL.len() + reason as usize, by);
+        self.bump(reason.word(), by);
     }
 
     /// The core did not poll between these ticks.
@@ -202,53 +289,136 @@ impl Counters {
         (number, self.0[COUNT + 1..][..kept].iter().map(pause).collect())
     }
 
-    /// Events counted.
+    /// The number as it is now.
     #[must_use]
-    pub fn read(&self, counter: Counter) -> u64 {
-        self.0[counter as usize].load(Relaxed)
+    pub fn read(&self, of: impl Kept) -> u64 {
+        self.0[of.word()].load(Relaxed)
     }
 
     /// Packets dropped for `reason`.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.0[Counter::ALL.len() + reason as usize].load(Relaxed)
+        self.read(reason)
     }
 
     /// Packets dropped for any reason.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
-        DropReason::ALL.iter().map(|&reason| self.dropped(reason)).sum()
+        self.totals().dropped()
     }
 
-    /// Adds what `others` have counted since they were last folded in; `folded` keeps how far that went.
+    /// Adds what `others` have counted since they were last folded in; `folded` keeps how far that went. Gauges are left alone.
     pub fn fold(&self, others: &Self, folded: &mut [u64; COUNT]) {
         for (at, folded) in folded.iter_mut().enumerate() {
-            let now = others.0[at].load(Relaxed);
-            self.bump(at, now - *folded);
-            *folded = now;
+            if METRICS[at].kind == Kind::Counter {
+                let now = others.0[at].load(Relaxed);
+                self.bump(at, now - *folded);
+                *folded = now;
+            }
         }
     }
 
-    /// What came in equals what went out, was used up, was dropped, or waits here.
-    /// Exact when its core is between bursts.
+    /// All numbers as they are now.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals::read(std::slice::from_ref(self))
+    }
+
+    /// As [`Totals::balances`], of this core.
     #[must_use]
     pub fn balances(&self) -> bool {
-        let out = self.read(Counter::TxPackets)
-            + self.read(Counter::Consumed)
-            + self.read(Counter::Held)
-            + self.dropped_total();
-        self.read(Counter::RxPackets) == out
+        self.totals().balances()
     }
 }
 
-const _: () = {
-    // A counter's number is the index of its word.
-    let mut i = 0;
-    while i < Counter::ALL.len() {
-        assert!(Counter::ALL[i] as usize == i);
-        i += 1;
+/// Sums over cores at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Totals([u64; COUNT]);
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self([0; COUNT])
     }
-};
+}
+
+impl Totals {
+    /// The sums over `cores`.
+    #[must_use]
+    pub fn read(cores: &[Counters]) -> Self {
+        Self(std::array::from_fn(|at| cores.iter().map(|core| core.0[at].load(Relaxed)).sum()))
+    }
+
+    /// One of the sums.
+    #[must_use]
+    pub fn count(&self, of: impl Kept) -> u64 {
+        self.0[of.word()]
+    }
+
+    /// All of them, in the order of [`METRICS`].
+    #[must_use]
+    pub fn values(&self) -> &[u64; COUNT] {
+        &self.0
+    }
+
+    /// What is lower than it was `before`: gauges only, while a node runs.
+    pub fn fallen_since(&self, before: &Self) -> impl Iterator<Item = &'static Metric> {
+        let words = METRICS.iter().zip(self.0.iter().zip(&before.0));
+        words.filter(|(_, (now, before))| now < before).map(|(metric, _)| metric)
+    }
+
+    /// Counters and gauges, by name.
+    #[must_use]
+    pub fn named(&self) -> BTreeMap<&'static str, u64> {
+        let words = METRICS.iter().zip(self.0).take(DropReason::ALL[0].word());
+        words.map(|(metric, value)| (metric.name, value)).collect()
+    }
+
+    /// Packets dropped, by reason; reasons that never occurred are left out.
+    #[must_use]
+    pub fn drops(&self) -> BTreeMap<&'static str, u64> {
+        let reasons = DropReason::ALL.iter().map(|&reason| (reason.name(), self.count(reason)));
+        reasons.filter(|&(_, count)| count > 0).collect()
+    }
+
+    /// Packets dropped for any reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        DropReason::ALL.iter().map(|&reason| self.count(reason)).sum()
+    }
+
+    /// Packets received and sent on: those let go out of a port but for those that it did not take.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.count(Counter::Forwarded).saturating_sub(self.count(DropReason::TxFull))
+    }
+
+    /// Packets made here and sent.
+    #[must_use]
+    pub fn originated_sent(&self) -> u64 {
+        let unsent = self.count(Counter::OriginatedUnsent);
+        self.count(Counter::Originated).saturating_sub(unsent)
+    }
+
+    /// What came in equals what was sent on, was used up, was dropped, or waits here.
+    /// Exact when the cores are between bursts.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        let out = self.sent() + self.count(Counter::Consumed) + self.count(Gauge::Held);
+        self.count(Counter::RxPackets) == out + self.dropped()
+    }
+}
+
+/// Counters and gauges are keys of an account; dropped packets stand under `drops`, those reasons that occurred.
+impl Serialize for Totals {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in self.named() {
+            map.serialize_entry(name, &value)?;
+        }
+        map.serialize_entry("drops", &self.drops())?;
+        map.end()
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -274,5 +444,48 @@ mod tests {
         let forever = Counters::heap();
         forever.note_pause(0, u64::MAX >> 1);
         assert!(forever.pauses().1[0].to >= 1 << 33);
+    }
+
+    #[test]
+    fn the_table_has_each_name_once_and_each_word_its_own_metric() {
+        let mut names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        assert_eq!(names[Gauge::Held.word()], "held");
+        assert_eq!(names[Counter::BusyTicks.word()], "busy_ticks");
+        assert_eq!(names[DropReason::TxFull.word()], "tx_full");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), COUNT);
+        for Metric { name, kind, unit, help } in METRICS {
+            assert!(
+                help.ends_with('.') && !help.starts_with(' ') && !unit.is_empty(),
+                "{name}: {help}"
+            );
+            assert_eq!(kind == Kind::Gauge, ["held", "queued"].contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_folded_in_is_counted_once_and_gauges_are_not() {
+        let (all, thread) = (Counters::heap(), Counters::heap());
+        let mut folded = [0; COUNT];
+        for round in 1..4 {
+            thread.add(Counter::Replies, 2);
+            thread.drop(DropReason::TxFull, 1);
+            thread.set(Gauge::Held, 7);
+            all.fold(&thread, &mut folded);
+            assert_eq!((all.read(Counter::Replies), all.read(Gauge::Held)), (2 * round, 0));
+            assert_eq!(all.dropped(DropReason::TxFull), round);
+        }
+    }
+
+    #[test]
+    fn an_account_has_a_key_for_each_counter_and_gauge() {
+        let counters = Counters::heap();
+        counters.add(Counter::Forwarded, 5);
+        counters.drop(DropReason::TxFull, 2);
+        let account = serde_json::to_value(counters.totals()).unwrap();
+        assert_eq!((&account["forwarded"], &account["held"]), (&5.into(), &0.into()));
+        assert_eq!(account["drops"], serde_json::json!({ "tx_full": 2 }));
+        assert_eq!(counters.totals().sent(), 3);
     }
 }

@@ -16,7 +16,7 @@ pub mod table;
 pub mod view;
 pub mod words;
 
-pub use counters::{Counter, Counters};
+pub use counters::{Counter, Counters, Gauge, Totals};
 pub use idle::IdleList;
 pub use neighbour::Neighbours;
 pub use table::{Snapshot, StateError, Table};

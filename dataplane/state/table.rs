@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use serde::Serialize;
 
-use super::counters::{self, Counter, Counters, Pause};
+use super::counters::{self, Counters, Pause};
 use super::files::{Found, NameError, NameLock, advice};
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
 use super::neighbour::Neighbours;
@@ -19,7 +19,6 @@ use super::region::{Region, Slice};
 use super::view::{Load, Member, Presence, View};
 use super::words::Own;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
-use crate::reason::DropReason;
 use crate::wire::task::NO_MEMBER;
 
 /// Numbers of the header's words.
@@ -81,7 +80,7 @@ pub enum StateError {
     },
     /// Written by another version.
     #[error(
-        "state file {path}: layout version {found}, this program reads version {VERSION}; use the `wedjat` that wrote it"
+        "state file {path}: layout version {found:x}, this program reads version {VERSION:x}; use the `wedjat` that wrote it"
     )]
     Version {
         /// The file.
@@ -736,22 +735,15 @@ fn read_member(
 
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {
     let counters = Counters::new(region.slice(layout.cores[core].counters, counters::WORDS));
-    let (pauses, newest_pauses) = counters.pauses();
-    CoreSnapshot {
-        counters: Counter::ALL.iter().map(|&c| (c.name(), counters.read(c))).collect(),
-        drops: DropReason::ALL
-            .iter()
-            .map(|&reason| (reason.name(), counters.dropped(reason)))
-            .filter(|&(_, count)| count > 0)
-            .collect(),
-        pauses,
-        newest_pauses,
-    }
+    let (totals, (pauses, newest_pauses)) = (counters.totals(), counters.pauses());
+    CoreSnapshot { counters: totals.named(), drops: totals.drops(), pauses, newest_pauses }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reason::DropReason;
+    use crate::state::Counter;
 
     fn spec() -> Spec {
         let workers = (0..4).map(|id| WorkerSpec { id: 10 + id, server: id / 2 }).collect();

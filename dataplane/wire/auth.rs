@@ -28,7 +28,7 @@ use super::{task, u32_at, u64_at};
 use crate::limits::BURST;
 
 /// Bytes of sequence and tag.
-pub const LEN: usize = 16;
+pub const LEN: usize = task::PROOF_LEN;
 /// Bytes of a key.
 pub const KEY_LEN: usize = 16;
 /// Bytes of source and destination of an IPv4 header, and where they are in it.

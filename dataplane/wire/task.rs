@@ -17,7 +17,7 @@
 //! | 25 | u16 | reserved | 0 on sending, ignored on receipt |
 
 use super::checksum::Delta;
-use super::{auth, put_u16, put_u32, u16_at, u32_at};
+use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::limits::WORKER_ID_MAX;
 use crate::reason::DropReason;
 
@@ -25,6 +25,8 @@ use crate::reason::DropReason;
 pub const LEN: usize = 11;
 /// Bytes of the extension.
 pub const EXTENSION_LEN: usize = 16;
+/// Bytes of the sequence and tag that an authenticated header announces ([`super::auth`]).
+pub const PROOF_LEN: usize = 16;
 /// The `dst` of a task for which no member is chosen.
 pub const NO_MEMBER: u16 = WORKER_ID_MAX + 1;
 /// The UDP port of tasks unless configured otherwise.
@@ -185,7 +187,7 @@ impl Header {
     #[must_use]
     pub const fn len(&self) -> usize {
         let extension = if self.extended { EXTENSION_LEN } else { 0 };
-        LEN + extension + if self.authenticated { auth::LEN } else { 0 }
+        LEN + extension + if self.authenticated { PROOF_LEN } else { 0 }
     }
 
     /// A header is never empty.
@@ -353,7 +355,7 @@ mod tests {
     proptest! {
         #[test]
         fn headers_round_trip(header in header(), app: u32, seq32: u32, service_ns: u32, class: u16) {
-            let mut bytes = [0; LEN + EXTENSION_LEN + auth::LEN];
+            let mut bytes = [0; LEN + EXTENSION_LEN + PROOF_LEN];
             let extension = Extension { app, seq32, service_ns, class };
             header.emit(&mut bytes);
             extension.emit(&mut bytes);

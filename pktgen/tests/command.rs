@@ -98,10 +98,11 @@ mod dpdk {
         let start = Instant::now();
         loop {
             let output = run(name, queues, command);
-            // 1: a busy machine kept the generator from its schedule, and it says so.
-            assert!(matches!(output.status.code(), Some(0 | 1)), "{}", stderr(&output));
             let report: serde_json::Value = serde_json::from_str(&stdout(&output))
                 .unwrap_or_else(|_| panic!("{}", stderr(&output)));
+            // A busy machine may keep the generator from its schedule; then the report says so, and the status.
+            let status = i32::from(report["valid"] != true);
+            assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
             let count =
                 |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
             assert_eq!(count("scheduled"), count("sent") + count("unsent"));

@@ -38,25 +38,7 @@ const CLIENT: u32 = 0x0A00_0102;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const SERVER: u32 = 0x0A00_020B;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-const CONFIG: &str = r#"
-[leaf]
-id = 1
-cores = [0]
-seed = 7
-[[port]]
-device = "any"
-side = "both"
-ip = "10.0.0.1/16"
-mac = "02:00:00:00:00:01"
-[[pool]]
-id = 7
-policy = "horus"
-[[server]]
-ip = "10.0.2.11"
-mac = "02:00:00:00:02:0b"
-workers = "0-31"
-pool = 7
-"#;
+const CONFIG: &str = include_str!("bench-leaf.toml");
 
 /// Arguments of `bench-auth`.
 #[derive(Args, Clone, Debug)]

@@ -56,7 +56,7 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     assert!(value("agent_loop_round") > 0.0 && value("generator_and_workers_loop_round") > 0.0);
     assert!((0.0..=100.0).contains(&value("windows_without_a_stall")));
     assert!(told("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
-    assert!(value("longest_pause") >= 0.0);
+    assert!(value("thrown_tasks") == 0.0 || value("longest_pause") > 0.0);
 }
 
 #[test]

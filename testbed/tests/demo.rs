@@ -90,9 +90,10 @@ fn on_emulated_time_every_run_is_the_same_and_none_is_doubtful() {
 /// The rows of a run for two policies, with what holds at any speed.
 fn balanced(output: &Output) -> Value {
     let said = text(&output.stderr);
-    // 1 says that the machine was too busy for the figures to be believed.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {said}", output.status);
     let rows: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    // A machine that is too busy makes figures that are not to be believed, and the status says whether there are such.
+    let valid = rows.as_array().unwrap().iter().all(|row| row["valid"] == true);
+    assert_eq!(output.status.code(), Some(i32::from(!valid)), "{said}");
     let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
     assert_eq!(names, ["horus", "random"]);
     for row in rows.as_array().unwrap() {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use wedjat::clock::{Line, TurnError};
 use wedjat::policy::{CATALOGUE, Runs};
-use wedjat::state::Counter;
+use wedjat::state::{Counter, Gauge};
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::lockstep::{self, Clients, Local, LockstepError, Scheduler, Setting, Workers};
 use wedjat_testbed::sim::model::Model;
@@ -157,7 +157,7 @@ fn tasks_wait_in_the_leaf_for_workers_without_any() {
     );
     let counters = scheduler.leaf().stages().counters();
     assert_eq!((counters.read(Counter::Scheduled), counters.read(Counter::Refused)), (3000, 0));
-    assert_eq!(counters.read(Counter::Held), 0);
+    assert_eq!(counters.read(Gauge::Held), 0);
 }
 
 #[test]

@@ -3,17 +3,13 @@
 //! what the undisturbed run says.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::path::Path;
-use std::sync::Arc;
+#[path = "../../tests/rig/mod.rs"]
+mod rig;
+
 use std::time::SystemTime;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use wedjat::assembly;
-use wedjat::config::Config;
-use wedjat::io::memory::{self, FramePool};
-use wedjat::node::{Commands, Timing};
-use wedjat::role::Leaf;
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::load::Load;
@@ -83,8 +79,8 @@ struct Run {
     leaf: Watched,
 }
 
-fn config() -> Config {
-    let text = format!(
+fn text() -> String {
+    format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
          [[port]]\ndevice = \"net_ring0\"\nside = \"clients\"\nip = \"10.0.1.1/24\"\nmac = \"{}\"\n\
          [[port]]\ndevice = \"net_ring1\"\nside = \"workers\"\nip = \"10.0.2.1/24\"\nmac = \"{}\"\n\
@@ -93,22 +89,14 @@ fn config() -> Config {
         LEAF_MACS[0],
         LEAF_MACS[1],
         WORKERS - 1
-    );
-    Config::parse(Path::new("slices.toml"), &text).unwrap()
+    )
 }
 
 /// Measures for so many seconds, while pauses of this pattern stop generator and workers, and the leaf.
 fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> Run {
-    let config = config();
-    let table = assembly::table(&config, HZ, 7).unwrap();
-    let network = Arc::new(assembly::network(&config, LEAF_MACS, &table).unwrap());
-    let stages = assembly::stages(&config, HZ, &network, &table, 7, 0);
-    let frames = FramePool::new(1 << 15, 160);
-    let (client, leaf_clients) = memory::pair(1 << 13, &frames);
-    let (leaf_workers, worker) = memory::pair(1 << 13, &frames);
-    let (commands, timing) = (Commands::default(), Timing { ticks_hz: HZ });
-    let mut leaf =
-        Leaf::new(stages, vec![leaf_clients, leaf_workers], frames.clone(), commands, timing);
+    let sizes = rig::Sizes { depth: 1 << 13, frames: 1 << 15, bytes: 160 };
+    let rig::Built { mut leaf, far, frames, .. } = rig::leaf(&text(), sizes);
+    let Ok([client, worker]) = <[_; 2]>::try_from(far) else { panic!("two ports") };
     let layout = Layout::new("10.0.2.11+1".parse().unwrap(), WORKERS, 0).unwrap();
     let mut rack = Rack::new(worker, RACK_MAC, layout, Options::default(), HZ as f64);
     let rate = share * f64::from(WORKERS) / SERVICE_S;

@@ -421,6 +421,28 @@ impl LogCapture {
     }
 }
 
+/// The driver of a device of which this is known.
+pub(super) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
+    if info.driver_name.is_null() {
+        return "unknown".to_owned();
+    }
+    // SAFETY: drivers set this to a static string.
+    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
+}
+
+/// The drivers of all devices that EAL has found.
+pub(super) fn drivers() -> Vec<String> {
+    let driver = |id: u16| {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: EAL runs; the device exists where it is asked for its values, and `info` takes them.
+        let known = unsafe {
+            sys::rte_eth_dev_is_valid_port(id) == 1 && sys::rte_eth_dev_info_get(id, &mut info) == 0
+        };
+        known.then(|| driver_name(&info))
+    };
+    (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(driver).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

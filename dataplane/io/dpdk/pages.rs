@@ -11,8 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use memmap2::{Advice, MmapMut};
 use wedjat_sys as sys;
 
-use super::eal::Eal;
-use super::port;
+use super::eal::{self, Eal};
 
 /// A huge page, at whose multiples memory is backed by one.
 const PAGE: usize = 2 << 20;
@@ -40,7 +39,7 @@ pub(super) fn are_wanted(eal: &Eal) -> bool {
     let has_hugepages = unsafe { sys::rte_eal_has_hugepages() } != 0;
     !has_hugepages
         && !shares
-        && port::drivers().iter().all(|driver| ANYWHERE.contains(&driver.as_str()))
+        && eal::drivers().iter().all(|driver| ANYWHERE.contains(&driver.as_str()))
 }
 
 /// A pool as `rte_pktmbuf_pool_create` makes it; none when it can't be had so.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use wedjat_sys as sys;
 
-use super::eal::{Eal, LogCapture, error_text, indented_end, is_pci_address};
+use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end, is_pci_address};
 use super::gate::Pass;
 use super::mbuf::Mbuf;
 use super::memif::{self, Interposed, Role, Serving};
@@ -754,25 +754,4 @@ fn present() -> String {
     };
     let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(named).collect();
     if names.is_empty() { "no device at all".to_owned() } else { names.join(", ") }
-}
-
-fn driver_name(info: &sys::rte_eth_dev_info) -> String {
-    if info.driver_name.is_null() {
-        return "unknown".to_owned();
-    }
-    // SAFETY: drivers set this to a static string.
-    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
-}
-
-/// The drivers of all devices that EAL has found.
-pub(super) fn drivers() -> Vec<String> {
-    let driver = |id: u16| {
-        let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: EAL runs; the device exists where it is asked for its values, and `info` takes them.
-        let known = unsafe {
-            sys::rte_eth_dev_is_valid_port(id) == 1 && sys::rte_eth_dev_info_get(id, &mut info) == 0
-        };
-        known.then(|| driver_name(&info))
-    };
-    (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(driver).collect()
 }

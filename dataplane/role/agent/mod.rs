@@ -39,7 +39,7 @@ use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::stage::{Overflow, PortAddress};
 use crate::state::counters::COUNT;
-use crate::state::{Counter, Counters};
+use crate::state::{Counter, Counters, Gauge};
 use crate::wire::arp::{self, Operation};
 use crate::wire::auth::{self, Signed};
 use crate::wire::ether::{self, Mac};
@@ -467,8 +467,8 @@ where
             (held, queued) = (held + crew.held(), queued + crew.waiting());
             crew.dispatcher().view().note_queued(crew.waiting());
         }
-        self.ending.out.counters.set(Counter::Held, held as u64);
-        self.ending.out.counters.set(Counter::Queued, queued as u64);
+        self.ending.out.counters.set(Gauge::Held, held as u64);
+        self.ending.out.counters.set(Gauge::Queued, queued as u64);
     }
 
     /// Tasks that wait or are with workers.
@@ -535,8 +535,8 @@ where
             self.ending.out.counters.drop(DropReason::Shutdown, crew.handed() as u64);
         }
         (0..self.ending.threads.len()).for_each(|_| self.ending.add_up());
-        self.ending.out.counters.set(Counter::Held, 0);
-        self.ending.out.counters.set(Counter::Queued, 0);
+        self.ending.out.counters.set(Gauge::Held, 0);
+        self.ending.out.counters.set(Gauge::Queued, 0);
         self.ending.out.flush();
         self.ending.out.ports.into_iter().collect()
     }

@@ -15,6 +15,7 @@ use crate::ring::{Guest, WorkerRegion};
 use crate::role::fixtures::{self, Doors, HZ, TIMEOUT, work};
 use crate::stage::Side;
 use crate::state::View;
+use crate::state::counters::Kind;
 use crate::wire::task::{self, Extension};
 
 const AGENT: u32 = 0x0A00_020B;
@@ -209,7 +210,7 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
         }
         assert_eq!(refused.len(), usize::from(overflow == Overflow::Refuse));
         rig.after(200);
-        assert_eq!(rig.agent.counters().read(Counter::Queued), 3);
+        assert_eq!(rig.agent.counters().read(Gauge::Queued), 3);
         assert_eq!(rig.agent.crews[0].crew.dispatcher().view().queued(), 3, "by pool");
         assert_eq!(rig.agent.counters().read(Counter::Refused), refused.len() as u64);
         let mut order = Vec::new();
@@ -649,6 +650,7 @@ proptest! {
     ) {
         let mut rig = Rig::new("jbsq(k=2)", 2, 8, Overflow::Refuse);
         let mut guests = [Some(rig.come(0)), Some(rig.come(1))];
+        let mut before = rig.agent.counters().totals();
         for (step, value, edits) in steps {
             let at = usize::from(value) % 2;
             match (step, &mut guests[at]) {
@@ -674,6 +676,9 @@ proptest! {
                 _ => rig.after(u64::from(value)),
             }
             while rig.wire.receive().is_some() {}
+            let now = rig.agent.counters().totals();
+            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == Kind::Gauge));
+            before = now;
         }
         rig.balanced();
     }

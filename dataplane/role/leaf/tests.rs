@@ -7,17 +7,19 @@ use proptest::prelude::*;
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::node::Command;
-use crate::policy::{Core, Dispatcher, stream_seed};
-use crate::stage::network::ServerSpec;
-use crate::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Update};
-use crate::state::table::{PoolSpec, Spec, WorkerSpec};
-use crate::state::{Member, Table};
+use crate::stage::{Overflow, Side, Update};
+use crate::state::counters::{Kept, Kind};
+use crate::state::{Gauge, Member};
 use crate::wire::auth::Key;
 use crate::wire::checksum::Sum;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
+
+#[path = "../../../tests/rig/mod.rs"]
+mod shared_rig;
+use shared_rig::{Built, Sizes};
 
 mod central;
 mod forged;
@@ -35,7 +37,6 @@ const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
 const FRAMES: usize = 2048;
-const TIMEOUT_NS: u64 = 100_000_000;
 
 fn server_mac(server: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + server as u8])
@@ -65,7 +66,7 @@ fn rigs(
     depth: usize,
     cores: usize,
 ) -> Vec<Rig> {
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     rigs_with(policy, servers_known, client_known, depth, cores, backlog)
 }
 
@@ -75,10 +76,10 @@ fn rigs_with(
     client_known: bool,
     depth: usize,
     cores: usize,
-    backlog: Backlog,
+    (bound, overflow): (usize, Overflow),
 ) -> Vec<Rig> {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
-    rigs_on(networks, policy, servers_known, client_known, depth, cores, backlog)
+    rigs_on(networks, policy, servers_known, client_known, depth, cores, (bound, overflow))
 }
 
 /// What is behind the two ports.
@@ -98,76 +99,45 @@ fn rigs_on(
     client_known: bool,
     depth: usize,
     cores: usize,
-    backlog: Backlog,
+    (bound, overflow): (usize, Overflow),
 ) -> Vec<Rig> {
-    let workers = (0..8).map(|at| WorkerSpec { id: 10 + at, server: at / 4 }).collect();
-    let table = Table::heap(&Spec {
-        node: 1,
-        cores,
-        ports: 2,
-        servers: SERVERS.to_vec(),
-        pools: vec![PoolSpec { id: 7, policy: policy.to_owned(), workers }],
-        ticks_hz: 1_000_000_000,
-        seed: 7,
-        ..Spec::default()
-    });
-    let neighbours = table.neighbours();
-    let port = |mac, ip, side| PortAddress { mac, ip, prefix: 24, side, gateway: None };
-    let servers: Vec<_> = SERVERS
-        .iter()
-        .enumerate()
-        .map(|(at, &ip)| ServerSpec {
-            ip,
-            mac: servers_known.then(|| server_mac(at)),
-            workers: (0..4).map(|worker| 10 + 4 * at as u16 + worker).collect(),
-            pool: 7,
-            registers,
-        })
-        .collect();
-    let ports = vec![
-        port(LEAF_MACS[0], LEAF_CLIENTS, sides[CLIENTS]),
-        port(LEAF_MACS[1], LEAF_WORKERS, sides[WORKERS]),
-    ];
-    let mut network = Network::new(1234, ports, vec![7], &servers, &neighbours).unwrap();
-    network.node = 9;
-    if let Some(key) = key {
-        network.protect(0, key, 0);
+    let mac =
+        |known: bool, mac: Mac| if known { format!("mac = '{mac}'\n") } else { String::new() };
+    let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
+    let numbers: Vec<_> = (0..cores).collect();
+    let mut text = format!(
+        "[leaf]\nid = 9\ncores = {numbers:?}\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1\nworker_timeout_ms = 100\n\
+         [[pool]]\nid = 7\npolicy = '{policy}'\nqueue = {}\noverflow = '{overflow}'\n",
+        bound
+    );
+    for (at, side) in sides.iter().enumerate() {
+        let side = format!("{side:?}").to_lowercase();
+        text += &format!(
+            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            at + 1,
+            LEAF_MACS[at]
+        );
     }
-    let network = Arc::new(network);
+    for (at, workers) in ["10-13", "14-17"].iter().enumerate() {
+        text += &format!(
+            "[[server]]\nip = '{}'\npool = 7\nworkers = '{workers}'\nregisters = {registers}\n{}",
+            std::net::Ipv4Addr::from_bits(SERVERS[at]),
+            mac(servers_known, server_mac(at))
+        );
+    }
+    let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
+    let (built, table) = shared_rig::leaves(&text, sizes, |network| {
+        if let Some(key) = key {
+            network.protect(0, key, 0);
+        }
+    });
     if client_known {
+        let neighbours = table.neighbours();
         neighbours.fix(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
     }
-    let core = |index: usize| {
-        let core = Core { index, count: cores };
-        let dispatcher = Dispatcher::new(
-            &policy.parse().unwrap(),
-            table.view(index, 0),
-            core,
-            stream_seed(7, index, 0),
-        );
-        let mut stages = Stages::new(
-            Arc::clone(&network),
-            neighbours.clone(),
-            vec![dispatcher],
-            AffinityTable::new(64, 1_000_000, 1, 7),
-            table.counters(index),
-        );
-        stages.set_backlog(0, backlog);
-        stages.set_worker_timeout(TIMEOUT_NS);
-        let pool = FramePool::new(FRAMES, 256);
-        let (near_clients, far_clients) = pair(depth, &pool);
-        let (near_workers, far_workers) = pair(depth, &pool);
-        let commands = Commands::default();
-        let leaf = Leaf::new(
-            stages,
-            vec![near_clients, near_workers],
-            pool.clone(),
-            commands.clone(),
-            Timing { ticks_hz: 1_000_000_000 },
-        );
-        Rig { leaf, far: vec![far_clients, far_workers], pool, commands, now: 1 }
-    };
-    (0..cores).map(core).collect()
+    let core =
+        |Built { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
+    built.into_iter().map(core).collect()
 }
 
 impl Rig {
@@ -219,8 +189,8 @@ impl Rig {
             .collect()
     }
 
-    fn count(&self, counter: Counter) -> u64 {
-        self.leaf.stages().counters().read(counter)
+    fn count(&self, of: impl Kept) -> u64 {
+        self.leaf.stages().counters().read(of)
     }
 
     fn outstanding(&mut self, member: u16) -> u32 {
@@ -387,7 +357,7 @@ fn servers_are_asked_for_and_tasks_wait_for_the_answer() {
     targets.sort_unstable();
     assert_eq!(targets, SERVERS);
     drop(asked);
-    assert_eq!(rig.count(Counter::Held), 1);
+    assert_eq!(rig.count(Gauge::Held), 1);
     assert!(rig.leaf.stages().counters().balances());
     for (server, question) in questions.iter().enumerate() {
         let mut frame = [0; arp::FRAME_LEN];
@@ -403,7 +373,7 @@ fn servers_are_asked_for_and_tasks_wait_for_the_answer() {
     let server = SERVERS.iter().position(|&ip| ip == datagram.dst).unwrap();
     assert_eq!(ether::dst(out[0].bytes()), server_mac(server));
     drop(out);
-    assert_eq!(rig.count(Counter::Held), 0);
+    assert_eq!(rig.count(Gauge::Held), 0);
     rig.assert_accounted();
 }
 
@@ -430,7 +400,7 @@ fn a_reply_waits_while_the_leaf_asks_for_the_client() {
     rig.through(CLIENTS, &frame, CLIENTS);
     rig.wait(1_000_000);
     // It may have gone out with the poll that brought the answer.
-    assert_eq!(rig.count(Counter::TxPackets), 1);
+    assert_eq!(rig.count(Counter::Forwarded), 1);
     rig.assert_accounted();
 }
 
@@ -489,7 +459,7 @@ fn every_refusal_has_its_counter_and_changes_no_load() {
         let drops: std::collections::BTreeMap<_, _> = rig.drops().into_iter().collect();
         assert_eq!(drops, expected, "after {reason}");
     }
-    assert_eq!(rig.count(Counter::TxPackets), 0);
+    assert_eq!(rig.count(Counter::Forwarded), 0);
     let view = rig.leaf.stages_mut().dispatcher_mut(0).unwrap().view();
     assert_eq!(view.idle().len(), 8);
     assert!(
@@ -536,7 +506,7 @@ fn what_a_full_device_does_not_take_is_counted() {
         }
         rig.poll();
     }
-    assert_eq!(rig.count(Counter::TxPackets), 8);
+    assert_eq!(rig.leaf.stages().counters().totals().sent(), 8);
     assert_eq!(rig.drops(), [("tx_full", 24)]);
     rig.assert_accounted();
 }
@@ -594,6 +564,7 @@ proptest! {
         ), 1..150),
     ) {
         let mut rig = rig_with("horus", false, false, 64);
+        let mut before = rig.leaf.stages().counters().totals();
         for (kind, at_workers, value, edits, cut) in storm {
             let mut frame = match kind {
                 0 | 1 => task(value),
@@ -635,6 +606,9 @@ proptest! {
                 rig.receive(CLIENTS);
                 rig.receive(WORKERS);
             }
+            let now = rig.leaf.stages().counters().totals();
+            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == Kind::Gauge));
+            before = now;
         }
         for _ in 0..12 {
             rig.wait(300_000_000);

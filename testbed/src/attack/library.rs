@@ -2,7 +2,7 @@
 
 use wedjat::embed::{BURST, Context, Options, Scheduler, Verdict};
 use wedjat::io::memory::{Frame, FramePool};
-use wedjat::state::Counter;
+use wedjat::state::Gauge;
 
 use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
 use super::storm::{Forger, POLICIES};
@@ -57,7 +57,7 @@ impl Program {
     fn look(&mut self) {
         let counters = self.context.counters();
         let kept = self.kept.iter().flatten().count() as u64;
-        self.misplaced += u64::from(kept != counters.read(Counter::Held));
+        self.misplaced += u64::from(kept != counters.read(Gauge::Held));
         self.unbalanced += u64::from(!counters.balances());
     }
 }

@@ -1,7 +1,7 @@
 //! Tasks that take a worker's place and never give it back: those whose replies can reach nobody, and those of which only the
 //! first packet comes.
 
-use wedjat::state::Counter;
+use wedjat::state::Gauge;
 use wedjat::wire::task::Header;
 
 use super::rigs::memory::{LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, policies};
@@ -109,7 +109,7 @@ fn beside_honest(
         );
         // Everything has had its time: the affinity timeout, questions to neighbours, silence.
         rig.pass(2 * rig.affinity_ns + super::rigs::memory::SECOND, |_| {});
-        let queued = rig.counters().read(Counter::Queued);
+        let queued = rig.counters().read(Gauge::Queued);
         let left = (rig.outstanding(), rig.held(), queued);
         account.check(
             format!("{policy}: nothing is left outstanding, held or queued"),

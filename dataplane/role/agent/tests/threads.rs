@@ -272,7 +272,7 @@ fn what_threads_have_at_the_end_is_dropped_and_counted_once() {
     let counters = rig.agent.counters().clone();
     drop(rig.agent.close());
     assert_eq!(counters.dropped(DropReason::Shutdown), 4);
-    assert_eq!((counters.read(Counter::TxPackets), counters.balances()), (1, true));
+    assert_eq!((counters.read(Counter::Forwarded), counters.balances()), (1, true));
     drop(workers);
 }
 

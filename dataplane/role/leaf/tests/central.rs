@@ -1,12 +1,12 @@
 //! Central queues in the leaf: order, overflow, changes of policy and members, the end, and a storm.
 
 use super::*;
-use crate::stage::{Backlog, Overflow};
+use crate::stage::Overflow;
 
 const QUEUE: usize = 64;
 
 fn holding_with(policy: &str, overflow: Overflow) -> Rig {
-    let mut rigs = rigs_with(policy, true, true, 256, 1, Backlog::new(QUEUE, overflow));
+    let mut rigs = rigs_with(policy, true, true, 256, 1, (QUEUE, overflow));
     rigs.remove(0)
 }
 
@@ -39,7 +39,7 @@ fn send_reply(rig: &mut Rig, worker: u16) {
 }
 
 fn assert_held(rig: &Rig, tasks: u64) {
-    assert_eq!((rig.count(Counter::Queued), rig.count(Counter::Held)), (tasks, tasks));
+    assert_eq!((rig.count(Gauge::Queued), rig.count(Gauge::Held)), (tasks, tasks));
     assert_eq!(rig.leaf.stages().dispatcher(0).unwrap().view().queued(), tasks, "by pool");
     assert!(rig.leaf.stages().counters().balances(), "{:?}", rig.drops());
 }
@@ -206,7 +206,7 @@ fn tasks_wait_while_no_worker_is_there() {
 
 #[test]
 fn another_cores_replies_are_noticed_at_the_next_tick() {
-    let backlog = Backlog::new(QUEUE, Overflow::Drop);
+    let backlog = (QUEUE, Overflow::Drop);
     let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
     let [first, second] = &mut cores[..] else { unreachable!() };
     send_tasks(first, 0..12);
@@ -267,7 +267,7 @@ proptest! {
             }
             rig.receive(CLIENTS);
             rig.wait(1);
-            let held = rig.count(Counter::Queued);
+            let held = rig.count(Gauge::Queued);
             prop_assert_eq!(held, rig.leaf.stages().waiting() as u64);
             for (_, seq) in tasks_out(&mut rig) {
                 prop_assert!(last < Some(seq), "{seq} behind {last:?}");

@@ -131,7 +131,7 @@ fn tasks_without_a_way_back_and_tasks_that_are_never_complete_stop_nobody() {
         assert_eq!(times.len(), 40, "{policy}: {:?}", workers.rig.drops());
         assert!(times[39] <= 2 * alone[39], "{policy}: {} instead of {}", times[39], alone[39]);
         assert_eq!(workers.outstanding(), 0, "{policy}: no count leaks");
-        assert_eq!(workers.rig.count(Counter::Queued), 0, "{policy}");
+        assert_eq!(workers.rig.count(Gauge::Queued), 0, "{policy}");
         let drops = workers.rig.drops();
         assert!(drops.iter().any(|&(name, _)| name == "source_unreachable"), "{policy} {drops:?}");
         workers.rig.assert_accounted();
@@ -201,7 +201,7 @@ fn a_worker_that_always_says_that_it_is_idle_does_not_draw_all_tasks() {
 #[test]
 fn who_is_not_configured_to_register_cannot_be_registered_by_anybody() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
     for word in [presence::join(12, 0), presence::alive(12, 0)] {
         assert!(rig.through(WORKERS, &word, WORKERS).is_empty());

@@ -278,7 +278,7 @@ fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
 
 #[test]
 fn tasks_that_wait_are_not_lost_with_their_workers() {
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, backlog).remove(0);
     for worker in 10..18 {
         rig.say(&join(worker, 0));
@@ -289,7 +289,7 @@ fn tasks_that_wait_are_not_lost_with_their_workers() {
     rig.poll();
     assert_eq!(rig.receive(WORKERS).len(), 8);
     rig.live(200_000_000, &[]);
-    assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::Queued)), (8, 12));
+    assert_eq!((rig.count(Counter::WorkersLost), rig.count(Gauge::Queued)), (8, 12));
     // One comes back, with nothing to do, and gets the first that waits.
     assert!(rig.far[WORKERS].send(&alive(16, 0)));
     rig.poll();

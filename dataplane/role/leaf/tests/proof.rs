@@ -4,6 +4,7 @@ use super::*;
 use crate::ring::{Guest, Place};
 use crate::role::agent::{Agent, Registrar, Signer};
 use crate::role::fixtures::{self, Doors, HZ, work};
+use crate::stage::PortAddress;
 use crate::state::view::Presence;
 use crate::wire::auth::{KEY_LEN, Signed, addresses};
 
@@ -12,7 +13,7 @@ fn key(byte: u8) -> Key {
 }
 
 fn leaf(key: Option<Key>, cores: usize) -> Vec<Rig> {
-    let backlog = Backlog::new(64, Overflow::Drop);
+    let backlog = (64, Overflow::Drop);
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
     rigs_on(networks, "horus", true, true, 256, cores, backlog)
 }

@@ -9,8 +9,7 @@ const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
 fn shared(policy: &str, servers_known: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Both], registers: true, key: None };
-    rigs_on(networks, policy, servers_known, true, 256, 1, Backlog::new(64, Overflow::Drop))
-        .remove(0)
+    rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
 }
 
 /// The same packet from another MAC address.

@@ -12,8 +12,7 @@ use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::node::{Commands, Timing};
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::role::Leaf;
-use wedjat::state::{Counter, Counters, Member, Table};
-use wedjat::stats::Totals;
+use wedjat::state::{Counters, Gauge, Member, Table};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::{task, udp};
@@ -344,8 +343,7 @@ impl Rig {
     /// Packets that the leaf has dropped for the reason of this name; 0 when there is no such reason.
     #[must_use]
     pub fn dropped(&self, reason: &str) -> u64 {
-        let totals = Totals::read(std::slice::from_ref(&self.counters));
-        totals.drops().iter().filter(|(name, _)| **name == reason).map(|(_, count)| *count).sum()
+        self.counters.totals().drops().get(reason).copied().unwrap_or(0)
     }
 
     /// Tasks that the leaf believes to be at its workers.
@@ -364,7 +362,7 @@ impl Rig {
     /// Packets that the leaf holds, tasks in central queues among them.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.counters.read(Counter::Held)
+        self.counters.read(Gauge::Held)
     }
 
     /// Ends the leaf and everything around it; how many buffers have not come back.

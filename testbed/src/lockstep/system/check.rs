@@ -12,7 +12,7 @@ use wedjat::clock::Line;
 use wedjat::policy::Dispatcher;
 use wedjat::reason::DropReason;
 use wedjat::state::view::Presence;
-use wedjat::state::{Counter, Counters, Member};
+use wedjat::state::{Counter, Counters, Gauge, Member};
 
 use super::faults::Who;
 use super::node::Inside;
@@ -75,9 +75,9 @@ pub fn books(line: &Line, passed: &Passed) -> Option<String> {
 #[must_use]
 pub fn ledger(who: Who, inside: &Inside<'_>, passed: &Passed) -> Option<String> {
     let Inside { counters, held, buffers, .. } = *inside;
-    let read = |counter| counters.read(counter);
-    let (received, sent_on) = (read(Counter::RxPackets), read(Counter::TxPackets));
-    let (consumed, dropped) = (read(Counter::Consumed), counters.dropped_total());
+    let totals = counters.totals();
+    let (received, sent_on) = (totals.count(Counter::RxPackets), totals.sent());
+    let (consumed, dropped) = (totals.count(Counter::Consumed), totals.dropped());
     if received != sent_on + consumed + held + dropped {
         return Some(format!(
             "its ledger does not balance: received {received} = sent on {sent_on} + consumed {consumed} + held {held} + dropped \
@@ -91,12 +91,12 @@ pub fn ledger(who: Who, inside: &Inside<'_>, passed: &Passed) -> Option<String> 
     }
     let is_leaf = matches!(who, Who::Leaf(_));
     // A leaf gives a task back in a packet of its own account, and passes on what an agent has given back.
-    let given_back = if is_leaf { read(Counter::Refused) } else { 0 };
+    let given_back = if is_leaf { totals.count(Counter::Refused) } else { 0 };
     let refusals = passed.of(&[Class::Refusal]);
     let passed_on = passed.of(&[Class::Task, Class::Reply]) + refusals - given_back.min(refusals);
     let made = passed.of(&[Class::Registration, Class::Acknowledgement, Class::Arp]) + given_back;
-    if passed_on != sent_on || made != read(Counter::Originated) {
-        let originated = read(Counter::Originated);
+    let originated = totals.originated_sent();
+    if passed_on != sent_on || made != originated {
         return Some(format!(
             "its ledger and the wires differ: it counts {sent_on} packets sent on and {originated} made, {passed_on} and {made} \
              came"
@@ -122,7 +122,7 @@ fn leaf_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<String
     let unresolved =
         [DropReason::NeighbourUnresolved, DropReason::NeighbourQueueFull, DropReason::TxFull];
     let waited: u64 = unresolved.iter().map(|&reason| counters.dropped(reason)).sum();
-    let between = held - read(Counter::Queued) + waited;
+    let between = held - counters.read(Gauge::Queued) + waited;
     if scheduled + replies != tasks + answers + between || scheduled < tasks || replies < answers {
         return Some(format!(
             "it counts {scheduled} tasks scheduled and {replies} replies; {tasks} tasks and {answers} replies came, and {between} \

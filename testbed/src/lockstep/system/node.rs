@@ -8,7 +8,7 @@ use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::io::{Buf as _, Port as _};
 use wedjat::policy::Dispatcher;
 use wedjat::ring::WorkerRegion;
-use wedjat::state::{Counter, Counters};
+use wedjat::state::{Counters, Gauge};
 
 use super::faults::Who;
 use super::plan::Plan;
@@ -136,7 +136,7 @@ impl Shows for Local {
         let stages = self.leaf().stages();
         let (counters, waiting) = (stages.counters(), stages.waiting());
         let dispatcher = stages.dispatcher(0).expect("a leaf has a pool");
-        Inside { counters, held: counters.read(Counter::Held), waiting, buffers, dispatcher }
+        Inside { counters, held: counters.read(Gauge::Held), waiting, buffers, dispatcher }
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {

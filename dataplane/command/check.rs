@@ -1,0 +1,58 @@
+//! `wedjat check`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use wedjat::config::{AgentConfig, Config};
+
+use super::{Outcome, print};
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example:
+  wedjat check --config leaf.toml
+Exit status: 0 when it is right, also with warnings, 1 otherwise, with every fault's file, line and key.";
+
+/// What `wedjat check` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Does it.
+pub fn run(arguments: &Arguments) -> Outcome {
+    if AgentConfig::is_agents(&arguments.config) {
+        return check_agent(&arguments.config);
+    }
+    let config = Config::load(&arguments.config)?;
+    for warning in config.warnings() {
+        print(&format!("warning: {warning}\n"))?;
+    }
+    let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
+    let here = config.agent.as_ref().map_or_else(String::new, |agent| {
+        format!(", and agent {} with {} workers", agent.name, agent.places().len())
+    });
+    print(&format!(
+        "{}: right: leaf {} with {} ports, {} pools, {} servers, {workers} workers on {} cores{here}\n",
+        arguments.config.display(),
+        config.leaf.id,
+        config.ports.len(),
+        config.pools.len(),
+        config.servers.len(),
+        config.leaf.cores.len(),
+    ))
+}
+
+fn check_agent(path: &Path) -> Outcome {
+    let config = AgentConfig::load(path)?;
+    let workers = config.host.places().len();
+    print(&format!(
+        "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}\n",
+        path.display(),
+        config.host.name,
+        config.ports.len(),
+        config.host.pools.len(),
+        config.core,
+    ))
+}

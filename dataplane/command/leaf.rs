@@ -1,0 +1,43 @@
+//! `wedjat leaf`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wedjat::config::Config;
+
+use super::Outcome;
+use super::launch::Launch;
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example, with two virtual devices and no hugepages:
+  wedjat leaf --config leaf.toml --duration 5s --stats - -- \\
+      --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=wedjat-clients \\
+      --vdev=net_memif1,role=server,id=1,socket=wedjat-workers
+Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
+
+/// What `wedjat leaf` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    launch: Launch,
+    /// Record all packets, for looking into a problem: writes FILE.port0.core0.pcap and so on. Slow.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+}
+
+/// Runs it until it is told to stop.
+#[cfg(not(feature = "dpdk"))]
+pub fn run(arguments: &Arguments) -> Outcome {
+    Config::load(&arguments.launch.config)?;
+    Err(super::WITHOUT_PORTS.into())
+}
+
+/// Runs it until it is told to stop.
+#[cfg(feature = "dpdk")]
+pub fn run(arguments: &Arguments) -> Outcome {
+    let config = Config::load(&arguments.launch.config)?;
+    let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
+        wedjat::run::leaf::run(&config, options, stop, report)
+    };
+    arguments.launch.run(arguments.pcap.clone(), start, |account| account.is_balanced())
+}

@@ -1,0 +1,30 @@
+//! What signals do to a running leaf or agent.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+/// Set by SIGINT, SIGTERM and SIGHUP (unless that is ignored from the start, as under nohup). The second signal ends the
+/// process at once, the first in order. SIGUSR1 does nothing.
+pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    signal_hook::flag::register(SIGUSR1, Arc::default())?;
+    Ok(stop)
+}
+
+/// Whether whoever started this process has it ignore a signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}

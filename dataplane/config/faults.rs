@@ -1,0 +1,206 @@
+//! Faults of a file: collected with their places while its values are read, and told together.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+
+use super::address::is_unicast;
+use super::ids;
+use crate::limits::WORKER_ID_MAX;
+use crate::policy::{PolicySpec, Runs};
+use crate::state::files;
+use crate::wire::ether::Mac;
+
+/// One fault of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Line of the file, from 1; 0 when it concerns the file as a whole.
+    pub line: usize,
+    /// The key, as in `server.ip`.
+    pub key: String,
+    /// What was found.
+    pub found: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+impl Fault {
+    /// Of the file as a whole.
+    pub(super) fn of_file(found: &str, allowed: &str) -> Self {
+        let (found, allowed) = (found.to_owned(), allowed.to_owned());
+        Self { line: 0, key: String::new(), found, allowed }
+    }
+
+    /// File, line and key, as far as there are any, and what was found there.
+    pub(super) fn place_and_found(&self, path: &Path) -> String {
+        let line = if self.line > 0 { format!(":{}", self.line) } else { String::new() };
+        let key = if self.key.is_empty() { String::new() } else { format!(": `{}`", self.key) };
+        format!("{}{line}{key}: found {}", path.display(), self.found)
+    }
+}
+
+/// Why a configuration is refused: all its faults.
+#[derive(Clone, Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it, in order of lines.
+    pub faults: Vec<Fault>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, fault) in self.faults.iter().enumerate() {
+            if at > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}; allowed: {}", fault.place_and_found(&self.path), fault.allowed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The file's text.
+///
+/// # Errors
+/// When it can't be read.
+pub fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError {
+        path: path.to_owned(),
+        faults: vec![Fault::of_file(
+            &format!("a file that can't be read ({error})"),
+            "a readable TOML file",
+        )],
+    })
+}
+
+/// The line, from 1, that holds the byte at `offset`.
+pub fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Collects faults with their places.
+pub struct Faults<'a> {
+    text: &'a str,
+    all: Vec<Fault>,
+}
+
+impl<'a> Faults<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Self { text, all: Vec::new() }
+    }
+
+    /// All faults in order of lines, unless there are none.
+    pub fn none_or_all(mut self) -> Result<(), Vec<Fault>> {
+        self.all.sort_by_key(|fault| (fault.line == 0, fault.line));
+        if self.all.is_empty() { Ok(()) } else { Err(self.all) }
+    }
+
+    pub fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
+        let line = line_of(self.text, at.span().start);
+        self.push(line, key, found.to_string(), allowed);
+    }
+
+    pub fn whole(&mut self, key: &str, found: &str, allowed: &str) {
+        self.push(0, key, found.to_owned(), allowed);
+    }
+
+    fn push(&mut self, line: usize, key: &str, found: String, allowed: &str) {
+        self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
+    }
+
+    /// A host's address; 0.0.0.0 when it is none, which is noted then.
+    pub fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
+        let address = at.get_ref().parse().ok().filter(|&address| is_unicast(address));
+        address.unwrap_or_else(|| {
+            self.note(at, key, quoted(at), "a host's IPv4 address such as 10.0.2.11");
+            Ipv4Addr::UNSPECIFIED
+        })
+    }
+
+    pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
+        let at = at?;
+        let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
+        let mac = at.get_ref().parse::<Mac>().ok().filter(one);
+        if mac.is_none() {
+            let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
+            self.note(at, key, quoted(at), allowed);
+        }
+        mac
+    }
+
+    pub fn workers(&mut self, at: &Spanned<String>, key: &str) -> Vec<u16> {
+        ids::parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
+            let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
+            self.note(at, key, found, &allowed);
+            Vec::new()
+        })
+    }
+
+    /// A policy whose members are workers.
+    pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
+        let policy = at.get_ref().parse::<PolicySpec>();
+        let allowed = "a policy as `wedjat policies` lists them";
+        let policy = policy.map_err(|error| self.note(at, key, error, allowed)).ok()?;
+        let runs = policy.entry().runs;
+        if runs == Runs::Spine {
+            let found = format!("{}, which runs on a {runs}", quoted(at));
+            let allowed = "a policy that `wedjat policies` lists for a leaf or an agent";
+            self.note(at, key, found, allowed);
+            return None;
+        }
+        Some(policy)
+    }
+
+    /// Ids of pools, each of which may be there once.
+    pub fn pool_ids<'b>(&mut self, ids: impl Iterator<Item = &'b Spanned<u16>>, key: &str) {
+        let mut seen = std::collections::BTreeSet::new();
+        for id in ids {
+            if !seen.insert(*id.get_ref()) {
+                self.note(id, key, format!("{} again", id.get_ref()), "each id once");
+            }
+        }
+    }
+
+    pub fn within<T: PartialOrd + Copy + ToString>(
+        &mut self,
+        at: Option<&Spanned<T>>,
+        key: &str,
+        default: T,
+        (least, most): (T, T),
+    ) -> T {
+        let Some(at) = at else {
+            return default;
+        };
+        let value = *at.get_ref();
+        if !(least <= value && value <= most) {
+            let allowed = format!("{} to {}", least.to_string(), most.to_string());
+            self.note(at, key, value.to_string(), &allowed);
+        }
+        value
+    }
+}
+
+/// As messages have it.
+pub fn quoted(at: &Spanned<String>) -> String {
+    format!("`{}`", at.get_ref())
+}
+
+/// The group that may read a state file.
+pub fn state_group(
+    faults: &mut Faults<'_>,
+    key: &str,
+    name: Option<&Spanned<String>>,
+) -> Option<u32> {
+    let name = name?;
+    let group = files::group(name.get_ref());
+    if group.is_none() {
+        let found = quoted(name);
+        faults.note(name, key, found, "the name or number of a group of this machine");
+    }
+    group
+}

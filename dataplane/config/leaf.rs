@@ -1,0 +1,112 @@
+//! A leaf's configuration when it is checked.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use super::agent::HostConfig;
+use super::faults::Fault;
+use crate::policy::PolicySpec;
+use crate::stage::{Overflow, Side};
+use crate::wire::auth::Key;
+use crate::wire::ether::Mac;
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file it comes from.
+    pub path: PathBuf,
+    /// Its text, for a run's manifest.
+    pub text: String,
+    /// `[leaf]`.
+    pub leaf: LeafConfig,
+    /// `[[port]]`.
+    pub ports: Vec<PortConfig>,
+    /// `[[pool]]`.
+    pub pools: Vec<PoolConfig>,
+    /// `[[server]]`.
+    pub servers: Vec<ServerConfig>,
+    /// `[agent]`: worker cores of the leaf's own host.
+    pub agent: Option<HostConfig>,
+    /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
+    pub(super) warnings: Vec<Fault>,
+}
+
+/// The leaf itself.
+#[derive(Clone, Debug)]
+pub struct LeafConfig {
+    /// Its id.
+    pub id: u16,
+    /// The UDP port of tasks.
+    pub udp_port: u16,
+    /// CPUs of the dispatcher cores.
+    pub cores: Vec<usize>,
+    /// The state file; memory of the process when none.
+    pub state: Option<PathBuf>,
+    /// The group that may read it besides its owner.
+    pub state_group: Option<u32>,
+    /// Seed of all random streams; chosen at start when none.
+    pub seed: Option<u64>,
+    /// Packet buffers in all.
+    pub mbufs: u32,
+    /// Multi-packet tasks tracked by each core.
+    pub connections: usize,
+    /// Of these, how many may come from one source address: 1 to `connections`.
+    pub multi_packet_per_source: usize,
+    /// After how long without a packet such a task is forgotten.
+    pub connection_timeout_ms: u64,
+    /// After how long without a word a registered worker is taken out; 0 for never.
+    pub worker_timeout_ms: u64,
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// EAL's name of the device, or a PCI address.
+    pub device: String,
+    /// Who is there.
+    pub side: Side,
+    /// The leaf's address there.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
+    /// The leaf's MAC address there, if not the device's.
+    pub mac: Option<Mac>,
+    /// The router to other networks.
+    pub gateway: Option<Ipv4Addr>,
+    /// Slots of each receive and transmit queue.
+    pub queue_slots: u16,
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Its id.
+    pub id: u16,
+    /// Its policy.
+    pub policy: PolicySpec,
+    /// Tasks that may wait for a member on each core, under policies that let them wait.
+    pub queue: usize,
+    /// What becomes of those beyond.
+    pub overflow: Overflow,
+    /// Other schedulers send tasks to these workers too, so that a report may name more tasks than this leaf sent.
+    pub shared_workers: bool,
+    /// With it, what its workers say is believed with proof only.
+    pub key: Option<Key>,
+}
+
+/// A worker server.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Its MAC address, if ARP need not find it.
+    pub mac: Option<Mac>,
+    /// Its workers' global ids.
+    pub workers: Vec<u16>,
+    /// The pool they serve.
+    pub pool: u16,
+    /// How fast each of them is, relative to other servers' workers.
+    pub speed: f64,
+    /// Its workers register themselves (WORKER_ID, KEEP_ALIVE).
+    pub registers: bool,
+}

@@ -1,0 +1,84 @@
+//! An agent's file, and `[agent]` of a leaf's, as TOML has them: right keys and types, values not yet looked at.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::stage::Overflow;
+
+/// The file as TOML has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    pub agent: Agent,
+    #[serde(default)]
+    pub port: Vec<Port>,
+    #[serde(default)]
+    pub pool: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Agent {
+    pub name: Spanned<String>,
+    pub core: usize,
+    pub id: Option<Spanned<u16>>,
+    pub udp_port: Option<Spanned<u16>>,
+    pub state: Option<String>,
+    pub state_group: Option<Spanned<String>>,
+    pub seed: Option<u64>,
+    pub mbufs: Option<Spanned<u32>>,
+    pub slots: Option<Spanned<usize>>,
+    pub payload: Option<Spanned<usize>>,
+    pub worker_timeout_ms: Option<Spanned<u64>>,
+    pub leaf: Option<Spanned<String>>,
+    pub leaf_mac: Option<Spanned<String>>,
+    pub worker_sends: Option<Sends>,
+}
+
+/// Whether workers that are threads of the agent's process send their replies themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sends {
+    /// Those for which the devices have a transmit queue.
+    #[default]
+    Try,
+    /// All, or the agent does not start.
+    Must,
+    /// None.
+    Never,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    pub device: Spanned<String>,
+    pub ip: Spanned<String>,
+    pub mac: Option<Spanned<String>>,
+    pub queue_slots: Option<Spanned<u16>>,
+}
+
+/// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Local {
+    pub name: Spanned<String>,
+    pub slots: Option<Spanned<usize>>,
+    pub payload: Option<Spanned<usize>>,
+    pub worker_timeout_ms: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub pool: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    pub id: Spanned<u16>,
+    pub policy: Spanned<String>,
+    pub workers: Spanned<String>,
+    pub queue: Option<Spanned<usize>>,
+    pub overflow: Option<Overflow>,
+    pub speeds: Option<Spanned<BTreeMap<String, f64>>>,
+    pub key_file: Option<Spanned<String>>,
+}
