@@ -7,13 +7,13 @@
 
 use super::sample::{compare, sample_two, select, share_idle};
 use super::structure::{Losses, Watch};
-use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, View};
 
 /// `horus`.
 pub const HORUS: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "horus-spine", hears: Hears::Signals }),
+    over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus",
         "an idle member, else the better of two random ones by load plus drift",

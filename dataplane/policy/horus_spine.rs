@@ -13,13 +13,13 @@ use rand::Rng as _;
 
 use super::sample::{below, better_of_two, sample_one, select};
 use super::structure::Alias;
-use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Runs, Task};
+use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Runs, Task};
 use crate::state::{Load, Member, Report, View};
 
 /// `horus-spine`.
 pub const PLAIN: Entry = Entry {
     runs: Runs::Spine,
-    over_racks: Some(OverRacks { policy: "horus-spine", hears: Hears::Signals }),
+    over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine",
         "horus over racks: a random idle rack, else the better of two, by average load",
@@ -31,7 +31,7 @@ pub const PLAIN: Entry = Entry {
 /// `horus-spine-weighted`.
 pub const WEIGHTED: Entry = Entry {
     runs: Runs::Spine,
-    over_racks: Some(OverRacks { policy: "horus-spine-weighted", hears: Hears::Signals }),
+    over_racks: Some(OverRacks { policy: "horus-spine-weighted", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine-weighted",
         "horus over racks, each taken in proportion to its workers",

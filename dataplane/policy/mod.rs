@@ -39,7 +39,7 @@ pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;
 pub use shortest::{Shortest, ShortestOf};
-pub use spec::{Asks, Entry, Hears, OverRacks, Parameter, PolicyError, PolicySpec, Runs};
+pub use spec::{Asks, Entry, LeafReports, OverRacks, Parameter, PolicyError, PolicySpec, Runs};
 pub use structure::{Alias, Found, Rank, Ranking, Ranks, SpeedRanks};
 pub use waterfill::WaterFill;
 

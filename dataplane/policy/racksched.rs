@@ -2,12 +2,12 @@
 //! update.
 
 use super::sample::{sample_two, select};
-use super::{AnyPolicy, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
+use super::{AnyPolicy, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::View;
 
 /// `racksched`.
 pub const ENTRY: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "racksched", hears: Hears::EveryReply }),
+    over_racks: Some(OverRacks { policy: "racksched", reports: LeafReports::EveryReply }),
     ..Entry::new(
         "racksched",
         "the better of two random members by the load they last reported",

@@ -2,12 +2,14 @@
 
 use super::sample::sample_one;
 use super::structure::Alias;
-use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
+use super::{
+    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one,
+};
 use crate::state::View;
 
 /// `random`.
 pub const UNIFORM: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "random", hears: Hears::Nothing }),
+    over_racks: Some(OverRacks { policy: "random", reports: LeafReports::Nothing }),
     ..Entry::new("random", "any member, each as likely", "baseline", |_| AnyPolicy::from(Random))
 };
 

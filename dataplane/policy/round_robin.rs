@@ -1,11 +1,13 @@
 //! One member after the other.
 
-use super::{AnyPolicy, Caller, Entry, Hears, OverRacks, Pick, Policy, Rng, Task, one_by_one};
+use super::{
+    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one,
+};
 use crate::state::View;
 
 /// `round-robin`.
 pub const ENTRY: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "round-robin", hears: Hears::Nothing }),
+    over_racks: Some(OverRacks { policy: "round-robin", reports: LeafReports::Nothing }),
     ..Entry::new("round-robin", "one member after the other", "baseline", |_| {
         AnyPolicy::from(RoundRobin::default())
     })

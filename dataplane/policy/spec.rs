@@ -55,13 +55,13 @@ pub enum Asks {
 pub struct OverRacks {
     /// Which one it is there: itself, or one that is made for racks.
     pub policy: &'static str,
-    /// What leaves have to tell it.
-    pub hears: Hears,
+    /// What leaves report to it.
+    pub reports: LeafReports,
 }
 
-/// What a spine hears from leaves.
+/// What leaves report to a spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hears {
+pub enum LeafReports {
     /// Idleness and average load, by one of Horus's protocols ([`super::signals::Protocol`]).
     Signals,
     /// The average of the last reported loads, with every reply.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use indicatif::ProgressBar;
 use wedjat::policy::signals::Protocol;
-use wedjat::policy::{CATALOGUE, Hears, PAIRS, PolicyError, PolicySpec, Runs};
+use wedjat::policy::{CATALOGUE, LeafReports, PAIRS, PolicyError, PolicySpec, Runs};
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::service::Service;
@@ -364,10 +364,10 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     };
     let is_itself = over_racks.policy == named.entry().name;
     let spine = if is_itself { named } else { spec("spine-policy", over_racks.policy)? };
-    let protocol = match over_racks.hears {
-        Hears::Signals => signals,
-        Hears::EveryReply => Protocol::EveryReply,
-        Hears::Nothing => Protocol::Silent,
+    let protocol = match over_racks.reports {
+        LeafReports::Signals => signals,
+        LeafReports::EveryReply => Protocol::EveryReply,
+        LeafReports::Nothing => Protocol::Silent,
     };
     Ok((spec("policy", leaf)?, spine, protocol))
 }
