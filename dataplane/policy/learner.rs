@@ -218,7 +218,7 @@ impl Learner {
         let history = &self.members[member.index()];
         let Plan { window, least_rate, patience, .. } = self.plan;
         let task_ns = patience * self.cores / (least_rate * self.mean_rate);
-        if !self.benchmarks.is_some() {
+        if self.benchmarks.is_none() {
             let owed = self.now_ns.saturating_sub(history.touched_ns) as f64;
             return view.outstanding(member) > 0 && owed > task_ns;
         }
@@ -287,7 +287,7 @@ impl Learner {
 
     /// Asks for the benchmark tasks that are due: a Poisson process, to uniform members.
     fn ask(&mut self, view: &View, rng: &mut Rng) {
-        if self.benchmark_rate == 0.0 || !self.benchmarks.is_some() {
+        if self.benchmark_rate == 0.0 || self.benchmarks.is_none() {
             return;
         }
         while self.next_benchmark_ns <= self.now_ns {

@@ -8,7 +8,7 @@ use super::member::Notify;
 use super::{AnyPolicy, CATALOGUE};
 
 /// What is known of a policy before it is built: all that it needs of others, or has them do. Stands in the policy's file
-/// and is listed in [`CATALOGUE`]; [`Entry::new`] has what most of them have in common.
+/// and is listed in [`CATALOGUE`]; `Entry::new` has what most of them have in common.
 #[derive(Debug)]
 pub struct Entry {
     /// Its name.
