@@ -11,6 +11,7 @@ const SOURCES: [&str; 6] = [
     "src/handle.rs",
     "src/create.rs",
     "src/calls.rs",
+    "src/change.rs",
     "src/worker.rs",
 ];
 /// Its enum is C's as well; it is written there as a table of variants and their keys.

@@ -129,7 +129,10 @@ fn network_of(
     Network::with_places(base, &hosts, &places, &table.neighbours())
 }
 
-/// The control of a node whose cores have these stages and take these commands.
+/// The control of a node whose cores have these stages, and take these commands.
+///
+/// # Panics
+/// When there is no core.
 #[must_use]
 pub fn control(
     table: Arc<Table>,
@@ -137,10 +140,10 @@ pub fn control(
     stages: &[Stages],
     cores: Vec<Commands>,
     seed: u64,
-) -> Option<Control> {
-    let first = stages.first()?;
-    let (network, waiting) = (first.network(), first.capacity().waiting);
-    Some(Control::new(control::Parts { table, network, membership, cores, waiting, seed }))
+) -> Control {
+    assert!(!stages.is_empty(), "a node has a core");
+    let (network, waiting) = (stages[0].network(), stages[0].capacity().waiting);
+    Control::new(control::Parts { table, network, membership, cores, waiting, seed })
 }
 
 /// The stages of the core at `index`.

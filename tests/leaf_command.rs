@@ -249,6 +249,54 @@ fn two_cores_run_are_looked_at_and_stop_in_order() {
     }
 }
 
+#[test]
+fn members_and_policy_change_under_traffic() {
+    let packets = traffic();
+    let home = Home::new([&packets, &packets], ",infinite_rx=1");
+    let mut command = home.leaf(&["--duration", LIFETIME, "--stats", "-", "--changes", "-"]);
+    let mut leaf = Running::start({
+        command.stdin(Stdio::piped());
+        command
+    });
+    let mut lines = leaf.0.as_mut().unwrap().stdin.take().unwrap();
+    let mut change = |text: &str| writeln!(lines, "{text}").unwrap();
+    let workers = |state: &Value| -> Vec<(u64, u64)> {
+        let members = state["pools"][0]["members"].as_array().unwrap().iter();
+        members
+            .map(|one| (one["member"].as_u64().unwrap(), one["worker"].as_u64().unwrap()))
+            .collect()
+    };
+    let settled = |what: &str, met: &dyn Fn(&Value) -> bool| {
+        wait_until(what, || home.state().is_some_and(|state| met(&state)));
+    };
+    settled("it runs", &|state| state["epoch"] == 1 && workers(state).len() == 8);
+    change("# comments and empty lines are left out\n");
+    change("add-server ip=10.0.2.13 mac=02:00:00:00:02:0d");
+    change("add-workers server=10.0.2.13 pool=7 workers=30-31");
+    settled("new workers have their places and get tasks", &|state| {
+        let new = |at: usize| &state["pools"][0]["members"][at];
+        workers(state)[8..] == [(8, 30), (9, 31)] && new(8)["outstanding"].as_i64() > Some(0)
+    });
+    change("remove-server ip=10.0.2.11");
+    change("set-policy pool=7 policy=round-robin");
+    change("drop-everything");
+    settled("others keep their places when some have left", &|state| {
+        let there: Vec<_> = (4..8).map(|at| (at, at + 10)).chain([(8, 30), (9, 31)]).collect();
+        workers(state) == there && state["pools"][0]["policy"] == "round-robin"
+    });
+    let output = leaf.stop("-INT");
+    let said = text(&output.stderr);
+    for words in [
+        "change 2: add-server ip=10.0.2.13",
+        "all cores decide by it",
+        "change refused: drop-everything",
+        "allowed: add-server",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in: {said}");
+    }
+    account(&output);
+}
+
 /// What is mapped from a file is gone when somebody shortens it, and who touches it then gets SIGBUS.
 #[test]
 fn a_leaf_outlives_all_that_others_do_to_its_state_file() {

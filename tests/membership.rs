@@ -137,7 +137,7 @@ impl Rig {
         let mut rig = Self {
             cores,
             far,
-            control: control.unwrap(),
+            control,
             table,
             now: 0,
             at_work: Vec::new(),

@@ -56,6 +56,8 @@ pub const WEDJAT_ERROR_NO_TASK: i32 = -18;
 pub const WEDJAT_ERROR_TOO_LONG: i32 = -19;
 /// What the agent gave makes no sense: no more tasks.
 pub const WEDJAT_ERROR_REGION: i32 = -20;
+/// The change can't be; the detail says why. Nothing has changed.
+pub const WEDJAT_ERROR_CHANGE: i32 = -21;
 
 /// Go on.
 pub const WEDJAT_WISH_NOTHING: i32 = 0;
@@ -107,6 +109,7 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_NO_TASK => c"the worker has no task in hand",
         WEDJAT_ERROR_TOO_LONG => c"the answer is longer than the task's reply_max",
         WEDJAT_ERROR_REGION => c"what the agent gave makes no sense: is it of the same release?",
+        WEDJAT_ERROR_CHANGE => c"the change can't be, and nothing has changed: see the detail",
         _ => c"not a code of this library",
     }
 }
@@ -196,10 +199,10 @@ mod tests {
 
     #[test]
     fn every_code_has_a_message_of_its_own() {
-        let mut messages: Vec<_> = (WEDJAT_ERROR_REGION - 1..=0).map(message).collect();
+        let mut messages: Vec<_> = (WEDJAT_ERROR_CHANGE - 1..=0).map(message).collect();
         messages.sort_unstable();
         messages.dedup();
-        assert_eq!(messages.len(), 22);
+        assert_eq!(messages.len(), 23);
         assert_eq!(message(5), message(0));
     }
 }

@@ -1,4 +1,5 @@
-//! Begin and end of a scheduler: the only functions that use the allocator, and may read the system's clock and files.
+//! Begin and end of a scheduler: besides changes the only functions that use the allocator, and may read the system's clock and
+//! files.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +17,7 @@ use crate::types::Options;
 const MACS_MAX: usize = 1 << u8::BITS;
 
 /// Makes a scheduler from a configuration, the text that `wedjat leaf` takes, of `length` bytes. Allocates all memory that
-/// it will ever use, and makes the state file if the configuration names one: then a thread, `wedjat-state`, copies the state
+/// it will ever use but for what wedjat_apply() takes, and makes the state file if the configuration names one: then a thread, `wedjat-state`, copies the state
 /// into it every 50 ms. The thread takes no signals and has only CPU time that nobody else wants, on the CPUs of the calling
 /// thread, which had better not be pinned to a core that polls. Without a state file the library has no threads.
 ///
@@ -191,7 +192,7 @@ unsafe fn create(
 }
 
 /// Writes a text for C, cut to fit.
-unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
+pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
     if to.is_null() || size == 0 {
         return;
     }

@@ -2,10 +2,11 @@
 //!
 //! Every function checks what it is given as far as that can be checked, and contains what goes wrong behind it: no panic
 //! crosses into C, and nothing is printed. Only what begins and ends a
-//! scheduler or a worker uses the allocator.
+//! scheduler or a worker, or changes a scheduler, uses the allocator.
 #![allow(unsafe_code, reason = "takes and gives pointers")]
 
 pub mod calls;
+pub mod change;
 pub mod code;
 pub mod create;
 mod handle;

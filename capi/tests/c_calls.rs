@@ -53,6 +53,11 @@ fn workers_are_taken_out() {
 }
 
 #[test]
+fn workers_and_policies_change_under_traffic() {
+    case("changes");
+}
+
+#[test]
 fn null_is_refused_everywhere() {
     case("null");
 }

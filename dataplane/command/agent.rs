@@ -32,5 +32,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
         wedjat::run::agent::run(&config, options, stop, report)
     };
-    arguments.launch.run(None, start, |account| account.ledger.is_balanced())
+    arguments
+        .launch
+        .run(wedjat::run::Options::default(), start, |account| account.ledger.is_balanced())
 }

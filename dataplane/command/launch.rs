@@ -32,9 +32,10 @@ pub struct Launch {
 #[cfg(feature = "dpdk")]
 impl Launch {
     /// Runs `start` until it is told to stop, and tells its account and whether it balances.
+    /// `options` has those of one of them alone.
     pub fn run<A: std::fmt::Display + serde::Serialize>(
         &self,
-        pcap: Option<PathBuf>,
+        options: wedjat::run::Options,
         start: impl FnOnce(
             &wedjat::run::Options,
             &std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -46,9 +47,9 @@ impl Launch {
         let options = wedjat::run::Options {
             duration: self.duration,
             eal: self.eal.clone(),
-            pcap,
             clock: self.clock.clone(),
             patience: self.patience,
+            ..options
         };
         let account =
             start(&options, &super::signals::stop_on_signals()?, &|text| report.say(text))?;

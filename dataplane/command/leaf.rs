@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Record all packets, for looking into a problem: writes FILE.port0.core0.pcap and so on. Slow.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
+    #[arg(long, value_name = "FILE")]
+    changes: Option<PathBuf>,
 }
 
 /// Runs it until it is told to stop.
@@ -39,5 +42,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
         wedjat::run::leaf::run(&config, options, stop, report)
     };
-    arguments.launch.run(arguments.pcap.clone(), start, |account| account.is_balanced())
+    let (pcap, changes) = (arguments.pcap.clone(), arguments.changes.clone());
+    let options = wedjat::run::Options { pcap, changes, ..Default::default() };
+    arguments.launch.run(options, start, |account| account.is_balanced())
 }

@@ -4,7 +4,7 @@
 //! each of `leaf.cores`, and a context decides on bursts that its owner received. What only a leaf with its own ports
 //! needs is not looked at: `device` and `queue_slots` of a port, `mbufs`, and which CPUs `cores` names; only how many.
 //!
-//! After creation nothing that the program calls allocates, calls the system, prints, or ends the process. With a `state`
+//! After creation nothing that the program calls for packets allocates, calls the system, prints, or ends the process. With a `state`
 //! in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that file every 50 ms. It
 //! takes no signals and has only CPU time that nobody else wants, on the CPUs of the thread that makes the
 //! scheduler: make it on a thread that is not pinned to a core that polls. Without `state` there is none.
@@ -32,8 +32,9 @@ mod held;
 mod release;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use crate::control::{Change, ChangeError};
 pub use crate::limits::BURST;
 pub use crate::reason::DropReason;
 pub use crate::stage::Rewrite;
@@ -42,11 +43,12 @@ pub use release::Released;
 
 use crate::assembly;
 use crate::config::{Config, ConfigError};
-use crate::node::Commands;
+use crate::control::Control;
+use crate::node::{Commands, Timing};
 use crate::stage::Network;
 use crate::stage::network::NetworkError;
 use crate::state::Totals;
-use crate::state::{Counters, StateError, Table};
+use crate::state::{Counters, StateError};
 use crate::wire::ether::Mac;
 
 /// What the configuration does not say.
@@ -94,8 +96,9 @@ pub struct Scheduler {
     counters: Vec<Counters>,
     places: usize,
     seed: u64,
-    /// Publishes the state for as long as it lives.
-    _table: Table,
+    timing: Timing,
+    /// Has the state, which publishes it for as long as it lives.
+    control: Mutex<Control>,
 }
 
 impl Scheduler {
@@ -121,21 +124,24 @@ impl Scheduler {
         }
         let macs = macs(config, options.macs)?;
         let seed = assembly::seed(config);
-        let table = assembly::table(config, ticks_hz, seed)?;
-        let network = Arc::new(assembly::network(config, macs, &table)?);
+        let table = Arc::new(assembly::table(config, ticks_hz, seed)?);
+        let (network, membership) = assembly::network_and_membership(config, macs, &table)?;
         let cores = 0..config.leaf.cores.len();
-        let context = |core| {
-            let stages = assembly::stages(config, ticks_hz, &network, &table, seed, core);
-            Some(Context::new(stages, Commands::default(), ticks_hz))
-        };
-        let contexts: Vec<_> = cores.clone().map(context).collect();
+        let stages = |core| assembly::stages(config, ticks_hz, &network, &table, seed, core);
+        let stages: Vec<_> = cores.clone().map(stages).collect();
+        let commands: Vec<_> = cores.clone().map(|_| Commands::default()).collect();
+        let own = Arc::clone(&table);
+        let control = assembly::control(own, membership, &stages, commands.clone(), seed);
+        let context = |(stages, commands)| Some(Context::new(stages, commands, ticks_hz));
+        let contexts: Vec<_> = stages.into_iter().zip(commands).map(context).collect();
         Ok(Self {
+            timing: Timing { ticks_hz },
+            control: Mutex::new(control),
             places: contexts.iter().flatten().map(Context::places).max().unwrap_or(0),
             contexts,
             counters: cores.map(|core| table.counters(core)).collect(),
             network,
             seed,
-            _table: table,
         })
     }
 
@@ -166,6 +172,37 @@ impl Scheduler {
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals::read(&self.counters)
+    }
+
+    /// Has all contexts go over to what a change leads to, each at its next [`Context::release`]; returns the change's epoch.
+    /// Takes and frees memory, and may wait for another thread that does the same; contexts never wait for it.
+    ///
+    /// # Errors
+    /// Why the change can't be; nothing has changed then.
+    pub fn apply(&self, change: &Change) -> Result<u64, ChangeError> {
+        self.control().apply(change)
+    }
+
+    /// All contexts decide by the change of this epoch and all before it.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.control().acknowledged()
+    }
+
+    /// Frees what contexts have replaced, and lets go of workers, servers and pools that have left; to be called now and then
+    /// while changes are made, at `now` ticks.
+    pub fn tend(&self, now: u64) {
+        self.control().tend(self.timing.to_ns(now));
+    }
+
+    /// Every change has been taken by all contexts, and nothing is leaving any more.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.control().is_settled()
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The seed that all random streams follow from.

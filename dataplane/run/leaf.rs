@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::changes::Changes;
 use super::colocated::{self, AgentParts, Ended, LocalAgent};
 use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
@@ -48,7 +49,7 @@ pub fn run(
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let seed = assembly::seed(config);
     let hz = ticks_hz(clock.as_ref(), &eal);
-    let table = assembly::table(config, hz, seed)?;
+    let table = Arc::new(assembly::table(config, hz, seed)?);
     let agent = config.agent.as_ref().zip(region);
     let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, hz, seed));
     let agent = agent.transpose()?;
@@ -60,7 +61,7 @@ pub fn run(
     let (devices, mut queues) = opened?;
     let macs = config.ports.iter().zip(&devices);
     let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
-    let network = Arc::new(assembly::network(config, macs, &table)?);
+    let (network, membership) = assembly::network_and_membership(config, macs, &table)?;
     log::info!(
         "leaf {} runs on {} cores with seed {seed}",
         config.leaf.id,
@@ -68,18 +69,26 @@ pub fn run(
     );
 
     let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
+    let every = 0..config.leaf.cores.len();
+    let stages =
+        every.clone().map(|core| assembly::stages(config, hz, &network, &table, seed, core));
+    let stages: Vec<_> = stages.collect();
+    let commands: Vec<_> = every.map(|_| Commands::default()).collect();
+    let control =
+        assembly::control(Arc::clone(&table), membership, &stages, commands.clone(), seed);
+    let mut changes = Changes::new(control, options.changes.as_deref());
     let mut cores = Vec::new();
     let started = Instant::now();
-    for (index, &cpu) in config.leaf.cores.iter().enumerate() {
+    let each = config.leaf.cores.iter().zip(stages).zip(commands).enumerate();
+    for (index, ((&cpu, stages), commands)) in each {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
-        let stages = assembly::stages(config, hz, &network, &table, seed, index);
         let node = Node { kind: Kind::Leaf, id: config.leaf.id, core: index as u16 };
         let setup = CoreSetup {
             eal: eal.clone(),
             stages,
             ports,
             pool: mbufs.handle(),
-            commands: Commands::default(),
+            commands,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
             agent: agent.as_ref().map(|agent| agent.parts(hz, &mbufs, config.leaf.udp_port)),
@@ -103,6 +112,7 @@ pub fn run(
     };
     let look = || {
         links.look(&devices, changed);
+        changes.look();
         agent.as_ref().inspect(|agent| agent.look());
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };

@@ -3,6 +3,7 @@
 
 pub mod agent;
 mod attach_log;
+mod changes;
 mod colocated;
 pub mod leaf;
 pub mod threads;
@@ -33,6 +34,8 @@ pub struct Options {
     pub eal: Vec<String>,
     /// Record all packets in files of this name (with port and core appended).
     pub pcap: Option<PathBuf>,
+    /// Make the changes that stand in this file, a line each, as they come; `-` is standard input. A leaf's only.
+    pub changes: Option<PathBuf>,
     /// Run on the emulated time of this clock file's conductor.
     pub clock: Option<PathBuf>,
     /// Wait so long for the server of a memif device of role client; as [`dpdk::DeviceOptions`] has it when none.

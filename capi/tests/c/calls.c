@@ -195,7 +195,7 @@ static void holds(void)
     tasks();
     CHECK(process(8) == 8);
     int kept[256], count = 0;
-    CHECK(wedjat_places(scheduler) == 288);
+    CHECK(wedjat_places(scheduler) == 288 + 4096); /* the pool may wait under another policy */
     for (int at = 0; at < 8; at++)
         if (verdicts[at].action == WEDJAT_HOLD) {
             CHECK(verdicts[at].place < 256 && verdicts[at].worker >= 14);
@@ -289,6 +289,48 @@ static void members(void)
     CHECK(process(WEDJAT_BURST) == WEDJAT_BURST);
     for (int at = 0; at < WEDJAT_BURST; at++)
         CHECK(verdicts[at].action == WEDJAT_FORWARD && verdicts[at].worker == 12);
+}
+
+/* Workers come and go under traffic; both contexts take each change at their next release. */
+static void changes(void)
+{
+    static const char *MADE[] = {"add-server ip=10.0.2.13 mac=02:00:00:00:02:0d",
+                                 "add-workers server=10.0.2.13 pool=7 workers=30-31",
+                                 "remove-workers workers=10-17", "set-policy pool=7 policy=horus"};
+    char detail[256] = "";
+    uint64_t epoch = 0, reached = 0, now = 1000000000;
+    struct wedjat_context *other;
+    CHECK(wedjat_context(scheduler, 1, &other) == 0);
+    for (int at = 0; at < 4; at++) {
+        CHECK(wedjat_apply(scheduler, MADE[at], &epoch, detail, sizeof detail) == 0);
+        CHECK(epoch == 2 + (uint64_t)at && detail[0] == 0);
+    }
+    CHECK(wedjat_acknowledged(scheduler, &reached) == 0 && reached == 1);
+    unsigned long before = allocations;
+    CHECK(wedjat_release(scheduler, context, now, verdicts, 1) == 0);
+    CHECK(wedjat_acknowledged(scheduler, &reached) == 0 && reached == 1);
+    CHECK(wedjat_release(scheduler, other, now, verdicts, 1) == 0);
+    CHECK(allocations == before);
+    CHECK(wedjat_acknowledged(scheduler, &reached) == 0 && reached == epoch);
+    tasks();
+    CHECK(process(WEDJAT_BURST) == WEDJAT_BURST);
+    for (int at = 0; at < WEDJAT_BURST; at++)
+        CHECK(verdicts[at].action == WEDJAT_FORWARD && (verdicts[at].worker == 30 || verdicts[at].worker == 31));
+    while (wedjat_tend(scheduler, now) != 1) {
+        now += 1000000;
+        CHECK(now < 2000000000);
+        CHECK(wedjat_release(scheduler, context, now, verdicts, 1) == 0);
+        CHECK(wedjat_release(scheduler, other, now, verdicts, 1) == 0);
+    }
+    CHECK(wedjat_set_active(scheduler, context, 10, 1) == WEDJAT_ERROR_WORKER); /* it has gone */
+
+    CHECK(wedjat_apply(scheduler, "remove-workers workers=10", &epoch, detail, sizeof detail) == WEDJAT_ERROR_CHANGE);
+    CHECK(strstr(detail, "worker 10: there is none") != NULL);
+    CHECK(wedjat_apply(scheduler, "grow", NULL, detail, 9) == WEDJAT_ERROR_CHANGE && strlen(detail) < 9);
+    CHECK(wedjat_apply(scheduler, NULL, &epoch, NULL, 0) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_apply(NULL, MADE[0], &epoch, NULL, 0) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_apply(scheduler, "remove-pool id=9", (void *)((char *)&epoch + 1), NULL, 0) == WEDJAT_ERROR_ALIGNMENT);
+    CHECK(wedjat_acknowledged(scheduler, NULL) == WEDJAT_ERROR_NULL && wedjat_tend(NULL, 1) == WEDJAT_ERROR_NULL);
 }
 
 static void null(void)
@@ -570,7 +612,7 @@ static const struct {
     void (*run)(void);
 } CASES[] = {
     {"versions", versions}, {"create_refuses", create_refuses}, {"decides", decides}, {"holds", holds},
-    {"waits", waits}, {"members", members}, {"null", null}, {"burst", burst}, {"lengths_and_places", lengths_and_places},
+    {"waits", waits}, {"members", members}, {"changes", changes}, {"null", null}, {"burst", burst}, {"lengths_and_places", lengths_and_places},
     {"limits", limits}, {"port", port}, {"foreign_context", foreign_context},
     {"freed_twice", freed_twice}, {"free_refused", free_refused}, {"misaligned", misaligned}, {"from_anywhere", from_anywhere},
     {"nothing_is_allocated", nothing_is_allocated},
