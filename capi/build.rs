@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// In the order in which the header shall have them.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "src/code.rs",
     "src/types.rs",
     "src/handle.rs",
