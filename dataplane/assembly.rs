@@ -60,7 +60,7 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
         ports: config.ports.len() + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
         pools: pools.into_iter().flatten().collect(),
-        limits: control::limits(config),
+        limits: config.leaf.limits,
         ticks_hz,
         seed,
     }

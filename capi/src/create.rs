@@ -17,9 +17,9 @@ use crate::types::Options;
 const MACS_MAX: usize = 1 << u8::BITS;
 
 /// Makes a scheduler from a configuration, the text that `wedjat leaf` takes, of `length` bytes. Allocates all memory that
-/// it will ever use but for what wedjat_apply() takes, and makes the state file if the configuration names one: then a thread, `wedjat-state`, copies the state
-/// into it every 50 ms. The thread takes no signals and has only CPU time that nobody else wants, on the CPUs of the calling
-/// thread, which had better not be pinned to a core that polls. Without a state file the library has no threads.
+/// contexts will ever use, and makes the state file if the configuration names one: then a thread, `wedjat-state`, copies the
+/// state into it every 50 ms. The thread takes no signals and has only CPU time that nobody else wants, on the CPUs of the
+/// calling thread, which had better not be pinned to a core that polls. Without a state file the library has no threads.
 ///
 /// Returns 0 and puts the scheduler into `*scheduler`; or a code, null, and into the `detail_size` bytes at `detail`, which
 /// may be null, a text that says what to mend, cut to fit and ended by a zero.

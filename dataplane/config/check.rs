@@ -12,12 +12,13 @@ use super::faults::{Fault, Faults, line_of, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
 use super::{local, port, raw};
 use crate::limits::{
-    CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, POOLS_MAX, QUEUE,
-    QUEUE_MAX, SPEEDS,
+    CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
+    QUEUE, QUEUE_MAX, SPEEDS,
 };
 use crate::policy::Runs;
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
+use crate::state::table::Limits;
 use crate::wire::task::UDP_PORT;
 
 /// Time after which a multi-packet task is forgotten unless configured.
@@ -38,6 +39,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     pools_together(&mut faults, &raw);
     servers_together(&mut faults, &raw, &ports, &servers);
     let agent = local::local(&mut faults, &raw, &ports, &servers);
+    leaf.limits = limits(&mut faults, &raw.leaf, &pools, &servers, agent.as_ref());
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref());
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {
@@ -54,6 +56,9 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let (path, text) = (path.to_owned(), text.to_owned());
     Ok(Config { path, text, leaf, ports, pools, servers, agent, warnings })
 }
+
+/// Room that there is unless configured, for what comes while a leaf runs.
+const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
     let id = faults.within(Some(&raw.id), "leaf.id", 0, (0, 0x7FFE));
@@ -94,7 +99,44 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
             WORKER_TIMEOUT_MS,
             (0, 65_535),
         ),
+        limits: Limits::default(),
     }
+}
+
+/// How many pools, servers, and workers of each pool there is to be room for.
+fn limits(
+    faults: &mut Faults<'_>,
+    raw: &raw::Leaf,
+    pools: &[PoolConfig],
+    servers: &[ServerConfig],
+    agent: Option<&HostConfig>,
+) -> Limits {
+    let local = || agent.into_iter().flat_map(|agent| &agent.pools);
+    let workers = |id: u16| {
+        let servers = servers.iter().filter(|server| server.pool == id);
+        let local = local().filter(|pool| pool.id == id).map(|pool| pool.workers.len());
+        servers.map(|server| server.workers.len()).chain(local).sum::<usize>()
+    };
+    let named = Limits {
+        pools: pools.len().max(1),
+        servers: (servers.len() + local().count()).max(1),
+        workers: pools.iter().map(|pool| workers(pool.id)).max().unwrap_or(0).max(1),
+    };
+    let mut room = |at, key, spare: usize, named: usize, most| {
+        faults.within(at, key, spare.max(named), (named, most))
+    };
+    let pools = room(raw.pools_max.as_ref(), "leaf.pools_max", SPARE.pools, named.pools, POOLS_MAX);
+    let servers = room(
+        raw.servers_max.as_ref(),
+        "leaf.servers_max",
+        SPARE.servers,
+        named.servers,
+        MEMBERS_MAX,
+    );
+    let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
+    let (at, spare) = (raw.workers_max.as_ref(), SPARE.workers.min(most));
+    let workers = room(at, "leaf.workers_max", spare, named.workers, most);
+    Limits { pools, servers, workers }
 }
 
 fn keys(raw: &raw::Port) -> port::Keys<'_> {

@@ -7,6 +7,7 @@ use super::agent::HostConfig;
 use super::faults::Fault;
 use crate::policy::PolicySpec;
 use crate::stage::{Overflow, Side};
+use crate::state::table::Limits;
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
 
@@ -56,6 +57,8 @@ pub struct LeafConfig {
     pub connection_timeout_ms: u64,
     /// After how long without a word a registered worker is taken out; 0 for never.
     pub worker_timeout_ms: u64,
+    /// How much there may be while it runs: never less than this file names.
+    pub limits: Limits,
 }
 
 /// A port.

@@ -34,6 +34,9 @@ pub struct Leaf {
     pub multi_packet_per_source: Option<Spanned<usize>>,
     pub connection_timeout_ms: Option<Spanned<u64>>,
     pub worker_timeout_ms: Option<Spanned<u64>>,
+    pub pools_max: Option<Spanned<usize>>,
+    pub servers_max: Option<Spanned<usize>>,
+    pub workers_max: Option<Spanned<usize>>,
 }
 
 #[derive(Deserialize)]

@@ -127,6 +127,13 @@ fn every_fault_names_its_place_and_what_is_allowed() {
         "multi_packet_per_source = 0",
         &["leaf.multi_packet_per_source", "found 0", "1 to 65536"],
     );
+    faulty("seed = 7", "workers_max = 1", &["leaf.toml:7", "leaf.workers_max", "found 1"]);
+    faulty("seed = 7", "pools_max = 0", &["leaf.toml:7", "leaf.pools_max", "found 0"]);
+    faulty(
+        "seed = 7",
+        "pools_max = 1000\nworkers_max = 300",
+        &["leaf.toml:8", "leaf.workers_max", "found 300", "to 262"],
+    );
     faulty("pool = 1\n", "pool = 1\nregisters = 1\n", &["leaf.toml:28", "server.registers"]);
     faulty(
         "policy = \"horus\"",

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use crate::config::ids;
-use crate::limits::{QUEUE, QUEUE_MAX, WORKER_ID_MAX};
+use crate::limits::{QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{PolicyError, PolicySpec};
 use crate::stage::Overflow;
 use crate::wire::ether::Mac;
@@ -162,9 +162,6 @@ const VERBS: [(&str, &[&str]); 10] = [
     ("set-speed", &["workers", "speed"]),
 ];
 
-/// Speeds of workers, relative to each other.
-const SPEEDS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
-
 /// The words of a text; what stands in parentheses is of one word.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut depth, mut start) = (Vec::new(), 0_usize, None);
@@ -272,10 +269,11 @@ impl<'a> Values<'a> {
     }
 
     fn speed(&self) -> Result<f64, ChangeError> {
-        let allowed = format!("{} to {}", SPEEDS.start(), SPEEDS.end());
+        let (least, most) = SPEEDS;
+        let allowed = format!("{least} to {most}");
         let speed = self.parsed("speed", &allowed)?.unwrap_or(1.0);
         let found = || text(format!("speed={speed}"), &allowed);
-        SPEEDS.contains(&speed).then_some(speed).ok_or_else(found)
+        (least..=most).contains(&speed).then_some(speed).ok_or_else(found)
     }
 
     fn queue(&self) -> Result<usize, ChangeError> {

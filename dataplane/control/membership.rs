@@ -107,7 +107,7 @@ impl Membership {
     /// believed from sequence `first_believed` on.
     #[must_use]
     pub fn of(config: &Config, first_believed: u64) -> Self {
-        let limits = limits(config);
+        let limits = config.leaf.limits;
         let mut membership = Self { epoch: 1, servers: Vec::new(), pools: Vec::new() };
         for pool in &config.pools {
             let guard =
@@ -219,26 +219,5 @@ impl Membership {
         pools.flat_map(|(at, pool)| {
             pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (at, one))
         })
-    }
-}
-
-/// Room that there is unless configured: so many pools, servers, and workers of each pool, and never less than configured.
-const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
-
-/// How much there may be while the node runs.
-#[must_use]
-pub fn limits(config: &Config) -> Limits {
-    let local = config.agent.iter().flat_map(|agent| &agent.pools);
-    let workers = |id: u16| {
-        let servers = config.servers.iter().filter(|server| server.pool == id);
-        let local = config.agent.iter().flat_map(|agent| &agent.pools).filter(|pool| pool.id == id);
-        servers.map(|server| server.workers.len()).sum::<usize>()
-            + local.map(|pool| pool.workers.len()).sum::<usize>()
-    };
-    let most = config.pools.iter().map(|pool| workers(pool.id)).max().unwrap_or(0);
-    Limits {
-        pools: SPARE.pools.max(config.pools.len()),
-        servers: SPARE.servers.max(config.servers.len() + local.count()),
-        workers: SPARE.workers.max(most),
     }
 }

@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 pub use change::{Change, ChangeError};
-pub use membership::{Membership, Pool, Server, Worker, limits};
+pub use membership::{Membership, Pool, Server, Worker};
 
 use crate::config::is_unicast;
 use crate::limits::MEMBERS_MAX;
