@@ -20,7 +20,7 @@ use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::state::Member;
 use crate::wire::auth::{ADDRESSES, BEHIND_MAX, Key, OLD_MAX, SPAN, Signed, WINDOW};
-use crate::wire::checksum::Delta;
+use crate::wire::checksum::ChecksumDelta;
 use crate::wire::{ether, task, udp};
 
 /// Words for each worker.
@@ -205,9 +205,9 @@ pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut
     // The tag is at an odd offset.
     let halves = |tag: u64| [(tag >> 32) as u32, tag as u32];
     let changes = halves(before.tag).into_iter().zip(halves(after.tag));
-    let delta =
-        changes.fold(Delta::default(), |delta, (old, new)| delta.straddling_double_word(old, new));
-    udp::mend(&mut frame[at..], delta);
+    let delta = changes
+        .fold(ChecksumDelta::default(), |delta, (old, new)| delta.straddling_double_word(old, new));
+    udp::update_checksum(&mut frame[at..], delta);
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
-use crate::wire::checksum::{Delta, Mend};
+use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ipv4;
 use crate::wire::task::{self, Extension};
 
@@ -326,7 +326,9 @@ fn tasks<B: Buf>(
     let way = TaskRewriter {
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
-        gone: Mend::known(Delta::default().double_word(stages.network.port(port).ip, 0)),
+        gone: FoldedDelta::fold(
+            ChecksumDelta::default().double_word(stages.network.port(port).ip, 0),
+        ),
     };
     let mut sent = 0;
     if run.replies == 0 {
@@ -352,7 +354,7 @@ struct TaskRewriter<'a> {
     neighbours: &'a Neighbours,
     targets: &'a [Target],
     /// What the tasks' destination, the port's address, is to their checksums.
-    gone: Mend,
+    gone: FoldedDelta,
 }
 
 impl TaskRewriter<'_> {
@@ -390,7 +392,7 @@ pub(super) mod tests {
     use crate::stage::{AffinityTable, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
-    use crate::wire::checksum::Delta;
+    use crate::wire::checksum::ChecksumDelta;
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
@@ -635,9 +637,9 @@ pub(super) mod tests {
 
     /// Gives the packet another source.
     fn readdress(frame: &mut [u8], source: u32) {
-        let delta = Delta::default().double_word(ipv4::src(&frame[IP..]), source);
+        let delta = ChecksumDelta::default().double_word(ipv4::src(&frame[IP..]), source);
         if frame[UDP + 6..UDP + 8] != [0, 0] {
-            udp::mend(&mut frame[UDP..], delta);
+            udp::update_checksum(&mut frame[UDP..], delta);
         }
         let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
         frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
@@ -722,8 +724,8 @@ pub(super) mod tests {
     /// A reply that is addressed to the leaf.
     fn misled() -> Vec<u8> {
         let mut frame = frame(reply(3, 2), &[]);
-        let delta = Delta::default().double_word(ipv4::dst(&frame[IP..]), LEAF);
-        udp::mend(&mut frame[UDP..], delta);
+        let delta = ChecksumDelta::default().double_word(ipv4::dst(&frame[IP..]), LEAF);
+        udp::update_checksum(&mut frame[UDP..], delta);
         let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
         frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
         frame[IP + 16..IP + 20].copy_from_slice(&LEAF.to_be_bytes());

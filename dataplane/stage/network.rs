@@ -9,7 +9,7 @@ use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
 use crate::wire::auth::Key;
-use crate::wire::checksum::{Delta, Mend};
+use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::Mac;
 use crate::wire::{ipv4, task};
 
@@ -149,9 +149,9 @@ pub struct Target {
     /// The way to its server.
     pub way: Way,
     /// What the address adds to an IPv4 header's checksum, and the hop.
-    pub ip_mend: Mend,
+    pub ip_delta: FoldedDelta,
     /// What address and choice add to a datagram's.
-    pub udp_mend: Mend,
+    pub udp_delta: FoldedDelta,
 }
 
 impl Target {
@@ -168,15 +168,15 @@ impl Target {
 
     fn new(worker: u16, ip: u32, way: Way) -> Self {
         let choice = task::choice_of(worker);
-        let address = Delta::default().double_word(0, ip);
+        let address = ChecksumDelta::default().double_word(0, ip);
         let chosen = address.straddling_double_word(0, u32::from_be_bytes(choice));
         Self {
             worker,
             choice,
             ip: ip.to_be_bytes(),
             way,
-            ip_mend: Mend::known(ipv4::hop(address)),
-            udp_mend: Mend::known(chosen),
+            ip_delta: FoldedDelta::fold(ipv4::hop(address)),
+            udp_delta: FoldedDelta::fold(chosen),
         }
     }
 }

@@ -163,7 +163,7 @@ impl Plain {
         if !plain {
             return None;
         }
-        let whole = verified || (ip_is_whole(head) && udp_is_whole(head, frame));
+        let whole = verified || (ip_checksum_is_valid(head) && udp_checksum_is_valid(head, frame));
         whole.then_some(kind)
     }
 }
@@ -192,14 +192,14 @@ fn lengths_fit(frame: &[u8], head: &[u8; HEAD], least: usize) -> bool {
 }
 
 #[inline(always)]
-fn ip_is_whole(head: &[u8; HEAD]) -> bool {
+fn ip_checksum_is_valid(head: &[u8; HEAD]) -> bool {
     let last = u32::from_le_bytes(bytes(head, IP + 16));
-    Sum::default().words([word(head, IP), word(head, IP + 8), u64::from(last)]).is_whole()
+    Sum::default().words([word(head, IP), word(head, IP + 8), u64::from(last)]).is_valid()
 }
 
 /// Lengths must fit.
 #[inline(always)]
-fn udp_is_whole(head: &[u8; HEAD], frame: &[u8]) -> bool {
+fn udp_checksum_is_valid(head: &[u8; HEAD], frame: &[u8]) -> bool {
     if bytes(head, UDP + 6) == [0, 0] {
         return true;
     }
@@ -208,5 +208,5 @@ fn udp_is_whole(head: &[u8; HEAD], frame: &[u8]) -> bool {
     let pseudo = u64::from(length) + u64::from(u16::from(ipv4::UDP).swap_bytes());
     let (addresses, header) = (word(head, IP + 12), word(head, UDP));
     let sum = Sum::default().words([pseudo, addresses, header, word(head, UDP + 8)]);
-    sum.stretch(frame, UDP + 16, UDP + number(head, UDP + 4)).is_whole()
+    sum.range(frame, UDP + 16, UDP + number(head, UDP + 4)).is_valid()
 }

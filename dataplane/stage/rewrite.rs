@@ -11,7 +11,7 @@ use super::{Stages, Verdict, Verdicts};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
-use crate::wire::checksum::{Delta, Mend};
+use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
 use crate::wire::{ipv4, task, udp};
@@ -66,16 +66,19 @@ pub fn towards_worker(
 pub fn plain_task(
     neighbours: &Neighbours,
     plain: &mut [u8; HEAD],
-    gone: Mend,
+    gone: FoldedDelta,
     target: &Target,
     idle: bool,
     (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::rechoose(&mut plain[TASK..], target.choice, idle);
-    let mend = gone.and(target.udp_mend).and(Mend::even_byte(u8::from(idle)));
-    udp::mend_by(&mut plain[UDP..], mend.and(Mend::straddling_double_word_gone(old)));
+    let delta = gone.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
+    udp::update_checksum_folded(
+        &mut plain[UDP..],
+        delta.and(FoldedDelta::straddling_double_word_removed(old)),
+    );
     ipv4::replace_dst(&mut plain[IP..], target.ip);
-    ipv4::pass_on(&mut plain[IP..], gone.and(target.ip_mend));
+    ipv4::decrement_ttl_folded(&mut plain[IP..], gone.and(target.ip_delta));
     out(neighbours, &target.way, target.worker, plain, verdicts, at);
 }
 
@@ -84,7 +87,7 @@ fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
     let (was, ip) = (ipv4::dst(&frame[ether::LEN..]), u32::from_be_bytes(target.ip));
     let segment = &mut frame[at..];
     let delta = task::choose(&mut segment[udp::LEN..], target.choice, idle);
-    udp::mend(segment, delta.double_word(was, ip));
+    udp::update_checksum(segment, delta.double_word(was, ip));
     ipv4::forward_to(&mut frame[ether::LEN..], ip);
 }
 
@@ -104,8 +107,8 @@ pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
 pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
     let at = usize::from(parsed.at);
     let delta = task::replace(&mut frame[at + udp::LEN..], header);
-    udp::mend(&mut frame[at..], delta);
-    udp::turn_back(frame, at);
+    udp::update_checksum(&mut frame[at..], delta);
+    udp::swap_endpoints(frame, at);
 }
 
 /// Turns a reply, whose UDP header is at `at`, towards its client.
@@ -137,9 +140,9 @@ pub(super) struct Exit {
     /// The node's address there, as it stands in packets: the client asked the node, so the node answers.
     pub(super) ip: [u8; 4],
     /// What that adds to a datagram's checksum.
-    udp_mend: Mend,
+    udp_delta: FoldedDelta,
     /// And, with the hop, to that of an IPv4 header.
-    ip_mend: Mend,
+    ip_delta: FoldedDelta,
 }
 
 impl Exit {
@@ -160,13 +163,13 @@ impl Exit {
         let slot = found.unwrap_or_else(|| neighbours.insert(port, address, now_ms));
         neighbours.note_use(slot, now_ms);
         let own = network.port(port);
-        let mend = Delta::default().double_word(0, own.ip);
+        let delta = ChecksumDelta::default().double_word(0, own.ip);
         Self {
             next_hop,
             way: Way { mac: own.mac.to_bits(), port: port as u8, slot },
             ip: own.ip.to_be_bytes(),
-            udp_mend: Mend::known(mend),
-            ip_mend: Mend::known(ipv4::hop(mend)),
+            udp_delta: FoldedDelta::fold(delta),
+            ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
         }
     }
 }
@@ -199,9 +202,9 @@ impl<'a> ReplyRewriter<'a> {
             _ => *self.last.insert(Exit::by(self.network, self.neighbours, next_hop, self.now_ms)),
         };
         let gone = ipv4::replace_src(&mut plain[IP..], exit.ip);
-        let gone = Mend::double_word_gone(gone);
-        udp::mend_by(&mut plain[UDP..], gone.and(exit.udp_mend));
-        ipv4::pass_on(&mut plain[IP..], gone.and(exit.ip_mend));
+        let gone = FoldedDelta::double_word_removed(gone);
+        udp::update_checksum_folded(&mut plain[UDP..], gone.and(exit.udp_delta));
+        ipv4::decrement_ttl_folded(&mut plain[IP..], gone.and(exit.ip_delta));
         let worker = task::src(&plain[TASK..]);
         out(self.neighbours, &exit.way, worker, plain, verdicts, at);
         Ok(())
@@ -211,7 +214,7 @@ impl<'a> ReplyRewriter<'a> {
 #[inline(always)]
 fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
     let worker = ipv4::src(&frame[ether::LEN..]);
-    udp::mend(&mut frame[at..], Delta::default().double_word(worker, own));
+    udp::update_checksum(&mut frame[at..], ChecksumDelta::default().double_word(worker, own));
     ipv4::forward_from(&mut frame[ether::LEN..], own);
 }
 

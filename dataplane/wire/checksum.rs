@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! [`Sum`] takes whole checksums, [`Delta`] mends them, and [`Mend`] does so with what was known beforehand.
+//! [`Sum`] takes whole checksums, [`ChecksumDelta`] updates them, and [`FoldedDelta`] does so with less work a packet.
 
 /// Above this many bytes a sum is worth the compiler's vectors, below it their set-up costs more.
 const VECTOR_BYTES: usize = 256;
@@ -31,7 +31,7 @@ impl Sum {
     /// When `end` lies beyond the frame, or `start` behind it.
     #[inline(always)]
     #[must_use]
-    pub fn stretch(self, frame: &[u8], start: usize, end: usize) -> Self {
+    pub fn range(self, frame: &[u8], start: usize, end: usize) -> Self {
         let frame = &frame[..end];
         let mut rest = &frame[start..];
         if rest.len() >= VECTOR_BYTES {
@@ -87,7 +87,7 @@ impl Sum {
     /// The sum with its checksum in it is all ones: the packet is undamaged.
     #[inline]
     #[must_use]
-    pub const fn is_whole(self) -> bool {
+    pub const fn is_valid(self) -> bool {
         fold64(self.0) == 0xFFFF
     }
 
@@ -121,9 +121,9 @@ const fn fold64(total: u64) -> u16 {
 /// not swapped at all. A field of 32 bits is as good as its two words, and one at an odd offset as good
 /// as one shifted by a byte: 2^16 is 1 in one's complement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delta(u64);
+pub struct ChecksumDelta(u64);
 
-impl Delta {
+impl ChecksumDelta {
     /// A word at an even offset changes.
     #[inline]
     #[must_use]
@@ -159,7 +159,7 @@ impl Delta {
         u16::from_be(!fold64((!checksum).to_be() as u64 + self.0))
     }
 
-    /// As [`Delta::apply`], for UDP: 0 means "no checksum" and stays, and a sum of 0 is sent as 0xFFFF.
+    /// As [`ChecksumDelta::apply`], for UDP: 0 means "no checksum" and stays, and a sum of 0 is sent as 0xFFFF.
     #[inline]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
@@ -175,17 +175,17 @@ const fn fold32(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
-/// A [`Delta`] in 16-bit parts, of which most may be known long before the packet: fewer instructions a packet.
+/// A [`ChecksumDelta`] in 16-bit parts, of which most may be known long before the packet: fewer instructions a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mend(u32);
+pub struct FoldedDelta(u32);
 
-impl Mend {
+impl FoldedDelta {
     /// Parts in one change at most.
     const PARTS: u32 = 8;
 
     /// The change as one part.
     #[must_use]
-    pub const fn known(delta: Delta) -> Self {
+    pub const fn fold(delta: ChecksumDelta) -> Self {
         Self(fold64(delta.0) as u32)
     }
 
@@ -199,7 +199,7 @@ impl Mend {
     /// 32 bits at an odd offset, in memory order, are replaced by zero: two parts.
     #[inline(always)]
     #[must_use]
-    pub const fn straddling_double_word_gone(old: u32) -> Self {
+    pub const fn straddling_double_word_removed(old: u32) -> Self {
         let words = (!old).rotate_left(8);
         Self((words & 0xFFFF) + (words >> 16))
     }
@@ -207,7 +207,7 @@ impl Mend {
     /// 32 bits at an even offset, in memory order, are replaced by zero: two parts.
     #[inline(always)]
     #[must_use]
-    pub const fn double_word_gone(old: u32) -> Self {
+    pub const fn double_word_removed(old: u32) -> Self {
         Self((!old & 0xFFFF) + (!old >> 16))
     }
 
@@ -218,14 +218,14 @@ impl Mend {
         Self(new as u32)
     }
 
-    /// As [`Delta::apply`], but to a checksum in memory order.
+    /// As [`ChecksumDelta::apply`], but to a checksum in memory order.
     #[inline(always)]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
         !fold32(self.0 + (!checksum) as u32)
     }
 
-    /// As [`Delta::apply_udp`], but to a checksum in memory order. By RFC 1624's eq. 4, HC' = HC - ~m - m', a checksum
+    /// As [`ChecksumDelta::apply_udp`], but to a checksum in memory order. By RFC 1624's eq. 4, HC' = HC - ~m - m', a checksum
     /// that is not 0 never becomes 0 but all ones.
     #[inline(always)]
     #[must_use]
@@ -268,13 +268,13 @@ mod tests {
         }
 
         #[test]
-        fn a_stretch_sums_as_its_bytes(
+        fn a_range_sums_as_its_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 8..600), start: prop::sample::Index,
         ) {
             let start = start.index(bytes.len()).min(bytes.len() - 8) + 8;
             let sum = Sum::default().chunk(&[1; 8]);
-            let stretch = sum.stretch(&bytes, start, bytes.len());
-            prop_assert_eq!(stretch.checksum(), sum.bytes(&bytes[start..]).checksum());
+            let range = sum.range(&bytes, start, bytes.len());
+            prop_assert_eq!(range.checksum(), sum.bytes(&bytes[start..]).checksum());
         }
 
         #[test]
@@ -287,7 +287,7 @@ mod tests {
             let old = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
             let old_odd = u32::from_be_bytes([bytes[13], bytes[14], bytes[15], bytes[16]]);
             let old_address = u32::from_be_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]);
-            let delta = Delta::default()
+            let delta = ChecksumDelta::default()
                 .word(old(8), word)
                 .straddling_double_word(old_odd, odd)
                 .double_word(old_address, address);
@@ -300,33 +300,33 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mend_does_what_a_delta_does(
+        fn a_folded_delta_does_what_a_delta_does(
             old in any::<u32>(), new in any::<u32>(), address: (u32, u32), byte: u8, checksum: u16,
         ) {
             // The byte is the new words' last.
             let new = new & !0xFF;
-            let whole = Delta::default()
+            let whole = ChecksumDelta::default()
                 .straddling_double_word(old, new | u32::from(byte))
                 .double_word(address.0, address.1);
-            let known = Delta::default().straddling_double_word(0, new);
-            let mend = Mend::double_word_gone(address.0.to_be())
-                .and(Mend::known(known.double_word(0, address.1)))
-                .and(Mend::straddling_double_word_gone(old.to_be()))
-                .and(Mend::even_byte(byte));
+            let known = ChecksumDelta::default().straddling_double_word(0, new);
+            let delta = FoldedDelta::double_word_removed(address.0.to_be())
+                .and(FoldedDelta::fold(known.double_word(0, address.1)))
+                .and(FoldedDelta::straddling_double_word_removed(old.to_be()))
+                .and(FoldedDelta::even_byte(byte));
             let memory = checksum.to_be();
-            prop_assert_eq!(mend.apply_udp(memory).to_be(), whole.apply_udp(checksum));
+            prop_assert_eq!(delta.apply_udp(memory).to_be(), whole.apply_udp(checksum));
             prop_assert_eq!(
-                mend.apply(memory).to_be() % 0xFFFF, whole.apply(checksum) % 0xFFFF
+                delta.apply(memory).to_be() % 0xFFFF, whole.apply(checksum) % 0xFFFF
             );
         }
     }
 
     #[test]
     fn udp_zero_stays_zero_and_is_never_made() {
-        let delta = Delta::default().word(1, 2);
+        let delta = ChecksumDelta::default().word(1, 2);
         assert_eq!(delta.apply_udp(0), 0);
         // ~0xFFFE = 1; 1 + ~1 + 0xFFFF... choose the change that makes the sum all ones.
-        let delta = Delta::default().word(0, 0xFFFE);
+        let delta = ChecksumDelta::default().word(0, 0xFFFE);
         assert_eq!(delta.apply(0xFFFE), 0);
         assert_eq!(delta.apply_udp(0xFFFE), 0xFFFF);
     }

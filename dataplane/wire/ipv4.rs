@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791), as far as a layer-3 hop for UDP needs it.
 
-use super::checksum::{Delta, Mend, Sum};
+use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
 
@@ -44,7 +44,7 @@ pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
     if version_len >> 4 != 4 || len < LEN || total_len < len || total_len > packet.len() {
         return Err(DropReason::Ipv4Header);
     }
-    if !verified && !Sum::default().bytes(&packet[..len]).is_whole() {
+    if !verified && !Sum::default().bytes(&packet[..len]).is_valid() {
         return Err(DropReason::Ipv4Checksum);
     }
     if is_fragment(packet) {
@@ -87,26 +87,26 @@ pub fn ttl(packet: &[u8]) -> u8 {
     packet[8]
 }
 
-/// Replaces the destination, takes one from the time to live (which must be above 0) and mends the checksum.
+/// Replaces the destination, takes one from the time to live (which must be above 0) and updates the checksum.
 #[inline]
 pub fn forward_to(packet: &mut [u8], dst: u32) {
     let packet = &mut packet[..LEN]; // one check of bounds
-    let delta = Delta::default().double_word(u32_at(packet, 16), dst);
+    let delta = ChecksumDelta::default().double_word(u32_at(packet, 16), dst);
     put_u32(packet, 16, dst);
     decrement_ttl(packet, delta);
 }
 
-/// Replaces the source, takes one from the time to live (which must be above 0) and mends the checksum.
+/// Replaces the source, takes one from the time to live (which must be above 0) and updates the checksum.
 #[inline]
 pub fn forward_from(packet: &mut [u8], src: u32) {
     let packet = &mut packet[..LEN];
-    let delta = Delta::default().double_word(u32_at(packet, 12), src);
+    let delta = ChecksumDelta::default().double_word(u32_at(packet, 12), src);
     put_u32(packet, 12, src);
     decrement_ttl(packet, delta);
 }
 
 #[inline]
-fn decrement_ttl(packet: &mut [u8], delta: Delta) {
+fn decrement_ttl(packet: &mut [u8], delta: ChecksumDelta) {
     packet[8] = packet[8].wrapping_sub(1);
     let checksum = hop(delta).apply(u16_at(packet, 10));
     put_u16(packet, 10, checksum);
@@ -115,15 +115,15 @@ fn decrement_ttl(packet: &mut [u8], delta: Delta) {
 /// The change of a header that one less of time to live is, too.
 #[inline]
 #[must_use]
-pub const fn hop(delta: Delta) -> Delta {
+pub const fn hop(delta: ChecksumDelta) -> ChecksumDelta {
     // Time to live and protocol share a word: it falls by 0x100, whatever it was.
     delta.word(0x0100, 0)
 }
 
-/// Takes one from the time to live and mends the checksum, for what else has changed, too.
+/// Takes one from the time to live and updates the checksum, for what else has changed, too.
 #[inline(always)]
-pub fn pass_on(packet: &mut [u8], mend: Mend) {
-    let checksum = mend.apply(u16::from_ne_bytes([packet[10], packet[11]]));
+pub fn decrement_ttl_folded(packet: &mut [u8], delta: FoldedDelta) {
+    let checksum = delta.apply(u16::from_ne_bytes([packet[10], packet[11]]));
     packet[8] = packet[8].wrapping_sub(1);
     packet[10..12].copy_from_slice(&checksum.to_ne_bytes());
 }
@@ -144,13 +144,13 @@ pub fn replace_src(packet: &mut [u8], src: [u8; 4]) -> u32 {
 }
 
 /// Exchanges source and destination of a checked header, whose packet starts a new life.
-pub fn turn_back(packet: &mut [u8]) {
+pub fn swap_addresses(packet: &mut [u8]) {
     let (src, dst) = (src(packet), dst(packet));
     put_u32(packet, 12, dst);
     put_u32(packet, 16, src);
     let old = u16_at(packet, 8);
     packet[8] = TTL;
-    let checksum = Delta::default().word(old, u16_at(packet, 8)).apply(u16_at(packet, 10));
+    let checksum = ChecksumDelta::default().word(old, u16_at(packet, 8)).apply(u16_at(packet, 10));
     put_u16(packet, 10, checksum);
 }
 

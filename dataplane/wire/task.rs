@@ -16,7 +16,7 @@
 //! | 23 | u16 | class | task type, 0 = unknown; load and idle signals: live workers |
 //! | 25 | u16 | reserved | 0 on sending, ignored on receipt |
 
-use super::checksum::Delta;
+use super::checksum::ChecksumDelta;
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::limits::WORKER_ID_MAX;
 use crate::reason::DropReason;
@@ -298,10 +298,10 @@ pub const fn choice_of(worker: u16) -> [u8; 4] {
 /// does to a checksum.
 #[inline]
 #[must_use]
-pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> Delta {
+pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> ChecksumDelta {
     // The two fields, `dst` and `qlen`, lie behind each other, at an odd offset.
     let new = u32::from_be_bytes(choice) | u32::from(idle);
-    let delta = Delta::default().straddling_double_word(u32_at(payload, 5), new);
+    let delta = ChecksumDelta::default().straddling_double_word(u32_at(payload, 5), new);
     put_u32(payload, 5, new);
     delta
 }
@@ -318,7 +318,7 @@ pub fn rechoose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
 
 /// Writes another header over that of a payload, whose extension stays, and says what that does to a checksum.
 #[must_use]
-pub fn replace(payload: &mut [u8], header: &Header) -> Delta {
+pub fn replace(payload: &mut [u8], header: &Header) -> ChecksumDelta {
     let words = |payload: &[u8]| {
         let mut bytes = [0; LEN + 1]; // the last word's other half does not change
         bytes[..LEN].copy_from_slice(&payload[..LEN]);
@@ -329,7 +329,7 @@ pub fn replace(payload: &mut [u8], header: &Header) -> Delta {
     let new = words(payload);
     (0..old.len())
         .step_by(2)
-        .fold(Delta::default(), |delta, at| delta.word(u16_at(&old, at), u16_at(&new, at)))
+        .fold(ChecksumDelta::default(), |delta, at| delta.word(u16_at(&old, at), u16_at(&new, at)))
 }
 
 #[cfg(test)]
@@ -444,7 +444,7 @@ mod tests {
             // Such a task can't be.
             prop_assume!(!(after.authenticated && after.code.is_task()));
             let delta = replace(&mut frame[udp::PAYLOAD..], &after);
-            udp::mend(&mut frame[34..], delta);
+            udp::update_checksum(&mut frame[34..], delta);
             prop_assert!(udp::parse(&frame, false).is_ok());
             prop_assert_eq!(Header::parse(&frame[udp::PAYLOAD..]), Ok(after));
         }
@@ -466,7 +466,7 @@ mod tests {
         flow.emit(&mut frame, 27);
         for (dst, idle) in [(5_u16, true), (0x1FE, false), (0x7FFE, true)] {
             let delta = choose(&mut frame[udp::PAYLOAD..], choice_of(dst), idle);
-            udp::mend(&mut frame[34..], delta);
+            udp::update_checksum(&mut frame[34..], delta);
             assert!(udp::parse(&frame, false).is_ok());
             let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();
             assert_eq!((header.dst, header.qlen), (dst, u16::from(idle)));

@@ -1,6 +1,6 @@
 //! UDP over IPv4 over Ethernet: the one frame that tasks travel in.
 
-use super::checksum::{Delta, Mend, Sum};
+use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
 use super::ether::{self, Mac};
 use super::{ipv4, put_u16, u16_at, u32_at};
 use crate::reason::DropReason;
@@ -60,7 +60,7 @@ fn parse_plain(frame: &[u8], head: &[u8; PAYLOAD], verified: bool) -> Result<Dat
     let Some(header) = head[ether::LEN..].first_chunk::<{ ipv4::LEN }>() else {
         return Err(DropReason::Runt);
     };
-    if !verified && !Sum::default().bytes(header).is_whole() {
+    if !verified && !Sum::default().bytes(header).is_valid() {
         return Err(DropReason::Ipv4Checksum);
     }
     if ipv4::is_fragment(header) {
@@ -76,7 +76,7 @@ fn parse_plain(frame: &[u8], head: &[u8; PAYLOAD], verified: bool) -> Result<Dat
     let (src, dst) = (u32_at(header, 12), u32_at(header, 16));
     if !verified && u16_at(head, AT + 6) != 0 {
         let sum = pseudo_header(header, udp_len as u16);
-        if !sum.bytes(&frame[AT..AT + udp_len]).is_whole() {
+        if !sum.bytes(&frame[AT..AT + udp_len]).is_valid() {
             return Err(DropReason::UdpChecksum);
         }
     }
@@ -113,7 +113,7 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     }
     if !verified && u16_at(segment, 6) != 0 {
         let sum = pseudo_header(packet, udp_len as u16);
-        if !sum.bytes(&segment[..udp_len]).is_whole() {
+        if !sum.bytes(&segment[..udp_len]).is_valid() {
             return Err(DropReason::UdpChecksum);
         }
     }
@@ -128,10 +128,10 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     })
 }
 
-/// Turns a checked datagram, whose UDP header is at `at`, back to where its frame came from, as a new packet.
-pub fn turn_back(frame: &mut [u8], at: usize) {
+/// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram, whose UDP header is at `at`, as a new packet.
+pub fn swap_endpoints(frame: &mut [u8], at: usize) {
     ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
-    ipv4::turn_back(&mut frame[ether::LEN..]);
+    ipv4::swap_addresses(&mut frame[ether::LEN..]);
     // Exchanging words does not change a sum.
     let (src, dst) = (u16_at(frame, at), u16_at(frame, at + 2));
     put_u16(frame, at, dst);
@@ -145,17 +145,17 @@ pub fn src_port(segment: &[u8]) -> u16 {
     u16_at(segment, 0)
 }
 
-/// Mends the checksum of the UDP header at the start of `segment` after a change.
+/// Updates the checksum of the UDP header at the start of `segment` after a change.
 #[inline]
-pub fn mend(segment: &mut [u8], delta: Delta) {
+pub fn update_checksum(segment: &mut [u8], delta: ChecksumDelta) {
     let checksum = delta.apply_udp(u16_at(segment, 6));
     put_u16(segment, 6, checksum);
 }
 
-/// As [`mend`], by what is partly known.
+/// As [`update_checksum`], with a folded delta.
 #[inline(always)]
-pub fn mend_by(segment: &mut [u8], mend: Mend) {
-    let checksum = mend.apply_udp(u16::from_ne_bytes([segment[6], segment[7]]));
+pub fn update_checksum_folded(segment: &mut [u8], delta: FoldedDelta) {
+    let checksum = delta.apply_udp(u16::from_ne_bytes([segment[6], segment[7]]));
     segment[6..8].copy_from_slice(&checksum.to_ne_bytes());
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let checksum = Sum::default().bytes(&frame[ether::LEN..][..ipv4::LEN]).checksum();
         put_u16(&mut frame, ether::LEN + 10, checksum);
         let before = parse(&frame, false).unwrap();
-        turn_back(&mut frame, usize::from(before.at));
+        swap_endpoints(&mut frame, usize::from(before.at));
         let after = parse(&frame, false).unwrap();
         assert_eq!((after.src, after.src_port), (before.dst, before.dst_port));
         assert_eq!((after.dst, after.dst_port), (before.src, before.src_port));

@@ -104,7 +104,7 @@ impl Host {
             & (udp_len >= MIN)
             & (total_len >= ipv4::LEN + udp_len)
             & (total_len <= frame.len() - ether::LEN);
-        if !plain || !(verified || is_whole(head, frame, udp_len)) {
+        if !plain || !(verified || checksums_are_valid(head, frame, udp_len)) {
             return None;
         }
         let number = |offset| u32::from_be_bytes(at(head, udp::PAYLOAD + offset));
@@ -169,7 +169,7 @@ fn at<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
 
 /// Both checksums are right; a UDP checksum of 0 is none.
 #[inline(always)]
-fn is_whole(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
+fn checksums_are_valid(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
     let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
     let addresses = word(12);
     let rest = u64::from(u32::from_le_bytes(at(head, ether::LEN + 8)));
@@ -177,7 +177,7 @@ fn is_whole(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
     let none = at(head, UDP + 6) == [0, 0];
     let pseudo =
         Sum::default().words([addresses]).number(u16::from(ipv4::UDP)).number(udp_len as u16);
-    ip.is_whole() && (none || pseudo.stretch(frame, UDP, UDP + udp_len).is_whole())
+    ip.is_valid() && (none || pseudo.range(frame, UDP, UDP + udp_len).is_valid())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::wire::arp::{self, Operation};
-use wedjat::wire::checksum::Delta;
+use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp;
@@ -73,15 +73,15 @@ pub fn reflect(frame: &mut [u8], mac: Mac) -> bool {
     let (src, dst) = frame[udp..udp + 4].split_at_mut(2);
     src.swap_with_slice(dst);
     let delta = change(&header, &reply);
-    udp::mend(&mut frame[udp..], delta);
+    udp::update_checksum(&mut frame[udp..], delta);
     true
 }
 
 /// What the answer's header changes in the checksum.
-fn change(task: &Header, reply: &Header) -> Delta {
+fn change(task: &Header, reply: &Header) -> ChecksumDelta {
     // The code is the high byte of its word.
     let (old, new) = (u16::from(task.code as u8) << 8, u16::from(reply.code as u8) << 8);
-    Delta::default()
+    ChecksumDelta::default()
         .word(old, new)
         .straddling_word(task.src, reply.src)
         .straddling_word(task.dst, reply.dst)

@@ -1,6 +1,6 @@
-//! The frame of a task, built once; a task only fills in what differs and mends the checksum for it.
+//! The frame of a task, built once; a task only fills in what differs and updates the checksum for it.
 
-use wedjat::wire::checksum::Delta;
+use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
@@ -160,8 +160,8 @@ impl Template {
             odd += u64::from(task.seq) + u64::from(task.class);
         }
         let odd = halves(halves(odd)) as u32;
-        let delta = Delta::default().word(0, port).straddling_double_word(0, odd);
-        udp::mend(&mut frame[SRC_PORT..], delta);
+        let delta = ChecksumDelta::default().word(0, port).straddling_double_word(0, odd);
+        udp::update_checksum(&mut frame[SRC_PORT..], delta);
         padding
     }
 }

@@ -97,12 +97,12 @@ impl<B: Buf> Packet<B> {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<B, B> {
         let code = if signature.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
-        self.turn_back(code, signature, len, |payload, head| fill(&mut payload[head..]))
+        self.into_response(code, signature, len, |payload, head| fill(&mut payload[head..]))
     }
 
     /// `fill` gets the payload and where what stands behind the header begins in it.
     #[inline]
-    fn turn_back(
+    fn into_response(
         mut self,
         code: Code,
         signature: Signature<'_>,
@@ -159,7 +159,7 @@ impl<B: Buf> Packet<B> {
         let left = usize::from(tasks);
         let signature = Signature { worker, left, service_ns, credential };
         let was = self.header.len();
-        self.turn_back(Code::TaskRefused, signature, len, |payload, head| {
+        self.into_response(Code::TaskRefused, signature, len, |payload, head| {
             // A header with proof is longer than the task's was.
             payload.copy_within(was..was + len, head);
         })

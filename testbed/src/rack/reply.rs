@@ -1,6 +1,6 @@
 //! A worker's reply, made in place of the task that it answers.
 
-use wedjat::wire::checksum::Delta;
+use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Code, Extension, Header};
 use wedjat::wire::udp::{self, Datagram};
@@ -32,17 +32,17 @@ impl Reply {
         swap(frame, usize::from(datagram.at), 2);
         restart_ttl(&mut frame[ip..]);
         let delta = self.write_header(&mut frame[datagram.payload()..], task);
-        udp::mend(&mut frame[usize::from(datagram.at)..], delta);
+        udp::update_checksum(&mut frame[usize::from(datagram.at)..], delta);
     }
 
     #[inline]
-    fn write_header(&self, payload: &mut [u8], task: &Header) -> Delta {
+    fn write_header(&self, payload: &mut [u8], task: &Header) -> ChecksumDelta {
         let code = if self.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
         let qlen = self.left.min(u32::from(u16::MAX)) as u16;
         let reply = Header { code, more: false, src: self.worker, dst: task.src, qlen, ..*task };
         let first = word(payload, 0);
         reply.emit(payload);
-        let mut delta = Delta::default()
+        let mut delta = ChecksumDelta::default()
             .word(first, word(payload, 0))
             .straddling_word(task.src, reply.src)
             .straddling_word(task.dst, reply.dst)
@@ -70,7 +70,7 @@ fn swap(frame: &mut [u8], at: usize, len: usize) {
 fn restart_ttl(packet: &mut [u8]) {
     let old = word(packet, 8);
     packet[8] = TTL;
-    let checksum = Delta::default().word(old, word(packet, 8)).apply(word(packet, 10));
+    let checksum = ChecksumDelta::default().word(old, word(packet, 8)).apply(word(packet, 10));
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 

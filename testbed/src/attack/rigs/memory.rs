@@ -178,7 +178,7 @@ fn leaves_liar(frame: &mut [u8]) -> bool {
         let at = udp::PAYLOAD - udp::LEN;
         let idle = Header { code: Code::TaskDoneIdle, qlen: 0, ..header };
         let delta = task::replace(&mut frame[udp::PAYLOAD..], &idle);
-        udp::mend(&mut frame[at..], delta);
+        udp::update_checksum(&mut frame[at..], delta);
     }
     leaves_server(frame)
 }
