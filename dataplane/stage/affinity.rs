@@ -1,8 +1,8 @@
 //! The affinity table: which member has the further packets of a task. Bounded, with a timeout, taken at start-up.
 //!
-//! Sets of eight ways, chosen by a keyed hash. A new task takes an empty or expired way, else that of a task whose last
+//! Sets of eight entries, chosen by a keyed hash. A new task takes an empty or expired entry, else that of a task whose last
 //! packet has passed; when all eight are live the task is refused rather than another one broken. A finished task stays
-//! until its way is needed, since packets may overtake each other.
+//! until its entry is needed, since packets may overtake each other.
 //!
 //! A task of which packets are still missing is worth nothing to a worker, and its sender may never send them. So it can't
 //! keep others out: a source address has a bounded number of them, a task that times out gives its place at its member
@@ -50,7 +50,7 @@ impl Key {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct AffinityEntry {
     key: Key,
     member: Member,
     /// Index of the pool.
@@ -59,13 +59,13 @@ struct Way {
     finished: bool,
     /// It has a place at its member: it counts as outstanding there.
     placed: bool,
-    /// Ticks of the last packet seen; 0 is an empty way.
+    /// Ticks of the last packet seen; 0 is an empty entry.
     seen: u64,
-    /// Tells this task from others that had the way before.
+    /// Tells this task from others that had the entry before.
     number: u32,
 }
 
-const EMPTY: Way = Way {
+const EMPTY: AffinityEntry = AffinityEntry {
     key: Key { pool: 0, src_port: 0, src: 0, app: 0, seq: 0 },
     member: Member(0),
     pool: 0,
@@ -78,7 +78,7 @@ const EMPTY: Way = Way {
 /// An unfinished task.
 #[derive(Clone, Copy, Debug)]
 struct Unfinished {
-    /// Its way's index over all sets.
+    /// Its entry's index over all sets.
     at: u32,
     number: u32,
     /// When to see whether its packets have come on, in ticks.
@@ -114,14 +114,14 @@ pub enum Refused {
 /// One core's multi-packet tasks.
 #[derive(Debug)]
 pub struct AffinityTable {
-    sets: Box<[[Way; WAYS]]>,
+    sets: Box<[[AffinityEntry; WAYS]]>,
     timeout_ticks: u64,
     seed: u64,
     sources: Box<[u32]>,
     per_source: u32,
     /// One for each pool, by index.
     queues: Vec<PoolQueue>,
-    /// Places that tasks lost when their way was needed, to be told by [`AffinityTable::expire`].
+    /// Places that tasks lost when their entry was needed, to be told by [`AffinityTable::expire`].
     lost: Vec<(usize, Member)>,
     number: u32,
 }
@@ -166,14 +166,14 @@ impl AffinityTable {
     pub fn forget_member(&mut self, pool: usize, member: Member) {
         self.lost.retain(|&lost| lost != (pool, member));
         for at in 0..(WAYS * self.sets.len()) as u32 {
-            let way = *self.way(at);
-            if way.seen == 0 || (usize::from(way.pool), way.member) != (pool, member) {
+            let entry = *self.entry(at);
+            if entry.seen == 0 || (usize::from(entry.pool), entry.member) != (pool, member) {
                 continue;
             }
-            if !way.finished {
-                *self.source(way.key.src) -= 1;
+            if !entry.finished {
+                *self.source(entry.key.src) -= 1;
             }
-            *self.way(at) = EMPTY;
+            *self.entry(at) = EMPTY;
         }
     }
 
@@ -191,7 +191,7 @@ impl AffinityTable {
         &mut self.sources[at & (SOURCES - 1)]
     }
 
-    fn way(&mut self, at: u32) -> &mut Way {
+    fn entry(&mut self, at: u32) -> &mut AffinityEntry {
         &mut self.sets[at as usize / WAYS][at as usize % WAYS]
     }
 
@@ -199,14 +199,14 @@ impl AffinityTable {
     pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<Found> {
         let timeout = self.timeout_ticks;
         let set = self.set_of(key);
-        let way = self.sets[set].iter_mut().find(|way| {
-            way.seen != 0 && way.key == key && now.saturating_sub(way.seen) <= timeout
+        let entry = self.sets[set].iter_mut().find(|entry| {
+            entry.seen != 0 && entry.key == key && now.saturating_sub(entry.seen) <= timeout
         })?;
-        way.seen = now.max(1);
-        let finishes = last && !way.finished;
-        way.finished |= last;
-        let replaced = finishes && !std::mem::replace(&mut way.placed, true);
-        let found = Found { member: way.member, replaced };
+        entry.seen = now.max(1);
+        let finishes = last && !entry.finished;
+        entry.finished |= last;
+        let replaced = finishes && !std::mem::replace(&mut entry.placed, true);
+        let found = Found { member: entry.member, replaced };
         if finishes {
             *self.source(key.src) -= 1;
         }
@@ -222,31 +222,32 @@ impl AffinityTable {
         if *self.source(key.src) >= per_source {
             return Err(Refused::Source);
         }
-        self.free_way(key, now).map(|_| ()).ok_or(Refused::Full)
+        self.free_entry(key, now).map(|_| ()).ok_or(Refused::Full)
     }
 
-    /// Index over all sets of a way for a new task.
-    fn free_way(&self, key: Key, now: u64) -> Option<u32> {
+    /// Index over all sets of a entry for a new task.
+    fn free_entry(&self, key: Key, now: u64) -> Option<u32> {
         let timeout = self.timeout_ticks;
-        let free = |way: &Way| way.seen == 0 || now.saturating_sub(way.seen) > timeout;
+        let free =
+            |entry: &AffinityEntry| entry.seen == 0 || now.saturating_sub(entry.seen) > timeout;
         let index = self.set_of(key);
         let set = &self.sets[index];
         let at = set.iter().position(free).or_else(|| {
-            let finished = set.iter().enumerate().filter(|(_, way)| way.finished);
-            finished.min_by_key(|(_, way)| way.seen).map(|(at, _)| at)
+            let finished = set.iter().enumerate().filter(|(_, entry)| entry.finished);
+            finished.min_by_key(|(_, entry)| entry.seen).map(|(at, _)| at)
         })?;
         Some((WAYS * index + at) as u32)
     }
 
     /// Notes the member of a pool's new task, which has a place there; false when there is no room.
     pub fn insert(&mut self, key: Key, pool: usize, member: Member, now: u64) -> bool {
-        let Some(at) = self.free_way(key, now) else {
+        let Some(at) = self.free_entry(key, now) else {
             return false;
         };
         self.forget(at);
         self.number = self.number.wrapping_add(1);
         let (number, due) = (self.number, now.saturating_add(self.timeout_ticks));
-        *self.way(at) = Way {
+        *self.entry(at) = AffinityEntry {
             key,
             member,
             pool: pool as u16,
@@ -258,7 +259,7 @@ impl AffinityTable {
         *self.source(key.src) += 1;
         let Some(queue) = self.queues.get_mut(pool) else { return true };
         if queue.tasks.len() == queue.tasks.capacity() {
-            // Whoever was in front gives its place back when its way is needed.
+            // Whoever was in front gives its place back when its entry is needed.
             queue.tasks.pop_front();
             queue.reclaimed = queue.reclaimed.saturating_sub(1);
         }
@@ -266,17 +267,17 @@ impl AffinityTable {
         true
     }
 
-    /// Empties a way; an unfinished task gives back what it has.
+    /// Empties a entry; an unfinished task gives back what it has.
     fn forget(&mut self, at: u32) {
-        let way = *self.way(at);
-        if way.seen == 0 || way.finished {
+        let entry = *self.entry(at);
+        if entry.seen == 0 || entry.finished {
             return;
         }
-        *self.source(way.key.src) -= 1;
-        if way.placed {
-            self.lost.push((usize::from(way.pool), way.member));
+        *self.source(entry.key.src) -= 1;
+        if entry.placed {
+            self.lost.push((usize::from(entry.pool), entry.member));
         }
-        *self.way(at) = EMPTY;
+        *self.entry(at) = EMPTY;
     }
 
     /// Takes the place of the pool's oldest unfinished task, at this member, for another task.
@@ -285,10 +286,10 @@ impl AffinityTable {
             let queue = self.queues.get_mut(pool)?;
             let &Unfinished { at, number, .. } = queue.tasks.get(queue.reclaimed)?;
             queue.reclaimed += 1;
-            let way = self.way(at);
-            if way.number == number && way.seen != 0 && !way.finished && way.placed {
-                way.placed = false;
-                return Some(way.member);
+            let entry = self.entry(at);
+            if entry.number == number && entry.seen != 0 && !entry.finished && entry.placed {
+                entry.placed = false;
+                return Some(entry.member);
             }
         }
     }
@@ -306,11 +307,11 @@ impl AffinityTable {
                 }
                 queue.tasks.pop_front();
                 queue.reclaimed = queue.reclaimed.saturating_sub(1);
-                let way = *self.way(at);
-                if way.number != number || way.seen == 0 || way.finished {
+                let entry = *self.entry(at);
+                if entry.number != number || entry.seen == 0 || entry.finished {
                     continue;
                 }
-                let due = way.seen.saturating_add(timeout);
+                let due = entry.seen.saturating_add(timeout);
                 match due < now {
                     true => self.forget(at),
                     // Its packets come on.
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_takes_finished_and_expired_ways_and_breaks_no_live_task() {
+    fn a_full_set_takes_finished_and_expired_entries_and_breaks_no_live_task() {
         let mut table = table(8); // one set
         for seq in 0..8 {
             assert!(table.insert(key(seq), 0, Member(seq as u16), 10));
@@ -371,7 +372,7 @@ mod tests {
             assert_eq!(member(table.find(key(seq), false, 24)), Some(Member(seq as u16)));
         }
         assert!(table.insert(key(9), 0, Member(9), 200));
-        assert_eq!(table.expire(200).map(|lost| lost.0), Some(0), "it took a live one's way");
+        assert_eq!(table.expire(200).map(|lost| lost.0), Some(0), "it took a live one's entry");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What [`super::rewrite`] would write, as values, for callers that keep the bytes to themselves.
 
-use super::network::{Network, Way};
+use super::network::{Network, NextHop};
 use super::parse::{Kind, Packet};
-use super::rewrite::Exit;
+use super::rewrite::ReplyRoute;
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
 use crate::state::Neighbours;
@@ -75,7 +75,7 @@ fn towards_worker(
         task: true,
         ..Rewrite::default()
     };
-    out(neighbours, &target.way, rewrite)
+    out(neighbours, &target.next_hop, rewrite)
 }
 
 fn towards_client(
@@ -86,22 +86,22 @@ fn towards_client(
 ) -> Verdict {
     let client = ipv4::dst(&frame[ether::LEN..]);
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let exit = match Exit::to(network, neighbours, client, stages.now_ms()) {
-        Ok(exit) => exit,
+    let route = match ReplyRoute::to(network, neighbours, client, stages.now_ms()) {
+        Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
     *rewrite = Rewrite {
-        src: u32::from_be_bytes(exit.ip),
+        src: u32::from_be_bytes(route.ip),
         dst: client,
         udp_at: parsed.at,
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
-    out(neighbours, &exit.way, rewrite)
+    out(neighbours, &route.next_hop, rewrite)
 }
 
-fn out(neighbours: &Neighbours, way: &Way, rewrite: &mut Rewrite) -> Verdict {
-    let &Way { mac: own, port, slot } = way;
+fn out(neighbours: &Neighbours, next_hop: &NextHop, rewrite: &mut Rewrite) -> Verdict {
+    let &NextHop { src_mac: own, port, slot } = next_hop;
     rewrite.src_mac = Mac::from_bits(own);
     match neighbours.mac(slot) {
         Some(mac) => {

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::auth::{self, Guard};
 use super::classify::{self, Answer};
-use super::network::{Network, Side, Stranger, Target};
+use super::network::{Network, Side, Target, UnreachableSource};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
 use super::plain::{HEAD, IP, Kind, Plain, TASK};
 use super::rewrite::ReplyRewriter;
@@ -90,8 +90,8 @@ impl Run {
 
     /// Leaves the stages what stands behind the first task whose source no reply would reach.
     #[inline(always)]
-    fn end_before_strangers(&mut self, notes: &Notes, strangers: &[Stranger]) {
-        let found = are_strangers(&notes.sources, strangers) & !self.replies;
+    fn end_before_unreachable(&mut self, notes: &Notes, unreachable: &[UnreachableSource]) {
+        let found = match_unreachable(&notes.sources, unreachable) & !self.replies;
         if found & Places::first(self.len).0 != 0 {
             self.len = found.trailing_zeros();
         }
@@ -126,7 +126,7 @@ pub fn burst<B: Buf>(
     }
     let mut notes = Notes::new();
     let mut run = read_well(stages.plain(port, pool), packets, &mut notes);
-    run.end_before_strangers(&notes, &stages.strangers[port]);
+    run.end_before_unreachable(&notes, &stages.unreachable[port]);
     if run.replies().len() > 0 {
         replies(stages, port, pool, run.replies(), packets, verdicts);
     }
@@ -146,19 +146,19 @@ fn read_well<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Run {
     read(plain, packets, notes)
 }
 
-/// A bit for each address (in memory order) that is a stranger's, in the best way that the machine has.
+/// A bit for each address (in memory order) that no reply would reach, in the best way that the machine has.
 #[inline(always)]
-fn are_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
+fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     #[cfg(target_arch = "x86_64")]
-    if let Some(found) = vector::are_strangers(addresses, strangers) {
+    if let Some(found) = vector::match_unreachable(addresses, unreachable) {
         return found;
     }
-    compare_with_strangers(addresses, strangers)
+    compare_with_unreachable(addresses, unreachable)
 }
 
-fn compare_with_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
-    let is_stranger = |&address: &u32| strangers.iter().any(|stranger| stranger.is(address));
-    let bits = addresses.iter().enumerate().map(|(at, one)| u32::from(is_stranger(one)) << at);
+fn compare_with_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
+    let is_unreachable = |&address: &u32| unreachable.iter().any(|one| one.is(address));
+    let bits = addresses.iter().enumerate().map(|(at, one)| u32::from(is_unreachable(one)) << at);
     bits.fold(0, |all, bit| all | bit)
 }
 
@@ -226,13 +226,13 @@ fn replies<B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    let mut way = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms);
+    let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms);
     for at in believed {
         let plain = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
         let Some(plain) = plain else {
             return;
         };
-        if let Err(reason) = way.send(plain, verdicts, at) {
+        if let Err(reason) = rewriter.send(plain, verdicts, at) {
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
@@ -323,22 +323,22 @@ fn tasks<B: Buf>(
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..places.len()];
     stages.dispatchers[pool].schedule(&notes.tasks[..places.len()], picks);
-    let way = TaskRewriter {
+    let rewriter = TaskRewriter {
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
-        gone: FoldedDelta::fold(
+        removed: FoldedDelta::fold(
             ChecksumDelta::default().double_word(stages.network.port(port).ip, 0),
         ),
     };
     let mut sent = 0;
     if run.replies == 0 {
         for (at, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
-            sent += way.send(packet, *pick, verdicts, at);
+            sent += rewriter.send(packet, *pick, verdicts, at);
         }
     } else {
         for (at, pick) in places.zip(picks) {
             if let Some(packet) = packets.get_mut(at) {
-                sent += way.send(packet, *pick, verdicts, at);
+                sent += rewriter.send(packet, *pick, verdicts, at);
             }
         }
     }
@@ -354,7 +354,7 @@ struct TaskRewriter<'a> {
     neighbours: &'a Neighbours,
     targets: &'a [Target],
     /// What the tasks' destination, the port's address, is to their checksums.
-    gone: FoldedDelta,
+    removed: FoldedDelta,
 }
 
 impl TaskRewriter<'_> {
@@ -373,7 +373,7 @@ impl TaskRewriter<'_> {
         };
         let target = &self.targets[pick.member.index()];
         let place = (verdicts, at);
-        rewrite::plain_task(self.neighbours, plain, self.gone, target, pick.idle, place);
+        rewrite::plain_task(self.neighbours, plain, self.removed, target, pick.idle, place);
         1
     }
 }
@@ -496,7 +496,7 @@ pub(super) mod tests {
             ), 1..40),
             unsummed: bool, keyed: bool,
             side in proptest::sample::select(vec![Side::Both, Side::Clients, Side::Workers]),
-            source in proptest::option::of(proptest::sample::select(STRANGERS.to_vec())),
+            source in proptest::option::of(proptest::sample::select(UNREACHABLE.to_vec())),
         ) {
             let pool = FramePool::new(4, 256);
             let [mut with, mut without] = [(); 2].map(|()| stages_with(side, keyed.then(key)));
@@ -620,7 +620,7 @@ pub(super) mod tests {
     }
 
     /// Sources that are no clients of a leaf with these networks, and two that are.
-    const STRANGERS: [u32; 12] = [
+    const UNREACHABLE: [u32; 12] = [
         LEAF,
         LEAF | 0x300,
         SERVER,
@@ -649,14 +649,15 @@ pub(super) mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn both_ways_of_comparing_sources_see_the_same() {
-        let strangers = stages().strangers[0].clone();
-        assert_eq!(strangers.len(), 2, "the node itself, and the server");
+        let unreachable = stages().unreachable[0].clone();
+        assert_eq!(unreachable.len(), 2, "the node itself, and the server");
         let addresses: [u32; BURST] =
-            std::array::from_fn(|at| STRANGERS.get(at).map_or(at as u32, |one| one.to_be()));
-        let expected = compare_with_strangers(&addresses, &strangers);
+            std::array::from_fn(|at| UNREACHABLE.get(at).map_or(at as u32, |one| one.to_be()));
+        let expected = compare_with_unreachable(&addresses, &unreachable);
         assert!(expected != 0 && expected != u32::MAX);
         assert!(
-            vector::are_strangers(&addresses, &strangers).is_none_or(|found| found == expected)
+            vector::match_unreachable(&addresses, &unreachable)
+                .is_none_or(|found| found == expected)
         );
     }
 
@@ -664,7 +665,7 @@ pub(super) mod tests {
     fn tasks_that_no_reply_would_reach_are_refused() {
         let pool = FramePool::new(4, 256);
         for side in [Side::Both, Side::Clients] {
-            for (at, &source) in STRANGERS.iter().enumerate() {
+            for (at, &source) in UNREACHABLE.iter().enumerate() {
                 // What the server answers without the leaf is known where the server is in the clients' network.
                 let is_client = at >= 10 || (at == 2 && side == Side::Clients);
                 let mut stages = stages_of(side);

@@ -255,14 +255,14 @@ impl Liveness {
             self.part(at);
             return;
         };
-        let slot = target.way.slot;
+        let slot = target.next_hop.slot;
         if self.watches[at].hop == NO_HOP {
             self.watches[at].reports = dispatcher.view().reports(member);
         }
         let hop = self.hop_to(slot).unwrap_or_else(|| {
             let server = network.servers().find(|server| server.slot == slot);
             let address = server.map_or(0, |server| server.next_hop);
-            let hop = Hop::new(target.way.port, slot, address);
+            let hop = Hop::new(target.next_hop.port, slot, address);
             match self.hop_to(Slot::NONE) {
                 Some(free) => {
                     self.hops[free] = hop;

@@ -113,7 +113,7 @@ pub struct Recognition {
     /// What is plain on each port, of each pool.
     plain: Box<[plain::Plain]>,
     /// Whose tasks are refused on each port.
-    strangers: Box<[network::Strangers]>,
+    unreachable: Box<[network::UnreachableSources]>,
 }
 
 impl Recognition {
@@ -122,7 +122,7 @@ impl Recognition {
     pub fn new(network: Arc<Network>) -> Self {
         let ports = 0..network.ports().len();
         Self {
-            strangers: ports.clone().map(|port| network.sources(port).1).collect(),
+            unreachable: ports.clone().map(|port| network.sources(port).1).collect(),
             plain: ports.flat_map(|port| plain_of(&network, port)).collect(),
             network,
         }
@@ -141,7 +141,7 @@ pub struct Stages {
     /// What is plain on each port, of each pool.
     plain: Box<[plain::Plain]>,
     /// Whose tasks are refused on each port.
-    strangers: Box<[network::Strangers]>,
+    unreachable: Box<[network::UnreachableSources]>,
     /// The pools' central queues.
     backlogs: Vec<Backlog>,
     /// Tasks in all of them.
@@ -166,12 +166,12 @@ impl Stages {
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
-        let Recognition { network, plain, strangers } = Recognition::new(network);
+        let Recognition { network, plain, unreachable } = Recognition::new(network);
         let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
             liveness: Liveness::new(0, &network, &dispatchers),
             learning: learn::Learning::default(),
-            strangers,
+            unreachable,
             plain,
             network,
             neighbours,

@@ -97,18 +97,18 @@ pub struct Worker {
     pub server: u16,
 }
 
-/// The way out to a host.
+/// The next hop to a host, and how packets for it leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct NextHop {
     /// The bits of the node's MAC address on the port that leads there.
-    pub mac: u64,
+    pub src_mac: u64,
     /// That port.
     pub port: u8,
     /// The next hop's place among the neighbours: the host itself, or a router.
     pub slot: Slot,
 }
 
-/// The networks behind the ports of a side, and the way to all others.
+/// The networks behind the ports of a side, and the router to all others.
 #[derive(Clone, Debug)]
 struct Routes {
     networks: ArrayVec<(u32, u32, usize), PORTS_MAX>,
@@ -146,8 +146,8 @@ pub struct Target {
     pub choice: [u8; 4],
     /// Its server's address, as it stands in packets.
     pub ip: [u8; 4],
-    /// The way to its server.
-    pub way: Way,
+    /// The next hop to its server.
+    pub next_hop: NextHop,
     /// What the address adds to an IPv4 header's checksum, and the hop.
     pub ip_delta: FoldedDelta,
     /// What address and choice add to a datagram's.
@@ -157,7 +157,7 @@ pub struct Target {
 impl Target {
     /// Of a place that nobody has: no task ever goes there.
     fn nobody() -> Self {
-        Self::new(task::NO_MEMBER, 0, Way { mac: 0, port: 0, slot: Slot::NONE })
+        Self::new(task::NO_MEMBER, 0, NextHop { src_mac: 0, port: 0, slot: Slot::NONE })
     }
 
     /// Some worker has this place.
@@ -166,7 +166,7 @@ impl Target {
         self.worker != task::NO_MEMBER
     }
 
-    fn new(worker: u16, ip: u32, way: Way) -> Self {
+    fn new(worker: u16, ip: u32, next_hop: NextHop) -> Self {
         let choice = task::choice_of(worker);
         let address = ChecksumDelta::default().double_word(0, ip);
         let chosen = address.straddling_double_word(0, u32::from_be_bytes(choice));
@@ -174,7 +174,7 @@ impl Target {
             worker,
             choice,
             ip: ip.to_be_bytes(),
-            way,
+            next_hop,
             ip_delta: FoldedDelta::fold(ipv4::hop(address)),
             udp_delta: FoldedDelta::fold(chosen),
         }
@@ -255,14 +255,14 @@ const NO_PORT: u8 = u8::MAX;
 const NO_SERVER: Server =
     Server { ip: 0, port: NO_PORT, next_hop: 0, slot: Slot::NONE, registers: false };
 
-/// Addresses that are no clients'. In any byte order, if that is the addresses' that it is compared with.
+/// Addresses that no reply of the node's would reach, so that they are no clients'. In any byte order, if that is the addresses' that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stranger {
+pub(super) struct UnreachableSource {
     pub network: u32,
     pub mask: u32,
 }
 
-impl Stranger {
+impl UnreachableSource {
     pub fn is(self, address: u32) -> bool {
         (address ^ self.network) & self.mask == 0
     }
@@ -272,21 +272,21 @@ impl Stranger {
     }
 }
 
-pub(super) type Strangers = Vec<Stranger>;
+pub(super) type UnreachableSources = Vec<UnreachableSource>;
 
 /// This network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
-const NO_HOSTS: [Stranger; 3] = [
-    Stranger { network: 0, mask: 0xFF00_0000 },
-    Stranger { network: 0x7F00_0000, mask: 0xFF00_0000 },
-    Stranger { network: 0xE000_0000, mask: 0xE000_0000 },
+const NO_HOSTS: [UnreachableSource; 3] = [
+    UnreachableSource { network: 0, mask: 0xFF00_0000 },
+    UnreachableSource { network: 0x7F00_0000, mask: 0xFF00_0000 },
+    UnreachableSource { network: 0xE000_0000, mask: 0xE000_0000 },
 ];
 
 /// The node's own addresses, and the networks behind ports where there are workers alone: they answer hosts there
 /// without the node.
-fn strangers(ports: &[PortAddress]) -> Strangers {
+fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
     let of = |port: &PortAddress| match port.side.has_clients() {
-        true => Stranger { network: port.ip, mask: u32::MAX },
-        false => Stranger { network: port.ip & port.mask(), mask: port.mask() },
+        true => UnreachableSource { network: port.ip, mask: u32::MAX },
+        false => UnreachableSource { network: port.ip & port.mask(), mask: port.mask() },
     };
     NO_HOSTS.into_iter().chain(ports.iter().map(of)).collect()
 }
@@ -309,7 +309,7 @@ pub struct Network {
     /// Servers that have moved, and where they were.
     moved: Vec<(u16, u32)>,
     /// Who can't be a client, whatever the routes say.
-    strangers: Strangers,
+    unreachable: UnreachableSources,
     workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
     /// By index; none where there is no pool.
@@ -371,7 +371,7 @@ impl Network {
             node,
             own: ports.iter().map(|port| port.ip).collect(),
             to_clients: Routes::new(&ports, Side::has_clients),
-            strangers: strangers(&ports),
+            unreachable: unreachable(&ports),
             gateway: None,
             ports,
             servers: Vec::with_capacity(hosts.len()),
@@ -433,7 +433,7 @@ impl Network {
             let member = Member(member as u16);
             self.workers[usize::from(id)] = Worker { ip, pool, member, server };
             let mac = self.ports[usize::from(port)].mac.to_bits();
-            Target::new(id, ip, Way { mac, port, slot })
+            Target::new(id, ip, NextHop { src_mac: mac, port, slot })
         });
         let targets = targets.collect();
         self.members.push(targets);
@@ -476,30 +476,32 @@ impl Network {
     /// node's own, nor a server's, nor one that servers answer without the node.
     #[must_use]
     pub fn is_client(&self, address: u32) -> bool {
-        let listed = |strangers: &Strangers| strangers.iter().any(|one| one.is(address));
-        !listed(&self.strangers)
+        let listed =
+            |unreachable: &UnreachableSources| unreachable.iter().any(|one| one.is(address));
+        !listed(&self.unreachable)
             && self.server_ips.binary_search(&address).is_err()
             && self.to_clients.find(address).is_some()
     }
 
     /// What sources of tasks are to be compared with, at the port at `index`: one network that all clients are in, where
     /// there is no router to others, and what must not be among them (in memory order, as sources stand in packets).
-    pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, Strangers) {
-        let mut strangers = self.strangers.clone();
-        let listed = |strangers: &Strangers, ip| strangers.iter().any(|one| one.is(ip));
+    pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, UnreachableSources) {
+        let mut unreachable = self.unreachable.clone();
+        let listed =
+            |unreachable: &UnreachableSources, ip| unreachable.iter().any(|one| one.is(ip));
         for &ip in &self.server_ips {
-            if !listed(&strangers, ip) {
-                strangers.push(Stranger { network: ip, mask: u32::MAX });
+            if !listed(&unreachable, ip) {
+                unreachable.push(UnreachableSource { network: ip, mask: u32::MAX });
             }
         }
         if self.to_clients.gateway.is_some() {
-            return (None, strangers.into_iter().map(Stranger::to_be).collect());
+            return (None, unreachable.into_iter().map(UnreachableSource::to_be).collect());
         }
         let (network, mask) =
             (self.ports[index].ip & self.ports[index].mask(), self.ports[index].mask());
-        let touches = |one: &Stranger| (one.network ^ network) & one.mask & mask == 0;
-        strangers.retain(|one| touches(one));
-        (Some((network, mask)), strangers.into_iter().map(Stranger::to_be).collect())
+        let touches = |one: &UnreachableSource| (one.network ^ network) & one.mask & mask == 0;
+        unreachable.retain(|one| touches(one));
+        (Some((network, mask)), unreachable.into_iter().map(UnreachableSource::to_be).collect())
     }
 
     /// A host may have this MAC address: it is neither zero nor a group's nor one of the node's own.
@@ -650,7 +652,10 @@ mod tests {
             (0x0A00_020B, 1)
         );
         let target = network.target(1, Member(1));
-        assert_eq!((target.choice, target.ip, target.way.port), ([0, 9, 0, 0], [10, 0, 2, 11], 1));
+        assert_eq!(
+            (target.choice, target.ip, target.next_hop.port),
+            ([0, 9, 0, 0], [10, 0, 2, 11], 1)
+        );
         assert_eq!(network.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
         assert_eq!(network.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
         assert_eq!(Routes::new(network.ports(), Side::has_workers).find(0x0808_0808), None);

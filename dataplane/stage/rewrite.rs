@@ -1,10 +1,10 @@
-//! Addresses, header fields and checksums of packets that go on; decides nothing but the way.
+//! Addresses, header fields and checksums of packets that go on; decides nothing but the next_hop.
 //!
 //! Each turn has two forms: for any packet, and for the plain ones of the fast lane, of which more is known.
 
 use std::slice;
 
-use super::network::{Network, Target, Way};
+use super::network::{Network, NextHop, Target};
 use super::parse::{Kind, Packet};
 use super::plain::{HEAD, IP, TASK, UDP};
 use super::{Stages, Verdict, Verdicts};
@@ -58,28 +58,28 @@ pub fn towards_worker(
     verdict: &mut Verdict,
 ) {
     readdress_task(frame, at, target, idle);
-    out(neighbours, &target.way, target.worker, frame, slice::from_mut(verdict), 0);
+    out(neighbours, &target.next_hop, target.worker, frame, slice::from_mut(verdict), 0);
 }
 
-/// As [`towards_worker`], for the plain task at a place of a burst; `gone` is what its old destination was to a checksum.
+/// As [`towards_worker`], for the plain task at a place of a burst; `removed` is what its old destination was to a checksum.
 #[inline(always)]
 pub fn plain_task(
     neighbours: &Neighbours,
     plain: &mut [u8; HEAD],
-    gone: FoldedDelta,
+    removed: FoldedDelta,
     target: &Target,
     idle: bool,
     (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::rechoose(&mut plain[TASK..], target.choice, idle);
-    let delta = gone.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
+    let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
     udp::update_checksum_folded(
         &mut plain[UDP..],
         delta.and(FoldedDelta::straddling_double_word_removed(old)),
     );
     ipv4::replace_dst(&mut plain[IP..], target.ip);
-    ipv4::decrement_ttl_folded(&mut plain[IP..], gone.and(target.ip_delta));
-    out(neighbours, &target.way, target.worker, plain, verdicts, at);
+    ipv4::decrement_ttl_folded(&mut plain[IP..], removed.and(target.ip_delta));
+    out(neighbours, &target.next_hop, target.worker, plain, verdicts, at);
 }
 
 #[inline(always)]
@@ -120,23 +120,23 @@ fn towards_client(
     frame: &mut [u8],
     at: usize,
 ) -> Verdict {
-    let exit = match Exit::to(network, neighbours, ipv4::dst(&frame[ether::LEN..]), now_ms) {
-        Ok(exit) => exit,
+    let route = match ReplyRoute::to(network, neighbours, ipv4::dst(&frame[ether::LEN..]), now_ms) {
+        Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
-    readdress_reply(frame, at, u32::from_be_bytes(exit.ip));
+    readdress_reply(frame, at, u32::from_be_bytes(route.ip));
     let worker = task::src(&frame[at + udp::LEN..]);
     let mut verdict = Verdict::Consumed;
-    out(neighbours, &exit.way, worker, frame, slice::from_mut(&mut verdict), 0);
+    out(neighbours, &route.next_hop, worker, frame, slice::from_mut(&mut verdict), 0);
     verdict
 }
 
-/// The way out of the node for replies.
+/// How replies leave the node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exit {
-    /// The next hop: the next reply often goes to the same router.
-    next_hop: (usize, u32),
-    pub(super) way: Way,
+pub(super) struct ReplyRoute {
+    /// Port and address of the next hop: the next reply often goes to the same router.
+    key: (usize, u32),
+    pub(super) next_hop: NextHop,
     /// The node's address there, as it stands in packets: the client asked the node, so the node answers.
     pub(super) ip: [u8; 4],
     /// What that adds to a datagram's checksum.
@@ -145,28 +145,28 @@ pub(super) struct Exit {
     ip_delta: FoldedDelta,
 }
 
-impl Exit {
+impl ReplyRoute {
     pub(super) fn to(
         network: &Network,
         neighbours: &Neighbours,
         client: u32,
         now_ms: u32,
     ) -> Result<Self, DropReason> {
-        let next_hop = network.client_route(client).ok_or(DropReason::NoRoute)?;
-        Ok(Self::by(network, neighbours, next_hop, now_ms))
+        let key = network.client_route(client).ok_or(DropReason::NoRoute)?;
+        Ok(Self::by(network, neighbours, key, now_ms))
     }
 
     #[inline(never)]
-    fn by(network: &Network, neighbours: &Neighbours, next_hop: (usize, u32), now_ms: u32) -> Self {
-        let (port, address) = next_hop;
+    fn by(network: &Network, neighbours: &Neighbours, key: (usize, u32), now_ms: u32) -> Self {
+        let (port, address) = key;
         let found = neighbours.find(port, address);
         let slot = found.unwrap_or_else(|| neighbours.insert(port, address, now_ms));
         neighbours.note_use(slot, now_ms);
         let own = network.port(port);
         let delta = ChecksumDelta::default().double_word(0, own.ip);
         Self {
-            next_hop,
-            way: Way { mac: own.mac.to_bits(), port: port as u8, slot },
+            key,
+            next_hop: NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot },
             ip: own.ip.to_be_bytes(),
             udp_delta: FoldedDelta::fold(delta),
             ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
@@ -179,7 +179,7 @@ pub(super) struct ReplyRewriter<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
-    last: Option<Exit>,
+    last: Option<ReplyRoute>,
 }
 
 impl<'a> ReplyRewriter<'a> {
@@ -196,17 +196,17 @@ impl<'a> ReplyRewriter<'a> {
         at: usize,
     ) -> Result<(), DropReason> {
         let client = ipv4::dst(&plain[IP..]);
-        let next_hop = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
-        let exit = match self.last {
-            Some(last) if last.next_hop == next_hop => last,
-            _ => *self.last.insert(Exit::by(self.network, self.neighbours, next_hop, self.now_ms)),
+        let key = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
+        let route = match self.last {
+            Some(last) if last.key == key => last,
+            _ => *self.last.insert(ReplyRoute::by(self.network, self.neighbours, key, self.now_ms)),
         };
-        let gone = ipv4::replace_src(&mut plain[IP..], exit.ip);
-        let gone = FoldedDelta::double_word_removed(gone);
-        udp::update_checksum_folded(&mut plain[UDP..], gone.and(exit.udp_delta));
-        ipv4::decrement_ttl_folded(&mut plain[IP..], gone.and(exit.ip_delta));
+        let removed = ipv4::replace_src(&mut plain[IP..], route.ip);
+        let removed = FoldedDelta::double_word_removed(removed);
+        udp::update_checksum_folded(&mut plain[UDP..], removed.and(route.udp_delta));
+        ipv4::decrement_ttl_folded(&mut plain[IP..], removed.and(route.ip_delta));
         let worker = task::src(&plain[TASK..]);
-        out(self.neighbours, &exit.way, worker, plain, verdicts, at);
+        out(self.neighbours, &route.next_hop, worker, plain, verdicts, at);
         Ok(())
     }
 }
@@ -222,23 +222,23 @@ fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
 #[inline(always)]
 fn out(
     neighbours: &Neighbours,
-    way: &Way,
+    next_hop: &NextHop,
     worker: u16,
     frame: &mut [u8],
     verdicts: &mut (impl Verdicts + ?Sized),
     at: usize,
 ) {
-    match neighbours.mac(way.slot) {
+    match neighbours.mac(next_hop.slot) {
         Some(mac) => {
-            ether::emit_bits(frame, mac.to_bits(), way.mac);
-            verdicts.forward(at, way.port, worker);
+            ether::emit_bits(frame, mac.to_bits(), next_hop.src_mac);
+            verdicts.forward(at, next_hop.port, worker);
         }
-        None => verdicts.other(at, hold(way, worker, frame)),
+        None => verdicts.other(at, hold(next_hop, worker, frame)),
     }
 }
 
 #[cold]
-fn hold(way: &Way, worker: u16, frame: &mut [u8]) -> Verdict {
-    ether::emit_bits(frame, Mac::default().to_bits(), way.mac);
-    Verdict::Hold { port: way.port, worker, slot: way.slot }
+fn hold(next_hop: &NextHop, worker: u16, frame: &mut [u8]) -> Verdict {
+    ether::emit_bits(frame, Mac::default().to_bits(), next_hop.src_mac);
+    Verdict::Hold { port: next_hop.port, worker, slot: next_hop.slot }
 }

@@ -151,7 +151,7 @@ impl Stages {
     fn exchange(&mut self, new: &mut Recognition) {
         std::mem::swap(&mut self.network, &mut new.network);
         std::mem::swap(&mut self.plain, &mut new.plain);
-        std::mem::swap(&mut self.strangers, &mut new.strangers);
+        std::mem::swap(&mut self.unreachable, &mut new.unreachable);
     }
 
     fn step(&mut self, step: &mut Step) {

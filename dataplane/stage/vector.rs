@@ -14,7 +14,7 @@
 use std::arch::x86_64::*;
 
 use super::lane::{Notes, Run};
-use super::network::Stranger;
+use super::network::UnreachableSource;
 use super::parse::PREFETCH_AHEAD;
 use super::plain::{HEAD, IP, Kind, Pattern, Plain, UDP};
 use crate::io::Buf;
@@ -163,25 +163,28 @@ fn source(head: &[u8; HEAD]) -> u32 {
     u32::from_ne_bytes(source)
 }
 
-/// A bit for each address (in memory order) that is a stranger's; none where the machine has no such vectors.
+/// A bit for each address (in memory order) that no reply would reach; none where the machine has no such vectors.
 #[inline(always)]
-pub fn are_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> Option<u32> {
+pub fn match_unreachable(
+    addresses: &[u32; BURST],
+    unreachable: &[UnreachableSource],
+) -> Option<u32> {
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
     // SAFETY: the machine has what is called for.
-    Some(unsafe { compare_with_strangers(addresses, strangers) })
+    Some(unsafe { compare_with_unreachable(addresses, unreachable) })
 }
 
 #[target_feature(enable = "avx2")]
-fn compare_with_strangers(addresses: &[u32; BURST], strangers: &[Stranger]) -> u32 {
+fn compare_with_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
     let load = |at: usize| unsafe { _mm256_loadu_si256(addresses.as_ptr().add(8 * at).cast()) };
     let sources: [_; BURST / 8] = [load(0), load(1), load(2), load(3)];
     let mut equal = [_mm256_setzero_si256(); BURST / 8];
-    for stranger in strangers {
-        let network = _mm256_set1_epi32(stranger.network.cast_signed());
-        let mask = _mm256_set1_epi32(stranger.mask.cast_signed());
+    for source in unreachable {
+        let network = _mm256_set1_epi32(source.network.cast_signed());
+        let mask = _mm256_set1_epi32(source.mask.cast_signed());
         for (equal, &eight) in equal.iter_mut().zip(&sources) {
             let differs = _mm256_and_si256(_mm256_xor_si256(eight, network), mask);
             *equal = _mm256_or_si256(*equal, _mm256_cmpeq_epi32(differs, _mm256_setzero_si256()));
