@@ -113,7 +113,7 @@ fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, Heard)>
 #[cfg(test)]
 mod tests {
     use crate::io::memory::FramePool;
-    use crate::stage::lane::tests::{frame, stages_of, task};
+    use crate::stage::fast::tests::{frame, stages_of, task};
     use crate::stage::{Side, Verdict};
     use crate::wire::ether;
 

@@ -9,17 +9,14 @@ pub mod auth;
 pub mod central;
 pub mod classify;
 pub mod decide;
-mod lane;
+mod fast;
 mod learn;
 pub mod liveness;
 pub mod network;
 pub mod parse;
-mod plain;
 pub mod rewrite;
 pub mod schedule;
 pub mod update;
-#[cfg(target_arch = "x86_64")]
-mod vector;
 
 use std::sync::Arc;
 
@@ -30,6 +27,8 @@ pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Kind, Packet};
 pub use update::{Capacity, NewPool, Step, Update};
+
+use fast::template::Template;
 
 use crate::io::Buf;
 use crate::limits::{BURST, QUEUE};
@@ -110,8 +109,8 @@ impl Verdicts for [Verdict] {
 #[derive(Debug)]
 pub struct Recognition {
     network: Arc<Network>,
-    /// What is plain on each port, of each pool.
-    plain: Box<[plain::Plain]>,
+    /// What takes the fast path on each port, of each pool.
+    templates: Box<[Template]>,
     /// Whose tasks are refused on each port.
     unreachable: Box<[network::UnreachableSources]>,
 }
@@ -123,7 +122,7 @@ impl Recognition {
         let ports = 0..network.ports().len();
         Self {
             unreachable: ports.clone().map(|port| network.sources(port).1).collect(),
-            plain: ports.flat_map(|port| plain_of(&network, port)).collect(),
+            templates: ports.flat_map(|port| templates_of(&network, port)).collect(),
             network,
         }
     }
@@ -138,8 +137,8 @@ pub struct Stages {
     pub(crate) dispatchers: Vec<Dispatcher>,
     pub(crate) affinity: AffinityTable,
     pub(crate) counters: Counters,
-    /// What is plain on each port, of each pool.
-    plain: Box<[plain::Plain]>,
+    /// What takes the fast path on each port, of each pool.
+    templates: Box<[Template]>,
     /// Whose tasks are refused on each port.
     unreachable: Box<[network::UnreachableSources]>,
     /// The pools' central queues.
@@ -166,13 +165,13 @@ impl Stages {
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
-        let Recognition { network, plain, unreachable } = Recognition::new(network);
+        let Recognition { network, templates, unreachable } = Recognition::new(network);
         let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
             liveness: Liveness::new(0, &network, &dispatchers),
             learning: learn::Learning::default(),
             unreachable,
-            plain,
+            templates,
             network,
             neighbours,
             dispatchers,
@@ -200,7 +199,7 @@ impl Stages {
         verdicts: &mut (impl Verdicts + ?Sized),
     ) {
         self.learn(port, packets);
-        let done = lane::burst(self, port, packets, verdicts);
+        let done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
             let mut others = [Verdict::Consumed; BURST];
             let others = &mut others[..packets.len() - done];
@@ -214,10 +213,10 @@ impl Stages {
         }
     }
 
-    /// What is plain on a port, of a pool.
+    /// What takes the fast path on a port, of a pool.
     #[inline(always)]
-    fn plain(&self, port: usize, pool: usize) -> &plain::Plain {
-        &self.plain[port * self.dispatchers.len() + pool]
+    fn template(&self, port: usize, pool: usize) -> &Template {
+        &self.templates[port * self.dispatchers.len() + pool]
     }
 
     /// Looks now and then at who sends tasks.
@@ -464,10 +463,10 @@ impl Stages {
     }
 }
 
-/// What is plain on a port, of each pool.
-fn plain_of(network: &Network, port: usize) -> impl Iterator<Item = plain::Plain> + '_ {
+/// What takes the fast path on a port, of each pool.
+fn templates_of(network: &Network, port: usize) -> impl Iterator<Item = Template> + '_ {
     (0..network.pools()).map(move |pool| {
         let id = network.pool_id(pool).unwrap_or_default().to_be_bytes();
-        plain::Plain::new(network, port, id, network.guard(port, pool).is_some())
+        Template::new(network, port, id, network.guard(port, pool).is_some())
     })
 }

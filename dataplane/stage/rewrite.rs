@@ -1,12 +1,12 @@
 //! Addresses, header fields and checksums of packets that go on; decides nothing but the next_hop.
 //!
-//! Each turn has two forms: for any packet, and for the plain ones of the fast lane, of which more is known.
+//! Each turn has two forms: for any packet, and for those of the fast path, of which more is known.
 
 use std::slice;
 
+use super::fast::template::{HEAD, IP, TASK, UDP};
 use super::network::{Network, NextHop, Target};
 use super::parse::{Kind, Packet};
-use super::plain::{HEAD, IP, TASK, UDP};
 use super::{Stages, Verdict, Verdicts};
 use crate::io::Buf;
 use crate::reason::DropReason;
@@ -61,25 +61,25 @@ pub fn towards_worker(
     out(neighbours, &target.next_hop, target.worker, frame, slice::from_mut(verdict), 0);
 }
 
-/// As [`towards_worker`], for the plain task at a place of a burst; `removed` is what its old destination was to a checksum.
+/// As [`towards_worker`], for the task of the fast path at a place of a burst; `removed` is what its old destination was to a checksum.
 #[inline(always)]
-pub fn plain_task(
+pub fn fast_task(
     neighbours: &Neighbours,
-    plain: &mut [u8; HEAD],
+    head: &mut [u8; HEAD],
     removed: FoldedDelta,
     target: &Target,
     idle: bool,
     (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
 ) {
-    let old = task::rechoose(&mut plain[TASK..], target.choice, idle);
+    let old = task::rechoose(&mut head[TASK..], target.choice, idle);
     let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
     udp::update_checksum_folded(
-        &mut plain[UDP..],
+        &mut head[UDP..],
         delta.and(FoldedDelta::straddling_double_word_removed(old)),
     );
-    ipv4::replace_dst(&mut plain[IP..], target.ip);
-    ipv4::decrement_ttl_folded(&mut plain[IP..], removed.and(target.ip_delta));
-    out(neighbours, &target.next_hop, target.worker, plain, verdicts, at);
+    ipv4::replace_dst(&mut head[IP..], target.ip);
+    ipv4::decrement_ttl_folded(&mut head[IP..], removed.and(target.ip_delta));
+    out(neighbours, &target.next_hop, target.worker, head, verdicts, at);
 }
 
 #[inline(always)]
@@ -174,7 +174,7 @@ impl ReplyRoute {
     }
 }
 
-/// Turns plain replies towards their clients.
+/// Turns replies of the fast path towards their clients.
 pub(super) struct ReplyRewriter<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
@@ -191,22 +191,22 @@ impl<'a> ReplyRewriter<'a> {
     #[inline(always)]
     pub(super) fn send(
         &mut self,
-        plain: &mut [u8; HEAD],
+        head: &mut [u8; HEAD],
         verdicts: &mut (impl Verdicts + ?Sized),
         at: usize,
     ) -> Result<(), DropReason> {
-        let client = ipv4::dst(&plain[IP..]);
+        let client = ipv4::dst(&head[IP..]);
         let key = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
         let route = match self.last {
             Some(last) if last.key == key => last,
             _ => *self.last.insert(ReplyRoute::by(self.network, self.neighbours, key, self.now_ms)),
         };
-        let removed = ipv4::replace_src(&mut plain[IP..], route.ip);
+        let removed = ipv4::replace_src(&mut head[IP..], route.ip);
         let removed = FoldedDelta::double_word_removed(removed);
-        udp::update_checksum_folded(&mut plain[UDP..], removed.and(route.udp_delta));
-        ipv4::decrement_ttl_folded(&mut plain[IP..], removed.and(route.ip_delta));
-        let worker = task::src(&plain[TASK..]);
-        out(self.neighbours, &route.next_hop, worker, plain, verdicts, at);
+        udp::update_checksum_folded(&mut head[UDP..], removed.and(route.udp_delta));
+        ipv4::decrement_ttl_folded(&mut head[IP..], removed.and(route.ip_delta));
+        let worker = task::src(&head[TASK..]);
+        out(self.neighbours, &route.next_hop, worker, head, verdicts, at);
         Ok(())
     }
 }

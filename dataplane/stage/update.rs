@@ -150,7 +150,7 @@ impl Stages {
 
     fn exchange(&mut self, new: &mut Recognition) {
         std::mem::swap(&mut self.network, &mut new.network);
-        std::mem::swap(&mut self.plain, &mut new.plain);
+        std::mem::swap(&mut self.templates, &mut new.templates);
         std::mem::swap(&mut self.unreachable, &mut new.unreachable);
     }
 

@@ -7,7 +7,7 @@ use crate::reason::DropReason;
 /// Bytes of a header without options.
 pub const LEN: usize = 20;
 /// First byte of a header without options: version 4, five words.
-pub const PLAIN: u8 = 0x45;
+pub const NO_OPTIONS: u8 = 0x45;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
 

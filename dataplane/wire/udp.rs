@@ -44,14 +44,20 @@ impl Datagram {
 #[inline]
 pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     match frame.first_chunk::<PAYLOAD>() {
-        Some(head) if head[ether::LEN] == ipv4::PLAIN => parse_plain(frame, head, verified),
+        Some(head) if head[ether::LEN] == ipv4::NO_OPTIONS => {
+            parse_without_options(frame, head, verified)
+        }
         _ => parse_any(frame, verified),
     }
 }
 
 /// As [`parse_any`], for a header without options: all offsets are known, no bound is checked twice.
 #[inline]
-fn parse_plain(frame: &[u8], head: &[u8; PAYLOAD], verified: bool) -> Result<Datagram, DropReason> {
+fn parse_without_options(
+    frame: &[u8],
+    head: &[u8; PAYLOAD],
+    verified: bool,
+) -> Result<Datagram, DropReason> {
     const AT: usize = ether::LEN + ipv4::LEN;
     let total_len = usize::from(u16_at(head, ether::LEN + 2));
     if total_len < ipv4::LEN || total_len > frame.len() - ether::LEN {
@@ -273,7 +279,7 @@ mod tests {
 
         /// The two parsers say the same of headers without options.
         #[test]
-        fn plain_and_general_agree(
+        fn both_parsers_agree(
             payload in proptest::collection::vec(any::<u8>(), 0..40),
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
             cut in any::<prop::sample::Index>(), verified: bool,
@@ -284,7 +290,7 @@ mod tests {
                 frame[at] = byte;
             }
             frame.truncate(frame.len() - cut.index(4));
-            frame[ether::LEN] = ipv4::PLAIN;
+            frame[ether::LEN] = ipv4::NO_OPTIONS;
             if frame.len() >= PAYLOAD {
                 prop_assert_eq!(parse(&frame, verified), parse_any(&frame, verified));
             }

@@ -95,7 +95,7 @@ impl Host {
         let head = frame.first_chunk::<HEAD>()?;
         let total_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 2)));
         let udp_len = usize::from(u16::from_be_bytes(at(head, UDP + 4)));
-        let plain = (at(head, 12) == [0x08, 0x00, ipv4::PLAIN])
+        let plain = (at(head, 12) == [0x08, 0x00, ipv4::NO_OPTIONS])
             & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // no fragment
             & (head[ether::LEN + 9] == ipv4::UDP)
             & (u32::from_be_bytes(at(head, ether::LEN + 16)) == self.ip)

@@ -71,7 +71,7 @@ struct Rig {
     workers: RingPort,
     now_ns: u64,
     sent: u16,
-    /// Packets carry an IP option, which keeps them out of the fast lane.
+    /// Packets carry an IP option, which keeps them out of the fast path.
     with_options: bool,
 }
 
@@ -224,7 +224,7 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
             }
         }
         let found = rig.decisions();
-        let way = if with_options { "stages" } else { "fast lane" };
+        let way = if with_options { "stages" } else { "fast path" };
         assert_eq!(found, expected, "{} in the {way} after {decided} tasks", entry.name);
     }
     assert_eq!(decided, TASKS, "{}: every task went to a worker", entry.name);

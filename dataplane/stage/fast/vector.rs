@@ -1,4 +1,4 @@
-//! Recognises plain packets as [`Plain::read`] does, with vectors of 32 bytes where the machine has them.
+//! Recognises packets as [`Template::recognise`] does, with vectors of 32 bytes where the machine has them.
 //!
 //! Two vectors hold all that must be as expected, and one of them all that the IPv4 checksum covers and the start
 //! of what the UDP checksum covers; whether the sums are right is asked once a burst, of all of them together.
@@ -13,12 +13,12 @@
 
 use std::arch::x86_64::*;
 
-use super::lane::{Notes, Run};
-use super::network::UnreachableSource;
-use super::parse::PREFETCH_AHEAD;
-use super::plain::{HEAD, IP, Kind, Pattern, Plain, UDP};
+use super::template::{CodeByte, HEAD, IP, Pattern, Template, UDP};
+use super::{Fields, LeadingRun};
 use crate::io::Buf;
 use crate::limits::BURST;
+use crate::stage::network::UnreachableSource;
+use crate::stage::parse::PREFETCH_AHEAD;
 use crate::wire::ipv4;
 
 /// Bytes in a vector.
@@ -70,20 +70,28 @@ const MASKS: [u8; 2 * VECTOR] = {
     masks
 };
 
-/// As [`lane::read`](super::lane::read); none where a sum is wrong, or the machine has no such vectors.
+/// As [`recognise_scalar`](super::recognise_scalar); none where a sum is wrong, or the machine has no such vectors.
 #[inline(always)]
-pub fn read<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Option<Run> {
+pub fn recognise<B: Buf>(
+    template: &Template,
+    packets: &[B],
+    fields: &mut Fields,
+) -> Option<LeadingRun> {
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
     // SAFETY: the machine has what is called for.
-    unsafe { read_by_vectors(plain, packets, notes) }
+    unsafe { recognise_avx2(template, packets, fields) }
 }
 
 #[target_feature(enable = "avx2")]
-fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Option<Run> {
+fn recognise_avx2<B: Buf>(
+    template: &Template,
+    packets: &[B],
+    fields: &mut Fields,
+) -> Option<LeadingRun> {
     let packets = &packets[..packets.len().min(BURST)];
-    let mut run = Run::default();
+    let mut run = LeadingRun::default();
     let mut sums = [Sums::GOOD; BURST];
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
@@ -99,29 +107,29 @@ fn read_by_vectors<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> O
         let Some(head) = frame.first_chunk::<HEAD>() else {
             break;
         };
-        let kind = Kind::of(head);
-        let Some(end) = end(plain.pattern(kind), kind, head, frame.len()) else {
+        let code = CodeByte::of(head);
+        let Some(end) = end(template.pattern(code), code, head, frame.len()) else {
             break;
         };
         if !packet.checksums_verified() {
             take_sums(head, &frame[..end], &mut sums[at]);
         }
-        run.push(at, kind, frame, source(head), notes);
+        run.push(at, code, frame, source(head), fields);
     }
     are_good(&sums).then_some(run)
 }
 
-/// Where the datagram ends, in a frame that is plain but for its sums.
+/// Where the datagram ends, in a frame that matches but for its sums.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn end(pattern: &Pattern, kind: Kind, head: &[u8; HEAD], len: usize) -> Option<usize> {
+fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
     let differs = _mm256_or_si256(differs(pattern, head, 0), differs(pattern, head, IP));
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
         && byte(head, IP + 8) >= 2
         && total_len == ipv4::LEN + udp_len // where it is longer, the stages are slower, and right, too
-        && udp_len >= pattern.least_udp_len + kind.extension_len()
+        && udp_len >= pattern.least_udp_len + code.extension_len()
         && end <= len;
     fits.then_some(end)
 }
@@ -173,11 +181,11 @@ pub fn match_unreachable(
         return None;
     }
     // SAFETY: the machine has what is called for.
-    Some(unsafe { compare_with_unreachable(addresses, unreachable) })
+    Some(unsafe { match_unreachable_avx2(addresses, unreachable) })
 }
 
 #[target_feature(enable = "avx2")]
-fn compare_with_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
+fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
     let load = |at: usize| unsafe { _mm256_loadu_si256(addresses.as_ptr().add(8 * at).cast()) };
     let sources: [_; BURST / 8] = [load(0), load(1), load(2), load(3)];

@@ -1,12 +1,12 @@
-//! What a plain packet is: the common task and the common reply, whole in one packet, without IP options and
-//! with nothing to object to. Recognised at fixed offsets, mostly by comparing whole words under a mask.
+//! What packets of the fast path look like: the common task and the common reply, whole in one packet, without IP
+//! options and with nothing to object to. Recognised at fixed offsets, mostly by comparing whole words under a mask.
 
-use super::network::{Network, PortAddress};
+use crate::stage::network::{Network, PortAddress};
 use crate::wire::checksum::Sum;
 use crate::wire::task::{self, Code};
 use crate::wire::{auth, ether, ipv4, udp};
 
-/// Bytes that a plain packet has at least.
+/// Bytes that a packet of the fast path has at least.
 pub const HEAD: usize = udp::PAYLOAD + task::LEN;
 /// Offset of the IPv4 header.
 pub const IP: usize = ether::LEN;
@@ -19,11 +19,11 @@ pub const TASK: usize = udp::PAYLOAD;
 const REPLY_BIT: u8 = Code::TaskDone as u8;
 const _: () = assert!(Code::NewTask as u8 == 0 && Code::TaskDoneIdle as u8 == REPLY_BIT | 1);
 
-/// Whether a packet is a reply, and whether its header has an extension.
+/// The first byte of a task header: whether a packet is a reply, and whether its header has an extension.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind(u8);
+pub struct CodeByte(u8);
 
-impl Kind {
+impl CodeByte {
     #[inline(always)]
     pub fn of(head: &[u8; HEAD]) -> Self {
         Self(head[TASK])
@@ -57,7 +57,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Bytes at a plain packet's start that hold all that must be as expected: whole words.
+    /// Bytes at a packet's start that hold all that must be as expected: whole words.
     pub const LEN: usize = 48;
 
     /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
@@ -65,7 +65,7 @@ impl Pattern {
         let least_udp_len = udp::LEN + task::LEN;
         let mut pattern = Self { expected: [0; Self::LEN], least_udp_len, ..Self::NOTHING };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
-        pattern.require(12, &[0x08, 0x00, ipv4::PLAIN], &[0xFF; 3]);
+        pattern.require(12, &[0x08, 0x00, ipv4::NO_OPTIONS], &[0xFF; 3]);
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
         pattern.require(IP + 9, &[ipv4::UDP], &[0xFF]);
         pattern
@@ -122,12 +122,12 @@ impl Pattern {
     }
 }
 
-/// What is plain on one port: tasks, and replies.
+/// What takes the fast path on one port: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain([Pattern; 2]);
+pub struct Template([Pattern; 2]);
 
-impl Plain {
-    /// What is plain on the port at `index`, of the pool of this id (as it stands in packets). Whether a task's source is
+impl Template {
+    /// What takes the fast path on the port at `index`, of the pool of this id (as it stands in packets). Whether a task's source is
     /// a client's is still to be looked at, and so is the proof of replies, which all have one if they are `guarded`.
     pub fn new(network: &Network, index: usize, pool: [u8; 2], guarded: bool) -> Self {
         let address = network.port(index);
@@ -144,27 +144,27 @@ impl Plain {
         ])
     }
 
-    /// What packets of that kind must be.
+    /// What packets of that code must be.
     #[inline(always)]
-    pub fn pattern(&self, kind: Kind) -> &Pattern {
+    pub fn pattern(&self, code: CodeByte) -> &Pattern {
         // Chosen by arithmetic: which of the two comes next is anybody's guess.
-        &self.0[usize::from(kind.is_reply())]
+        &self.0[usize::from(code.is_reply())]
     }
 
-    /// What the frame is, when it is plain.
+    /// The code of the frame, when it matches.
     #[inline(always)]
-    pub fn read(&self, frame: &[u8], verified: bool) -> Option<Kind> {
+    pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
         let head = frame.first_chunk::<HEAD>()?;
-        let kind = Kind::of(head);
-        let pattern = self.pattern(kind);
-        let plain = pattern.fits(head)
+        let code = CodeByte::of(head);
+        let pattern = self.pattern(code);
+        let fits = pattern.fits(head)
             & (head[IP + 8] >= 2)
-            & lengths_fit(frame, head, pattern.least_udp_len + kind.extension_len());
-        if !plain {
+            & lengths_fit(frame, head, pattern.least_udp_len + code.extension_len());
+        if !fits {
             return None;
         }
-        let whole = verified || (ip_checksum_is_valid(head) && udp_checksum_is_valid(head, frame));
-        whole.then_some(kind)
+        let valid = verified || (ip_checksum_is_valid(head) && udp_checksum_is_valid(head, frame));
+        valid.then_some(code)
     }
 }
 

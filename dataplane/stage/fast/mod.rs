@@ -1,18 +1,21 @@
-//! The fast lane: a burst's leading run of plain packets of one pool, each step in a loop of its own.
+//! The fast path: a burst's leading run of packets of one pool that match a template, each step in a loop of its own.
 //!
-//! Whatever [`Plain`] does not recognise ends the lane, and that packet and those behind it take the stages,
+//! Whatever [`Template`] does not recognise ends it, and that packet and those behind it take the stages,
 //! which know every reason. A test holds that what passes here passes there alike.
 
+pub mod template;
+#[cfg(target_arch = "x86_64")]
+mod vector;
+
 use arrayvec::ArrayVec;
+
+use template::{CodeByte, HEAD, IP, TASK, Template};
 
 use super::auth::{self, Guard};
 use super::classify::{self, Answer};
 use super::network::{Network, Side, Target, UnreachableSource};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
-use super::plain::{HEAD, IP, Kind, Plain, TASK};
 use super::rewrite::ReplyRewriter;
-#[cfg(target_arch = "x86_64")]
-use super::vector;
 use super::{Stages, Verdict, Verdicts, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
@@ -23,12 +26,12 @@ use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ipv4;
 use crate::wire::task::{self, Extension};
 
-/// Places in a burst, a bit for each.
+/// BurstMask in a burst, a bit for each.
 #[derive(Clone, Copy)]
-struct Places(u32);
+struct BurstMask(u32);
 const _: () = assert!(BURST <= 32);
 
-impl Places {
+impl BurstMask {
     /// The first `len` places.
     const fn first(len: u32) -> Self {
         Self(((1_u64 << len) - 1) as u32)
@@ -39,7 +42,7 @@ impl Places {
     }
 }
 
-impl Iterator for Places {
+impl Iterator for BurstMask {
     type Item = usize;
 
     #[inline(always)]
@@ -51,9 +54,9 @@ impl Iterator for Places {
     }
 }
 
-/// A burst's leading run of plain packets. Small, so that it stays in registers while they are read.
+/// A burst's leading run of packets that match. Small, so that it stays in registers while they are read.
 #[derive(Clone, Copy, Default)]
-pub struct Run {
+pub struct LeadingRun {
     /// Packets in it.
     len: u32,
     /// Those of them that are replies.
@@ -61,52 +64,59 @@ pub struct Run {
 }
 
 /// What was read of the packets of a run.
-pub struct Notes {
+pub struct Fields {
     /// What policies may know of the tasks, in order.
     tasks: [Task; BURST],
     /// The source addresses of all, in memory order.
     sources: [u32; BURST],
 }
 
-impl Notes {
+impl Fields {
     #[inline(always)]
     pub fn new() -> Self {
         Self { tasks: [Task::default(); BURST], sources: [0; BURST] }
     }
 }
 
-impl Run {
+impl LeadingRun {
     /// Adds the packet at the next place.
     #[inline(always)]
-    pub fn push(&mut self, at: usize, kind: Kind, frame: &[u8], source: u32, notes: &mut Notes) {
-        if kind.is_extended() && !kind.is_reply() {
+    pub fn push(
+        &mut self,
+        at: usize,
+        code: CodeByte,
+        frame: &[u8],
+        source: u32,
+        fields: &mut Fields,
+    ) {
+        if code.is_extended() && !code.is_reply() {
             let tasks = at - self.replies.count_ones() as usize;
-            notes.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
+            fields.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
         }
-        notes.sources[at % BURST] = source;
-        self.replies |= u32::from(kind.is_reply()) << at;
+        fields.sources[at % BURST] = source;
+        self.replies |= u32::from(code.is_reply()) << at;
         self.len = at as u32 + 1;
     }
 
     /// Leaves the stages what stands behind the first task whose source no reply would reach.
     #[inline(always)]
-    fn end_before_unreachable(&mut self, notes: &Notes, unreachable: &[UnreachableSource]) {
-        let found = match_unreachable(&notes.sources, unreachable) & !self.replies;
-        if found & Places::first(self.len).0 != 0 {
+    fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
+        let found = match_unreachable(&fields.sources, unreachable) & !self.replies;
+        if found & BurstMask::first(self.len).0 != 0 {
             self.len = found.trailing_zeros();
         }
     }
 
-    fn replies(&self) -> Places {
-        Places(self.replies & Places::first(self.len).0)
+    fn replies(&self) -> BurstMask {
+        BurstMask(self.replies & BurstMask::first(self.len).0)
     }
 
-    fn tasks(&self) -> Places {
-        Places(!self.replies & Places::first(self.len).0)
+    fn tasks(&self) -> BurstMask {
+        BurstMask(!self.replies & BurstMask::first(self.len).0)
     }
 }
 
-/// Decides on the plain packets at the front of a burst; returns how many it has dealt with.
+/// Decides on the packets at the front of a burst that match; returns how many it has dealt with.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -124,47 +134,51 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) {
         return 0;
     }
-    let mut notes = Notes::new();
-    let mut run = read_well(stages.plain(port, pool), packets, &mut notes);
-    run.end_before_unreachable(&notes, &stages.unreachable[port]);
+    let mut fields = Fields::new();
+    let mut run = recognise(stages.template(port, pool), packets, &mut fields);
+    run.end_before_unreachable(&fields, &stages.unreachable[port]);
     if run.replies().len() > 0 {
         replies(stages, port, pool, run.replies(), packets, verdicts);
     }
     if run.tasks().len() > 0 {
-        tasks(stages, port, pool, run, &notes, packets, verdicts);
+        tasks(stages, port, pool, run, &fields, packets, verdicts);
     }
     run.len as usize
 }
 
-/// As [`read`], in the best way that the machine has.
+/// As [`recognise_scalar`], with vectors where the machine has them.
 #[inline(always)]
-fn read_well<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Run {
+fn recognise<B: Buf>(template: &Template, packets: &[B], fields: &mut Fields) -> LeadingRun {
     #[cfg(target_arch = "x86_64")]
-    if let Some(run) = vector::read(plain, packets, notes) {
+    if let Some(run) = vector::recognise(template, packets, fields) {
         return run;
     }
-    read(plain, packets, notes)
+    recognise_scalar(template, packets, fields)
 }
 
-/// A bit for each address (in memory order) that no reply would reach, in the best way that the machine has.
+/// A bit for each address (in memory order) that no reply would reach, with vectors where the machine has them.
 #[inline(always)]
 fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if let Some(found) = vector::match_unreachable(addresses, unreachable) {
         return found;
     }
-    compare_with_unreachable(addresses, unreachable)
+    match_unreachable_scalar(addresses, unreachable)
 }
 
-fn compare_with_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
+fn match_unreachable_scalar(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     let is_unreachable = |&address: &u32| unreachable.iter().any(|one| one.is(address));
     let bits = addresses.iter().enumerate().map(|(at, one)| u32::from(is_unreachable(one)) << at);
     bits.fold(0, |all, bit| all | bit)
 }
 
-/// How many packets at the front are plain, and which of them are tasks and which replies.
-pub fn read<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Run {
-    let mut run = Run::default();
+/// How many packets at the front match, and which of them are tasks and which replies.
+pub fn recognise_scalar<B: Buf>(
+    template: &Template,
+    packets: &[B],
+    fields: &mut Fields,
+) -> LeadingRun {
+    let mut run = LeadingRun::default();
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
@@ -177,10 +191,10 @@ pub fn read<B: Buf>(plain: &Plain, packets: &[B], notes: &mut Notes) -> Run {
             break;
         }
         let frame = packet.bytes();
-        let Some(kind) = plain.read(frame, packet.checksums_verified()) else {
+        let Some(code) = template.recognise(frame, packet.checksums_verified()) else {
             break;
         };
-        run.push(at, kind, frame, ipv4::src(&frame[IP..]).to_be(), notes);
+        run.push(at, code, frame, ipv4::src(&frame[IP..]).to_be(), fields);
     }
     run
 }
@@ -191,13 +205,13 @@ fn replies<B: Buf>(
     stages: &mut Stages,
     port: usize,
     pool: usize,
-    places: Places,
+    places: BurstMask,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
-    let mut believed = Places(0);
+    let mut believed = BurstMask(0);
     let neighbours = &stages.neighbours;
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
     for at in places {
@@ -228,18 +242,18 @@ fn replies<B: Buf>(
     stages.counters.add(Counter::Replies, reports.len() as u64);
     let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms);
     for at in believed {
-        let plain = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
-        let Some(plain) = plain else {
+        let head = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
+        let Some(head) = head else {
             return;
         };
-        if let Err(reason) = rewriter.send(plain, verdicts, at) {
+        if let Err(reason) = rewriter.send(head, verdicts, at) {
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
     }
 }
 
-/// What a plain reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
+/// What a reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
 /// `shared` with clients.
 #[inline(always)]
 fn report(
@@ -256,7 +270,7 @@ fn report(
         && shared.is_none_or(|(neighbours, port)| {
             classify::is_sent_by(network.server(worker.server), neighbours, port, head)
         });
-    let service_ns = match Kind::of(head).is_extended() {
+    let service_ns = match CodeByte::of(head).is_extended() {
         true => Extension::parse(&frame[TASK..]).service_ns,
         false => 0,
     };
@@ -269,7 +283,7 @@ fn report(
 fn prove<B: Buf>(
     guard: &Guard,
     packets: &[B],
-    believed: &mut Places,
+    believed: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
     // Their length was looked at when they were read, so all of them are long enough.
@@ -314,15 +328,15 @@ fn tasks<B: Buf>(
     stages: &mut Stages,
     port: usize,
     pool: usize,
-    run: Run,
-    notes: &Notes,
+    run: LeadingRun,
+    fields: &Fields,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
     let places = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..places.len()];
-    stages.dispatchers[pool].schedule(&notes.tasks[..places.len()], picks);
+    stages.dispatchers[pool].schedule(&fields.tasks[..places.len()], picks);
     let rewriter = TaskRewriter {
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
@@ -367,13 +381,13 @@ impl TaskRewriter<'_> {
         verdicts: &mut (impl Verdicts + ?Sized),
         at: usize,
     ) -> u64 {
-        let (Some(pick), Some(plain)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
+        let (Some(pick), Some(head)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
             verdicts.other(at, Verdict::Drop(DropReason::NoMember));
             return 0;
         };
         let target = &self.targets[pick.member.index()];
         let place = (verdicts, at);
-        rewrite::plain_task(self.neighbours, plain, self.removed, target, pick.idle, place);
+        rewrite::fast_task(self.neighbours, head, self.removed, target, pick.idle, place);
         1
     }
 }
@@ -387,8 +401,8 @@ pub(super) mod tests {
     use super::*;
     use crate::io::memory::FramePool;
     use crate::policy::{Core, Dispatcher};
+    use crate::stage::fast::template::UDP;
     use crate::stage::network::{ServerSpec, Side};
-    use crate::stage::plain::UDP;
     use crate::stage::{AffinityTable, PortAddress, Stages};
     use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
@@ -485,9 +499,9 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Packet for packet, the lane and the stages decide alike and write the same bytes.
+        /// Packet for packet, the fast path and the stages decide alike and write the same bytes.
         #[test]
-        fn the_lane_does_what_the_stages_do(
+        fn the_fast_path_does_what_the_stages_do(
             packets in proptest::collection::vec((
                 any::<(u16, bool, bool)>(), 0..16_u16,
                 proptest::collection::vec(any::<u8>(), 0..40),
@@ -561,7 +575,7 @@ pub(super) mod tests {
 
         /// Vectors see what words see: of packets of any length, with single bytes changed.
         #[test]
-        fn both_ways_of_reading_see_the_same(
+        fn vectors_recognise_what_scalars_do(
             packets in proptest::collection::vec((
                 any::<(u16, bool, bool, bool)>(), proptest::collection::vec(any::<u8>(), 0..150),
                 proptest::option::weighted(0.05, any::<(prop::sample::Index, u8)>()), 0..9_usize,
@@ -583,16 +597,16 @@ pub(super) mod tests {
                 frame.resize(frame.len() + padding, 0xAA); // not part of the datagram
                 pool.frame(&frame).unwrap()
             }).collect();
-            let plain = *stages.plain(0, 0);
+            let template = *stages.template(0, 0);
             // A datagram that does not fill its packet ends a run for vectors.
             let exact = |frame: &[u8]| {
                 let number = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
                 number(IP + 2) == ipv4::LEN + number(UDP + 4)
             };
             let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
-            let [mut of_words, mut of_vectors] = [(); 2].map(|()| Notes::new());
-            let words = read(&plain, &burst[..exact], &mut of_words);
-            let vectors = vector::read(&plain, &burst[..exact], &mut of_vectors);
+            let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
+            let words = recognise_scalar(&template, &burst[..exact], &mut of_words);
+            let vectors = vector::recognise(&template, &burst[..exact], &mut of_vectors);
             prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
             if let Some(vectors) = vectors {
                 prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
@@ -603,7 +617,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn plain_packets_take_the_lane() {
+    fn packets_that_match_take_the_fast_path() {
         let pool = FramePool::new(8, 256);
         let headers = [task(1, false), reply(3, 2), task(2, true), reply(2, 0), task(3, false)];
         let packets = headers.map(|header| pool.frame(&frame(header, &[1; 8])).unwrap());
@@ -648,12 +662,12 @@ pub(super) mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn both_ways_of_comparing_sources_see_the_same() {
+    fn vectors_compare_sources_as_scalars_do() {
         let unreachable = stages().unreachable[0].clone();
         assert_eq!(unreachable.len(), 2, "the node itself, and the server");
         let addresses: [u32; BURST] =
             std::array::from_fn(|at| UNREACHABLE.get(at).map_or(at as u32, |one| one.to_be()));
-        let expected = compare_with_unreachable(&addresses, &unreachable);
+        let expected = match_unreachable_scalar(&addresses, &unreachable);
         assert!(expected != 0 && expected != u32::MAX);
         assert!(
             vector::match_unreachable(&addresses, &unreachable)
@@ -682,7 +696,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A burst of replies to stages with a key: what is wrong with each decides on it alone, and the rest take the lane.
+    /// A burst of replies to stages with a key: what is wrong with each decides on it alone, and the rest take the fast path.
     #[test]
     fn replies_are_believed_with_proof_and_once() {
         let pool = FramePool::new(16, 256);
@@ -706,7 +720,7 @@ pub(super) mod tests {
         for at in [0, 3] {
             assert!(matches!(verdicts[at], Verdict::Hold { .. }), "{:?}", verdicts[at]);
         }
-        // A reply without proof is no plain one, and the stages say why it is refused.
+        // A reply without proof does not match, and the stages say why it is refused.
         let bare = frame(reply(1, 3), &[]);
         let mut burst = [pool.frame(&bare).unwrap()];
         stages.process(0, 1, &mut burst, &mut verdicts[..1]);
@@ -749,7 +763,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_ends_the_lane() {
+    fn what_does_not_match_ends_the_fast_path() {
         let pool = FramePool::new(8, 256);
         let several = Header { more: true, ..task(2, false) };
         let frames = [task(1, false), several, reply(1, 1)].map(|header| frame(header, &[]));
