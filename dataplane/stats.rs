@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::role::agent::Comings;
+use crate::role::agent::AttachStats;
 use crate::state::{Counter, Gauge, Totals};
 
 fn ratio(part: u64, whole: u64) -> f64 {
@@ -85,7 +85,7 @@ pub struct AgentStats {
     /// The name that workers attached to.
     pub name: String,
     /// Workers that came and went, over all pools.
-    pub comings: Comings,
+    pub attach: AttachStats,
     /// Workers that the leaf had acknowledged at the end.
     pub registered: usize,
     /// Workers that are threads and sent their replies themselves.
@@ -95,7 +95,7 @@ pub struct AgentStats {
 impl fmt::Display for AgentStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ledger.fmt(f)?;
-        let Comings { joined, left, died, silent, at_fault } = self.comings;
+        let AttachStats { joined, left, died, silent, at_fault } = self.attach;
         writeln!(
             f,
             "workers: {joined} came, {left} left, {died} died, {silent} were shut out for silence, \

@@ -262,12 +262,12 @@ mod processes {
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(Running::ended);
 
-        let comings = &account["comings"];
-        assert_eq!((comings["died"].as_u64(), comings["at_fault"].as_u64()), (Some(1), Some(0)));
+        let attach = &account["attach"];
+        assert_eq!((attach["died"].as_u64(), attach["at_fault"].as_u64()), (Some(1), Some(0)));
         for told in ["worker 20 of pool 1 is there", " of pool 1 has gone"] {
             assert!(said.contains(told), "{said}");
         }
-        assert_eq!(comings["silent"], 0);
+        assert_eq!(attach["silent"], 0);
         let lost = count(&account, "/drops/worker_lost");
         assert!(lost <= 2, "no more than it could have: {account}");
         let done = count(&account, "/replies") + lost + count(&account, "/drops/shutdown");
@@ -374,8 +374,8 @@ mod processes {
         workers.into_iter().for_each(Running::ended);
         let agent = &account["agent"];
         assert_eq!(agent["balanced"], true, "{agent}");
-        assert_eq!(count(agent, "/comings/died"), 1, "{agent}");
-        assert!(count(agent, "/comings/joined") >= 3, "{agent}");
+        assert_eq!(count(agent, "/attach/died"), 1, "{agent}");
+        assert!(count(agent, "/attach/joined") >= 3, "{agent}");
         let gone =
             ["worker_lost", "shutdown"].map(|reason| count(agent, &format!("/drops/{reason}")));
         let done = count(agent, "/replies") + gone.iter().sum::<u64>();

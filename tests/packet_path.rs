@@ -17,7 +17,9 @@ use wedjat::node::Timing;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
 use wedjat::ring::{Guest, Place, WorkerRegion, handover};
-use wedjat::role::agent::{Crew, Names, Packet, Parts, PoolCrew, Registrar, ThreadWorker};
+use wedjat::role::agent::{
+    NamedLoad, Packet, Parts, PoolWorkers, Registrar, ThreadWorker, WorkerSet,
+};
 use wedjat::role::{Agent, Leaf};
 use wedjat::stage::{Overflow, PortAddress, Side};
 use wedjat::state::{Counter, Counters, Gauge, Member, View};
@@ -180,7 +182,7 @@ const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 /// An agent's parts, on a clock of nanoseconds and with no leaf to register with.
 fn agent_parts(
     port: RingPort,
-    crew: Crew<Packet<Frame>>,
+    workers: WorkerSet<Packet<Frame>>,
     places: &[Place],
     pool: &FramePool,
 ) -> Parts<RingPort, FramePool> {
@@ -188,7 +190,7 @@ fn agent_parts(
     let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
     Parts {
         ports: vec![(port, address)],
-        crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Refuse, crew }],
+        worker_sets: vec![PoolWorkers { pool: POOL, overflow: Overflow::Refuse, workers }],
         registrar: None,
         places: places.to_vec(),
         pool: pool.clone(),
@@ -215,23 +217,23 @@ fn flow() -> Flow {
 #[test]
 fn threads_of_an_agent_allocate_nothing() {
     let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
-    let (names, pool) = (Arc::new(Names::new(places.len())), FramePool::new(1024, 256));
+    let (load, pool) = (Arc::new(NamedLoad::new(places.len())), FramePool::new(1024, 256));
     let (mut ways, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
     for place in places {
         let (producer, consumer) = handover::pair(place, 8).unwrap();
         let (port, wire) = pair(256, &pool);
-        let (names, counters) = (Arc::clone(&names), Counters::heap());
-        workers.push(ThreadWorker::new(consumer, vec![port], names, 64, counters));
+        let (load, counters) = (Arc::clone(&load), Counters::heap());
+        workers.push(ThreadWorker::new(consumer, vec![port], load, 64, counters));
         ways.push(producer);
         wires.push(wire);
     }
     let counters = workers.iter().map(|worker| worker.counters().clone()).collect();
     let view = View::heap(places.len(), 1).remove(0);
     let dispatcher = Dispatcher::new(&"jbsq(k=2)".parse().unwrap(), view, Core::ONLY, 7);
-    let crew = Crew::new(dispatcher, places.into_iter().zip(ways).collect(), 16, u64::MAX);
+    let set = WorkerSet::new(dispatcher, places.into_iter().zip(ways).collect(), 16, u64::MAX);
     let (near, mut far) = pair(256, &pool);
-    let parts = agent_parts(near, crew, &places, &pool);
-    let mut agent = Agent::new(parts).with_threads(names, counters);
+    let parts = agent_parts(near, set, &places, &pool);
+    let mut agent = Agent::new(parts).with_threads(load, counters);
     let mut now = 1_000_000;
     let mut calls = 0;
     let mut counted = |step: &mut dyn FnMut()| {
@@ -282,12 +284,12 @@ fn polls_of_an_agent_allocate_nothing() {
         let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
         let view = View::heap(places.len(), 1).remove(0);
         let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
-        let seats = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
-        let crew = Crew::new(dispatcher, seats.collect(), 16, u64::MAX);
+        let entries = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
+        let workers = WorkerSet::new(dispatcher, entries.collect(), 16, u64::MAX);
         let pool = FramePool::new(1024, 256);
         let (near, mut far) = pair(256, &pool);
         let registrar = Registrar::new(CLIENT, 0, Some(CLIENT_MAC), &places, 1_000_000_000);
-        let parts = agent_parts(near, crew, &places, &pool);
+        let parts = agent_parts(near, workers, &places, &pool);
         let mut agent = Agent::new(Parts { registrar: Some(registrar), ..parts });
         let (mut now, mut calls) = (1, 0);
         let mut poll = |now: &mut u64| {

@@ -5,7 +5,7 @@ use crate::config::{AgentConfig, HostConfig};
 use crate::io::{Buf, Token};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::Place;
-use crate::role::agent::{Crew, Packet, PoolCrew, Registrar, Way};
+use crate::role::agent::{Packet, PoolWorkers, Registrar, WorkerLink, WorkerSet};
 use crate::state::table::{Limits, PoolSpec, Role, Spec, WorkerSpec};
 use crate::state::{StateError, Table};
 
@@ -42,33 +42,33 @@ pub fn spec(
     Spec { role, node, cores, ports, servers, pools, limits, ticks_hz, seed, group }
 }
 
-/// The pools' workers, none of them there yet, each with its way to its tasks.
-pub fn crews<B: Buf + Token>(
+/// The pools' workers, none of them there yet, each with the link to its tasks.
+pub fn worker_sets<B: Buf + Token>(
     host: &HostConfig,
     ticks_hz: u64,
     table: &Table,
-    mut way: impl FnMut(usize) -> Way<Packet<B>>,
+    mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
     seed: u64,
-) -> Vec<PoolCrew<B>> {
+) -> Vec<PoolWorkers<B>> {
     let timeout = match host.worker_timeout_ms {
         0 => u64::MAX,
         ms => ms.saturating_mul(ticks_hz) / 1000,
     };
     let mut channel = 0;
-    let mut crews = Vec::new();
+    let mut worker_sets = Vec::new();
     for (index, pool) in host.pools.iter().enumerate() {
         let view = table.view(0, index);
         let mut dispatcher =
             Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
         tell_speeds(&mut dispatcher, &pool.speeds);
-        let seats = pool.workers.iter().map(|&id| {
+        let entries = pool.workers.iter().map(|&id| {
             channel += 1;
-            (Place { id, pool: pool.id }, way(channel - 1))
+            (Place { id, pool: pool.id }, link(channel - 1))
         });
-        let crew = Crew::new(dispatcher, seats.collect(), pool.queue, timeout);
-        crews.push(PoolCrew { pool: pool.id, overflow: pool.overflow, crew });
+        let workers = WorkerSet::new(dispatcher, entries.collect(), pool.queue, timeout);
+        worker_sets.push(PoolWorkers { pool: pool.id, overflow: pool.overflow, workers });
     }
-    crews
+    worker_sets
 }
 
 /// Tells the configured leaf of the workers.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 
 use super::Agent;
-use super::agent::{Crew, Death, Packet, Parts, PoolCrew, Registrar, Way};
+use super::agent::{Death, Packet, Parts, PoolWorkers, Registrar, WorkerLink, WorkerSet};
 use crate::io::Port;
 use crate::io::memory::{Frame, FramePool};
 use crate::node::Timing;
@@ -31,13 +31,13 @@ pub struct Pool<'a> {
     pub payload: usize,
 }
 
-/// What an agent's workers come by and go by.
-pub struct Doors {
+/// What tests need of an agent: its region, where workers attach, and its queue of deaths.
+pub struct AgentHandles {
     pub region: Arc<WorkerRegion>,
     pub deaths: Arc<ArrayQueue<Death>>,
 }
 
-impl Doors {
+impl AgentHandles {
     /// A worker at this place, which the agent lets in when it is next polled.
     pub fn claim(&self, at: usize) -> Guest {
         self.region.claim(at).unwrap().expect("the place is free")
@@ -45,7 +45,7 @@ impl Doors {
 
     /// The agent is told that the process of the worker at this place, which had this claim, has ended.
     pub fn tell_of_death(&self, at: usize, claim: u64) {
-        self.deaths.push(Death { crew: 0, worker: at, claim }).unwrap();
+        self.deaths.push(Death { set: 0, worker: at, claim }).unwrap();
     }
 }
 
@@ -55,29 +55,29 @@ pub fn agent<P: Port<Buf = Frame>>(
     frames: &FramePool,
     pool: Pool<'_>,
     registrar: Registrar,
-) -> (Agent<P, FramePool>, Doors) {
+) -> (Agent<P, FramePool>, AgentHandles) {
     agent_by((port, address), frames, pool, registrar, None)
 }
 
-/// The same with workers that get their tasks in these ways, rather than in the region's.
+/// The same with workers that have these links, rather than those of the region.
 pub fn agent_by<P: Port<Buf = Frame>>(
     (port, address): (P, PortAddress),
     frames: &FramePool,
     pool: Pool<'_>,
     registrar: Registrar,
-    ways: Option<Vec<Way<Packet<Frame>>>>,
-) -> (Agent<P, FramePool>, Doors) {
+    links: Option<Vec<WorkerLink<Packet<Frame>>>>,
+) -> (Agent<P, FramePool>, AgentHandles) {
     let Pool { policy, places, queue, overflow, payload } = pool;
     let region = Arc::new(WorkerRegion::heap(&places, 8, payload).unwrap());
     let view = View::heap(places.len(), 1).remove(0);
     let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
     let copied = || (0..places.len()).map(|at| region.channel(at).into()).collect();
-    let seats = places.iter().copied().zip(ways.unwrap_or_else(copied));
-    let crew = Crew::new(dispatcher, seats.collect(), queue, TIMEOUT);
+    let entries = places.iter().copied().zip(links.unwrap_or_else(copied));
+    let workers = WorkerSet::new(dispatcher, entries.collect(), queue, TIMEOUT);
     let deaths = Arc::new(ArrayQueue::new(8));
     let agent = Agent::new(Parts {
         ports: vec![(port, address)],
-        crews: vec![PoolCrew { pool: places[0].pool, overflow, crew }],
+        worker_sets: vec![PoolWorkers { pool: places[0].pool, overflow, workers }],
         places,
         pool: frames.clone(),
         udp_port: 1234,
@@ -87,7 +87,7 @@ pub fn agent_by<P: Port<Buf = Frame>>(
         counters: Counters::heap(),
         timing: Timing { ticks_hz: HZ },
     });
-    (agent, Doors { region, deaths })
+    (agent, AgentHandles { region, deaths })
 }
 
 /// What goes with the task of this number when its header has an extension.

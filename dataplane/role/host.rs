@@ -4,7 +4,7 @@
 //! and registers its workers with it. Besides, the leaf is told at once who came and who has gone: it need not wait
 //! for silence.
 
-use super::agent::Comings;
+use super::agent::AttachStats;
 use super::{Agent, Leaf};
 use crate::clock::Progress;
 use crate::io::Token;
@@ -44,7 +44,7 @@ pub struct Host<P: Port<Buf: Token>, A> {
     agent: Agent<End<P::Buf>, A>,
     locals: Vec<Local>,
     /// The agent's, when the leaf was last told.
-    comings: Comings,
+    attach_stats: AttachStats,
 }
 
 impl<P, A> Host<P, A>
@@ -70,7 +70,7 @@ where
         for local in &locals {
             leaf.stages_mut().set_active(local.pool, local.member, false);
         }
-        Self { leaf, agent, locals, comings: Comings::default() }
+        Self { leaf, agent, locals, attach_stats: AttachStats::default() }
     }
 
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
@@ -79,9 +79,9 @@ where
         let received = self.leaf.poll(now);
         // What several ports brought may be more than a burst.
         while self.agent.poll(now) == BURST {}
-        let comings = self.agent.comings().fold(Comings::default(), Comings::and);
-        if comings != self.comings {
-            self.comings = comings;
+        let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
+        if attach_stats != self.attach_stats {
+            self.attach_stats = attach_stats;
             self.tell();
         }
         received

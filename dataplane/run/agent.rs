@@ -21,7 +21,7 @@ use crate::node::Timing;
 use crate::ring::region::path_of;
 use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
-use crate::role::agent::{Comings, Death, Names, Parts, Signer, Way};
+use crate::role::agent::{AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
 use crate::stage::{PortAddress, Side};
 use crate::state::{Counters, Totals};
 use crate::stats::{AgentStats, LeafStats};
@@ -35,7 +35,7 @@ pub(super) const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// Deaths that may wait for the core.
 pub(super) const DEATHS: usize = 1024;
 
-type Ended = (Vec<Comings>, usize);
+type Ended = (Vec<AttachStats>, usize);
 
 /// Threads that are told to end have so long for what they are doing.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
@@ -62,7 +62,7 @@ pub(super) type Queues = Vec<Vec<Outlet>>;
 /// Workers that are threads of this process.
 #[derive(Default)]
 pub(super) struct Hired {
-    pub names: Arc<Names>,
+    pub load: Arc<NamedLoad>,
     /// What those that send have counted.
     pub counters: Vec<Counters>,
     /// For each worker that sends.
@@ -106,15 +106,15 @@ pub(super) fn start(
     let mut hired =
         hire.map(|hire| hire(&eal, queues, signer.as_ref())).transpose()?.unwrap_or_default();
     let mut producers = std::mem::take(&mut hired.producers).into_iter();
-    let way = |channel: usize| match producers.next().flatten() {
-        Some(producer) => Way::from(producer),
-        None => Way::from(region.channel(channel)),
+    let link = |channel: usize| match producers.next().flatten() {
+        Some(producer) => WorkerLink::from(producer),
+        None => WorkerLink::from(region.channel(channel)),
     };
     let deaths = Arc::new(ArrayQueue::new(DEATHS));
-    let shared = Shared { names: hired.names, counters: hired.counters, signer };
+    let shared = Shared { load: hired.load, counters: hired.counters, signer };
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
-        crews: agent::crews(host, hz, &table, way, seed),
+        worker_sets: agent::worker_sets(host, hz, &table, link, seed),
         registrar: agent::registrar(config, &places, hz),
         places,
         pool: mbufs.handle(),
@@ -151,7 +151,7 @@ pub(super) fn start(
     let (duration, counted) = (options.duration, &counters[..]);
     let watch = Watch { duration, stop, counters: counted, interval: WATCH, started };
     watch.until_ended(&[&core], look, report);
-    let (comings, registered) = join(config.core, core)?;
+    let (attach_stats, registered) = join(config.core, core)?;
     join_workers(hired.threads);
     let seconds = started.elapsed().as_secs_f64();
 
@@ -162,16 +162,16 @@ pub(super) fn start(
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
     describe_agent(&mut ledger, host, config.core, seed);
-    let comings = comings.into_iter().fold(Comings::default(), Comings::and);
-    Ok(AgentStats { ledger, name: host.name.clone(), comings, registered, senders })
+    let attach_stats = attach_stats.into_iter().fold(AttachStats::default(), AttachStats::and);
+    Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }
 
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
     let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
     describe_agent(&mut ledger, &config.host, config.core, seed);
-    let (name, comings) = (config.host.name.clone(), Comings::default());
-    AgentStats { ledger, name, comings, registered: 0, senders: 0 }
+    let (name, attach_stats) = (config.host.name.clone(), AttachStats::default());
+    AgentStats { ledger, name, attach: attach_stats, registered: 0, senders: 0 }
 }
 
 /// What the host's workers attach to.
@@ -248,7 +248,7 @@ fn join_workers(threads: Vec<JoinHandle<()>>) {
 
 /// What the core and its threads share.
 struct Shared {
-    names: Arc<Names>,
+    load: Arc<NamedLoad>,
     counters: Vec<Counters>,
     signer: Option<Arc<Signer>>,
 }
@@ -261,10 +261,10 @@ fn poll(
     shared: Shared,
     stop: &AtomicBool,
 ) -> (Ended, Result<(), ClockError>) {
-    let Shared { names, counters, signer } = shared;
+    let Shared { load, counters, signer } = shared;
     let mut agent = Agent::new(parts).with_signer(signer);
     if !counters.is_empty() {
-        agent = agent.with_threads(names, counters);
+        agent = agent.with_threads(load, counters);
     }
     while let Some(now) = clock.next(stop) {
         agent.poll(now);
@@ -278,7 +278,7 @@ fn poll(
             agent.has_threads()
         });
     }
-    let ended = (agent.comings().collect(), agent.registered());
+    let ended = (agent.attach_stats().collect(), agent.registered());
     agent.close();
     (ended, clock.ended())
 }
@@ -287,12 +287,12 @@ fn poll(
 /// successor is not taken for it.
 pub fn look_for_deaths(host: &HostConfig, region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     let mut channel = 0;
-    for (crew, pool) in host.pools.iter().enumerate() {
+    for (set, pool) in host.pools.iter().enumerate() {
         for worker in 0..pool.workers.len() {
             let claim = region.granted(channel);
             if claim != 0 && !region.has_worker(channel) {
                 // Should the queue be full, the next look finds it dead still.
-                let _ = deaths.push(Death { crew, worker, claim });
+                let _ = deaths.push(Death { set, worker, claim });
             }
             channel += 1;
         }

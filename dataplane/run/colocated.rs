@@ -17,7 +17,7 @@ use crate::limits::CORES_MAX;
 use crate::node::Timing;
 use crate::policy::stream_seed;
 use crate::ring::WorkerRegion;
-use crate::role::agent::{Comings, Death, Parts, Registrar};
+use crate::role::agent::{AttachStats, Death, Parts, Registrar};
 use crate::role::{Agent, host};
 use crate::stage::{PortAddress, Side};
 use crate::state::table::{Spec, agents_file};
@@ -25,7 +25,7 @@ use crate::state::{StateError, Table};
 use crate::stats::{AgentStats, LeafStats};
 
 /// Who came and went, and how many workers were registered at the end.
-pub type Ended = (Comings, usize);
+pub type Ended = (AttachStats, usize);
 
 /// An agent without ports, as it is handed to the core's thread.
 pub type AgentParts = Parts<QueuePort, PoolHandle>;
@@ -78,7 +78,7 @@ impl<'a> LocalAgent<'a> {
         let way = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            crews: agent_parts::crews(self.host, hz, &self.table, way, self.seed),
+            worker_sets: agent_parts::worker_sets(self.host, hz, &self.table, way, self.seed),
             registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
             places,
             pool: mbufs.handle(),
@@ -108,8 +108,8 @@ impl<'a> LocalAgent<'a> {
         let totals = self.table.counters(0).totals();
         let mut ledger = LeafStats::of(totals, seconds, manifest(&config.text, eal, hz));
         shell::describe_agent(&mut ledger, self.host, self.core, self.seed);
-        let (comings, registered) = ended;
-        AgentStats { ledger, name: self.host.name.clone(), comings, registered, senders: 0 }
+        let (attach, registered) = ended;
+        AgentStats { ledger, name: self.host.name.clone(), attach, registered, senders: 0 }
     }
 }
 

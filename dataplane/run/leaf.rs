@@ -18,7 +18,7 @@ use crate::io::dpdk::{PoolHandle, QueuePort};
 use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
 use crate::node::{Commands, Timing};
-use crate::role::agent::Comings;
+use crate::role::agent::AttachStats;
 use crate::role::{Host, Leaf};
 use crate::stage::{Network, Stages};
 use crate::state::{Table, Totals};
@@ -262,8 +262,8 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
         last = now;
         host.poll(now) > 0 || host.held() > 0
     });
-    let comings = host.agent().comings().fold(Comings::default(), Comings::and);
-    let ended = (comings, host.agent().registered());
+    let attach_stats = host.agent().attach_stats().fold(AttachStats::default(), AttachStats::and);
+    let ended = (attach_stats, host.agent().registered());
     (host.close(last), Some(ended), clock.ended())
 }
 

@@ -33,7 +33,7 @@ use crate::clock::ClockError;
 use crate::config::{AgentConfig, Sends};
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
 use crate::ring::{Place, Producer, RegionError, WorkerRegion, handover};
-use crate::role::agent::{Names, Request, Signer, ThreadWorker};
+use crate::role::agent::{NamedLoad, Request, Signer, ThreadWorker};
 use crate::state::Counters;
 use crate::stats::AgentStats;
 use crate::worker::{self, Worker};
@@ -114,15 +114,15 @@ fn hire(
     mut spawn: impl FnMut(usize, Post) -> std::io::Result<JoinHandle<()>>,
 ) -> Result<Hired, LaunchError> {
     let (host, places) = (&config.host, config.host.places());
-    let names = Arc::new(Names::new(places.len()));
-    let mut hired = Hired { names: Arc::clone(&names), ..Hired::default() };
+    let load = Arc::new(NamedLoad::new(places.len()));
+    let mut hired = Hired { load: Arc::clone(&load), ..Hired::default() };
     let senders = sets(queues, config)?;
     announce(config, senders.len());
     let mut senders = senders.into_iter();
     for (index, &place) in places.iter().enumerate() {
         let post = match senders.next() {
             Some(queues) => {
-                let (producer, worker) = sender(place, queues, &names, config)?;
+                let (producer, worker) = sender(place, queues, &load, config)?;
                 let worker = worker.with_signer(signer.cloned());
                 hired.counters.push(worker.counters().clone());
                 hired.producers.push(Some(producer));
@@ -174,13 +174,13 @@ fn announce(config: &AgentConfig, senders: usize) {
 fn sender(
     place: Place,
     queues: Vec<Outlet>,
-    names: &Arc<Names>,
+    load: &Arc<NamedLoad>,
     config: &AgentConfig,
 ) -> Result<(Producer<Mbuf>, ThreadWorker<Outlet>), RegionError> {
     let (producer, consumer) = handover::pair(place, config.host.slots)?;
     let counters = Counters::heap();
     let worker =
-        ThreadWorker::new(consumer, queues, Arc::clone(names), config.host.payload, counters);
+        ThreadWorker::new(consumer, queues, Arc::clone(load), config.host.payload, counters);
     Ok((producer, worker))
 }
 

@@ -20,7 +20,7 @@ use serde::Serialize;
 use wedjat::io::dpdk::{Distributor, Eal, MbufPool, RingPair};
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::ring::{Channel, Guest, Notice, Outcome, Place, TaskIds, WorkerRegion};
-use wedjat::role::agent::{Crew, Done, Work};
+use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
 use loaded::{Loaded, Loops};
@@ -221,10 +221,10 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let policy = format!("jbsq(k={BOUND})").parse()?;
     let view = View::heap(usize::from(WORKERS), 1).remove(0);
     let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1);
-    let seats = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
-    let mut crew = Crew::new(dispatcher, seats, 256, u64::MAX);
+    let entries = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
+    let mut workers = WorkerSet::new(dispatcher, entries, 256, u64::MAX);
     let mut guests = rig.guests;
-    crew.tick(0, 0, &mut |_| {});
+    workers.tick(0, 0, &mut |_| {});
     guests.iter_mut().for_each(Guest::start);
     let serve = |stop: &AtomicBool| {
         while !stop.load(Relaxed) {
@@ -238,11 +238,11 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let (mut sent, mut done, mut wrong) = (0, 0, 0_u64);
     let drive = || {
         while done < tasks {
-            crew.collect(0, &mut |ended: Done<'_, Nothing>| {
+            workers.collect(0, &mut |ended: Completion<'_, Nothing>| {
                 done += 1;
                 wrong += u64::from(!matches!(ended.outcome, Ok(Outcome::Reply { .. })));
             });
-            while sent < tasks && crew.waiting() < 32 && crew.submit(Nothing, 0).is_ok() {
+            while sent < tasks && workers.waiting() < 32 && workers.submit(Nothing, 0).is_ok() {
                 sent += 1;
             }
         }

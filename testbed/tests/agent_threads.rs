@@ -75,7 +75,7 @@ fn threads_send_every_answer_themselves_and_rightly() {
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(count(&account, "/scheduled"), count(&account, "/replies"), "{account}");
         assert_eq!(
-            (count(&account, "/senders"), count(&account, "/comings/left")),
+            (count(&account, "/senders"), count(&account, "/attach/left")),
             (2, 2),
             "{account}"
         );
@@ -91,7 +91,7 @@ fn where_there_are_no_queues_replies_leave_by_the_dispatcher_or_the_agent_refuse
         let (report, account) = stand.run(other, "0", "echo", "echo");
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(
-            (count(&account, "/senders"), count(&account, "/comings/joined")),
+            (count(&account, "/senders"), count(&account, "/attach/joined")),
             (0, 2),
             "{account}"
         );

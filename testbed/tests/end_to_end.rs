@@ -135,7 +135,7 @@ fn every_task_is_answered_rightly() {
     assert_eq!(workers.iter().map(|worker| count(worker, "/tasks")).sum::<u64>(), answered);
     assert_eq!((count(&leaf, "/scheduled"), count(&leaf, "/replies")), (answered, answered));
     assert_eq!((count(&agent, "/scheduled"), count(&agent, "/replies")), (answered, answered));
-    assert_eq!(count(&agent, "/comings/left"), WORKERS as u64, "{agent}");
+    assert_eq!(count(&agent, "/attach/left"), WORKERS as u64, "{agent}");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_killed_worker_loses_its_own_tasks_and_no_other() {
     let (leaf, agent, workers) = stand.stop();
     let lost = count(&agent, "/drops/worker_lost");
     assert_eq!(count(&report, "/lost"), lost, "{report}\n{leaf}\n{agent}");
-    assert_eq!(count(&agent, "/comings/died"), 1, "{agent}");
+    assert_eq!(count(&agent, "/attach/died"), 1, "{agent}");
     assert!(lost <= 64, "no more than its ring holds: {agent}");
     assert_eq!(count(&leaf, "/scheduled"), count(&leaf, "/replies") + lost, "{leaf}");
     assert!(workers.iter().all(|worker| count(worker, "/tasks") > 0), "{workers:?}");

@@ -4,29 +4,29 @@
 //! tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
 //! this process, it is handed the packet and sends the reply itself.
 
-pub mod crew;
-mod ending;
-mod names;
+mod link;
+mod named_load;
 mod packet;
 mod register;
-mod sign;
+mod responder;
+mod signer;
 mod thread;
-mod way;
+pub mod worker_set;
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-pub use crew::{Comings, Crew, Done, Parting};
-pub use names::Names;
+pub use link::{Work, WorkerLink};
+pub use named_load::NamedLoad;
 pub use packet::Packet;
 pub use register::{Registrar, TIMEOUT_KEPT_MS};
-pub use sign::{Credential, Signer};
+pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
-pub use way::{Way, Work};
+pub use worker_set::{AttachStats, Completion, DetachReason, WorkerSet};
 
-use ending::{Ending, NOBODY, named};
+use responder::{NO_SET, Responder, named};
 
 use crate::clock::Progress;
 use crate::io::Token;
@@ -49,9 +49,9 @@ use crate::wire::udp::{self, Flow};
 /// The process of a worker has ended: what a thread that watches locks tells the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Index of the crew.
-    pub crew: usize,
-    /// Index of the worker in its crew.
+    /// Index of the pool's worker set.
+    pub set: usize,
+    /// Index of the worker in its set.
     pub worker: usize,
     /// The claim that was granted when its lock was found free.
     pub claim: u64,
@@ -62,9 +62,9 @@ pub struct Death {
 pub struct Parts<P: Port<Buf: Token>, A> {
     /// Its ports and its addresses there.
     pub ports: Vec<(P, PortAddress)>,
-    /// A crew for each pool.
-    pub crews: Vec<PoolCrew<P::Buf>>,
-    /// All workers, in the order of the crews.
+    /// The workers of each pool.
+    pub worker_sets: Vec<PoolWorkers<P::Buf>>,
+    /// All workers, in the order of the sets.
     pub places: Vec<Place>,
     /// Where packets of its own come from.
     pub pool: A,
@@ -86,11 +86,11 @@ impl<P: Port<Buf: Token>, A> Parts<P, A> {
     /// The same with other ports.
     #[must_use]
     pub fn with_ports<Q: Port<Buf = P::Buf>>(self, ports: Vec<(Q, PortAddress)>) -> Parts<Q, A> {
-        let Self { crews, places, pool, udp_port, payload_max, .. } = self;
+        let Self { worker_sets, places, pool, udp_port, payload_max, .. } = self;
         let Self { registrar, deaths, counters, timing, .. } = self;
         Parts {
             ports,
-            crews,
+            worker_sets,
             places,
             pool,
             udp_port,
@@ -105,20 +105,20 @@ impl<P: Port<Buf: Token>, A> Parts<P, A> {
 
 /// One pool's workers.
 #[derive(Debug)]
-pub struct PoolCrew<B: Buf + Token> {
+pub struct PoolWorkers<B: Buf + Token> {
     /// The pool's id.
     pub pool: u16,
     /// What becomes of tasks beyond its queue.
     pub overflow: Overflow,
     /// The workers.
-    pub crew: Crew<Packet<B>>,
+    pub workers: WorkerSet<Packet<B>>,
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub struct Agent<P: Port<Buf: Token>, A> {
-    crews: Vec<PoolCrew<P::Buf>>,
-    ending: Ending<P>,
+    worker_sets: Vec<PoolWorkers<P::Buf>>,
+    responder: Responder<P>,
     addresses: ArrayVec<PortAddress, PORTS_MAX>,
     pool: A,
     udp_port: u16,
@@ -149,10 +149,10 @@ where
     #[must_use]
     pub fn new(parts: Parts<P, A>) -> Self {
         let (ports, addresses): (Vec<_>, Vec<_>) = parts.ports.into_iter().unzip();
-        let named = named(&parts.places, &parts.crews);
+        let named = named(&parts.places, &parts.worker_sets);
         Self {
-            crews: parts.crews,
-            ending: Ending::new(Outbox::new(ports, parts.counters), named),
+            worker_sets: parts.worker_sets,
+            responder: Responder::new(Outbox::new(ports, parts.counters), named),
             addresses: addresses.into_iter().collect(),
             pool: parts.pool,
             udp_port: parts.udp_port,
@@ -167,12 +167,13 @@ where
         }
     }
 
-    /// The same, where threads end tasks themselves; `names` has a place for each worker and is shared with them, and
+    /// The same, where threads end tasks themselves; `load` has a place for each worker and is shared with them, and
     /// what is in their `counters` becomes part of the agent's.
     #[must_use]
-    pub fn with_threads(mut self, names: Arc<Names>, counters: Vec<Counters>) -> Self {
-        self.ending.names = Some(names);
-        self.ending.threads = counters.into_iter().map(|counters| (counters, [0; COUNT])).collect();
+    pub fn with_threads(mut self, load: Arc<NamedLoad>, counters: Vec<Counters>) -> Self {
+        self.responder.named_load = Some(load);
+        self.responder.threads =
+            counters.into_iter().map(|counters| (counters, [0; COUNT])).collect();
         self
     }
 
@@ -180,7 +181,7 @@ where
     /// them are believed with proof only.
     #[must_use]
     pub fn with_signer(mut self, signer: Option<Arc<Signer>>) -> Self {
-        self.ending.signer = signer;
+        self.responder.signer = signer;
         self
     }
 
@@ -189,30 +190,30 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.account_time(now);
         let now_ns = self.timing.to_ns(now);
-        self.crews.iter_mut().for_each(|crew| crew.crew.note_time(now_ns));
+        self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         let mut received = 0;
-        for port in 0..self.ending.out.ports.len() {
+        for port in 0..self.responder.out.ports.len() {
             let mut burst = Burst::new();
-            received += self.ending.out.ports[port].rx_burst(&mut burst);
-            self.ending.out.counters.add(Counter::RxPackets, burst.len() as u64);
+            received += self.responder.out.ports[port].rx_burst(&mut burst);
+            self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
             for packet in burst {
                 self.take(port, packet, now);
             }
         }
         let (mut replied, mut ended) = (0, 0);
-        for PoolCrew { crew, .. } in &mut self.crews {
-            crew.collect(now, &mut |done| {
+        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+            workers.collect(now, &mut |done| {
                 replied += 1;
-                self.ending.finish(done);
+                self.responder.finish(done);
             });
-            ended += crew.ended();
+            ended += workers.ended();
         }
         replied += ended - std::mem::replace(&mut self.ended, ended);
         if now >= self.next_tick {
             self.tick(now);
         }
-        self.ending.out.flush();
+        self.responder.out.flush();
         self.was_busy = received > 0 || replied > 0;
         received
     }
@@ -220,12 +221,12 @@ where
     /// What it has done so far, and when it has something to do next without a packet or a worker's word.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.ending.out.progress(self.next_tick)
+        self.responder.out.progress(self.next_tick)
     }
 
     #[inline]
     fn account_time(&mut self, now: u64) {
-        let counters = &self.ending.out.counters;
+        let counters = &self.responder.out.counters;
         if self.was_busy {
             counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
             counters.add(Counter::BusyPolls, 1);
@@ -243,8 +244,8 @@ where
             Ok(Arrival::Task(task)) => self.submit(task, now),
             Ok(Arrival::Acknowledgement { from, header, signed }) => {
                 match self.acknowledged(port, from, &header, signed.as_ref()) {
-                    Ok(()) => self.ending.out.counters.add(Counter::Consumed, 1),
-                    Err(reason) => self.ending.out.counters.drop(reason, 1),
+                    Ok(()) => self.responder.out.counters.add(Counter::Consumed, 1),
+                    Err(reason) => self.responder.out.counters.drop(reason, 1),
                 }
             }
             Ok(Arrival::Arp) => {
@@ -252,7 +253,7 @@ where
                     self.arp(port, packet);
                 }
             }
-            Err(reason) => self.ending.out.counters.drop(reason, 1),
+            Err(reason) => self.responder.out.counters.drop(reason, 1),
         }
     }
 
@@ -265,7 +266,7 @@ where
         header: &Header,
         signed: Option<&Signed>,
     ) -> Result<(), DropReason> {
-        match (self.ending.credential(header.dst), signed) {
+        match (self.responder.credential(header.dst), signed) {
             (Some(credential), signed) => credential.acknowledges(signed)?,
             (None, Some(_)) => return Err(DropReason::TaskReservedBit),
             (None, None) => {}
@@ -339,37 +340,37 @@ where
     #[inline]
     fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) {
         let (pool, worker) = task.addressed();
-        let counters = &self.ending.out.counters;
-        let Some(at) = self.crews.iter().position(|crew| crew.pool == pool) else {
+        let counters = &self.responder.out.counters;
+        let Some(at) = self.worker_sets.iter().position(|set| set.pool == pool) else {
             return counters.drop(DropReason::UnknownPool, 1);
         };
-        let named = self.ending.named.get(usize::from(worker)).copied();
-        let named = named.filter(|named| named.crew != NOBODY);
+        let named = self.responder.named.get(usize::from(worker)).copied();
+        let named = named.filter(|named| named.set != NO_SET);
         match named {
             None if worker != NO_MEMBER => return counters.drop(DropReason::UnknownWorker, 1),
-            Some(named) if usize::from(named.crew) != at => {
+            Some(named) if usize::from(named.set) != at => {
                 return counters.drop(DropReason::PoolMismatch, 1);
             }
             _ => {}
         }
-        let PoolCrew { overflow, crew, .. } = &mut self.crews[at];
-        let waiting = crew.waiting();
+        let PoolWorkers { overflow, workers, .. } = &mut self.worker_sets[at];
+        let waiting = workers.waiting();
         if let Some(named) = named {
             // First: a thread may have answered before this core goes on.
             task.set_name(named.name);
-            self.ending.count(worker, 1);
+            self.responder.count(worker, 1);
         }
-        match crew.submit(task, now) {
-            Ok(()) => self.ending.out.counters.add(Counter::Scheduled, 1),
+        match workers.submit(task, now) {
+            Ok(()) => self.responder.out.counters.add(Counter::Scheduled, 1),
             Err((task, reason)) => {
                 if worker != NO_MEMBER {
-                    self.ending.count(worker, -1);
+                    self.responder.count(worker, -1);
                 }
                 match reason {
                     DropReason::QueueFull if *overflow == Overflow::Refuse => {
-                        self.ending.refuse(task, waiting);
+                        self.responder.refuse(task, waiting);
                     }
-                    _ => self.ending.out.counters.drop(reason, 1),
+                    _ => self.responder.out.counters.drop(reason, 1),
                 }
             }
         }
@@ -380,7 +381,7 @@ where
         let address = self.addresses[port];
         let packet = match arp::Packet::parse(buf.bytes()) {
             Ok(packet) => packet,
-            Err(reason) => return self.ending.out.counters.drop(reason, 1),
+            Err(reason) => return self.responder.out.counters.drop(reason, 1),
         };
         let known = self
             .registrar
@@ -393,12 +394,12 @@ where
         let for_us = packet.target == address.ip && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
-            self.ending.out.counters.add(Counter::Consumed, 1);
-            self.ending.out.originate(buf, port);
+            self.responder.out.counters.add(Counter::Consumed, 1);
+            self.responder.out.originate(buf, port);
         } else if leaf {
-            self.ending.out.counters.add(Counter::Consumed, 1);
+            self.responder.out.counters.add(Counter::Consumed, 1);
         } else {
-            self.ending.out.counters.drop(DropReason::ArpOther, 1);
+            self.responder.out.counters.drop(DropReason::ArpOther, 1);
         }
     }
 
@@ -406,18 +407,18 @@ where
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();
-        while let Some(Death { crew, worker, claim }) = self.deaths.pop() {
-            if let Some(crew) = self.crews.get_mut(crew) {
-                crew.crew.died(worker, claim, &mut |done| self.ending.finish(done));
+        while let Some(Death { set, worker, claim }) = self.deaths.pop() {
+            if let Some(set) = self.worker_sets.get_mut(set) {
+                set.workers.died(worker, claim, &mut |done| self.responder.finish(done));
             }
         }
         let now_ns = self.timing.to_ns(now);
-        for PoolCrew { crew, .. } in &mut self.crews {
-            crew.tick(now, now_ns, &mut |done| self.ending.finish(done));
+        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+            workers.tick(now, now_ns, &mut |done| self.responder.finish(done));
         }
         self.register(now);
-        self.ending.add_up();
-        if let Some(signer) = &self.ending.signer {
+        self.responder.add_up();
+        if let Some(signer) = &self.responder.signer {
             signer.follow();
         }
         self.note_held();
@@ -431,15 +432,15 @@ where
         let address = self.addresses[port];
         if registrar.must_ask(now) {
             let question = arp::Packet::request(address.mac, address.ip, leaf);
-            self.ending.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+            self.responder.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
                 question.emit(frame, Mac::BROADCAST);
             });
         }
-        let (crews, ending) = (&self.crews, &self.ending);
+        let (worker_sets, responder) = (&self.worker_sets, &self.responder);
         let tasks = |place: Place| {
-            let crew = crews.iter().find(|crew| crew.pool == place.pool)?;
-            let there = crew.crew.present().any(|present| present == place);
-            there.then(|| ending.named_tasks(place.id))
+            let set = worker_sets.iter().find(|set| set.pool == place.pool)?;
+            let there = set.workers.present().any(|present| present == place);
+            there.then(|| responder.named_tasks(place.id))
         };
         // One a tick: no burst of registrations gets into the tasks' way.
         let Some((header, mac)) = registrar.due(now, tasks) else {
@@ -453,57 +454,57 @@ where
             src_port: self.udp_port,
             dst_port: self.udp_port,
         };
-        let signer = self.ending.signer.clone();
+        let signer = self.responder.signer.clone();
         let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
         let header = Header { authenticated: credential.is_some(), ..header };
-        self.ending.out.make(&mut self.pool, port, udp::PAYLOAD + header.len(), |frame| {
+        self.responder.out.make(&mut self.pool, port, udp::PAYLOAD + header.len(), |frame| {
             register::emit(&header, &flow, credential, frame);
         });
     }
 
     fn note_held(&self) {
         let (mut held, mut queued) = (0, 0);
-        for PoolCrew { crew, .. } in &self.crews {
-            (held, queued) = (held + crew.held(), queued + crew.waiting());
-            crew.dispatcher().view().note_queued(crew.waiting());
+        for PoolWorkers { workers, .. } in &self.worker_sets {
+            (held, queued) = (held + workers.held(), queued + workers.waiting());
+            workers.dispatcher().view().note_queued(workers.waiting());
         }
-        self.ending.out.counters.set(Gauge::Held, held as u64);
-        self.ending.out.counters.set(Gauge::Queued, queued as u64);
+        self.responder.out.counters.set(Gauge::Held, held as u64);
+        self.responder.out.counters.set(Gauge::Queued, queued as u64);
     }
 
     /// Tasks that wait or are with workers.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.crews.iter().map(|crew| crew.crew.held()).sum()
+        self.worker_sets.iter().map(|set| set.workers.held()).sum()
     }
 
     /// Tasks that wait for a worker.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.crews.iter().map(|crew| crew.crew.waiting()).sum()
+        self.worker_sets.iter().map(|set| set.workers.waiting()).sum()
     }
 
     /// A worker is attached.
     #[must_use]
     pub fn is_present(&self, place: Place) -> bool {
-        let mut crews = self.crews.iter().filter(|crew| crew.pool == place.pool);
-        crews.any(|crew| crew.crew.present().any(|present| present == place))
+        let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == place.pool);
+        worker_sets.any(|set| set.workers.present().any(|present| present == place))
     }
 
     /// Who came and went, in the order of the pools.
-    pub fn comings(&self) -> impl Iterator<Item = Comings> + '_ {
-        self.crews.iter().map(|crew| crew.crew.comings())
+    pub fn attach_stats(&self) -> impl Iterator<Item = AttachStats> + '_ {
+        self.worker_sets.iter().map(|set| set.workers.attach_stats())
     }
 
     /// Its schedulers, in the order of the pools.
     pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> + '_ {
-        self.crews.iter().map(|crew| crew.crew.dispatcher())
+        self.worker_sets.iter().map(|set| set.workers.dispatcher())
     }
 
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.ending.out.counters
+        &self.responder.out.counters
     }
 
     /// Workers that the leaf has acknowledged.
@@ -514,31 +515,31 @@ where
 
     /// Tells the workers that no more tasks will come.
     pub fn stop(&self) {
-        self.crews.iter().for_each(|crew| crew.crew.stop());
+        self.worker_sets.iter().for_each(|set| set.workers.stop());
     }
 
     /// Threads are there that are handed their tasks.
     #[must_use]
     pub fn has_threads(&self) -> bool {
-        self.crews.iter().any(|crew| crew.crew.has_threads())
+        self.worker_sets.iter().any(|set| set.workers.has_threads())
     }
 
     /// The agent stops: workers are told, and what is still held is dropped and counted. Gives the ports back.
     pub fn close(mut self) -> Vec<P> {
         self.stop();
-        for PoolCrew { crew, .. } in &mut self.crews {
-            while crew.abandon().is_some() {
-                self.ending.out.counters.drop(DropReason::Shutdown, 1);
+        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+            while workers.abandon().is_some() {
+                self.responder.out.counters.drop(DropReason::Shutdown, 1);
             }
-            crew.dispatcher().view().note_queued(0);
+            workers.dispatcher().view().note_queued(0);
             // Nobody waits for a thread any longer that has not ended by now.
-            self.ending.out.counters.drop(DropReason::Shutdown, crew.handed() as u64);
+            self.responder.out.counters.drop(DropReason::Shutdown, workers.handed() as u64);
         }
-        (0..self.ending.threads.len()).for_each(|_| self.ending.add_up());
-        self.ending.out.counters.set(Gauge::Held, 0);
-        self.ending.out.counters.set(Gauge::Queued, 0);
-        self.ending.out.flush();
-        self.ending.out.ports.into_iter().collect()
+        (0..self.responder.threads.len()).for_each(|_| self.responder.add_up());
+        self.responder.out.counters.set(Gauge::Held, 0);
+        self.responder.out.counters.set(Gauge::Queued, 0);
+        self.responder.out.flush();
+        self.responder.out.ports.into_iter().collect()
     }
 }
 

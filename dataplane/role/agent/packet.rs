@@ -1,7 +1,7 @@
 //! A task's packet while its worker has it, and the reply made in its place.
 
-use super::sign::Credential;
-use super::way::Work;
+use super::link::Work;
+use super::signer::Credential;
 use crate::io::Buf;
 use crate::io::Token;
 use crate::reason::DropReason;

@@ -4,7 +4,7 @@
 //! Whatever acknowledgements say, and whoever sends them, an agent speaks at a bounded rate: each worker at least
 //! [`INTERVAL_LEAST_MS`] apart, all together at most [`WORDS_A_SECOND`] times a second.
 
-use super::sign::Credential;
+use super::signer::Credential;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::wire::ether::Mac;

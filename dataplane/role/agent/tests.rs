@@ -12,7 +12,7 @@ use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
 use crate::ring::{Guest, WorkerRegion};
-use crate::role::fixtures::{self, Doors, HZ, TIMEOUT, work};
+use crate::role::fixtures::{self, AgentHandles, HZ, TIMEOUT, work};
 use crate::stage::Side;
 use crate::state::View;
 use crate::state::counters::Kind;
@@ -35,7 +35,7 @@ struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    doors: Doors,
+    handles: AgentHandles,
     now: u64,
 }
 
@@ -45,10 +45,10 @@ impl Rig {
         Self::of(policy, None, workers, queue, overflow)
     }
 
-    /// With workers that get their tasks in these ways.
+    /// With workers that have these links.
     fn of(
         policy: &str,
-        ways: Option<Vec<Way<Packet<Frame>>>>,
+        links: Option<Vec<WorkerLink<Packet<Frame>>>>,
         workers: u16,
         queue: usize,
         overflow: Overflow,
@@ -60,8 +60,8 @@ impl Rig {
         let address =
             PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
         let pool = fixtures::Pool { policy, places, queue, overflow, payload: PAYLOAD };
-        let (agent, doors) = fixtures::agent_by((port, address), &frames, pool, registrar, ways);
-        Self { agent, wire, frames, doors, now: 0 }
+        let (agent, handles) = fixtures::agent_by((port, address), &frames, pool, registrar, links);
+        Self { agent, wire, frames, handles, now: 0 }
     }
 
     /// So much later, polled.
@@ -71,7 +71,7 @@ impl Rig {
     }
 
     fn come(&mut self, at: usize) -> Guest {
-        let mut guest = self.doors.claim(at);
+        let mut guest = self.handles.claim(at);
         self.after(100);
         assert!(guest.receiver().is_granted());
         guest.start();
@@ -115,8 +115,8 @@ impl Rig {
         self.agent.counters().dropped(reason)
     }
 
-    fn comings(&self) -> Comings {
-        self.agent.comings().next().unwrap()
+    fn attach_stats(&self) -> AttachStats {
+        self.agent.attach_stats().next().unwrap()
     }
 
     /// The ledger balances and every buffer but those held is back.
@@ -211,7 +211,7 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
         assert_eq!(refused.len(), usize::from(overflow == Overflow::Refuse));
         rig.after(200);
         assert_eq!(rig.agent.counters().read(Gauge::Queued), 3);
-        assert_eq!(rig.agent.crews[0].crew.dispatcher().view().queued(), 3, "by pool");
+        assert_eq!(rig.agent.worker_sets[0].workers.dispatcher().view().queued(), 3, "by pool");
         assert_eq!(rig.agent.counters().read(Counter::Refused), refused.len() as u64);
         let mut order = Vec::new();
         while guests.iter_mut().any(work) {
@@ -322,9 +322,9 @@ fn a_task_that_names_a_worker_of_another_pool_is_refused() {
     let region = Arc::new(WorkerRegion::heap(&[elsewhere], 8, PAYLOAD).unwrap());
     let view = View::heap(1, 1).remove(0);
     let dispatcher = Dispatcher::new(&"cfcfs".parse().unwrap(), view, Core::ONLY, 7);
-    let crew = Crew::new(dispatcher, vec![(elsewhere, region.channel(0))], 4, TIMEOUT);
-    rig.agent.crews.push(PoolCrew { pool: POOL + 1, overflow: Overflow::Drop, crew });
-    rig.agent.ending.named[20].crew = 1;
+    let workers = WorkerSet::new(dispatcher, vec![(elsewhere, region.channel(0))], 4, TIMEOUT);
+    rig.agent.worker_sets.push(PoolWorkers { pool: POOL + 1, overflow: Overflow::Drop, workers });
+    rig.agent.responder.named[20].set = 1;
     let mut guests = [rig.come(0), region.claim(0).unwrap().unwrap()];
     rig.after(100);
     guests[1].start();
@@ -375,7 +375,7 @@ fn a_worker_that_never_answers_is_shut_out_and_its_tasks_accounted_for() {
             rig.after(1);
         }
     }
-    assert_eq!(rig.comings(), Comings { joined: 2, silent: 1, ..Comings::default() });
+    assert_eq!(rig.attach_stats(), AttachStats { joined: 2, silent: 1, ..AttachStats::default() });
     assert!(!silent.receiver().is_granted(), "it is told");
     assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "those it had");
     assert_eq!(rig.replies().len(), 6, "no other task is lost");
@@ -398,11 +398,11 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
         // It completes one task that nobody has looked at yet.
         assert!(work(&mut first));
         if dies {
-            let claim = rig.doors.region.granted(0);
-            rig.doors.tell_of_death(0, claim + 2);
+            let claim = rig.handles.region.granted(0);
+            rig.handles.tell_of_death(0, claim + 2);
             rig.after(100);
-            assert_eq!(rig.comings().died, 0, "that was another one");
-            rig.doors.tell_of_death(0, claim);
+            assert_eq!(rig.attach_stats().died, 0, "that was another one");
+            rig.handles.tell_of_death(0, claim);
         } else {
             drop(first);
         }
@@ -410,8 +410,8 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
         while work(&mut other) {
             rig.after(1);
         }
-        let comings = rig.comings();
-        assert_eq!((comings.died, comings.left), (u64::from(dies), u64::from(!dies)));
+        let attach_stats = rig.attach_stats();
+        assert_eq!((attach_stats.died, attach_stats.left), (u64::from(dies), u64::from(!dies)));
         let lost = rig.dropped(DropReason::WorkerLost);
         assert!((1..=2).contains(&lost), "{lost}");
         assert_eq!(rig.replies().len() as u64 + lost, 8);
@@ -429,18 +429,18 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
 fn workers_that_are_replaced_at_once_are_counted_by_how_they_went() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
     let go = |guest: Guest, dies: bool| if dies { guest.die() } else { drop(guest) };
-    let mut expected = Comings { joined: 1, ..Comings::default() };
+    let mut expected = AttachStats { joined: 1, ..AttachStats::default() };
     let mut guest = rig.come(0);
     for round in 0..24 {
         // One with tasks goes, others come and go before anybody has looked at them, and one stays.
         rig.task(NO_MEMBER, round, &[]);
         let dies = round % 2 == 0;
         go(guest, dies);
-        (0..round % 4).for_each(|passing| go(rig.doors.claim(0), (round / 4 + passing) % 2 == 0));
+        (0..round % 4).for_each(|passing| go(rig.handles.claim(0), (round / 4 + passing) % 2 == 0));
         guest = rig.come(0);
         expected.joined += 1;
         *(if dies { &mut expected.died } else { &mut expected.left }) += 1;
-        assert_eq!(rig.comings(), expected, "round {round}");
+        assert_eq!(rig.attach_stats(), expected, "round {round}");
         assert_eq!(rig.dropped(DropReason::WorkerLost), u64::from(round) + 1);
     }
     rig.task(NO_MEMBER, 99, &[]);
@@ -463,7 +463,7 @@ fn a_worker_that_answers_what_it_was_not_given_is_shut_out() {
     while work(&mut other) {
         rig.after(1);
     }
-    assert_eq!(rig.comings().at_fault, 1);
+    assert_eq!(rig.attach_stats().at_fault, 1);
     assert_eq!(rig.dropped(DropReason::WorkerLost), 2);
     assert_eq!(rig.replies().len(), 4);
     rig.balanced();

@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::names::Names;
+use super::link::Work;
+use super::named_load::NamedLoad;
 use super::packet::{Packet, Signature};
-use super::sign::Signer;
-use super::way::Work;
+use super::signer::Signer;
 use crate::io::Port;
 use crate::io::Token;
 use crate::node::outbox::Outbox;
@@ -35,7 +35,7 @@ pub struct Request<'a> {
 pub struct ThreadWorker<P: Port<Buf: Token>> {
     consumer: Consumer<P::Buf>,
     out: Outbox<P>,
-    names: Arc<Names>,
+    load: Arc<NamedLoad>,
     signer: Option<Arc<Signer>>,
     /// Where answers are written: the task's bytes stay readable meanwhile.
     answer: Box<[u8]>,
@@ -57,13 +57,13 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     pub fn new(
         consumer: Consumer<P::Buf>,
         queues: Vec<P>,
-        names: Arc<Names>,
+        load: Arc<NamedLoad>,
         payload: usize,
         counters: Counters,
     ) -> Self {
         let answer = vec![0; payload].into();
         let out = Outbox::new(queues, counters);
-        Self { consumer, out, names, signer: None, answer, begun: None }
+        Self { consumer, out, load, signer: None, answer, begun: None }
     }
 
     /// The same, where replies are signed in the names of workers whose pool has a key.
@@ -159,7 +159,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
             (_, NO_MEMBER) => (self.consumer.place().id, self.consumer.waiting()),
-            (_, named) => (named, self.names.answer(task.name()) as usize),
+            (_, named) => (named, self.load.answer(task.name()) as usize),
         }
     }
 }

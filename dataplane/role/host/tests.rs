@@ -10,7 +10,7 @@ use crate::node::{Commands, Timing};
 use crate::policy::{Core, Dispatcher};
 use crate::ring::Guest;
 use crate::role::agent::Registrar;
-use crate::role::fixtures::{self, Doors, HZ, work};
+use crate::role::fixtures::{self, AgentHandles, HZ, work};
 use crate::stage::network::ServerSpec;
 use crate::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages};
 use crate::state::Table;
@@ -36,7 +36,7 @@ struct Rig {
     host: Host<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    doors: Doors,
+    handles: AgentHandles,
     now: u64,
 }
 
@@ -122,10 +122,10 @@ impl Rig {
             payload: 64,
         };
         let registrar = Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ);
-        let (agent, doors) = fixtures::agent((far, address), &frames, pool, registrar);
+        let (agent, handles) = fixtures::agent((far, address), &frames, pool, registrar);
         let leaf = leaf(policy, Either::Device(port), near, &frames, key);
         let host = Host::new(leaf, agent, &places);
-        let mut rig = Self { host, wire, frames, doors, now: 0 };
+        let mut rig = Self { host, wire, frames, handles, now: 0 };
         rig.meet_client();
         rig
     }
@@ -144,7 +144,7 @@ impl Rig {
     }
 
     fn come(&mut self, at: usize) -> Guest {
-        let mut guest = self.doors.claim(at);
+        let mut guest = self.handles.claim(at);
         (0..4).for_each(|_| self.after(100));
         assert!(guest.receiver().is_granted());
         guest.start();
@@ -292,7 +292,7 @@ fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
     assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
     (0..4).for_each(|seq| rig.task(seq));
     assert_eq!(rig.host.held(), 2);
-    rig.doors.tell_of_death(1, rig.doors.region.granted(1));
+    rig.handles.tell_of_death(1, rig.handles.region.granted(1));
     rig.after(100);
     let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
     drop(second);

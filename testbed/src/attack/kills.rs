@@ -116,12 +116,12 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     let driven = site.start_attached(0.5)?.driven();
     check_driven(account, "workers can attach, and every task is answered afterwards", driven);
     let end = agent.stop()?;
-    let left = end["comings"]["left"].as_u64();
+    let left = end["attach"]["left"].as_u64();
     // The driver's eight stand-ins leave in order.
     account.check(
         "none that was killed is counted as one that left",
         left.is_some_and(|left| left <= 8),
-        format!("{left:?} left, {} died of {kills} killed and three more", end["comings"]["died"]),
+        format!("{left:?} left, {} died of {kills} killed and three more", end["attach"]["died"]),
     );
     Ok(())
 }

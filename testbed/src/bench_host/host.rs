@@ -9,7 +9,7 @@ use wedjat::node::Timing;
 use wedjat::policy::{Core, Dispatcher};
 use wedjat::ring::{Place, WorkerRegion};
 use wedjat::role::Agent;
-use wedjat::role::agent::{Crew, Death, Parts, PoolCrew, Way};
+use wedjat::role::agent::{Death, Parts, PoolWorkers, WorkerLink, WorkerSet};
 use wedjat::stage::{Overflow, PortAddress, Side};
 use wedjat::state::{Counters, View};
 use wedjat::wire::ether::Mac;
@@ -54,13 +54,13 @@ where
     let places: Vec<_> = (0..region.shape().channels).map(|at| region.place(at)).collect();
     let view = View::heap(places.len(), 1).remove(0);
     let dispatcher = Dispatcher::new(&policy.parse()?, view, Core::ONLY, 1);
-    let seats =
-        places.iter().enumerate().map(|(at, &place)| (place, Way::from(region.channel(at))));
-    let crew = Crew::new(dispatcher, seats.collect(), QUEUE, u64::MAX);
+    let entries =
+        places.iter().enumerate().map(|(at, &place)| (place, WorkerLink::from(region.channel(at))));
+    let workers = WorkerSet::new(dispatcher, entries.collect(), QUEUE, u64::MAX);
     let address = PortAddress { mac: MAC, ip: IP, prefix: 24, side: Side::Both, gateway: None };
     Ok(Agent::new(Parts {
         ports: vec![(port, address)],
-        crews: vec![PoolCrew { pool: POOL, overflow: Overflow::Drop, crew }],
+        worker_sets: vec![PoolWorkers { pool: POOL, overflow: Overflow::Drop, workers }],
         places,
         pool,
         udp_port: wedjat::wire::task::UDP_PORT,

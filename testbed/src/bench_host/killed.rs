@@ -17,7 +17,7 @@ use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::reason::DropReason;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
-use wedjat::role::agent::{Comings, Death};
+use wedjat::role::agent::{AttachStats, Death};
 use wedjat::run::agent;
 use wedjat::stage::Overflow;
 use wedjat::state::{Counter, Counters};
@@ -269,7 +269,14 @@ impl<'a> Run<'a> {
         let now = self.signals.now();
         let replies = self.agent.counters().read(Counter::Replies);
         match (self.replies, self.resumed) {
-            (None, _) if self.agent.comings().fold(Comings::default(), Comings::and).died > 0 => {
+            (None, _)
+                if self
+                    .agent
+                    .attach_stats()
+                    .fold(AttachStats::default(), AttachStats::and)
+                    .died
+                    > 0 =>
+            {
                 self.replies = Some(replies);
             }
             (Some(before), None) if replies > before => self.resumed = Some(now),

@@ -129,7 +129,13 @@ impl LocalAgent {
         let address = PortAddress { mac, ip, prefix, side: Side::Both, gateway: None };
         let agent = Agent::new(Parts {
             ports: vec![(near, address)],
-            crews: agent::crews(host, hz, &table, |channel| region.channel(channel).into(), seed),
+            worker_sets: agent::worker_sets(
+                host,
+                hz,
+                &table,
+                |channel| region.channel(channel).into(),
+                seed,
+            ),
             registrar: agent::registrar(config, &places, hz),
             places,
             pool: pool.clone(),

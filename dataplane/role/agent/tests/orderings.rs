@@ -5,7 +5,7 @@ use loom::sync::atomic::AtomicU32;
 use loom::thread::{self, JoinHandle};
 use std::sync::atomic::Ordering;
 
-use super::super::names::{Names, Number};
+use super::super::named_load::{NamedLoad, Number};
 
 impl Number for AtomicU32 {
     fn load(&self, order: Ordering) -> u32 {
@@ -21,16 +21,16 @@ impl Number for AtomicU32 {
     }
 }
 
-type Counted = Arc<Names<AtomicU32>>;
+type Counted = Arc<NamedLoad<AtomicU32>>;
 
-fn names() -> Counted {
-    Arc::new(Names::new(1))
+fn load() -> Counted {
+    Arc::new(NamedLoad::new(1))
 }
 
 /// Hands a task over: as with a ring's notice, the worker sees what was written before. It tells how many it left.
-fn hand_over(names: &Counted) -> JoinHandle<u32> {
-    let names = names.clone();
-    thread::spawn(move || names.answer(0))
+fn hand_over(load: &Counted) -> JoinHandle<u32> {
+    let load = load.clone();
+    thread::spawn(move || load.answer(0))
 }
 
 /// Each answer counts its own task's arrival and those of all tasks answered before: the last finds none left, and
@@ -38,17 +38,17 @@ fn hand_over(names: &Counted) -> JoinHandle<u32> {
 #[test]
 fn the_last_answer_finds_none_left_and_no_other_finds_fewer() {
     loom::model(|| {
-        let names = names();
+        let load = load();
         let workers = [1, 2].map(|here| {
-            names.publish(0, here);
-            let worker = hand_over(&names);
-            assert!(names.left(0, here) <= here);
+            load.publish(0, here);
+            let worker = hand_over(&load);
+            assert!(load.left(0, here) <= here);
             worker
         });
         let mut left = workers.map(|worker| worker.join().expect("the worker"));
         left.sort_unstable();
         assert!(matches!(left, [0, 0 | 1]), "{left:?}");
-        assert_eq!(names.left(0, 2), 0);
+        assert_eq!(load.left(0, 2), 0);
     });
 }
 
@@ -56,13 +56,13 @@ fn the_last_answer_finds_none_left_and_no_other_finds_fewer() {
 #[test]
 fn a_task_that_the_dispatcher_ends_is_not_counted_against_a_thread() {
     loom::model(|| {
-        let names = names();
-        names.publish(0, 1);
-        names.publish(0, 2);
-        let worker = hand_over(&names);
-        names.publish(0, 1);
-        assert!(names.left(0, 1) <= 1);
+        let load = load();
+        load.publish(0, 1);
+        load.publish(0, 2);
+        let worker = hand_over(&load);
+        load.publish(0, 1);
+        assert!(load.left(0, 1) <= 1);
         assert!(worker.join().expect("the worker") <= 1);
-        assert_eq!(names.left(0, 1), 0);
+        assert_eq!(load.left(0, 1), 0);
     });
 }

@@ -18,20 +18,20 @@ struct Threads {
 
 impl Threads {
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
-        let (frames, names) = (FramePool::new(1, 1), Arc::new(Names::new(workers.into())));
-        let (mut ways, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
+        let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
+        let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for place in places(workers) {
             let (producer, consumer) = handover::pair(place, 8).unwrap();
             let (port, wire) = pair(128, &frames);
             let counters = Counters::heap();
-            let worker = Worker::new(consumer, vec![port], Arc::clone(&names), PAYLOAD, counters);
-            ways.push(producer.into());
+            let worker = Worker::new(consumer, vec![port], Arc::clone(&load), PAYLOAD, counters);
+            links.push(producer.into());
             threads.push(Some(worker));
             wires.push(wire);
         }
-        let mut rig = Rig::of(policy, Some(ways), workers, queue, overflow);
+        let mut rig = Rig::of(policy, Some(links), workers, queue, overflow);
         let counters = threads.iter().flatten().map(|worker| worker.counters().clone()).collect();
-        rig.agent = rig.agent.with_threads(names, counters);
+        rig.agent = rig.agent.with_threads(load, counters);
         rig.after(100);
         Self { rig, workers: threads, wires }
     }
@@ -210,8 +210,8 @@ fn a_thread_that_panics_loses_its_own_tasks_only() {
     }
     threads.panic(0);
     threads.rig.after(100);
-    let comings = threads.rig.comings();
-    assert_eq!((comings.joined, comings.died, comings.left), (2, 1, 0));
+    let attach_stats = threads.rig.attach_stats();
+    assert_eq!((attach_stats.joined, attach_stats.died, attach_stats.left), (2, 1, 0));
     while threads.work(1) {
         threads.rig.after(1);
     }
@@ -228,7 +228,7 @@ fn a_thread_that_panics_loses_its_own_tasks_only() {
     threads.balanced();
     threads.workers.clear();
     threads.rig.after(100);
-    assert_eq!(threads.rig.comings().left, 1);
+    assert_eq!(threads.rig.attach_stats().left, 1);
     threads.rig.task(NO_MEMBER, 10, &[]);
     assert_eq!(threads.dropped(DropReason::NoMember), 1);
     threads.balanced();
@@ -246,7 +246,7 @@ fn a_silent_thread_keeps_its_tasks_and_gets_no_others_until_it_answers() {
             threads.rig.after(1);
         }
     }
-    assert_eq!((threads.rig.comings().silent, threads.headers(1).len()), (1, 4));
+    assert_eq!((threads.rig.attach_stats().silent, threads.headers(1).len()), (1, 4));
     assert_eq!((threads.dropped(DropReason::WorkerLost), threads.rig.agent.held()), (0, 2));
     threads.balanced();
     assert!(threads.work(0) && threads.work(0), "its tasks are still its own");
@@ -331,7 +331,7 @@ fn threads_answer_every_task_beside_their_agent() {
         threads.rig.agent.stop();
     });
     threads.rig.after(200);
-    assert_eq!(threads.rig.comings().left, 2);
+    assert_eq!(threads.rig.attach_stats().left, 2);
     assert_eq!(threads.count(Counter::Replies), u64::from(tasks));
     threads.balanced();
 }

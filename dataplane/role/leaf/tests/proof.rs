@@ -3,7 +3,7 @@
 use super::*;
 use crate::ring::{Guest, Place};
 use crate::role::agent::{Agent, Registrar, Signer};
-use crate::role::fixtures::{self, Doors, HZ, work};
+use crate::role::fixtures::{self, AgentHandles, HZ, work};
 use crate::stage::PortAddress;
 use crate::state::view::Presence;
 use crate::wire::auth::{KEY_LEN, Signed, addresses};
@@ -23,7 +23,7 @@ struct Server {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     guests: Vec<Guest>,
-    _doors: Doors,
+    _doors: AgentHandles,
     now: u64,
 }
 
@@ -39,10 +39,10 @@ impl Server {
         let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
         let pool =
             fixtures::Pool { policy, places, queue: 64, overflow: Overflow::Drop, payload: 64 };
-        let (agent, doors) = fixtures::agent((port, address), &frames, pool, registrar);
+        let (agent, handles) = fixtures::agent((port, address), &frames, pool, registrar);
         let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
         let agent = agent.with_signer(signer.map(Arc::new));
-        let mut server = Self { agent, wire, guests: Vec::new(), _doors: doors, now: 0 };
+        let mut server = Self { agent, wire, guests: Vec::new(), _doors: handles, now: 0 };
         for at in 0..4 {
             let mut guest = server._doors.claim(at);
             server.after(100);

@@ -1,12 +1,12 @@
-//! What ends tasks: their replies, the counts by name that replies tell, and the counters.
+//! Answers tasks that are done: their replies, the counts by name that replies tell, and the counters.
 
 use std::sync::Arc;
 
-use super::PoolCrew;
-use super::crew::Done;
-use super::names::Names;
+use super::PoolWorkers;
+use super::named_load::NamedLoad;
 use super::packet::{Packet, Signature};
-use super::sign::{Credential, Signer};
+use super::signer::{Credential, Signer};
+use super::worker_set::Completion;
 use crate::io::Token;
 use crate::io::{Buf, Port};
 use crate::limits::WORKER_ID_MAX;
@@ -17,14 +17,14 @@ use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 
-/// What ends tasks.
+/// Sends the replies to tasks that are done, and counts those that nobody did.
 #[derive(Debug)]
-pub struct Ending<P: Port> {
+pub struct Responder<P: Port> {
     pub out: Outbox<P>,
     /// By worker id.
-    pub named: Box<[Named]>,
+    pub named: Box<[NamedWorker]>,
     /// What threads and this core share of that.
-    pub names: Option<Arc<Names>>,
+    pub named_load: Option<Arc<NamedLoad>>,
     /// What threads have counted, and how much of it this core has added to its own.
     pub threads: Box<[(Counters, [u64; COUNT])]>,
     /// Signs in the names of workers whose pool has a key.
@@ -35,33 +35,36 @@ pub struct Ending<P: Port> {
 
 /// What goes by a worker's id.
 #[derive(Clone, Copy, Debug)]
-pub struct Named {
-    /// Index of the worker's crew, [`NOBODY`] when no worker here has the id.
-    pub crew: u16,
+pub struct NamedWorker {
+    /// Index of the worker's set, [`NO_SET`] when no worker here has the id.
+    pub set: u16,
     /// Its number among all workers.
     pub name: u16,
     /// Tasks here that were sent to it by name, and of those that threads have, or had.
     pub tasks: u32,
 }
 
-pub const NOBODY: u16 = u16::MAX;
+pub const NO_SET: u16 = u16::MAX;
 
 /// Whose ids these workers' are.
-pub fn named<B: Buf + Token>(places: &[Place], crews: &[PoolCrew<B>]) -> Box<[Named]> {
-    let nobody = Named { crew: NOBODY, name: 0, tasks: 0 };
+pub fn named<B: Buf + Token>(
+    places: &[Place],
+    worker_sets: &[PoolWorkers<B>],
+) -> Box<[NamedWorker]> {
+    let nobody = NamedWorker { set: NO_SET, name: 0, tasks: 0 };
     let mut named = vec![nobody; usize::from(WORKER_ID_MAX) + 1];
     for (name, place) in places.iter().enumerate() {
-        if let Some(crew) = crews.iter().position(|crew| crew.pool == place.pool) {
-            let (crew, name) = (crew as u16, name as u16);
-            named[usize::from(place.id)] = Named { crew, name, tasks: 0 };
+        if let Some(set) = worker_sets.iter().position(|set| set.pool == place.pool) {
+            let (set, name) = (set as u16, name as u16);
+            named[usize::from(place.id)] = NamedWorker { set, name, tasks: 0 };
         }
     }
     named.into()
 }
 
-impl<P: Port<Buf: Token>> Ending<P> {
-    pub fn new(out: Outbox<P>, named: Box<[Named]>) -> Self {
-        Self { out, named, names: None, threads: Box::default(), signer: None, thread: 0 }
+impl<P: Port<Buf: Token>> Responder<P> {
+    pub fn new(out: Outbox<P>, named: Box<[NamedWorker]>) -> Self {
+        Self { out, named, named_load: None, threads: Box::default(), signer: None, thread: 0 }
     }
 
     /// Adds what one of the threads has counted, each in turn.
@@ -80,8 +83,8 @@ impl<P: Port<Buf: Token>> Ending<P> {
     pub fn count(&mut self, worker: u16, more: i32) {
         let named = &mut self.named[usize::from(worker)];
         named.tasks = named.tasks.wrapping_add_signed(more);
-        if let Some(names) = &self.names {
-            names.publish(usize::from(named.name), named.tasks);
+        if let Some(named_load) = &self.named_load {
+            named_load.publish(usize::from(named.name), named.tasks);
         }
     }
 
@@ -89,8 +92,8 @@ impl<P: Port<Buf: Token>> Ending<P> {
     #[inline]
     pub fn named_tasks(&self, worker: u16) -> u16 {
         let named = self.named[usize::from(worker)];
-        let left = match &self.names {
-            Some(names) => names.left(usize::from(named.name), named.tasks),
+        let left = match &self.named_load {
+            Some(named_load) => named_load.left(usize::from(named.name), named.tasks),
             None => named.tasks,
         };
         left.min(u32::from(u16::MAX)) as u16
@@ -104,7 +107,7 @@ impl<P: Port<Buf: Token>> Ending<P> {
 
     /// A task has ended: its reply goes out, or it is counted.
     #[inline]
-    pub fn finish(&mut self, done: Done<'_, Packet<P::Buf>>) {
+    pub fn finish(&mut self, done: Completion<'_, Packet<P::Buf>>) {
         let (port, (_, named)) = (done.task.port, done.task.addressed());
         let (mut worker, mut left) = (done.place.id, done.left);
         if named != NO_MEMBER {

@@ -23,7 +23,7 @@ pub trait Work: Sized {
 }
 
 /// How a worker gets its tasks.
-pub enum Way<T: Work> {
+pub enum WorkerLink<T: Work> {
     /// Their bytes are copied, and those of the answer back: the tasks stay here.
     Copied {
         /// To the worker, a process or a thread.
@@ -35,27 +35,27 @@ pub enum Way<T: Work> {
     Handed(Producer<T::Parcel>),
 }
 
-impl<T: Work> fmt::Debug for Way<T> {
+impl<T: Work> fmt::Debug for WorkerLink<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = if matches!(self, Self::Copied { .. }) { "Copied" } else { "Handed" };
         f.debug_tuple(name).field(self.channel()).finish()
     }
 }
 
-impl<T: Work> From<Channel> for Way<T> {
+impl<T: Work> From<Channel> for WorkerLink<T> {
     fn from(channel: Channel) -> Self {
         let held = (0..channel.sender().slots()).map(|_| None).collect();
         Self::Copied { channel, held }
     }
 }
 
-impl<T: Work> From<Producer<T::Parcel>> for Way<T> {
+impl<T: Work> From<Producer<T::Parcel>> for WorkerLink<T> {
     fn from(producer: Producer<T::Parcel>) -> Self {
         Self::Handed(producer)
     }
 }
 
-impl<T: Work> Way<T> {
+impl<T: Work> WorkerLink<T> {
     /// The channel, to be looked at.
     #[inline]
     pub fn channel(&self) -> &Channel {
@@ -109,7 +109,7 @@ impl<T: Work> Way<T> {
     }
 
     /// Lets the worker of this claim begin; false when it has gone already.
-    pub fn let_in(&mut self, claim: u64) -> bool {
+    pub fn grant(&mut self, claim: u64) -> bool {
         match self {
             Self::Copied { channel, .. } => channel.sender_mut().grant(claim),
             Self::Handed(producer) => producer.welcome(),

@@ -5,7 +5,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::way::{Way, Work};
+use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
 use crate::policy::{Dispatcher, Pick, Task};
 use crate::reason::DropReason;
@@ -15,7 +15,7 @@ use crate::state::{Load, Member, Report};
 
 /// What became of a task.
 #[derive(Debug)]
-pub struct Done<'a, T> {
+pub struct Completion<'a, T> {
     /// The task.
     pub task: T,
     /// Who had it.
@@ -33,7 +33,7 @@ pub struct Done<'a, T> {
 /// Why a worker has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Parting {
+pub enum DetachReason {
     /// It left.
     Left,
     /// Its process ended without a word.
@@ -46,7 +46,7 @@ pub enum Parting {
 
 /// Workers that came and went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Comings {
+pub struct AttachStats {
     /// Let in.
     pub joined: u64,
     /// Left in order.
@@ -59,7 +59,7 @@ pub struct Comings {
     pub at_fault: u64,
 }
 
-impl Comings {
+impl AttachStats {
     /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -75,60 +75,68 @@ impl Comings {
 
 /// One worker.
 #[derive(Debug)]
-struct Seat<T: Work> {
+struct WorkerEntry<T: Work> {
     place: Place,
-    way: Way<T>,
+    link: WorkerLink<T>,
     /// The claim granted last: it is not granted again.
-    last: u64,
+    last_claim: u64,
     /// When it last answered, or got a task while it had none; ticks.
-    touched: u64,
+    last_active: u64,
     /// A thread that has been silent for too long: it keeps its tasks, and gets none until it answers.
-    mute: bool,
+    suspended: bool,
 }
 
-/// See the module's text.
+/// The workers of one pool on this host, with their dispatcher.
 #[derive(Debug)]
-pub struct Crew<T: Work> {
+pub struct WorkerSet<T: Work> {
     dispatcher: Dispatcher,
-    seats: Vec<Seat<T>>,
+    entries: Vec<WorkerEntry<T>>,
     queue: CentralQueue<T>,
     /// The policy's tasks may wait.
     holds: bool,
     /// Ticks of silence after which a worker with tasks is shut out.
     timeout: u64,
-    comings: Comings,
+    attach_stats: AttachStats,
     /// Tasks that workers ended themselves.
     ended: u64,
 }
 
-impl<T: Work> Crew<T> {
-    /// The crew at these places, all of them empty, in the order of the dispatcher's members. `queue` tasks may
+impl<T: Work> WorkerSet<T> {
+    /// The workers of these places, none of them there yet, in the order of the dispatcher's members. `queue` tasks may
     /// wait when the policy lets them.
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
-        seats: Vec<(Place, impl Into<Way<T>>)>,
+        entries: Vec<(Place, impl Into<WorkerLink<T>>)>,
         queue: usize,
         timeout: u64,
     ) -> Self {
         let holds = dispatcher.holds();
         dispatcher.set_lossless();
-        for member in 0..seats.len() {
+        for member in 0..entries.len() {
             dispatcher.set_active(Member(member as u16), false);
         }
-        let seats = seats.into_iter().map(|(place, way)| {
-            let way = way.into();
-            Seat { place, way, last: 0, touched: 0, mute: false }
+        let entries = entries.into_iter().map(|(place, link)| {
+            let link = link.into();
+            WorkerEntry { place, link, last_claim: 0, last_active: 0, suspended: false }
         });
         let queue = CentralQueue::new(if holds { queue } else { 0 });
-        let comings = Comings::default();
-        Self { dispatcher, seats: seats.collect(), queue, holds, timeout, comings, ended: 0 }
+        let attach_stats = AttachStats::default();
+        Self {
+            dispatcher,
+            entries: entries.collect(),
+            queue,
+            holds,
+            timeout,
+            attach_stats,
+            ended: 0,
+        }
     }
 
     /// Tasks that wait or are with workers.
     #[must_use]
     pub fn held(&self) -> usize {
-        let given: usize = self.seats.iter().map(|seat| seat.way.sender().outstanding()).sum();
+        let given: usize = self.entries.iter().map(|entry| entry.link.sender().outstanding()).sum();
         self.queue.len() + given
     }
 
@@ -141,8 +149,8 @@ impl<T: Work> Crew<T> {
 
     /// Who came and went.
     #[must_use]
-    pub fn comings(&self) -> Comings {
-        self.comings
+    pub fn attach_stats(&self) -> AttachStats {
+        self.attach_stats
     }
 
     /// The scheduler.
@@ -153,8 +161,8 @@ impl<T: Work> Crew<T> {
 
     /// The workers that are there, by place.
     pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
-        let there = self.seats.iter().filter(|seat| seat.way.sender().is_granted());
-        there.map(|seat| seat.place)
+        let there = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
+        there.map(|entry| entry.place)
     }
 
     /// Gives the task to a worker, or lets it wait.
@@ -185,28 +193,28 @@ impl<T: Work> Crew<T> {
 
     #[inline]
     fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
-        let seat = &mut self.seats[member.index()];
-        let idle = seat.way.sender().outstanding() == 0;
-        if let Err(task) = seat.way.give(task) {
+        let entry = &mut self.entries[member.index()];
+        let idle = entry.link.sender().outstanding() == 0;
+        if let Err(task) = entry.link.give(task) {
             // The policy knows no bound, the ring does.
             self.dispatcher.write_off(member, 1);
             return Err((task, DropReason::QueueFull));
         }
         if idle {
-            seat.touched = now;
+            entry.last_active = now;
         }
         Ok(())
     }
 
     /// Takes what workers have done since the last call, then gives waiting tasks to those with room.
     #[inline]
-    pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Done<'_, T>)) {
+    pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         let mut freed = 0;
-        for at in 0..self.seats.len() {
-            if let Some(next) = self.seats.get(at + 1) {
-                next.way.sender().prefetch_credits();
+        for at in 0..self.entries.len() {
+            if let Some(next) = self.entries.get(at + 1) {
+                next.link.sender().prefetch_credits();
             }
-            if self.seats[at].way.sender().outstanding() > 0 {
+            if self.entries[at].link.sender().outstanding() > 0 {
                 freed += self.collect_from(at, now, done);
             }
         }
@@ -218,12 +226,17 @@ impl<T: Work> Crew<T> {
 
     /// Returns how many tasks this worker has done.
     #[inline]
-    fn collect_from(&mut self, at: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> usize {
-        let seat = &mut self.seats[at];
-        let mut numbers = match seat.way.collect() {
+    fn collect_from(
+        &mut self,
+        at: usize,
+        now: u64,
+        done: &mut impl FnMut(Completion<'_, T>),
+    ) -> usize {
+        let entry = &mut self.entries[at];
+        let mut numbers = match entry.link.collect() {
             Ok(numbers) => numbers,
             Err(_) => {
-                self.part(at, Parting::AtFault, done);
+                self.detach(at, DetachReason::AtFault, done);
                 return 0;
             }
         };
@@ -231,13 +244,13 @@ impl<T: Work> Crew<T> {
         if count == 0 {
             return 0;
         }
-        seat.touched = now;
-        let left = seat.way.sender().outstanding();
+        entry.last_active = now;
+        let left = entry.link.sender().outstanding();
         let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
         let member = Member(at as u16);
-        let (channel, held) = match &mut seat.way {
-            Way::Copied { channel, held } => (channel, held),
-            Way::Handed(producer) => {
+        let (channel, held) = match &mut entry.link {
+            WorkerLink::Copied { channel, held } => (channel, held),
+            WorkerLink::Handed(producer) => {
                 // Which of them took how long is not told.
                 let service_ns = producer.worked_ns() / count as u64;
                 let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
@@ -247,8 +260,8 @@ impl<T: Work> Crew<T> {
                 }
                 // Seen at once, nothing more is given to it.
                 match producer.is_left() {
-                    true => self.part(at, Parting::Left, done),
-                    false => self.unmute(at),
+                    true => self.detach(at, DetachReason::Left, done),
+                    false => self.resume(at),
                 }
                 return count;
             }
@@ -273,21 +286,28 @@ impl<T: Work> Crew<T> {
                 let Some(task) = held[channel.sender().slot(number)].take() else {
                     continue; // every number given has its task
                 };
-                done(Done { task, place: seat.place, left, outcome: Ok(outcome), channel, number });
+                done(Completion {
+                    task,
+                    place: entry.place,
+                    left,
+                    outcome: Ok(outcome),
+                    channel,
+                    number,
+                });
             }
         }
         count
     }
 
-    fn unmute(&mut self, at: usize) {
-        if std::mem::take(&mut self.seats[at].mute) {
+    fn resume(&mut self, at: usize) {
+        if std::mem::take(&mut self.entries[at].suspended) {
             self.dispatcher.set_active(Member(at as u16), true);
         }
     }
 
     /// Gives so many of those that wait to workers, one at least, in order; false when not all of them may go.
     #[inline]
-    fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Done<'_, T>)) -> bool {
+    fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
         let waiting = self.queue.iter().take(most.clamp(1, BURST));
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
@@ -299,10 +319,10 @@ impl<T: Work> Crew<T> {
             given += 1;
             if let Err((task, reason)) = self.give(pick.member, task, now) {
                 // A ring smaller than the policy's bound.
-                let seat = &self.seats[pick.member.index()];
-                let (place, left) = (seat.place, seat.way.sender().outstanding());
-                let (channel, outcome) = (seat.way.channel(), Err(reason));
-                done(Done { task, place, left, outcome, channel, number: 0 });
+                let entry = &self.entries[pick.member.index()];
+                let (place, left) = (entry.place, entry.link.sender().outstanding());
+                let (channel, outcome) = (entry.link.channel(), Err(reason));
+                done(Completion { task, place, left, outcome, channel, number: 0 });
             }
         }
         given == tasks.len()
@@ -317,87 +337,91 @@ impl<T: Work> Crew<T> {
     }
 
     /// Lets workers in, takes leave of those that go or are silent, and lets the policy see time pass.
-    pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Done<'_, T>)) {
-        for at in 0..self.seats.len() {
-            let seat = &mut self.seats[at];
-            let sender = seat.way.sender();
+    pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Completion<'_, T>)) {
+        for at in 0..self.entries.len() {
+            let entry = &mut self.entries[at];
+            let sender = entry.link.sender();
             let (claim, granted) = (sender.claim(), sender.granted());
-            let silent = now.saturating_sub(seat.touched) > self.timeout;
+            let silent = now.saturating_sub(entry.last_active) > self.timeout;
             match sender.holder() {
                 _ if granted == 0 => {}
-                Holder::Left => self.part(at, Parting::Left, done),
-                Holder::Died => self.part(at, Parting::Died, done),
-                Holder::There if sender.outstanding() > 0 && silent => self.silent(at, done),
+                Holder::Left => self.detach(at, DetachReason::Left, done),
+                Holder::Died => self.detach(at, DetachReason::Died, done),
+                Holder::There if sender.outstanding() > 0 && silent => self.shut_out(at, done),
                 Holder::There => {}
             }
-            // A worker may write its claim at any moment: who has the grant is parted with first.
-            let seat = &self.seats[at];
-            if claim != 0 && claim != seat.last && !seat.way.sender().is_granted() {
-                self.let_in(at, claim, now);
+            // A worker may write its claim at any moment: who has the grant is detached first.
+            let entry = &self.entries[at];
+            if claim != 0 && claim != entry.last_claim && !entry.link.sender().is_granted() {
+                self.attach(at, claim, now);
             }
         }
         self.dispatcher.tick(now_ns);
     }
 
     /// A process is shut out. A thread has its tasks in its own hands, so it can only be left in peace.
-    fn silent(&mut self, at: usize, done: &mut impl FnMut(Done<'_, T>)) {
-        let seat = &mut self.seats[at];
-        if matches!(seat.way, Way::Copied { .. }) {
-            return self.part(at, Parting::Silent, done);
+    fn shut_out(&mut self, at: usize, done: &mut impl FnMut(Completion<'_, T>)) {
+        let entry = &mut self.entries[at];
+        if matches!(entry.link, WorkerLink::Copied { .. }) {
+            return self.detach(at, DetachReason::Silent, done);
         }
-        if !std::mem::replace(&mut seat.mute, true) {
-            self.comings.silent += 1;
+        if !std::mem::replace(&mut entry.suspended, true) {
+            self.attach_stats.silent += 1;
             self.dispatcher.set_active(Member(at as u16), false);
         }
     }
 
-    fn let_in(&mut self, at: usize, claim: u64, now: u64) {
-        let seat = &mut self.seats[at];
-        (seat.last, seat.touched) = (claim, now);
-        if !seat.way.let_in(claim) {
+    fn attach(&mut self, at: usize, claim: u64, now: u64) {
+        let entry = &mut self.entries[at];
+        (entry.last_claim, entry.last_active) = (claim, now);
+        if !entry.link.grant(claim) {
             return;
         }
         let member = Member(at as u16);
         self.dispatcher.set_active(member, true);
         // Idle lists hold those that have said so.
         self.dispatcher.refresh(&Report::new(member, Load(0), 0));
-        self.comings.joined += 1;
+        self.attach_stats.joined += 1;
     }
 
     /// The process of a worker has ended, as its lock tells; `claim` is the one that was looked at.
-    pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Done<'_, T>)) {
-        let Some(seat) = self.seats.get(at) else { return };
-        let sender = seat.way.sender();
+    pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Completion<'_, T>)) {
+        let Some(entry) = self.entries.get(at) else { return };
+        let sender = entry.link.sender();
         if sender.is_granted() && sender.granted() == claim {
             // One that has left in order lets go of its lock, too, and that may be seen first.
             let left = sender.holder() == Holder::Left;
-            self.part(at, if left { Parting::Left } else { Parting::Died }, done);
+            self.detach(at, if left { DetachReason::Left } else { DetachReason::Died }, done);
         }
     }
 
     /// A worker has gone: what it completed is taken, what else it had is lost.
-    fn part(&mut self, at: usize, parting: Parting, done: &mut impl FnMut(Done<'_, T>)) {
-        if parting != Parting::AtFault {
+    fn detach(
+        &mut self,
+        at: usize,
+        reason: DetachReason,
+        done: &mut impl FnMut(Completion<'_, T>),
+    ) {
+        if reason != DetachReason::AtFault {
             self.collect_from(at, 0, done);
-            if !self.seats[at].way.sender().is_granted() {
+            if !self.entries[at].link.sender().is_granted() {
                 return; // its last credits were at fault
             }
         }
-        let panicked =
-            matches!(&self.seats[at].way, Way::Handed(producer) if producer.has_panicked());
-        match parting {
-            Parting::Left if !panicked => self.comings.left += 1,
-            Parting::Left | Parting::Died => self.comings.died += 1,
-            Parting::Silent => self.comings.silent += 1,
-            Parting::AtFault => self.comings.at_fault += 1,
+        let panicked = matches!(&self.entries[at].link, WorkerLink::Handed(producer) if producer.has_panicked());
+        match reason {
+            DetachReason::Left if !panicked => self.attach_stats.left += 1,
+            DetachReason::Left | DetachReason::Died => self.attach_stats.died += 1,
+            DetachReason::Silent => self.attach_stats.silent += 1,
+            DetachReason::AtFault => self.attach_stats.at_fault += 1,
         }
         let member = Member(at as u16);
         self.dispatcher.set_active(member, false);
-        let seat = &mut self.seats[at];
-        let place = seat.place;
-        let lost = seat.way.revoke(|task, channel, number| {
+        let entry = &mut self.entries[at];
+        let place = entry.place;
+        let lost = entry.link.revoke(|task, channel, number| {
             let outcome = Err(DropReason::WorkerLost);
-            done(Done { task, place, left: 0, outcome, channel, number });
+            done(Completion { task, place, left: 0, outcome, channel, number });
         });
         self.dispatcher.write_off(member, lost);
     }
@@ -405,21 +429,22 @@ impl<T: Work> Crew<T> {
     /// The next of the tasks that nobody will do: the agent ends. Those that threads have, and are
     /// there for, stay theirs.
     pub fn abandon(&mut self) -> Option<T> {
-        let held = |seat: &mut Seat<T>| match &mut seat.way {
-            Way::Copied { held, .. } => held.iter_mut().find_map(Option::take),
-            Way::Handed(producer) => {
+        let held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
+            WorkerLink::Copied { held, .. } => held.iter_mut().find_map(Option::take),
+            WorkerLink::Handed(producer) => {
                 let _ = producer.collect();
                 producer.take_back().and_then(|(parcel, note)| T::unpack(parcel, note))
             }
         };
-        self.queue.pop().or_else(|| self.seats.iter_mut().find_map(held))
+        self.queue.pop().or_else(|| self.entries.iter_mut().find_map(held))
     }
 
     /// Tasks that threads have, or have not come to yet.
     #[must_use]
     pub fn handed(&self) -> usize {
-        let handed = self.seats.iter().filter(|seat| matches!(seat.way, Way::Handed(_)));
-        handed.map(|seat| seat.way.sender().outstanding()).sum()
+        let handed =
+            self.entries.iter().filter(|entry| matches!(entry.link, WorkerLink::Handed(_)));
+        handed.map(|entry| entry.link.sender().outstanding()).sum()
     }
 
     /// Tasks that workers have ended themselves, so far.
@@ -432,12 +457,12 @@ impl<T: Work> Crew<T> {
     /// Threads are there that are handed their tasks.
     #[must_use]
     pub fn has_threads(&self) -> bool {
-        let there = |way: &Way<T>| matches!(way, Way::Handed(producer) if producer.is_there());
-        self.seats.iter().any(|seat| there(&seat.way))
+        let there = |link: &WorkerLink<T>| matches!(link, WorkerLink::Handed(producer) if producer.is_there());
+        self.entries.iter().any(|entry| there(&entry.link))
     }
 
     /// Tells all workers that no more tasks will come.
     pub fn stop(&self) {
-        self.seats.iter().for_each(|seat| seat.way.channel().stop());
+        self.entries.iter().for_each(|entry| entry.link.channel().stop());
     }
 }

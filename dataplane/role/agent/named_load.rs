@@ -7,7 +7,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
-/// A number that threads share. [`Names`] is generic over it, so that loom runs the code that the threads run.
+/// A number that threads share. [`NamedLoad`] is generic over it, so that loom runs the code that the threads run.
 pub trait Number: Default {
     /// Loads it.
     fn load(&self, order: Ordering) -> u32;
@@ -49,9 +49,9 @@ struct Line<N> {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub struct Names<N = AtomicU32>(Box<[Line<N>]>);
+pub struct NamedLoad<N = AtomicU32>(Box<[Line<N>]>);
 
-impl<N: Number> Names<N> {
+impl<N: Number> NamedLoad<N> {
     /// Of so many workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
@@ -88,19 +88,19 @@ mod tests {
 
     #[test]
     fn every_answer_sees_what_is_left_also_across_the_end_of_the_numbers() {
-        let names: Names = Names::new(2);
+        let load: NamedLoad = NamedLoad::new(2);
         let start = u32::MAX - 2;
-        names.0[1].answered.0.store(start, Relaxed);
-        names.publish(1, start.wrapping_add(5));
-        assert_eq!((0..5).map(|_| names.answer(1)).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
-        assert_eq!((names.left(1, start.wrapping_add(6)), names.left(0, 0)), (1, 0));
+        load.0[1].answered.0.store(start, Relaxed);
+        load.publish(1, start.wrapping_add(5));
+        assert_eq!((0..5).map(|_| load.answer(1)).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
+        assert_eq!((load.left(1, start.wrapping_add(6)), load.left(0, 0)), (1, 0));
     }
 
     /// Whatever the order: no answer sees fewer than none, and after the last there is none.
     #[test]
     fn threads_never_count_below_none() {
         let tasks: u32 = if cfg!(miri) { 50 } else { 20_000 };
-        let names: Names = Names::new(1);
+        let load: NamedLoad = NamedLoad::new(1);
         let (given, answered) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let work = || {
@@ -108,7 +108,7 @@ mod tests {
                     let taken = given.fetch_update(AcqRel, Acquire, |given| given.checked_sub(1));
                     match taken {
                         Ok(_) => {
-                            assert!(names.answer(0) < tasks);
+                            assert!(load.answer(0) < tasks);
                             answered.fetch_add(1, AcqRel);
                         }
                         Err(_) => std::thread::yield_now(),
@@ -118,10 +118,10 @@ mod tests {
             scope.spawn(work);
             scope.spawn(work);
             for task in 1..=tasks {
-                names.publish(0, task);
+                load.publish(0, task);
                 given.fetch_add(1, AcqRel);
             }
         });
-        assert_eq!(names.left(0, tasks), 0);
+        assert_eq!(load.left(0, tasks), 0);
     }
 }
