@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ring::region::path_of;
-use crate::ring::{Guest, RegionError, WorkerRegion, attach};
+use crate::ring::{RegionError, WorkerEnd, WorkerRegion, attach};
 
 pub use crate::ring::TaskIds;
 
@@ -154,7 +154,7 @@ pub enum Wish {
 /// A worker core at its agent.
 #[derive(Debug)]
 pub struct Worker {
-    guest: Guest,
+    end: WorkerEnd,
     region: Arc<WorkerRegion>,
     spin: Duration,
     /// When the current task was taken.
@@ -182,10 +182,10 @@ impl Worker {
         region: &Arc<WorkerRegion>,
         options: &Options,
     ) -> Result<Self, AttachError> {
-        let mut guest = claim(name, region, options)?;
-        let (id, patience) = (guest.place().id, options.patience);
+        let mut end = claim(name, region, options)?;
+        let (id, patience) = (end.place().id, options.patience);
         let began = Instant::now();
-        while !guest.receiver().is_granted() {
+        while !end.receiver().is_granted() {
             if !region.has_agent() {
                 return Err(AttachError::NoAgent(name.to_owned()));
             }
@@ -194,24 +194,24 @@ impl Worker {
             }
             std::thread::sleep(GRANT_LOOK);
         }
-        guest.start();
+        end.start();
         if let Some(cpu) = options.cpu {
             pin(cpu)?;
         }
         let region = Arc::clone(region);
-        Ok(Self { guest, region, spin: options.spin, began, bad_notice: false })
+        Ok(Self { end, region, spin: options.spin, began, bad_notice: false })
     }
 
     /// Its global id.
     #[must_use]
     pub fn id(&self) -> u16 {
-        self.guest.place().id
+        self.end.place().id
     }
 
     /// The pool it serves.
     #[must_use]
     pub fn pool(&self) -> u16 {
-        self.guest.place().pool
+        self.end.place().pool
     }
 
     /// Bytes that a task or a reply may have.
@@ -230,7 +230,7 @@ impl Worker {
         if self.bad_notice {
             return None;
         }
-        match self.guest.take() {
+        match self.end.take() {
             Ok(true) => {
                 self.began = Instant::now();
                 Some(Task { worker: self })
@@ -245,8 +245,8 @@ impl Worker {
 
     #[inline]
     fn forgotten(&mut self) {
-        if self.guest.has_task() {
-            self.guest.give_up(nanoseconds(self.began.elapsed()));
+        if self.end.has_task() {
+            self.end.give_up(nanoseconds(self.began.elapsed()));
         }
     }
 
@@ -263,7 +263,7 @@ impl Worker {
     /// that can't keep a borrow between two calls needs.
     #[inline]
     pub fn resume(&mut self) -> Option<Task<'_>> {
-        self.guest.has_task().then_some(Task { worker: self })
+        self.end.has_task().then_some(Task { worker: self })
     }
 
     /// Whether tasks may still come.
@@ -271,7 +271,7 @@ impl Worker {
     /// # Errors
     /// Why they will not.
     pub fn check(&self) -> Result<(), Gone> {
-        let receiver = self.guest.receiver();
+        let receiver = self.end.receiver();
         if self.bad_notice {
             return Err(Gone::BadNotice);
         }
@@ -287,7 +287,7 @@ impl Worker {
 
     /// Waits until a task is there (true) or the time is over (false).
     fn wait(&self, timeout: Duration) -> Result<bool, Gone> {
-        let receiver = self.guest.receiver();
+        let receiver = self.end.receiver();
         if receiver.is_ready() && !self.bad_notice {
             return Ok(true);
         }
@@ -307,7 +307,7 @@ impl Worker {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.guest.sleep(left.min(NAP));
+            self.end.sleep(left.min(NAP));
         }
     }
 }
@@ -317,7 +317,11 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// A place for the worker that was asked for.
-fn claim(name: &str, region: &Arc<WorkerRegion>, options: &Options) -> Result<Guest, AttachError> {
+fn claim(
+    name: &str,
+    region: &Arc<WorkerRegion>,
+    options: &Options,
+) -> Result<WorkerEnd, AttachError> {
     let name = || name.to_owned();
     if !region.has_agent() {
         return Err(AttachError::NoAgent(name()));
@@ -378,14 +382,14 @@ impl Task<'_> {
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &[u8] {
-        self.worker.guest.payload()
+        self.worker.end.payload()
     }
 
     /// Its ids and type.
     #[inline]
     #[must_use]
     pub fn ids(&self) -> TaskIds {
-        self.worker.guest.ids()
+        self.worker.end.ids()
     }
 
     /// Task type, 0 when unknown.
@@ -413,7 +417,7 @@ impl Task<'_> {
     #[inline]
     #[must_use]
     pub fn yield_point(&self) -> Wish {
-        let receiver = self.worker.guest.receiver();
+        let receiver = self.worker.end.receiver();
         if receiver.is_stopped() || !receiver.is_granted() {
             Wish::Stop
         } else if receiver.is_ready() {
@@ -448,7 +452,7 @@ impl Task<'_> {
     #[inline]
     pub fn reply_with(self, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
         let began = self.worker.began;
-        self.worker.guest.answer(write, || nanoseconds(began.elapsed()));
+        self.worker.end.answer(write, || nanoseconds(began.elapsed()));
     }
 }
 

@@ -16,7 +16,7 @@ use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::node::Timing;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
-use wedjat::ring::{Guest, Place, WorkerRegion, handover};
+use wedjat::ring::{Place, WorkerEnd, WorkerRegion, handover};
 use wedjat::role::agent::{
     NamedLoad, Packet, Parts, PoolWorkers, Registrar, ThreadWorker, WorkerSet,
 };
@@ -298,9 +298,9 @@ fn polls_of_an_agent_allocate_nothing() {
             agent.poll(*now);
             calls += counting::calls() - before;
         };
-        let mut guests: Vec<_> = (0..2).filter_map(|at| region.claim(at).unwrap()).collect();
+        let mut worker_ends: Vec<_> = (0..2).filter_map(|at| region.claim(at).unwrap()).collect();
         (0..4).for_each(|_| poll(&mut now));
-        guests.iter_mut().for_each(Guest::start);
+        worker_ends.iter_mut().for_each(WorkerEnd::start);
         for seq in 0..1_000u16 {
             // More than the ring and the queue hold, so that some are refused.
             for more in 0..40 {
@@ -309,16 +309,16 @@ fn polls_of_an_agent_allocate_nothing() {
                 flow().emit(&mut frame, len);
                 assert!(far.send(&frame));
             }
-            for guest in &mut guests {
-                while guest.take() == Ok(true) {
-                    guest.answer(|_, _| 0, || 1000);
+            for worker_end in &mut worker_ends {
+                while worker_end.take() == Ok(true) {
+                    worker_end.answer(|_, _| 0, || 1000);
                 }
             }
             (0..2).for_each(|_| poll(&mut now));
             while far.receive().is_some() {}
             if seq == 500 {
                 // One leaves, with what it has.
-                guests.pop();
+                worker_ends.pop();
             }
         }
         // What is held is told every other poll.

@@ -233,8 +233,8 @@ const CIRCLES: [(&str, &str, &str); 6] = [
     ),
     (
         "ring/region",
-        "ring/guest",
-        "claiming a channel of a region gives a guest, who keeps the region",
+        "ring/worker_end",
+        "claiming a channel of a region gives a worker's end, which keeps the region",
     ),
     (
         "stage/network",

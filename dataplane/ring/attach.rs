@@ -53,7 +53,7 @@ pub struct Offer {
 
 /// Why a worker can't use an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BadOffer {
+pub enum InvalidOffer {
     /// It is none.
     Foreign,
     /// It is of this other version.
@@ -79,17 +79,17 @@ impl Offer {
     ///
     /// # Errors
     /// Why it can't.
-    pub fn parse(bytes: &[u8]) -> Result<Self, BadOffer> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, InvalidOffer> {
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<_> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         let (head, places) = match words[..] {
-            [MAGIC, VERSION] if rest.is_empty() => return Err(BadOffer::Refused),
+            [MAGIC, VERSION] if rest.is_empty() => return Err(InvalidOffer::Refused),
             [MAGIC, VERSION, ..] if words.len() > WORDS && rest.is_empty() => words.split_at(WORDS),
             [MAGIC, VERSION, ..] => {
-                return Err(BadOffer::Damaged(format!("an offer of {} bytes", bytes.len())));
+                return Err(InvalidOffer::Damaged(format!("an offer of {} bytes", bytes.len())));
             }
-            [MAGIC, version, ..] => return Err(BadOffer::Version(version)),
-            _ => return Err(BadOffer::Foreign),
+            [MAGIC, version, ..] => return Err(InvalidOffer::Version(version)),
+            _ => return Err(InvalidOffer::Foreign),
         };
         let shape = Shape {
             channels: head[2] as usize,
@@ -98,7 +98,7 @@ impl Offer {
         };
         if !shape.is_possible() || shape.channels != places.len() {
             let text = format!("{shape:?} with {} places", places.len());
-            return Err(BadOffer::Damaged(text));
+            return Err(InvalidOffer::Damaged(text));
         }
         let place = |word: &u64| Place { id: (word >> 32) as u16, pool: *word as u16 };
         Ok(Self { shape, places: places.iter().map(place).collect() })
@@ -112,7 +112,7 @@ impl Offer {
 
 /// Why a socket gave no offer.
 #[derive(Debug)]
-pub enum NoOffer {
+pub enum OfferError {
     /// Nothing lies there.
     Missing,
     /// Something else lies there: this.
@@ -124,18 +124,18 @@ pub enum NoOffer {
     /// It is another user's, who has this number.
     Owner(u32),
     /// What was said can't be used.
-    Bad(BadOffer),
+    Bad(InvalidOffer),
     /// The system refused.
     Io(io::Error),
 }
 
-impl From<io::Error> for NoOffer {
+impl From<io::Error> for OfferError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<Errno> for NoOffer {
+impl From<Errno> for OfferError {
     fn from(error: Errno) -> Self {
         Self::Io(error.into())
     }
@@ -156,20 +156,20 @@ pub struct Received {
 ///
 /// # Errors
 /// Why there is no offer.
-pub fn ask(path: &Path, patience: Duration) -> Result<Received, NoOffer> {
-    let found = Found::behind(path)?.ok_or(NoOffer::Missing)?;
+pub fn ask(path: &Path, patience: Duration) -> Result<Received, OfferError> {
+    let found = Found::behind(path)?.ok_or(OfferError::Missing)?;
     if !found.is_socket() {
-        return Err(NoOffer::Foreign(found.describe()));
+        return Err(OfferError::Foreign(found.describe()));
     }
     let socket = connect(&found, patience.clamp(WAITS.0, WAITS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
         // Its tasks would be done with this user's rights.
-        return Err(NoOffer::Owner(agent.uid));
+        return Err(OfferError::Owner(agent.uid));
     }
     let (bytes, memory) = receive(&socket)?;
-    let offer = Offer::parse(&bytes).map_err(NoOffer::Bad)?;
-    let missing = || NoOffer::Bad(BadOffer::Damaged("an offer without memory".to_owned()));
+    let offer = Offer::parse(&bytes).map_err(OfferError::Bad)?;
+    let missing = || OfferError::Bad(InvalidOffer::Damaged("an offer without memory".to_owned()));
     let memory = memory.ok_or_else(missing)?;
     Ok(Received { offer, memory, pid: agent.pid as u64 })
 }
@@ -191,24 +191,24 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-fn connect(found: &Found, patience: Duration) -> Result<OwnedFd, NoOffer> {
+fn connect(found: &Found, patience: Duration) -> Result<OwnedFd, OfferError> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(found.path())?) {
         Ok(()) => Ok(socket),
-        Err(Errno::CONNREFUSED) => Err(NoOffer::Dead),
-        Err(Errno::AGAIN) => Err(NoOffer::Silent),
-        Err(Errno::ACCESS) => Err(NoOffer::Owner(found.owner())),
+        Err(Errno::CONNREFUSED) => Err(OfferError::Dead),
+        Err(Errno::AGAIN) => Err(OfferError::Silent),
+        Err(Errno::ACCESS) => Err(OfferError::Owner(found.owner())),
         Err(Errno::PROTOTYPE) => {
-            Err(NoOffer::Foreign(format!("{} of another program", found.describe())))
+            Err(OfferError::Foreign(format!("{} of another program", found.describe())))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), NoOffer> {
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
     let mut bytes = vec![0; 8 * (WORDS + CHANNELS_MAX)];
     // Room for one: the system closes those beyond it.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -217,12 +217,12 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), NoOffer> {
         let parts = &mut [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(NoOffer::Silent),
+            Err(Errno::AGAIN) => return Err(OfferError::Silent),
             other => break other?,
         }
     };
     if received.bytes == 0 {
-        return Err(NoOffer::Silent);
+        return Err(OfferError::Silent);
     }
     bytes.truncate(received.bytes);
     let mut memory = None;
@@ -236,12 +236,12 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), NoOffer> {
 
 /// The thread of an agent that hands its region out.
 #[derive(Debug)]
-pub struct Door {
+pub struct AttachServer {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl AttachServer {
     /// Offers `memory` to whoever connects to `socket`, which listens.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for AttachServer {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());

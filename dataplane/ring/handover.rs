@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use super::channel::{Fault, Sender};
-use super::guest::Guest;
-use super::host::Channel;
+use super::channel::Channel;
+use super::protocol::{Fault, Sender};
 use super::region::{Place, RegionError, WorkerRegion};
+use super::worker_end::WorkerEnd;
 use crate::io::Token;
 use crate::state::region::Slice;
 
@@ -31,7 +31,7 @@ pub fn pair<T: Token>(
 ) -> Result<(Producer<T>, Consumer<T>), RegionError> {
     let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?);
     let refused = |error| RegionError::Io { path: "memory".into(), error };
-    let guest = region.claim(0).map_err(refused)?.ok_or(RegionError::Shape(region.shape()))?;
+    let end = region.claim(0).map_err(refused)?.ok_or(RegionError::Shape(region.shape()))?;
     let panicked = Arc::new(AtomicBool::new(false));
     let producer = Producer {
         channel: region.channel(0),
@@ -39,7 +39,7 @@ pub fn pair<T: Token>(
         back: 0..0,
         _tasks: PhantomData,
     };
-    Ok((producer, Consumer { guest, has_task: false, panicked, _tasks: PhantomData }))
+    Ok((producer, Consumer { end, has_task: false, panicked, _tasks: PhantomData }))
 }
 
 /// The dispatcher's end.
@@ -72,7 +72,7 @@ impl<T: Token> Producer<T> {
     }
 
     /// Lets the worker begin; once. False when it has gone already.
-    pub fn welcome(&mut self) -> bool {
+    pub fn grant(&mut self) -> bool {
         let claim = self.sender().claim();
         claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
     }
@@ -156,7 +156,7 @@ impl<T: Token> Drop for Producer<T> {
 
 /// The worker's end.
 pub struct Consumer<T: Token> {
-    guest: Guest,
+    end: WorkerEnd,
     /// A task was taken and is not completed.
     has_task: bool,
     panicked: Arc<AtomicBool>,
@@ -165,7 +165,7 @@ pub struct Consumer<T: Token> {
 
 impl<T: Token> fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Consumer").field(&self.guest).finish()
+        f.debug_tuple("Consumer").field(&self.end).finish()
     }
 }
 
@@ -173,13 +173,13 @@ impl<T: Token> Consumer<T> {
     /// Who it is.
     #[must_use]
     pub fn place(&self) -> Place {
-        self.guest.place()
+        self.end.place()
     }
 
     /// The next task and its note.
     #[inline]
     pub fn take(&mut self) -> Option<(T, u32)> {
-        let (word, note) = self.guest.receiver_mut().receive_word()?;
+        let (word, note) = self.end.receiver_mut().receive_word()?;
         self.has_task = true;
         // SAFETY: only `Producer::give`, of the same type, writes into the slots; a number is received once.
         Some((unsafe { T::from_word(word) }, note))
@@ -189,32 +189,32 @@ impl<T: Token> Consumer<T> {
     #[inline]
     pub fn complete(&mut self, worked_ns: u64) {
         self.has_task = false;
-        self.guest.receiver_mut().complete(worked_ns);
+        self.end.receiver_mut().complete(worked_ns);
     }
 
     /// Tasks given and not taken.
     #[inline]
     pub fn waiting(&mut self) -> usize {
-        self.guest.receiver_mut().waiting()
+        self.end.receiver_mut().waiting()
     }
 
     /// A task is there.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.guest.receiver().is_ready()
+        self.end.receiver().is_ready()
     }
 
     /// The dispatcher ends.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.guest.receiver().is_stopped()
+        self.end.receiver().is_stopped()
     }
 
-    /// As [`Guest::sleep`].
+    /// As [`WorkerEnd::sleep`].
     pub fn sleep(&self, longest: Duration) {
-        self.guest.sleep(longest);
+        self.end.sleep(longest);
     }
 }
 
@@ -222,9 +222,9 @@ impl<T: Token> Drop for Consumer<T> {
     fn drop(&mut self) {
         self.panicked.store(std::thread::panicking(), Relaxed);
         if self.has_task {
-            self.guest.receiver_mut().complete(0);
+            self.end.receiver_mut().complete(0);
         }
-        // The guest goes next, and leaves the channel with that.
+        // The end goes next, and leaves the channel with that.
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
 
     fn ends() -> Ends {
         let (mut producer, consumer) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
-        producer.welcome();
+        producer.grant();
         (producer, consumer)
     }
 

@@ -12,7 +12,7 @@
 //!
 //! Sections start at multiples of [`ALIGN`], since neighbouring lines are fetched in pairs.
 
-use super::channel::SLOT_WORDS;
+use super::protocol::SLOT_WORDS;
 use crate::state::region::ALIGN;
 
 /// Bytes before a task's and before a reply's own: ids, or number and length.

@@ -10,32 +10,32 @@
 //! checked on private copies, counts that run backwards or ahead are a [`Fault`], and a worker that
 //! is at fault is shut out until it attaches anew.
 //!
-//! - [`channel`]: the protocol, over any words, so that loom can try its orderings;
+//! - [`protocol`]: what is in shared words, over any words, so that loom can try its orderings;
 //! - [`layout`]: where everything lies in a region;
 //! - [`bytes`]: tasks' and replies' bytes;
 //! - [`region`]: the region and its memory, and who is alive, which locks on it tell (`lock`);
 //! - [`attach`]: how a worker's process gets it;
 //! - [`park`]: a worker that sleeps, and its awakening;
-//! - [`host`] and [`guest`]: the dispatcher's and the worker's end, the protocol with its bytes;
+//! - [`channel`] and [`worker_end`]: the dispatcher's and the worker's end, the protocol with its bytes;
 //! - [`handover`]: both ends between threads of one process, where tasks change hands whole.
 
 pub mod attach;
 pub mod bytes;
 pub mod channel;
-pub mod guest;
 pub mod handover;
-pub mod host;
 pub mod layout;
 pub(crate) mod lock;
 pub mod park;
+pub mod protocol;
 pub mod region;
+pub mod worker_end;
 
-pub use channel::{Fault, Holder, Notice, Receiver, Sender};
-pub use guest::Guest;
+pub use channel::{Channel, Outcome, TaskIds};
 pub use handover::{Consumer, Producer};
-pub use host::{Channel, Outcome, TaskIds};
 pub use layout::{Layout, Shape};
+pub use protocol::{Fault, Holder, Notice, Receiver, Sender};
 pub use region::{Place, RegionError, WorkerRegion};
+pub use worker_end::WorkerEnd;
 
 #[cfg(test)]
 mod tests;

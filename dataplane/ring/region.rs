@@ -16,12 +16,12 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno;
 
-use super::attach::{self, BadOffer, Door, NoOffer, Offer, Received, VERSION};
-use super::channel::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit};
-use super::guest::Guest;
-use super::host::Channel;
+use super::attach::{self, AttachServer, InvalidOffer, Offer, OfferError, Received, VERSION};
+use super::channel::Channel;
 use super::layout::{Layout, Shape};
 use super::lock::{is_held, is_locked, lock};
+use super::protocol::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit};
+use super::worker_end::WorkerEnd;
 use crate::state::files::{
     Found, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
 };
@@ -139,7 +139,7 @@ enum Backing {
     Heap(Vec<AtomicBool>),
     /// The memory of an agent, in its own process.
     Agent {
-        door: Door,
+        server: AttachServer,
         /// An open file that no worker is given, for the agent's lock.
         memory: File,
         path: PathBuf,
@@ -197,15 +197,15 @@ impl WorkerRegion {
         let memory = open_again(&given).map_err(io)?;
         lock(&memory, 0).map_err(io)?;
         let region = Region::shared(&given, layout.len).map_err(io)?;
-        // Whoever connects before the door opens waits for it.
+        // Whoever connects before the server starts waits for it.
         let socket = Scratch::socket(path).map_err(io)?;
         let (socket, identity) = socket.put_at(path, left.is_some()).map_err(io)?;
-        let door = Door::open(socket, given, &offer).map_err(|error| {
+        let server = AttachServer::open(socket, given, &offer).map_err(|error| {
             identity.remove_at(path);
             io(error)
         })?;
         let path = path.to_owned();
-        let backing = Backing::Agent { door, memory, path, socket: identity, name };
+        let backing = Backing::Agent { server, memory, path, socket: identity, name };
         Ok(Self { region, layout, offer, backing })
     }
 
@@ -269,7 +269,7 @@ impl WorkerRegion {
     ///
     /// # Errors
     /// Those of the system.
-    pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<Guest>> {
+    pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<WorkerEnd>> {
         let guard = match &self.backing {
             Backing::Heap(taken) => {
                 if taken[channel].swap(true, AcqRel) {
@@ -290,7 +290,7 @@ impl WorkerRegion {
         let receiver = Receiver::claim(self.words(channel), std::process::id());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
         let place = self.place(channel);
-        Ok(Some(Guest::new(receiver, sleep, area, self.shape(), place, guard)))
+        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, guard)))
     }
 
     /// The worker of this channel lives.
@@ -347,12 +347,12 @@ impl WorkerRegion {
 
 impl Drop for WorkerRegion {
     fn drop(&mut self) {
-        let Backing::Agent { door, path, socket, name, .. } = &mut self.backing else {
+        let Backing::Agent { server, path, socket, name, .. } = &mut self.backing else {
             return;
         };
         match name.is_own() {
             true => socket.remove_at(path),
-            false => door.forget(),
+            false => server.forget(),
         }
     }
 }
@@ -418,33 +418,33 @@ fn socket_at(path: &Path) -> Result<Option<Found>, RegionError> {
 /// Makes sure that nobody listens at the socket at `path`.
 fn check_dead(path: &Path) -> Result<(), RegionError> {
     match attach::ask(path, attach::PATIENCE) {
-        Err(NoOffer::Dead | NoOffer::Missing) => Ok(()),
+        Err(OfferError::Dead | OfferError::Missing) => Ok(()),
         // An agent whose lock somebody has removed.
         Ok(Received { pid, .. }) => {
             Err(RegionError::InUse { path: path.to_owned(), pid: Some(pid) })
         }
-        Err(NoOffer::Silent) => Err(RegionError::InUse { path: path.to_owned(), pid: None }),
+        Err(OfferError::Silent) => Err(RegionError::InUse { path: path.to_owned(), pid: None }),
         Err(why) => Err(refused(path, why)),
     }
 }
 
 /// What a worker is told.
-fn refused(path: &Path, why: NoOffer) -> RegionError {
+fn refused(path: &Path, why: OfferError) -> RegionError {
     let path = path.to_owned();
     match why {
-        NoOffer::Missing => RegionError::Missing { path },
-        NoOffer::Foreign(found) => RegionError::Foreign { path, found },
-        NoOffer::Dead => RegionError::Dead { path },
-        NoOffer::Silent => RegionError::Silent { path },
-        NoOffer::Owner(user) => RegionError::Owner { path, whose: format!("user {user}'s") },
-        NoOffer::Io(error) => RegionError::Io { path, error },
-        NoOffer::Bad(BadOffer::Foreign) => {
+        OfferError::Missing => RegionError::Missing { path },
+        OfferError::Foreign(found) => RegionError::Foreign { path, found },
+        OfferError::Dead => RegionError::Dead { path },
+        OfferError::Silent => RegionError::Silent { path },
+        OfferError::Owner(user) => RegionError::Owner { path, whose: format!("user {user}'s") },
+        OfferError::Io(error) => RegionError::Io { path, error },
+        OfferError::Bad(InvalidOffer::Foreign) => {
             RegionError::Foreign { path, found: "a socket of another program".to_owned() }
         }
-        NoOffer::Bad(BadOffer::Version(found)) => RegionError::Version { path, found },
-        NoOffer::Bad(BadOffer::Refused) => {
+        OfferError::Bad(InvalidOffer::Version(found)) => RegionError::Version { path, found },
+        OfferError::Bad(InvalidOffer::Refused) => {
             RegionError::Owner { path, whose: "another user's".to_owned() }
         }
-        NoOffer::Bad(BadOffer::Damaged(reason)) => RegionError::Damaged { path, reason },
+        OfferError::Bad(InvalidOffer::Damaged(reason)) => RegionError::Damaged { path, reason },
     }
 }

@@ -10,7 +10,7 @@ use crate::io::Port;
 use crate::io::memory::{Frame, FramePool};
 use crate::node::Timing;
 use crate::policy::{Core, Dispatcher};
-use crate::ring::{Guest, Place, WorkerRegion};
+use crate::ring::{Place, WorkerEnd, WorkerRegion};
 use crate::stage::{Overflow, PortAddress};
 use crate::state::{Counters, View};
 use crate::wire::task::{Extension, Header};
@@ -39,7 +39,7 @@ pub struct AgentHandles {
 
 impl AgentHandles {
     /// A worker at this place, which the agent lets in when it is next polled.
-    pub fn claim(&self, at: usize) -> Guest {
+    pub fn claim(&self, at: usize) -> WorkerEnd {
         self.region.claim(at).unwrap().expect("the place is free")
     }
 
@@ -107,13 +107,13 @@ pub fn datagram(flow: &Flow, header: &Header, behind: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Does the guest's next task and answers with its bytes.
-pub fn work(guest: &mut Guest) -> bool {
-    let there = guest.take().unwrap();
+/// Does the worker_end's next task and answers with its bytes.
+pub fn work(worker_end: &mut WorkerEnd) -> bool {
+    let there = worker_end.take().unwrap();
     let echo = |request: &[u8], reply: &mut [u8]| {
         reply[..request.len()].copy_from_slice(request);
         request.len()
     };
-    guest.answer(echo, || 1500);
+    worker_end.answer(echo, || 1500);
     there
 }

@@ -19,7 +19,7 @@ use clap::Args;
 use serde::Serialize;
 use wedjat::io::dpdk::{Distributor, Eal, MbufPool, RingPair};
 use wedjat::policy::{Core, Dispatcher};
-use wedjat::ring::{Channel, Guest, Notice, Outcome, Place, TaskIds, WorkerRegion};
+use wedjat::ring::{Channel, Notice, Outcome, Place, TaskIds, WorkerEnd, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
@@ -74,27 +74,27 @@ pub type Failure = Box<dyn std::error::Error>;
 struct Rig {
     _region: Arc<WorkerRegion>,
     channels: Vec<Channel>,
-    guests: Vec<Guest>,
+    worker_ends: Vec<WorkerEnd>,
 }
 
 impl Rig {
     fn new(workers: u16, slots: usize) -> Result<Self, Failure> {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
-        let (mut channels, mut guests) = (Vec::new(), Vec::new());
+        let (mut channels, mut worker_ends) = (Vec::new(), Vec::new());
         for at in 0..places.len() {
             channels.push(region.channel(at));
-            guests.extend(region.claim(at)?);
+            worker_ends.extend(region.claim(at)?);
         }
-        Ok(Self { _region: region, channels, guests })
+        Ok(Self { _region: region, channels, worker_ends })
     }
 
     /// Lets all workers in.
     fn granted(mut self) -> Self {
-        for (channel, guest) in self.channels.iter_mut().zip(&mut self.guests) {
+        for (channel, worker_end) in self.channels.iter_mut().zip(&mut self.worker_ends) {
             let sender = channel.sender_mut();
             sender.grant(sender.claim());
-            guest.start();
+            worker_end.start();
         }
         self
     }
@@ -158,11 +158,12 @@ fn nanoseconds_each(took: Duration, tasks: u64) -> f64 {
 /// before it returns their credits; a [`wedjat::worker::Worker`] takes one.
 fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64, Failure> {
     let mut rig = Rig::new(1, 64)?.granted();
-    let (Some(mut channel), Some(mut guest)) = (rig.channels.pop(), rig.guests.pop()) else {
+    let (Some(mut channel), Some(mut worker_end)) = (rig.channels.pop(), rig.worker_ends.pop())
+    else {
         return Err("a rig without a worker".into());
     };
     let serve = |stop: &AtomicBool| {
-        let receiver = guest.receiver_mut();
+        let receiver = worker_end.receiver_mut();
         while !stop.load(Relaxed) {
             let before = receiver.next();
             while receiver.next() - before < burst && receiver.receive().is_some() {}
@@ -223,14 +224,14 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1);
     let entries = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
     let mut workers = WorkerSet::new(dispatcher, entries, 256, u64::MAX);
-    let mut guests = rig.guests;
+    let mut worker_ends = rig.worker_ends;
     workers.tick(0, 0, &mut |_| {});
-    guests.iter_mut().for_each(Guest::start);
+    worker_ends.iter_mut().for_each(WorkerEnd::start);
     let serve = |stop: &AtomicBool| {
         while !stop.load(Relaxed) {
-            for guest in &mut guests {
-                while guest.take() == Ok(true) {
-                    guest.answer(|_, _| 0, || 0);
+            for worker_end in &mut worker_ends {
+                while worker_end.take() == Ok(true) {
+                    worker_end.answer(|_, _| 0, || 0);
                 }
             }
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wedjat::ring::{Channel, Guest, Outcome, Place, TaskIds, WorkerRegion};
+use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerEnd, WorkerRegion};
 
 const SLOTS: usize = 4;
 const PAYLOAD: usize = 16;
@@ -15,9 +15,9 @@ const WORKERS: usize = 2;
 const STEP: usize = 11;
 
 /// A channel, who is at it, and the tasks given, completed and given up.
-struct Seat {
+struct Ends {
     channel: Channel,
-    guest: Option<Guest>,
+    worker: Option<WorkerEnd>,
     given: u64,
     ended: u64,
 }
@@ -28,9 +28,9 @@ pub fn run(input: &[u8]) -> u64 {
     let region = WorkerRegion::heap(&places, SLOTS, PAYLOAD).expect("a region that can be");
     let region = Arc::new(region);
     let memory = region.memory();
-    let mut seats: [Seat; WORKERS] = std::array::from_fn(|at| Seat {
+    let mut all: [Ends; WORKERS] = std::array::from_fn(|at| Ends {
         channel: region.channel(at),
-        guest: None,
+        worker: None,
         given: 0,
         ended: 0,
     });
@@ -38,39 +38,39 @@ pub fn run(input: &[u8]) -> u64 {
     for step in input.chunks_exact(STEP) {
         let at = usize::from(u16::from_le_bytes([step[1], step[2]]));
         let value = u64::from_le_bytes(step[3..].try_into().expect("eight bytes"));
-        let seat = &mut seats[at % WORKERS];
+        let ends = &mut all[at % WORKERS];
         match step[0] % 8 {
             0 => memory[at % memory.len()].store(value, Relaxed),
             // Few bits: counts and lengths that could nearly be.
             1 => memory[at % memory.len()].store(value % 64, Relaxed),
-            2 => seat.guest = region.claim(at % WORKERS).ok().flatten().or(seat.guest.take()),
-            3 => seat.guest = None,
-            4 => seat.let_in(),
-            5 => seat.give(value),
-            6 => seat.work(value),
-            _ => answered += seat.collect(),
+            2 => ends.worker = region.claim(at % WORKERS).ok().flatten().or(ends.worker.take()),
+            3 => ends.worker = None,
+            4 => ends.grant(),
+            5 => ends.give(value),
+            6 => ends.work(value),
+            _ => answered += ends.collect(),
         }
-        for seat in &seats {
-            let outstanding = seat.channel.sender().outstanding();
+        for ends in &all {
+            let outstanding = ends.channel.sender().outstanding();
             assert!(outstanding <= SLOTS);
-            assert_eq!(seat.given, seat.ended + outstanding as u64, "no task is lost or doubled");
+            assert_eq!(ends.given, ends.ended + outstanding as u64, "no task is lost or doubled");
         }
     }
     answered
 }
 
-impl Seat {
-    fn let_in(&mut self) {
+impl Ends {
+    fn grant(&mut self) {
         let claim = self.channel.sender().claim();
         if claim != 0 && claim != self.channel.sender().granted() {
             self.give_up();
             self.channel.sender_mut().grant(claim);
         }
-        if let Some(guest) = &mut self.guest
-            && guest.receiver().is_granted()
-            && !guest.has_task()
+        if let Some(worker_end) = &mut self.worker
+            && worker_end.receiver().is_granted()
+            && !worker_end.has_task()
         {
-            guest.start();
+            worker_end.start();
         }
     }
 
@@ -86,19 +86,19 @@ impl Seat {
     }
 
     fn work(&mut self, value: u64) {
-        let Some(guest) = &mut self.guest else { return };
-        if !guest.has_task() && guest.take() != Ok(true) {
+        let Some(worker_end) = &mut self.worker else { return };
+        if !worker_end.has_task() && worker_end.take() != Ok(true) {
             return;
         }
-        assert!(guest.payload().len() <= PAYLOAD);
+        assert!(worker_end.payload().len() <= PAYLOAD);
         match value % 3 {
-            0 => guest.give_up(value),
+            0 => worker_end.give_up(value),
             _ => {
                 let echo = |task: &[u8], reply: &mut [u8]| {
                     reply[..task.len()].copy_from_slice(task);
                     task.len()
                 };
-                guest.answer(echo, || value);
+                worker_end.answer(echo, || value);
             }
         }
     }

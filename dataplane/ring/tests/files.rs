@@ -17,7 +17,7 @@ use rustix::net::{
 };
 
 use super::*;
-use crate::ring::attach::{BadOffer, Offer, VERSION, ask};
+use crate::ring::attach::{InvalidOffer, Offer, VERSION, ask};
 use crate::state::files::Scratch;
 
 fn places(count: u16) -> Vec<Place> {
@@ -41,18 +41,18 @@ fn a_task_passes_between_two_mappings_of_a_region() {
     assert_eq!((other.place(1), other.shape()), (Place { id: 11, pool: 3 }, region.shape()));
     assert_eq!(other.pid(), u64::from(std::process::id()));
     assert!(other.has_agent() && !region.has_worker(1));
-    let mut guest = other.claim(1).unwrap().unwrap();
+    let mut worker_end = other.claim(1).unwrap().unwrap();
     assert!(region.has_worker(1) && !region.has_worker(0));
     assert!(other.claim(1).unwrap().is_none(), "taken, for threads of one process, too");
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
-    guest.start();
+    worker_end.start();
     assert!(channel.give(ids(1), b"over there"));
-    assert_eq!(guest.take(), Ok(true));
-    assert_eq!(guest.payload(), b"over there");
-    echo(&mut guest);
+    assert_eq!(worker_end.take(), Ok(true));
+    assert_eq!(worker_end.payload(), b"over there");
+    echo(&mut worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
-    drop(guest);
+    drop(worker_end);
     assert!(!region.has_worker(1));
     drop(region);
     assert!(!other.has_agent());
@@ -164,14 +164,14 @@ fn nobody_can_take_the_memory_away() {
     rustix::fs::fallocate(&memory, hole, 0, len).unwrap();
     memory.set_permissions(fs::Permissions::from_mode(0o0)).unwrap();
     let other = Arc::new(WorkerRegion::open(&path).unwrap());
-    let mut guest = other.claim(0).unwrap().unwrap();
+    let mut worker_end = other.claim(0).unwrap().unwrap();
     let mut channel = region.channel(0);
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
-    guest.start();
+    worker_end.start();
     assert!(channel.give(ids(1), b"still"));
-    assert_eq!(guest.take(), Ok(true));
-    assert_eq!(guest.payload(), b"still");
+    assert_eq!(worker_end.take(), Ok(true));
+    assert_eq!(worker_end.payload(), b"still");
 }
 
 /// A worker that writes wherever it can spoils channels; it keeps nobody from attaching.
@@ -183,14 +183,14 @@ fn workers_can_attach_after_any_scribbling() {
         let other = Arc::new(WorkerRegion::open(&path).unwrap());
         assert_eq!((other.place(1), other.shape()), (Place { id: 11, pool: 3 }, region.shape()));
         let mut channel = region.channel(1);
-        let mut guest = other.claim(1).unwrap().unwrap();
+        let mut worker_end = other.claim(1).unwrap().unwrap();
         let sender = channel.sender_mut();
         sender.grant(sender.claim());
-        guest.start();
+        worker_end.start();
         assert!(channel.give(ids(1), b"as ever"));
-        assert_eq!(guest.take(), Ok(true));
-        assert_eq!(guest.payload(), b"as ever");
-        echo(&mut guest);
+        assert_eq!(worker_end.take(), Ok(true));
+        assert_eq!(worker_end.payload(), b"as ever");
+        echo(&mut worker_end);
         assert_eq!(channel.collect(), Ok(0..1));
     }
 }
@@ -299,15 +299,15 @@ fn offers_that_can_not_be_are_refused() {
         bytes[at] ^= byte;
         Offer::parse(&bytes)
     };
-    assert_eq!(with(0, 1), Err(BadOffer::Foreign));
-    assert_eq!(with(8, 1), Err(BadOffer::Version(VERSION ^ 1)));
+    assert_eq!(with(0, 1), Err(InvalidOffer::Foreign));
+    assert_eq!(with(8, 1), Err(InvalidOffer::Version(VERSION ^ 1)));
     for at in 16..32 {
-        assert!(matches!(with(at, 0x45), Err(BadOffer::Damaged(_))), "byte {at}");
+        assert!(matches!(with(at, 0x45), Err(InvalidOffer::Damaged(_))), "byte {at}");
     }
     for len in 0..good.len() {
         assert!(Offer::parse(&good[..len]).is_err(), "{len} bytes");
     }
-    assert_eq!(Offer::parse(&good[..16]), Err(BadOffer::Refused));
+    assert_eq!(Offer::parse(&good[..16]), Err(InvalidOffer::Refused));
 
     let memory = |len, seals| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

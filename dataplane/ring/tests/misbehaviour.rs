@@ -1,8 +1,8 @@
 //! Peers that write what they must not: refused, and nothing else harmed.
 
-use super::super::channel::{Word, Words, claim, control, credit};
-use super::super::host::NO_REPLY;
+use super::super::channel::NO_REPLY;
 use super::super::layout::HEAD;
+use super::super::protocol::{Word, Words, claim, control, credit};
 use super::*;
 use proptest::prelude::*;
 use std::sync::atomic::AtomicU64;
@@ -15,14 +15,14 @@ fn credits(region: &WorkerRegion) -> impl Fn(u64) + '_ {
 
 #[test]
 fn answers_to_tasks_never_given_are_a_fault() {
-    let (region, mut channel, mut guest) = joined(4, 16);
+    let (region, mut channel, mut worker_end) = joined(4, 16);
     let credit = credits(&region);
     credit(1);
     assert_eq!(channel.collect(), Err(Fault::Beyond { given: 0, found: 1 }));
     credit(0);
     assert!(channel.give(ids(0), &[]));
-    assert_eq!(guest.take(), Ok(true));
-    echo(&mut guest);
+    assert_eq!(worker_end.take(), Ok(true));
+    echo(&mut worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
     // A second answer to the same task.
     credit(2);
@@ -37,10 +37,10 @@ fn answers_to_tasks_never_given_are_a_fault() {
 
 #[test]
 fn an_answer_in_anothers_name_or_of_no_possible_length_is_refused() {
-    let (region, mut channel, mut guest) = joined(4, 16);
+    let (region, mut channel, mut worker_end) = joined(4, 16);
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
-    assert_eq!(guest.take(), Ok(true));
-    echo(&mut guest);
+    assert_eq!(worker_end.take(), Ok(true));
+    echo(&mut worker_end);
     // One answer, but credit for two tasks: answered twice, as it were.
     credits(&region)(2);
     assert_eq!(channel.collect(), Ok(0..2));
@@ -61,19 +61,19 @@ fn a_worker_that_writes_past_its_slot_spoils_its_own_replies_only() {
     let places = [Place { id: 0, pool: 0 }, Place { id: 1, pool: 0 }];
     let region = Arc::new(WorkerRegion::heap(&places, 2, 16).unwrap());
     let mut channels = [region.channel(0), region.channel(1)];
-    let mut guests = [0, 1].map(|at| {
-        let mut guest = region.claim(at).unwrap().unwrap();
+    let mut worker_ends = [0, 1].map(|at| {
+        let mut worker_end = region.claim(at).unwrap().unwrap();
         let sender = channels[at].sender_mut();
         sender.grant(sender.claim());
-        guest.start();
-        guest
+        worker_end.start();
+        worker_end
     });
     for channel in &mut channels {
         assert!(channel.give(ids(0), b"a") && channel.give(ids(1), b"b"));
     }
     // Worker 0 answers its first task and fills everything that it can reach behind it.
-    assert_eq!(guests[0].take(), Ok(true));
-    echo(&mut guests[0]);
+    assert_eq!(worker_ends[0].take(), Ok(true));
+    echo(&mut worker_ends[0]);
     let area = region.area(0);
     let behind = (region.shape().part() + HEAD) / 8;
     area[behind..].iter().for_each(|word| Word::store(word, u64::MAX, Relaxed));
@@ -82,9 +82,9 @@ fn a_worker_that_writes_past_its_slot_spoils_its_own_replies_only() {
     assert_eq!(channels[0].outcome(0), Outcome::Reply { len: 1, service_ns: 40 });
     assert_eq!(channels[0].outcome(1), Outcome::Refused);
     for (number, byte) in [b"a", b"b"].into_iter().enumerate() {
-        assert_eq!(guests[1].take(), Ok(true));
-        assert_eq!(guests[1].payload(), byte);
-        echo(&mut guests[1]);
+        assert_eq!(worker_ends[1].take(), Ok(true));
+        assert_eq!(worker_ends[1].payload(), byte);
+        echo(&mut worker_ends[1]);
         assert_eq!(channels[1].collect(), Ok(number as u64..number as u64 + 1));
     }
 }
@@ -98,10 +98,10 @@ fn a_notice_that_can_not_be_is_not_followed() {
         Notice { offset: 0, len: u32::MAX, class: 0 },
     ];
     for notice in notices {
-        let (_region, mut channel, mut guest) = joined(4, 16);
+        let (_region, mut channel, mut worker_end) = joined(4, 16);
         assert!(channel.sender_mut().send(notice));
-        assert_eq!(guest.take(), Err(guest::BadNotice), "{notice:?}");
-        assert!(!guest.has_task() && guest.payload().is_empty());
+        assert_eq!(worker_end.take(), Err(worker_end::BadNotice), "{notice:?}");
+        assert!(!worker_end.has_task() && worker_end.payload().is_empty());
     }
 }
 
@@ -113,7 +113,7 @@ proptest! {
     fn a_dispatcher_survives_any_worker(
         steps in proptest::collection::vec((0..6_u8, any::<u64>(), any::<u16>()), 1..60),
     ) {
-        let (region, mut channel, _guest) = joined(4, 16);
+        let (region, mut channel, _worker_end) = joined(4, 16);
         let words = region.words(0);
         let area = region.area(0);
         let mut reply = [0; 16];
@@ -155,16 +155,16 @@ proptest! {
     fn a_worker_survives_any_dispatcher(
         words in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20),
     ) {
-        let (region, _channel, mut guest) = joined(4, 16);
+        let (region, _channel, mut worker_end) = joined(4, 16);
         let shared: Words<_> = region.words(0);
         for (first, second, right) in words {
-            let at = 2 * guest.receiver().slot(guest.receiver().next());
-            let tag = if right { guest.receiver().next() + 1 } else { first };
+            let at = 2 * worker_end.receiver().slot(worker_end.receiver().next());
+            let tag = if right { worker_end.receiver().next() + 1 } else { first };
             shared.slots[at + 1].store(second, Relaxed);
             AtomicU64::store(&shared.slots[at], first << 32 | tag & 0xFFFF_FFFF, Relaxed);
-            if guest.take() == Ok(true) {
-                prop_assert!(guest.payload().len() <= 16);
-                echo(&mut guest);
+            if worker_end.take() == Ok(true) {
+                prop_assert!(worker_end.payload().len() <= 16);
+                echo(&mut worker_end);
             }
         }
     }

@@ -8,52 +8,52 @@ mod orderings;
 
 use std::sync::Arc;
 
-use super::channel::Fault;
+use super::protocol::Fault;
 use super::*;
 
 /// A region of one worker on the heap, its channel, and its worker, let in.
-fn joined(slots: usize, payload: usize) -> (Arc<WorkerRegion>, Channel, Guest) {
+fn joined(slots: usize, payload: usize) -> (Arc<WorkerRegion>, Channel, WorkerEnd) {
     let places = [Place { id: 7, pool: 1 }];
     let region = Arc::new(WorkerRegion::heap(&places, slots, payload).unwrap());
     let mut channel = region.channel(0);
-    let guest = come(&region, &mut channel);
-    (region, channel, guest)
+    let worker_end = come(&region, &mut channel);
+    (region, channel, worker_end)
 }
 
 /// A worker comes and is let in.
-fn come(region: &Arc<WorkerRegion>, channel: &mut Channel) -> Guest {
-    let mut guest = region.claim(0).unwrap().expect("the place is free");
-    assert!(!guest.receiver().is_granted());
+fn come(region: &Arc<WorkerRegion>, channel: &mut Channel) -> WorkerEnd {
+    let mut worker_end = region.claim(0).unwrap().expect("the place is free");
+    assert!(!worker_end.receiver().is_granted());
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
-    assert!(guest.receiver().is_granted());
-    guest.start();
-    guest
+    assert!(worker_end.receiver().is_granted());
+    worker_end.start();
+    worker_end
 }
 
 fn ids(seq: u32) -> TaskIds {
     TaskIds { app: 5, seq, class: 3 }
 }
 
-fn echo(guest: &mut Guest) {
+fn echo(worker_end: &mut WorkerEnd) {
     let write = |request: &[u8], reply: &mut [u8]| {
         reply[..request.len()].copy_from_slice(request);
         request.len()
     };
-    guest.answer(write, || 40);
+    worker_end.answer(write, || 40);
 }
 
 #[test]
 fn a_task_goes_and_its_reply_comes_back() {
-    let (_region, mut channel, mut guest) = joined(4, 100);
-    assert_eq!(guest.place(), Place { id: 7, pool: 1 });
-    assert_eq!(guest.take(), Ok(false));
+    let (_region, mut channel, mut worker_end) = joined(4, 100);
+    assert_eq!(worker_end.place(), Place { id: 7, pool: 1 });
+    assert_eq!(worker_end.take(), Ok(false));
     assert!(channel.give(ids(9), b"some task"));
     assert_eq!(channel.sender().outstanding(), 1);
-    assert_eq!(guest.take(), Ok(true));
-    assert_eq!((guest.payload(), guest.ids()), (&b"some task"[..], ids(9)));
+    assert_eq!(worker_end.take(), Ok(true));
+    assert_eq!((worker_end.payload(), worker_end.ids()), (&b"some task"[..], ids(9)));
     assert_eq!(channel.collect(), Ok(0..0));
-    echo(&mut guest);
+    echo(&mut worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.outcome(0), Outcome::Reply { len: 9, service_ns: 40 });
     let mut reply = [0; 9];
@@ -64,12 +64,12 @@ fn a_task_goes_and_its_reply_comes_back() {
 
 #[test]
 fn a_full_ring_takes_no_more_until_a_credit_comes() {
-    let (_region, mut channel, mut guest) = joined(4, 16);
+    let (_region, mut channel, mut worker_end) = joined(4, 16);
     assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
     assert!(!channel.give(ids(4), &[]));
-    assert_eq!(guest.take(), Ok(true));
+    assert_eq!(worker_end.take(), Ok(true));
     assert!(!channel.give(ids(4), &[]), "taken is not completed");
-    guest.give_up(0);
+    worker_end.give_up(0);
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.outcome(0), Outcome::Unanswered);
     assert!(channel.give(ids(4), &[]));
@@ -78,16 +78,16 @@ fn a_full_ring_takes_no_more_until_a_credit_comes() {
 
 #[test]
 fn a_burst_comes_whole_and_in_order_over_many_laps() {
-    let (_region, mut channel, mut guest) = joined(8, 8);
+    let (_region, mut channel, mut worker_end) = joined(8, 8);
     let notices: Vec<_> = (0..3).map(|class| Notice { offset: 0, len: 0, class }).collect();
     for lap in 0..100 {
         assert_eq!(channel.sender_mut().send_burst(&notices), 3);
         for notice in &notices {
             // The protocol alone: offsets of this test are not those of the slots.
-            assert_eq!(guest.receiver_mut().receive(), Some(*notice), "lap {lap}");
+            assert_eq!(worker_end.receiver_mut().receive(), Some(*notice), "lap {lap}");
         }
-        assert_eq!(guest.receiver_mut().receive(), None);
-        guest.receiver_mut().complete(1);
+        assert_eq!(worker_end.receiver_mut().receive(), None);
+        worker_end.receiver_mut().complete(1);
         assert_eq!(channel.collect(), Ok(3 * lap..3 * lap + 3));
     }
 }
@@ -95,17 +95,17 @@ fn a_burst_comes_whole_and_in_order_over_many_laps() {
 #[test]
 fn two_threads_pass_every_task_once_with_its_bytes() {
     let tasks: u32 = if cfg!(miri) { 60 } else { 50_000 };
-    let (_region, mut channel, mut guest) = joined(8, 64);
+    let (_region, mut channel, mut worker_end) = joined(8, 64);
     let worker = std::thread::spawn(move || {
         for seq in 0..tasks {
-            while !guest.take().unwrap() {
+            while !worker_end.take().unwrap() {
                 std::thread::yield_now();
             }
-            assert_eq!(guest.ids().seq, seq);
-            assert_eq!(guest.payload(), vec![seq as u8; seq as usize % 65]);
-            echo(&mut guest);
+            assert_eq!(worker_end.ids().seq, seq);
+            assert_eq!(worker_end.payload(), vec![seq as u8; seq as usize % 65]);
+            echo(&mut worker_end);
         }
-        guest
+        worker_end
     });
     let (mut given, mut answered) = (0, 0);
     while answered < tasks {
@@ -128,23 +128,23 @@ fn two_threads_pass_every_task_once_with_its_bytes() {
 
 #[test]
 fn a_worker_that_leaves_may_be_followed_by_another() {
-    let (region, mut channel, mut guest) = joined(4, 16);
+    let (region, mut channel, mut worker_end) = joined(4, 16);
     let first = channel.sender().granted();
     assert!((0..3).all(|seq| channel.give(ids(seq), &[seq as u8])));
-    assert_eq!(guest.take(), Ok(true));
-    guest.give_up(0);
+    assert_eq!(worker_end.take(), Ok(true));
+    worker_end.give_up(0);
     assert!(region.claim(0).unwrap().is_none(), "one worker at a time");
-    drop(guest);
+    drop(worker_end);
     assert_eq!(channel.sender().claim(), 0, "it has left");
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.sender_mut().revoke(), 1..3, "which tasks are lost");
     assert!(!channel.give(ids(3), &[]), "nobody is there");
-    let mut guest = come(&region, &mut channel);
+    let mut worker_end = come(&region, &mut channel);
     assert_ne!(channel.sender().granted(), first);
-    assert_eq!(guest.take(), Ok(false), "tasks of its predecessor are not its own");
+    assert_eq!(worker_end.take(), Ok(false), "tasks of its predecessor are not its own");
     assert!(channel.give(ids(3), b"new"));
-    assert_eq!(guest.take(), Ok(true));
-    assert_eq!(guest.payload(), b"new");
-    echo(&mut guest);
+    assert_eq!(worker_end.take(), Ok(true));
+    assert_eq!(worker_end.payload(), b"new");
+    echo(&mut worker_end);
     assert_eq!(channel.collect(), Ok(3..4));
 }

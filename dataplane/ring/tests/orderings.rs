@@ -6,7 +6,7 @@ use loom::thread;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{self, Relaxed};
 
-use super::super::channel::{
+use super::super::protocol::{
     Holder, Notice, Receiver, Sender, Word, Words, claim, control, credit,
 };
 

@@ -112,7 +112,7 @@ impl<T: Work> WorkerLink<T> {
     pub fn grant(&mut self, claim: u64) -> bool {
         match self {
             Self::Copied { channel, .. } => channel.sender_mut().grant(claim),
-            Self::Handed(producer) => producer.welcome(),
+            Self::Handed(producer) => producer.grant(),
         }
     }
 

@@ -11,7 +11,7 @@ mod threads;
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
-use crate::ring::{Guest, WorkerRegion};
+use crate::ring::{WorkerEnd, WorkerRegion};
 use crate::role::fixtures::{self, AgentHandles, HZ, TIMEOUT, work};
 use crate::stage::Side;
 use crate::state::View;
@@ -70,12 +70,12 @@ impl Rig {
         self.agent.poll(self.now);
     }
 
-    fn come(&mut self, at: usize) -> Guest {
-        let mut guest = self.handles.claim(at);
+    fn come(&mut self, at: usize) -> WorkerEnd {
+        let mut worker_end = self.handles.claim(at);
         self.after(100);
-        assert!(guest.receiver().is_granted());
-        guest.start();
-        guest
+        assert!(worker_end.receiver().is_granted());
+        worker_end.start();
+        worker_end
     }
 
     fn send(&mut self, frame: &[u8]) {
@@ -143,17 +143,17 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
     let mut rig = Rig::new("cfcfs", 2, 16, Overflow::Drop);
-    let mut guest = rig.come(1);
+    let mut worker_end = rig.come(1);
     let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
     rig.send(&frame(&header, b"question"));
-    assert_eq!(guest.take(), Ok(true));
-    assert_eq!(guest.payload(), b"question");
-    assert_eq!(guest.ids(), crate::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 });
+    assert_eq!(worker_end.take(), Ok(true));
+    assert_eq!(worker_end.payload(), b"question");
+    assert_eq!(worker_end.ids(), crate::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 });
     let answer = |_: &[u8], reply: &mut [u8]| {
         reply[..20].copy_from_slice(b"a much longer answer");
         20
     };
-    guest.answer(answer, || 2500);
+    worker_end.answer(answer, || 2500);
     rig.after(1);
     let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
     let datagram = udp::parse(packet.bytes(), false).unwrap();
@@ -171,17 +171,17 @@ fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
 #[test]
 fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
     let mut rig = Rig::new("jbsq(k=1)", 2, 16, Overflow::Drop);
-    let mut guests = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.come(0), rig.come(1)];
     for seq in 0..3 {
         rig.task(10, seq, &[]);
     }
-    assert!(work(&mut guests[1]), "the other core helps");
+    assert!(work(&mut worker_ends[1]), "the other core helps");
     rig.after(1);
     let replies = rig.replies();
     assert_eq!(replies.len(), 1);
     let header = replies[0].0;
     assert_eq!((header.code, header.src, header.qlen), (Code::TaskDone, 10, 2));
-    while guests.iter_mut().any(work) {
+    while worker_ends.iter_mut().any(work) {
         rig.after(1);
     }
     let headers: Vec<_> = rig.replies().iter().map(|(header, _)| *header).collect();
@@ -195,7 +195,7 @@ fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
 fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
     for overflow in [Overflow::Drop, Overflow::Refuse] {
         let mut rig = Rig::new("jbsq(k=1)", 2, 3, overflow);
-        let mut guests = [rig.come(0), rig.come(1)];
+        let mut worker_ends = [rig.come(0), rig.come(1)];
         for seq in 0..6 {
             rig.task(NO_MEMBER, seq, &[seq as u8]);
         }
@@ -214,7 +214,7 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
         assert_eq!(rig.agent.worker_sets[0].workers.dispatcher().view().queued(), 3, "by pool");
         assert_eq!(rig.agent.counters().read(Counter::Refused), refused.len() as u64);
         let mut order = Vec::new();
-        while guests.iter_mut().any(work) {
+        while worker_ends.iter_mut().any(work) {
             rig.after(1);
             order.extend(rig.replies().iter().map(|(header, _)| header.seq));
         }
@@ -227,11 +227,11 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
 #[test]
 fn a_central_queue_measures_the_hand_over_by_the_clock_of_every_poll() {
     let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
-    let mut guest = rig.come(0);
+    let mut worker_end = rig.come(0);
     for seq in 0..400 {
         rig.task(NO_MEMBER, seq, &[]);
-        assert_eq!(guest.take(), Ok(true));
-        guest.answer(|_, _| 0, || 50_000);
+        assert_eq!(worker_end.take(), Ok(true));
+        worker_end.answer(|_, _| 0, || 50_000);
         rig.after(52);
         assert_eq!(rig.replies().len(), 1);
         rig.after(41);
@@ -249,11 +249,11 @@ fn every_policy_that_a_host_can_run_does_its_tasks() {
     let mut tried = 0;
     for entry in CATALOGUE.iter().filter(|entry| runs(entry.runs)) {
         let mut rig = Rig::new(entry.name, 3, 64, Overflow::Drop);
-        let mut guests = [rig.come(0), rig.come(1), rig.come(2)];
+        let mut worker_ends = [rig.come(0), rig.come(1), rig.come(2)];
         let mut answered = 0;
         for seq in 0..60 {
             rig.task(NO_MEMBER, seq, &seq.to_be_bytes());
-            while guests.iter_mut().any(work) {
+            while worker_ends.iter_mut().any(work) {
                 rig.after(1);
             }
             answered += rig.replies().len();
@@ -325,17 +325,17 @@ fn a_task_that_names_a_worker_of_another_pool_is_refused() {
     let workers = WorkerSet::new(dispatcher, vec![(elsewhere, region.channel(0))], 4, TIMEOUT);
     rig.agent.worker_sets.push(PoolWorkers { pool: POOL + 1, overflow: Overflow::Drop, workers });
     rig.agent.responder.named[20].set = 1;
-    let mut guests = [rig.come(0), region.claim(0).unwrap().unwrap()];
+    let mut worker_ends = [rig.come(0), region.claim(0).unwrap().unwrap()];
     rig.after(100);
-    guests[1].start();
+    worker_ends[1].start();
     for (pool, worker) in [(POOL, 20), (POOL + 1, 10)] {
         rig.send(&frame(&Header { dst: worker, src: 77, ..Header::new_task(pool, 1) }, &[]));
     }
     assert_eq!(rig.dropped(DropReason::PoolMismatch), 2);
-    assert!(guests.iter_mut().all(|guest| guest.take() == Ok(false)));
+    assert!(worker_ends.iter_mut().all(|worker_end| worker_end.take() == Ok(false)));
     rig.send(&frame(&Header { dst: 20, src: 77, ..Header::new_task(POOL + 1, 2) }, &[]));
     rig.task(10, 3, &[]);
-    assert!(guests.iter_mut().all(work), "each by its own name");
+    assert!(worker_ends.iter_mut().all(work), "each by its own name");
     rig.after(1);
     let mut answered: Vec<_> = rig.replies().iter().map(|(reply, _)| reply.src).collect();
     answered.sort_unstable();
@@ -428,23 +428,24 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
 #[test]
 fn workers_that_are_replaced_at_once_are_counted_by_how_they_went() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
-    let go = |guest: Guest, dies: bool| if dies { guest.die() } else { drop(guest) };
+    let go =
+        |worker_end: WorkerEnd, dies: bool| if dies { worker_end.die() } else { drop(worker_end) };
     let mut expected = AttachStats { joined: 1, ..AttachStats::default() };
-    let mut guest = rig.come(0);
+    let mut worker_end = rig.come(0);
     for round in 0..24 {
         // One with tasks goes, others come and go before anybody has looked at them, and one stays.
         rig.task(NO_MEMBER, round, &[]);
         let dies = round % 2 == 0;
-        go(guest, dies);
+        go(worker_end, dies);
         (0..round % 4).for_each(|passing| go(rig.handles.claim(0), (round / 4 + passing) % 2 == 0));
-        guest = rig.come(0);
+        worker_end = rig.come(0);
         expected.joined += 1;
         *(if dies { &mut expected.died } else { &mut expected.left }) += 1;
         assert_eq!(rig.attach_stats(), expected, "round {round}");
         assert_eq!(rig.dropped(DropReason::WorkerLost), u64::from(round) + 1);
     }
     rig.task(NO_MEMBER, 99, &[]);
-    assert!(work(&mut guest), "who stays has the task");
+    assert!(work(&mut worker_end), "who stays has the task");
     rig.balanced();
 }
 
@@ -472,16 +473,16 @@ fn a_worker_that_answers_what_it_was_not_given_is_shut_out() {
 #[test]
 fn answers_that_can_not_be_and_none_at_all_are_counted() {
     let mut rig = Rig::new("jbsq(k=4)", 1, 16, Overflow::Drop);
-    let mut guest = rig.come(0);
+    let mut worker_end = rig.come(0);
     for seq in 0..4 {
         rig.task(NO_MEMBER, seq, &[]);
     }
-    assert_eq!(guest.take(), Ok(true));
-    guest.give_up(3);
+    assert_eq!(worker_end.take(), Ok(true));
+    worker_end.give_up(3);
     // A credit without the answer that goes with it.
-    assert!(guest.receiver_mut().receive().is_some());
-    guest.receiver_mut().complete(1);
-    assert!(work(&mut guest) && work(&mut guest));
+    assert!(worker_end.receiver_mut().receive().is_some());
+    worker_end.receiver_mut().complete(1);
+    assert!(work(&mut worker_end) && work(&mut worker_end));
     rig.after(1);
     assert_eq!(rig.dropped(DropReason::Unanswered), 1);
     assert_eq!(rig.dropped(DropReason::BadReply), 1);
@@ -492,16 +493,16 @@ fn answers_that_can_not_be_and_none_at_all_are_counted() {
 #[test]
 fn a_full_ring_refuses_a_task_when_the_policy_does_not_hold_it() {
     let mut rig = Rig::new("random", 1, 16, Overflow::Drop);
-    let mut guest = rig.come(0);
+    let mut worker_end = rig.come(0);
     for seq in 0..10 {
         rig.task(NO_MEMBER, seq, &[]);
     }
     assert_eq!(rig.dropped(DropReason::QueueFull), 2, "of 10 tasks for 8 slots");
-    while work(&mut guest) {}
+    while work(&mut worker_end) {}
     rig.after(1);
     assert_eq!(rig.replies().len(), 8);
     rig.task(NO_MEMBER, 10, &[]);
-    assert!(work(&mut guest));
+    assert!(work(&mut worker_end));
     rig.balanced();
 }
 
@@ -622,14 +623,14 @@ fn workers_that_are_there_are_registered_and_kept_alive() {
 #[test]
 fn what_is_held_at_the_end_is_dropped_and_counted() {
     let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
-    let guest = rig.come(0);
+    let worker_end = rig.come(0);
     for seq in 0..5 {
         rig.task(NO_MEMBER, seq, &[]);
     }
     assert_eq!(rig.agent.held(), 5);
     let counters = rig.agent.counters().clone();
     let ports = rig.agent.close();
-    assert!(guest.receiver().is_stopped());
+    assert!(worker_end.receiver().is_stopped());
     assert_eq!(counters.dropped(DropReason::Shutdown), 5);
     assert!(counters.balances());
     drop(ports);
@@ -649,11 +650,11 @@ proptest! {
         ), 1..120),
     ) {
         let mut rig = Rig::new("jbsq(k=2)", 2, 8, Overflow::Refuse);
-        let mut guests = [Some(rig.come(0)), Some(rig.come(1))];
+        let mut worker_ends = [Some(rig.come(0)), Some(rig.come(1))];
         let mut before = rig.agent.counters().totals();
         for (step, value, edits) in steps {
             let at = usize::from(value) % 2;
-            match (step, &mut guests[at]) {
+            match (step, &mut worker_ends[at]) {
                 (0..=4, _) => {
                     let header = Header { extended: step == 0, ..Header::new_task(POOL, value) };
                     let mut bytes = frame(&header, &vec![1; usize::from(value) % 120]);
@@ -663,13 +664,13 @@ proptest! {
                     }
                     rig.send(&bytes);
                 }
-                (5 | 6, Some(guest)) => drop(work(guest)),
-                (7, Some(guest)) => guest.receiver_mut().complete(u64::from(value)),
-                (8, Some(guest)) if value % 8 == 1 => {
-                    guest.receiver_mut().skip(u64::from(value));
-                    guest.receiver_mut().complete(1);
+                (5 | 6, Some(worker_end)) => drop(work(worker_end)),
+                (7, Some(worker_end)) => worker_end.receiver_mut().complete(u64::from(value)),
+                (8, Some(worker_end)) if value % 8 == 1 => {
+                    worker_end.receiver_mut().skip(u64::from(value));
+                    worker_end.receiver_mut().complete(1);
                 }
-                (9, guest) if value % 4 < 2 => *guest = match guest.take() {
+                (9, worker_end) if value % 4 < 2 => *worker_end = match worker_end.take() {
                     Some(_) => None,
                     None => Some(rig.come(at)),
                 },

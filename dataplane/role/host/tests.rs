@@ -8,7 +8,7 @@ use crate::io::link;
 use crate::io::memory::{FramePool, RingPort};
 use crate::node::{Commands, Timing};
 use crate::policy::{Core, Dispatcher};
-use crate::ring::Guest;
+use crate::ring::WorkerEnd;
 use crate::role::agent::Registrar;
 use crate::role::fixtures::{self, AgentHandles, HZ, work};
 use crate::stage::network::ServerSpec;
@@ -143,12 +143,12 @@ impl Rig {
         self.host.poll(self.now);
     }
 
-    fn come(&mut self, at: usize) -> Guest {
-        let mut guest = self.handles.claim(at);
+    fn come(&mut self, at: usize) -> WorkerEnd {
+        let mut worker_end = self.handles.claim(at);
         (0..4).for_each(|_| self.after(100));
-        assert!(guest.receiver().is_granted());
-        guest.start();
-        guest
+        assert!(worker_end.receiver().is_granted());
+        worker_end.start();
+        worker_end
     }
 
     fn task(&mut self, seq: u16) {
@@ -209,10 +209,10 @@ fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
     (0..2).for_each(|seq| rig.task(seq));
     let elsewhere = rig.sent().0;
     assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
-    let mut guests = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.come(0), rig.come(1)];
     (2..42).for_each(|seq| {
         rig.task(seq);
-        while guests.iter_mut().any(work) {
+        while worker_ends.iter_mut().any(work) {
             rig.after(1);
         }
     });
@@ -242,10 +242,10 @@ fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
 fn of_a_pool_with_a_key_only_servers_elsewhere_prove_what_they_say() {
     let key = Key::new([5; KEY_LEN]);
     let mut rig = Rig::with_key("round-robin", Some(key.clone()));
-    let mut guests = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.come(0), rig.come(1)];
     for seq in 0..8 {
         rig.task(seq);
-        while guests.iter_mut().any(work) {
+        while worker_ends.iter_mut().any(work) {
             rig.after(1);
         }
     }
@@ -321,11 +321,11 @@ fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
 #[test]
 fn a_central_queue_of_the_leaf_feeds_workers_here_and_elsewhere() {
     let mut rig = Rig::new("jbsq(k=1)");
-    let mut guests = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.come(0), rig.come(1)];
     (0..20).for_each(|seq| rig.task(seq));
     assert_eq!((rig.sent().0.len(), rig.host.held()), (2, 2), "one at each, the others wait");
     for _ in 0..100 {
-        let _ = guests.each_mut().map(work);
+        let _ = worker_ends.each_mut().map(work);
         rig.after(1);
     }
     assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
@@ -336,9 +336,9 @@ fn a_central_queue_of_the_leaf_feeds_workers_here_and_elsewhere() {
 #[test]
 fn what_is_held_at_the_end_is_dropped_and_counted_by_the_one_that_holds_it() {
     let mut rig = Rig::new("round-robin");
-    let mut guests = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.come(0), rig.come(1)];
     (0..8).for_each(|seq| rig.task(seq));
-    assert!(work(&mut guests[0]), "its reply is under way");
+    assert!(work(&mut worker_ends[0]), "its reply is under way");
     let Rig { host, frames, now, mut wire, .. } = rig;
     let (leaf, agent) = (host.leaf().stages().counters().clone(), host.agent().counters().clone());
     assert!(wire.send(&[0; 60]), "what comes late is dealt with, too");
@@ -346,7 +346,7 @@ fn what_is_held_at_the_end_is_dropped_and_counted_by_the_one_that_holds_it() {
     assert_eq!(agent.dropped(DropReason::Shutdown), 3);
     assert!(agent.balances() && leaf.balances());
     assert_eq!(leaf.read(Counter::Replies), 1);
-    assert!(guests[1].receiver().is_stopped());
+    assert!(worker_ends[1].receiver().is_stopped());
     while wire.receive().is_some() {}
     drop(wire);
     assert_eq!(frames.in_use(), 0);

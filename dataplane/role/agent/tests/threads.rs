@@ -109,7 +109,7 @@ fn sends_the_same(key: Option<Key>) {
     };
     let mut copied = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
     copied.agent = copied.agent.with_signer(signer());
-    let mut guests = [copied.come(0), copied.come(1)];
+    let mut worker_ends = [copied.come(0), copied.come(1)];
     while copied.wire.receive().is_some() {}
     let mut handed = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
     let shared = signer();
@@ -130,7 +130,7 @@ fn sends_the_same(key: Option<Key>) {
             seq += 1;
         }
         let at = round % 2;
-        assert_eq!(work(&mut guests[at]), handed.work(at));
+        assert_eq!(work(&mut worker_ends[at]), handed.work(at));
         copied.after(1);
         handed.rig.after(1);
         let by_dispatcher = copied.wire.receive().map(|frame| frame.bytes().to_vec());

@@ -1,7 +1,7 @@
 //! A pool with a key: the leaf, and an agent that has the key, another, or none, with nothing but bytes between them.
 
 use super::*;
-use crate::ring::{Guest, Place};
+use crate::ring::{Place, WorkerEnd};
 use crate::role::agent::{Agent, Registrar, Signer};
 use crate::role::fixtures::{self, AgentHandles, HZ, work};
 use crate::stage::PortAddress;
@@ -22,7 +22,7 @@ fn leaf(key: Option<Key>, cores: usize) -> Vec<Rig> {
 struct Server {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
-    guests: Vec<Guest>,
+    worker_ends: Vec<WorkerEnd>,
     _doors: AgentHandles,
     now: u64,
 }
@@ -42,12 +42,12 @@ impl Server {
         let (agent, handles) = fixtures::agent((port, address), &frames, pool, registrar);
         let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
         let agent = agent.with_signer(signer.map(Arc::new));
-        let mut server = Self { agent, wire, guests: Vec::new(), _doors: handles, now: 0 };
+        let mut server = Self { agent, wire, worker_ends: Vec::new(), _doors: handles, now: 0 };
         for at in 0..4 {
-            let mut guest = server._doors.claim(at);
+            let mut worker_end = server._doors.claim(at);
             server.after(100);
-            guest.start();
-            server.guests.push(guest);
+            worker_end.start();
+            server.worker_ends.push(worker_end);
         }
         server
     }
@@ -63,7 +63,7 @@ impl Server {
             assert!(self.wire.send(frame));
         }
         self.after(100);
-        while self.guests.iter_mut().any(work) {
+        while self.worker_ends.iter_mut().any(work) {
             self.after(1);
         }
         self.after(100);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use wedjat::ring::{Guest, WorkerRegion};
+use wedjat::ring::{WorkerEnd, WorkerRegion};
 use wedjat_pktgen::payload::Work;
 
 /// A worker that was not let in for so long attaches anew: it may have been let in and shut out while it was paused.
@@ -18,7 +18,7 @@ pub struct Worker {
     pub agent: usize,
     /// Its place in the agent's region.
     channel: usize,
-    guest: Option<Guest>,
+    worker_end: Option<WorkerEnd>,
     started: bool,
     /// When it attached.
     attached_ns: u64,
@@ -53,7 +53,7 @@ impl Worker {
             id,
             agent,
             channel,
-            guest: None,
+            worker_end: None,
             started: false,
             attached_ns: 0,
             serving_ns: None,
@@ -69,25 +69,25 @@ impl Worker {
     /// # Errors
     /// What the system said.
     pub fn attach(&mut self, region: &Arc<WorkerRegion>, now_ns: u64) -> Result<bool, String> {
-        if self.guest.is_none() {
+        if self.worker_end.is_none() {
             self.attached_ns = now_ns;
-            self.guest = region.claim(self.channel).map_err(|error| error.to_string())?;
+            self.worker_end = region.claim(self.channel).map_err(|error| error.to_string())?;
             self.started = false;
         }
-        Ok(self.guest.is_some())
+        Ok(self.worker_end.is_some())
     }
 
     /// Goes; what it had is its agent's again.
     pub fn leave(&mut self) {
-        (self.guest, self.serving_ns, self.started, self.due) = (None, None, false, false);
+        (self.worker_end, self.serving_ns, self.started, self.due) = (None, None, false, false);
         self.epoch += 1;
     }
 
     /// Tasks that it was given and has not answered.
     pub fn tasks(&mut self) -> usize {
         let serving = usize::from(self.serving_ns.is_some());
-        match &mut self.guest {
-            Some(guest) if self.started => serving + guest.receiver_mut().waiting(),
+        match &mut self.worker_end {
+            Some(worker_end) if self.started => serving + worker_end.receiver_mut().waiting(),
             _ => serving,
         }
     }
@@ -106,7 +106,7 @@ impl Worker {
     /// It is let in and not paused.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.started && !self.paused && self.guest.is_some()
+        self.started && !self.paused && self.worker_end.is_some()
     }
 
     /// Looks for its next task.
@@ -115,21 +115,23 @@ impl Worker {
     /// When what its agent gave it can't be.
     pub fn look(&mut self, now_ns: u64) -> Result<Next, String> {
         let waits = now_ns < self.attached_ns + PATIENCE_NS && !self.started;
-        let Some(guest) = self.guest.as_mut().filter(|_| !self.paused && self.serving_ns.is_none())
+        let Some(worker_end) =
+            self.worker_end.as_mut().filter(|_| !self.paused && self.serving_ns.is_none())
         else {
             return Ok(Next::Nothing);
         };
-        if !guest.receiver().is_granted() {
+        if !worker_end.receiver().is_granted() {
             return Ok(if waits { Next::Nothing } else { Next::Attach });
         }
         if !self.started {
-            guest.start();
+            worker_end.start();
             self.started = true;
         }
-        if !guest.take().map_err(|_| "a task's place is beyond the region".to_owned())? {
+        if !worker_end.take().map_err(|_| "a task's place is beyond the region".to_owned())? {
             return Ok(Next::Nothing);
         }
-        let work = Work::parse(guest.payload()).ok_or("a task's payload is not what was sent")?;
+        let work =
+            Work::parse(worker_end.payload()).ok_or("a task's payload is not what was sent")?;
         let service_ns = u64::from(work.service_ns);
         self.serving_ns = Some(service_ns);
         Ok(Next::Task(service_ns))
@@ -137,8 +139,9 @@ impl Worker {
 
     /// Answers its current task.
     pub fn answer(&mut self) {
-        if let (Some(guest), Some(service_ns)) = (&mut self.guest, self.serving_ns.take()) {
-            guest.answer(|_, _| 0, || service_ns);
+        if let (Some(worker_end), Some(service_ns)) = (&mut self.worker_end, self.serving_ns.take())
+        {
+            worker_end.answer(|_, _| 0, || service_ns);
         }
         self.due = false;
     }

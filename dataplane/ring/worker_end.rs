@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use super::channel::{Notice, Receiver};
-use super::host::{NO_REPLY, TaskIds};
+use super::channel::{NO_REPLY, TaskIds};
 use super::layout::{HEAD, Shape};
+use super::protocol::{Notice, Receiver};
 use super::region::{Guard, Place};
 use super::{bytes, park};
 use crate::state::region::Slice;
@@ -25,7 +25,7 @@ struct Current {
 
 /// See the module's text.
 #[derive(Debug)]
-pub struct Guest {
+pub struct WorkerEnd {
     receiver: Receiver<Slice<AtomicU64>>,
     sleep: Slice<AtomicU32>,
     area: Slice<AtomicU64>,
@@ -35,7 +35,7 @@ pub struct Guest {
     _guard: Guard,
 }
 
-impl Guest {
+impl WorkerEnd {
     pub(super) fn new(
         receiver: Receiver<Slice<AtomicU64>>,
         sleep: Slice<AtomicU32>,
@@ -189,7 +189,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for WorkerEnd {
     fn drop(&mut self) {
         self.receiver.leave();
     }
