@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::control::{self, Control, Membership};
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
-use crate::role::host;
+use crate::role::colocated;
 use crate::stage::network::{Base, NetworkError};
 use crate::stage::{AffinityTable, Backlog, Network, PortAddress, Side, Stages};
 use crate::state::table::{Entries, Role, Spec};
@@ -113,9 +113,9 @@ fn network_of(
         gateway: port.gateway.map(|gateway| gateway.to_bits()),
     });
     let wire = config.agent.as_ref().map(|_| PortAddress {
-        mac: host::LEAF_MAC,
-        ip: host::LEAF_IP,
-        prefix: host::PREFIX,
+        mac: colocated::LEAF_MAC,
+        ip: colocated::LEAF_IP,
+        prefix: colocated::PREFIX,
         side: Side::Workers,
         gateway: None,
     });

@@ -9,7 +9,7 @@ use super::leaf::{PortConfig, ServerConfig};
 use super::{ids, raw, raw_agent};
 use crate::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
 use crate::policy::Runs;
-use crate::role::host;
+use crate::role::colocated;
 
 /// The checked table, if there is one.
 pub fn local(
@@ -68,15 +68,15 @@ fn addresses(
     ports: &[PortConfig],
     servers: &[ServerConfig],
 ) {
-    let wire = Ipv4Addr::from_bits(host::AGENT_IP);
-    let allowed = format!("one without {wire}/{}, which leads to the [agent]", host::PREFIX);
+    let wire = Ipv4Addr::from_bits(colocated::AGENT_IP);
+    let allowed = format!("one without {wire}/{}, which leads to the [agent]", colocated::PREFIX);
     for (at, port) in raw.port.iter().zip(ports) {
-        if reaches(port.ip, port.prefix, wire) || reaches(wire, host::PREFIX, port.ip) {
+        if reaches(port.ip, port.prefix, wire) || reaches(wire, colocated::PREFIX, port.ip) {
             faults.note(&at.ip, "port.ip", quoted(&at.ip), &allowed);
         }
     }
     for (at, server) in raw.server.iter().zip(servers) {
-        if reaches(wire, host::PREFIX, server.ip) {
+        if reaches(wire, colocated::PREFIX, server.ip) {
             faults.note(&at.ip, "server.ip", quoted(&at.ip), &allowed);
         }
     }

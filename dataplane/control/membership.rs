@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::policy::PolicySpec;
-use crate::role::host;
+use crate::role::colocated;
 use crate::stage::auth::Guard;
 use crate::stage::network::{Host, Places};
 use crate::stage::{Backlog, Overflow};
@@ -129,7 +129,7 @@ impl Membership {
             membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
         }
         for pool in config.agent.iter().flat_map(|agent| &agent.pools) {
-            let here = (Ipv4Addr::from_bits(host::AGENT_IP), Some(host::AGENT_MAC), true);
+            let here = (Ipv4Addr::from_bits(colocated::AGENT_IP), Some(colocated::AGENT_MAC), true);
             membership.add(here, pool.id, &pool.workers, &pool.speeds);
         }
         membership

@@ -20,7 +20,7 @@ use crate::config::is_unicast;
 use crate::limits::MEMBERS_MAX;
 use crate::node::{Command, Commands};
 use crate::policy::{PolicySpec, Runs};
-use crate::role::host;
+use crate::role::colocated;
 use crate::stage::Network;
 use crate::stage::network::{Base, NetworkError};
 use crate::state::table::Limits;
@@ -277,7 +277,7 @@ impl Control {
         let reason = match () {
             () if is_own => "it is the node's own address",
             () if !is_unicast(ip) => "it is no host's address",
-            () if ip.to_bits() == host::AGENT_IP => "it stands for this host's own workers",
+            () if ip.to_bits() == colocated::AGENT_IP => "it stands for this host's own workers",
             () => return Ok(()),
         };
         Err(ChangeError::Refused { what: format!("server {ip}"), reason: reason.to_owned() })

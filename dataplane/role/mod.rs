@@ -1,11 +1,11 @@
 //! Roles: compositions of stages and ports.
 
 pub mod agent;
+pub mod colocated;
 #[cfg(test)]
 mod fixtures;
-pub mod host;
 pub mod leaf;
 
 pub use agent::Agent;
-pub use host::Host;
+pub use colocated::Colocated;
 pub use leaf::Leaf;

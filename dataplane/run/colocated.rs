@@ -18,7 +18,7 @@ use crate::node::Timing;
 use crate::policy::stream_seed;
 use crate::ring::WorkerRegion;
 use crate::role::agent::{AttachStats, Death, Parts, Registrar};
-use crate::role::{Agent, host};
+use crate::role::{Agent, colocated};
 use crate::stage::{PortAddress, Side};
 use crate::state::table::{Spec, agents_file};
 use crate::state::{StateError, Table};
@@ -52,8 +52,13 @@ impl<'a> LocalAgent<'a> {
         seed: u64,
     ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
-        let spec =
-            agent_parts::spec(host, config.leaf.id, [host::AGENT_IP].into_iter(), ticks_hz, seed);
+        let spec = agent_parts::spec(
+            host,
+            config.leaf.id,
+            [colocated::AGENT_IP].into_iter(),
+            ticks_hz,
+            seed,
+        );
         let table = match &config.leaf.state {
             Some(path) => {
                 let spec = Spec { group: config.leaf.state_group, ..spec };
@@ -75,11 +80,17 @@ impl<'a> LocalAgent<'a> {
     /// What the core needs.
     pub fn parts(&self, hz: u64, mbufs: &MbufPool, udp_port: u16) -> AgentParts {
         let places = self.host.places();
-        let way = |channel| self.region.channel(channel).into();
+        let link = |channel| self.region.channel(channel).into();
         Parts {
             ports: Vec::new(),
-            worker_sets: agent_parts::worker_sets(self.host, hz, &self.table, way, self.seed),
-            registrar: Some(Registrar::new(host::LEAF_IP, 0, Some(host::LEAF_MAC), &places, hz)),
+            worker_sets: agent_parts::worker_sets(self.host, hz, &self.table, link, self.seed),
+            registrar: Some(Registrar::new(
+                colocated::LEAF_IP,
+                0,
+                Some(colocated::LEAF_MAC),
+                &places,
+                hz,
+            )),
             places,
             pool: mbufs.handle(),
             udp_port,
@@ -124,9 +135,9 @@ pub fn agent<B: Buf + Token, A: Pool<Buf = B>>(
     end: End<B>,
 ) -> Agent<End<B>, A> {
     let address = PortAddress {
-        mac: host::AGENT_MAC,
-        ip: host::AGENT_IP,
-        prefix: host::PREFIX,
+        mac: colocated::AGENT_MAC,
+        ip: colocated::AGENT_IP,
+        prefix: colocated::PREFIX,
         side: Side::Both,
         gateway: None,
     };

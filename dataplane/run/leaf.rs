@@ -19,7 +19,7 @@ use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
 use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
-use crate::role::{Host, Leaf};
+use crate::role::{Colocated, Leaf};
 use crate::stage::{Network, Stages};
 use crate::state::{Table, Totals};
 use crate::stats::LeafStats;
@@ -251,20 +251,20 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
     let places = parts.places.clone();
-    let mut host = Host::new(leaf, colocated::agent(parts, far), &places);
+    let mut both = Colocated::new(leaf, colocated::agent(parts, far), &places);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
-        host.poll(now);
+        both.poll(now);
         last = now;
-        clock.polled(|| host.progress());
+        clock.polled(|| both.progress());
     }
     clock.drain(QUIET, super::agent::DRAIN_MAX, |now| {
         last = now;
-        host.poll(now) > 0 || host.held() > 0
+        both.poll(now) > 0 || both.held() > 0
     });
-    let attach_stats = host.agent().attach_stats().fold(AttachStats::default(), AttachStats::and);
-    let ended = (attach_stats, host.agent().registered());
-    (host.close(last), Some(ended), clock.ended())
+    let attach_stats = both.agent().attach_stats().fold(AttachStats::default(), AttachStats::and);
+    let ended = (attach_stats, both.agent().registered());
+    (both.close(last), Some(ended), clock.ended())
 }
 
 /// The account of the agent on the core that has one.

@@ -153,7 +153,7 @@ fn presence(
     auth::believe(&stages.network, port, &worker, frame, parsed)?;
     let (pool, member) = (usize::from(worker.pool), worker.member);
     let dispatcher = &mut stages.dispatchers[pool];
-    stages.liveness.welcome(pool, member, dispatcher, &stages.counters);
+    stages.liveness.registered(pool, member, dispatcher, &stages.counters);
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
     let mut report = [Report::new(member, load, service_ns)];
     stages.liveness.bound(pool, dispatcher, &mut report);

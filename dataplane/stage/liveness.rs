@@ -236,13 +236,13 @@ impl Liveness {
         self.shared.push(false);
         for member in (0..dispatcher.view().members() as u16).map(Member) {
             self.watches.push(Watch::absent(pool, member, dispatcher.core()));
-            self.meet(pool, member, network, dispatcher);
+            self.watch_worker(pool, member, network, dispatcher);
         }
     }
 
     /// Watches whoever has a member's place in this network, if anybody has; what was known of the place is forgotten, unless
     /// its worker is the one that was there.
-    pub(super) fn meet(
+    pub(super) fn watch_worker(
         &mut self,
         pool: usize,
         member: Member,
@@ -252,7 +252,7 @@ impl Liveness {
         let at = self.first[pool] + member.index();
         let target = network.members(pool).get(member.index()).filter(|target| target.is_there());
         let Some(target) = target else {
-            self.part(at);
+            self.unwatch(at);
             return;
         };
         let slot = target.next_hop.slot;
@@ -285,7 +285,7 @@ impl Liveness {
     }
 
     /// Nobody has the place any more.
-    fn part(&mut self, at: usize) {
+    fn unwatch(&mut self, at: usize) {
         let Watch { pool, member, hop, is_ours, .. } = self.watches[at];
         self.watches[at] = Watch { is_ours, ..Watch::absent(pool.into(), member, Core::ONLY) };
         self.out.retain(|&out| out != at);
@@ -314,7 +314,7 @@ impl Liveness {
     }
 
     /// A worker says that it is there.
-    pub(super) fn welcome(
+    pub(super) fn registered(
         &mut self,
         pool: usize,
         member: Member,
@@ -323,7 +323,7 @@ impl Liveness {
     ) {
         note_return(member, Presence::Silent, Presence::Registered, dispatcher, counters);
         dispatcher.view().set_presence(member, Presence::Registered);
-        self.let_back(self.first[pool] + member.index(), dispatcher);
+        self.readmit(self.first[pool] + member.index(), dispatcher);
     }
 
     /// The next host that is to be asked whether it is there.
@@ -668,14 +668,14 @@ impl Liveness {
             let presence = dispatcher.view().presence(member);
             if matches!(presence, Presence::Configured | Presence::Registered) {
                 (watch.reports, watch.heard_ns) = (reports, now_ns.max(1));
-                self.let_back(at, dispatcher);
+                self.readmit(at, dispatcher);
             }
         }
         self.out.len() < before
     }
 
     /// Takes a worker that was out into this core's choice again.
-    fn let_back(&mut self, at: usize, dispatcher: &mut Dispatcher) {
+    fn readmit(&mut self, at: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[at];
         if watch.out {
             watch.out = false;

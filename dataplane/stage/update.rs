@@ -158,7 +158,7 @@ impl Stages {
         match step {
             Step::Begin { new, pool } => self.begin(*pool, new),
             &mut Step::Meet { pool, member } => {
-                self.liveness.meet(pool, member, &self.network, &self.dispatchers[pool]);
+                self.liveness.watch_worker(pool, member, &self.network, &self.dispatchers[pool]);
             }
             &mut Step::Choose { pool, member, active } => {
                 if !self.liveness.defer(pool, member, active) {

@@ -33,7 +33,7 @@ const REMOTE: [u16; 2] = [10, 11];
 const LOCAL: [u16; 2] = [20, 21];
 
 struct Rig {
-    host: Host<RingPort, FramePool>,
+    host: Colocated<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
     handles: AgentHandles,
@@ -124,7 +124,7 @@ impl Rig {
         let registrar = Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ);
         let (agent, handles) = fixtures::agent((far, address), &frames, pool, registrar);
         let leaf = leaf(policy, Either::Device(port), near, &frames, key);
-        let host = Host::new(leaf, agent, &places);
+        let host = Colocated::new(leaf, agent, &places);
         let mut rig = Self { host, wire, frames, handles, now: 0 };
         rig.meet_client();
         rig

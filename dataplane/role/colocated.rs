@@ -37,9 +37,9 @@ struct Local {
     present: bool,
 }
 
-/// See the module's text.
+/// A leaf and an agent on one core, joined by a wire.
 #[derive(Debug)]
-pub struct Host<P: Port<Buf: Token>, A> {
+pub struct Colocated<P: Port<Buf: Token>, A> {
     leaf: Leaf<Either<P>, A>,
     agent: Agent<End<P::Buf>, A>,
     locals: Vec<Local>,
@@ -47,7 +47,7 @@ pub struct Host<P: Port<Buf: Token>, A> {
     attach_stats: AttachStats,
 }
 
-impl<P, A> Host<P, A>
+impl<P, A> Colocated<P, A>
 where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
@@ -82,14 +82,14 @@ where
         let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
         if attach_stats != self.attach_stats {
             self.attach_stats = attach_stats;
-            self.tell();
+            self.tell_leaf();
         }
         received
     }
 
     /// Tells the leaf who is there.
     #[cold]
-    fn tell(&mut self) {
+    fn tell_leaf(&mut self) {
         for local in &mut self.locals {
             let present = self.agent.is_present(local.place);
             if present == local.present {
