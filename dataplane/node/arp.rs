@@ -203,7 +203,7 @@ impl<B> ArpResolver<B> {
         let at = self.questions.iter().position(|question| question.is_over(now_ms))?;
         let Question { slot, address, .. } = self.questions.remove(at);
         if neighbours.address(slot) == address {
-            neighbours.lose(slot);
+            neighbours.invalidate(slot);
         }
         Some(slot)
     }
@@ -217,7 +217,7 @@ impl<B> ArpResolver<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::neighbour::Heard;
+    use crate::state::neighbour::LearnOutcome;
 
     const HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const ALL: Ask = Ask { port: 0, address: 9, to: Mac::BROADCAST };
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(resolver.due(9, &table), None);
         assert!(resolver.due(10, &table).is_some());
         assert_eq!(resolver.resolved(&table), None);
-        table.hear(slot, HOST, 15);
+        table.learn(slot, HOST, 15);
         assert_eq!(resolver.due(30, &table), None);
         assert_eq!(resolver.resolved(&table), Some(('a', 0, HOST)));
         assert_eq!(resolver.resolved(&table), Some(('b', 0, HOST)));
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_known_host_is_asked_itself_before_everybody_is() {
         let (table, slot) = neighbours();
-        table.hear(slot, HOST, 0);
+        table.learn(slot, HOST, 0);
         let mut resolver = ArpResolver::<char>::new(10);
         resolver.ask(0, slot, 9, true, 100);
         let asked: Vec<_> = (10..16).filter_map(|step| resolver.due(10 * step, &table)).collect();
@@ -296,10 +296,10 @@ mod tests {
         assert_eq!(resolver.silent(160, &table), Some(slot));
         assert_eq!(table.mac(slot), None);
         // One that answers is asked no more.
-        table.hear(slot, HOST, 200);
+        table.learn(slot, HOST, 200);
         resolver.ask(0, slot, 9, true, 300);
         assert_eq!(resolver.due(300, &table), Some(itself));
-        table.hear(slot, HOST, 301);
+        table.learn(slot, HOST, 301);
         assert_eq!(resolver.due(310, &table), None);
         assert!(resolver.is_quiet());
     }
@@ -308,17 +308,17 @@ mod tests {
     fn a_known_host_that_another_claims_to_be_has_little_time_to_answer() {
         const OTHER: Mac = Mac([2, 0, 0, 0, 0, 8]);
         let (table, slot) = neighbours();
-        table.hear(slot, HOST, 0);
+        table.learn(slot, HOST, 0);
         let mut resolver = ArpResolver::<char>::new(200);
         resolver.ask(0, slot, 9, true, 100);
         let itself = Ask { to: HOST, ..ALL };
         assert_eq!(resolver.due(100, &table), Some(itself));
         assert_eq!(resolver.due(150, &table), None, "nobody claims anything");
-        table.hear(slot, OTHER, 150);
+        table.learn(slot, OTHER, 150);
         let asked: Vec<_> =
             (150..260).filter_map(|now| Some((now, resolver.due(now, &table)?))).collect();
         assert_eq!(asked, [(150, itself), (190, itself), (230, ALL)]);
-        assert_eq!(table.hear(slot, OTHER, 260), Heard::Learnt);
+        assert_eq!(table.learn(slot, OTHER, 260), LearnOutcome::Learnt);
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
         let (table, slot) = neighbours();
         let mut resolver = ArpResolver::new(10);
         resolver.hold('a', 0, slot, 8, 0);
-        table.hear(slot, HOST, 1);
+        table.learn(slot, HOST, 1);
         assert_eq!((resolver.due(1, &table), resolver.resolved(&table)), (None, None));
         assert_eq!(resolver.given_up(30), Some('a'));
     }

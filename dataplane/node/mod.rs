@@ -317,7 +317,7 @@ impl<T> Node<T> {
             ));
         }
         while let Some(slot) = self.resolver.silent(now_ms, self.stages.neighbours()) {
-            self.stages.lose(slot);
+            self.stages.lose_next_hop(slot);
         }
         None
     }

@@ -270,18 +270,18 @@ impl WorkerRegion {
     /// # Errors
     /// Those of the system.
     pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<WorkerEnd>> {
-        let guard = match &self.backing {
+        let held = match &self.backing {
             Backing::Heap(taken) => {
                 if taken[channel].swap(true, AcqRel) {
                     return Ok(None);
                 }
-                Guard::Heap { region: Arc::clone(self), channel }
+                ChannelLock::Heap { region: Arc::clone(self), channel }
             }
             // Locks are the open file's, so each worker opens it for itself.
             Backing::Agent { memory, .. } | Backing::Worker { memory, .. } => {
                 let own = open_again(memory)?;
                 match lock(&own, 1 + channel as i64) {
-                    Ok(()) => Guard::File { _file: own },
+                    Ok(()) => ChannelLock::File { _file: own },
                     Err(error) if is_held(&error) => return Ok(None),
                     Err(error) => return Err(error),
                 }
@@ -290,7 +290,7 @@ impl WorkerRegion {
         let receiver = Receiver::claim(self.words(channel), std::process::id());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
         let place = self.place(channel);
-        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, guard)))
+        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, held)))
     }
 
     /// The worker of this channel lives.
@@ -359,12 +359,12 @@ impl Drop for WorkerRegion {
 
 /// Keeps other workers off a channel.
 #[derive(Debug)]
-pub(super) enum Guard {
+pub(super) enum ChannelLock {
     Heap { region: Arc<WorkerRegion>, channel: usize },
     File { _file: File },
 }
 
-impl Drop for Guard {
+impl Drop for ChannelLock {
     fn drop(&mut self) {
         if let Self::Heap { region, channel } = self
             && let Backing::Heap(taken) = &region.backing

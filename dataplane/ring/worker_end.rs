@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::channel::{NO_REPLY, TaskIds};
 use super::layout::{HEAD, Shape};
 use super::protocol::{Notice, Receiver};
-use super::region::{Guard, Place};
+use super::region::{ChannelLock, Place};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
@@ -32,7 +32,7 @@ pub struct WorkerEnd {
     shape: Shape,
     place: Place,
     current: Option<Current>,
-    _guard: Guard,
+    _lock: ChannelLock,
 }
 
 impl WorkerEnd {
@@ -42,9 +42,9 @@ impl WorkerEnd {
         area: Slice<AtomicU64>,
         shape: Shape,
         place: Place,
-        guard: Guard,
+        lock: ChannelLock,
     ) -> Self {
-        Self { receiver, sleep, area, shape, place, current: None, _guard: guard }
+        Self { receiver, sleep, area, shape, place, current: None, _lock: lock }
     }
 
     /// Who it is.
@@ -177,8 +177,8 @@ impl WorkerEnd {
     #[cfg(test)]
     pub(crate) fn die(self) {
         let mut dead = std::mem::ManuallyDrop::new(self);
-        // SAFETY: nobody uses the guard after this; the rest is never dropped.
-        unsafe { std::ptr::drop_in_place(&raw mut dead._guard) };
+        // SAFETY: nobody uses the lock after this; the rest is never dropped.
+        unsafe { std::ptr::drop_in_place(&raw mut dead._lock) };
     }
 
     /// Sleeps until the dispatcher wakes it, a task comes, the dispatcher ends, or for so long.

@@ -5,7 +5,7 @@ use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
 use crate::reason::DropReason;
-use crate::state::neighbour::Heard;
+use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::arp::{self, Operation};
 use crate::wire::task::{Code, Extension, Header};
@@ -193,24 +193,24 @@ pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropR
 fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropReason> {
     let address = stages.network.port(port);
     let packet = arp::Packet::parse(frame)?;
-    let heard = hear(stages, port, &packet);
+    let heard = learn_sender(stages, port, &packet);
     if packet.target == address.ip && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
     }
     match heard {
-        Some(Heard::Conflict) => Err(DropReason::ArpConflict),
-        Some(Heard::Learnt | Heard::Confirmed) => Ok(Verdict::Consumed),
+        Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
+        Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
         None => Err(DropReason::ArpOther),
     }
 }
 
 /// Takes what an ARP packet says of its sender, if that has a place among the neighbours.
-fn hear(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<Heard> {
+fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let credible = network.port(port).reaches(packet.sender)
         && !network.is_own(packet.sender)
         && network.may_be_hosts(packet.sender_mac);
     let slot = neighbours.find(port, packet.sender).filter(|_| credible)?;
-    Some(neighbours.hear(slot, packet.sender_mac, stages.now_ms()))
+    Some(neighbours.learn(slot, packet.sender_mac, stages.now_ms()))
 }

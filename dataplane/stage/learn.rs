@@ -9,7 +9,7 @@ use super::liveness::Probe;
 use super::parse::PREFETCH_AHEAD;
 use crate::io::Buf;
 use crate::limits::PORTS_MAX;
-use crate::state::neighbour::{Heard, Slot};
+use crate::state::neighbour::{LearnOutcome, Slot};
 use crate::wire::ether::{self, Mac};
 use crate::wire::{ipv4, udp};
 
@@ -74,8 +74,8 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     let whole = packets.iter().filter(|packet| !packet.is_segmented());
     for frame in whole.map(Buf::bytes).filter(|frame| is_udp_to(own, frame)) {
         has_packets = true;
-        let Some((slot, address, heard)) = one(stages, port, frame) else { continue };
-        if heard == Heard::Conflict {
+        let Some((slot, address, outcome)) = one(stages, port, frame) else { continue };
+        if outcome == LearnOutcome::Conflict {
             contradicted = Some((slot, address));
         }
     }
@@ -98,7 +98,7 @@ fn is_udp_to(own: Mac, frame: &[u8]) -> bool {
 
 /// Takes what a frame shows of a client: its place, its address and what that changed. None when it shows nothing. Whether its
 /// task will be taken is decided later.
-fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, Heard)> {
+fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
     let (network, address) = (&stages.network, stages.network.port(port));
     let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
     if !address.reaches(source) || !network.is_client(source) || !network.may_be_hosts(mac) {
@@ -107,7 +107,7 @@ fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, Heard)>
     let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
     let slot = neighbours.find(port, source);
     let slot = slot.unwrap_or_else(|| neighbours.insert(port, source, now_ms));
-    Some((slot, source, neighbours.hear(slot, mac, now_ms)))
+    Some((slot, source, neighbours.learn(slot, mac, now_ms)))
 }
 
 #[cfg(test)]

@@ -337,7 +337,7 @@ impl Liveness {
     }
 
     /// A host did not answer: the workers behind it are out of reach, until it does.
-    pub(super) fn lose(
+    pub(super) fn lose_next_hop(
         &mut self,
         slot: Slot,
         dispatchers: &mut [Dispatcher],

@@ -415,9 +415,9 @@ impl Stages {
     }
 
     /// A next hop was asked for in every way and has not answered: the workers behind it are out of reach.
-    pub fn lose(&mut self, slot: Slot) {
+    pub fn lose_next_hop(&mut self, slot: Slot) {
         let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
-        self.liveness.lose(slot, dispatchers, neighbours, &self.counters);
+        self.liveness.lose_next_hop(slot, dispatchers, neighbours, &self.counters);
     }
 
     /// Milliseconds of the node's clock at the last tick, as the table of neighbours has them.

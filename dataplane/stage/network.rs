@@ -415,7 +415,7 @@ impl Network {
             .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(ip)))?;
         let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
         if let Some(mac) = mac {
-            neighbours.fix(slot, mac);
+            neighbours.set_static(slot, mac);
         }
         self.server_ips.push(ip);
         self.moved.extend(was.map(|was| (self.servers.len() as u16, was)));

@@ -11,7 +11,7 @@ use super::view::Member;
 /// Not in the list.
 const ABSENT: u16 = u16::MAX;
 /// Not in the list, and not to come in.
-const BARRED: u16 = u16::MAX - 1;
+const EXCLUDED: u16 = u16::MAX - 1;
 
 /// A set of members. One core writes it, anybody may read it.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl IdleList {
         members: Slice<AtomicU16>,
         places: Slice<AtomicU16>,
     ) -> Self {
-        assert!(members.len() == places.len() && members.len() < usize::from(BARRED));
+        assert!(members.len() == places.len() && members.len() < usize::from(EXCLUDED));
         count[0].store(0, Relaxed);
         for place in &*places {
             place.store(ABSENT, Relaxed);
@@ -67,7 +67,7 @@ impl IdleList {
     #[inline]
     #[must_use]
     pub fn contains(&self, member: Member) -> bool {
-        self.places[member.index()].load(Relaxed) < BARRED
+        self.places[member.index()].load(Relaxed) < EXCLUDED
     }
 
     /// The member at a place below [`IdleList::len`].
@@ -94,7 +94,7 @@ impl IdleList {
         }
     }
 
-    /// Puts `member` last; false when it was in already, or is barred.
+    /// Puts `member` last; false when it was in already, or is excluded.
     #[inline]
     pub fn insert(&mut self, member: Member) -> bool {
         self.words().insert(member)
@@ -113,13 +113,13 @@ impl IdleList {
     }
 
     /// Takes `member` out if it is in, and keeps it out.
-    pub fn bar(&mut self, member: Member) {
+    pub fn exclude(&mut self, member: Member) {
         self.remove(member);
-        self.places[member.index()].store(BARRED, Relaxed);
+        self.places[member.index()].store(EXCLUDED, Relaxed);
     }
 
     /// Lets `member` come in again.
-    pub fn admit(&mut self, member: Member) {
+    pub fn include(&mut self, member: Member) {
         if !self.contains(member) {
             self.places[member.index()].store(ABSENT, Relaxed);
         }
@@ -145,7 +145,7 @@ impl IdleWords<'_> {
     #[inline(always)]
     #[must_use]
     pub fn contains(&self, member: Member) -> bool {
-        self.places[member.index()].load(Relaxed) < BARRED
+        self.places[member.index()].load(Relaxed) < EXCLUDED
     }
 
     /// In when idle, out when not. That a member is in already and stays, or is taken out, is rare, since
@@ -190,7 +190,7 @@ impl IdleWords<'_> {
     #[inline(always)]
     pub fn remove(&mut self, member: Member) -> bool {
         let place = self.places[member.index()].load(Relaxed);
-        if place >= BARRED {
+        if place >= EXCLUDED {
             return false;
         }
         let last = self.len - 1;
@@ -242,12 +242,12 @@ mod tests {
         ) {
             let mut list = list(20);
             let mut model: Vec<Member> = Vec::new();
-            let mut barred = Vec::new();
+            let mut excluded = Vec::new();
             for (step, member) in steps {
                 let member = Member(member);
                 match step {
                     0 => {
-                        let new = !model.contains(&member) && !barred.contains(&member);
+                        let new = !model.contains(&member) && !excluded.contains(&member);
                         if new {
                             model.push(member);
                         }
@@ -255,7 +255,7 @@ mod tests {
                     }
                     2 => {
                         list.words().note(member, true);
-                        if !model.contains(&member) && !barred.contains(&member) {
+                        if !model.contains(&member) && !excluded.contains(&member) {
                             model.push(member);
                         }
                     }
@@ -266,15 +266,15 @@ mod tests {
                         }
                     }
                     4 => {
-                        list.bar(member);
-                        barred.push(member);
+                        list.exclude(member);
+                        excluded.push(member);
                         if let Some(place) = model.iter().position(|&m| m == member) {
                             model.swap_remove(place);
                         }
                     }
                     5 => {
-                        list.admit(member);
-                        barred.retain(|&other| other != member);
+                        list.include(member);
+                        excluded.retain(|&other| other != member);
                     }
                     1 => {
                         let place = model.iter().position(|&m| m == member);

@@ -55,7 +55,7 @@ impl Slot {
 
 /// What a packet from a host said about its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum LearnOutcome {
     /// The MAC address is known now.
     Learnt,
     /// It is as it was.
@@ -255,27 +255,27 @@ impl Neighbours {
     }
 
     /// Notes a configured address, which ARP cannot change.
-    pub fn fix(&self, slot: Slot, mac: Mac) {
+    pub fn set_static(&self, slot: Slot, mac: Mac) {
         self.mac_word(slot).store(mac.to_bits() | RESOLVED | STATIC, Relaxed);
     }
 
     /// Takes what a packet of the host at `slot` says: its source MAC address, which must be a host's.
-    pub fn hear(&self, slot: Slot, mac: Mac, now_ms: u32) -> Heard {
+    pub fn learn(&self, slot: Slot, mac: Mac, now_ms: u32) -> LearnOutcome {
         let word = self.mac_word(slot).load(Relaxed);
         if word & RESOLVED != 0 && Mac::from_bits(word) == mac {
             self.confirm(slot, now_ms);
-            return Heard::Confirmed;
+            return LearnOutcome::Confirmed;
         }
         if word & STATIC != 0 {
-            return Heard::Conflict;
+            return LearnOutcome::Conflict;
         }
         if word & RESOLVED == 0 || word & ASKED != 0 {
             self.mac_word(slot).store(mac.to_bits() | RESOLVED, Relaxed);
             self.confirm(slot, now_ms);
-            return Heard::Learnt;
+            return LearnOutcome::Learnt;
         }
         self.mac_word(slot).fetch_or(SUSPECT, Relaxed);
-        Heard::Conflict
+        LearnOutcome::Conflict
     }
 
     /// The host at `slot` is where it is believed to be.
@@ -349,7 +349,7 @@ impl Neighbours {
     }
 
     /// The host has not answered: where it is is not known any more.
-    pub fn lose(&self, slot: Slot) {
+    pub fn invalidate(&self, slot: Slot) {
         if !self.is_static(slot) {
             self.mac_word(slot).store(0, Relaxed);
         }
@@ -362,7 +362,7 @@ impl Neighbours {
         if !is_up {
             for at in (0..WAYS * self.pinned_sets).map(key_word).chain(self.cached(port)) {
                 if self.key_at(at) != 0 && (self.key_at(at) >> 32) as usize & 0x7FFF == port {
-                    self.lose(Slot(at as u32));
+                    self.invalidate(Slot(at as u32));
                 }
             }
         }
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(table.insert(0, 7, 1), slot);
         assert_ne!(table.insert(1, 7, 1), slot);
         assert_eq!(table.mac(slot), None);
-        assert_eq!(table.hear(slot, HOST, 1), Heard::Learnt);
+        assert_eq!(table.learn(slot, HOST, 1), LearnOutcome::Learnt);
         assert_eq!(table.find(0, 7).and_then(|slot| table.mac(slot)), Some(HOST));
         assert_eq!(table.iter().filter(|entry| entry.1 == 7).count(), 2);
     }
@@ -439,7 +439,7 @@ mod tests {
         let pinned: Vec<_> = (0..3).map(|at| table.pin(0, 100 + at).unwrap()).collect();
         let elsewhere = table.insert(1, 9, 1);
         let used = table.insert(0, 9, 1);
-        table.hear(used, HOST, 1);
+        table.learn(used, HOST, 1);
         for address in 0..20 * PORT_SLOTS as u32 {
             let now = 2 + address / 64;
             table.note_use(used, now);
@@ -463,7 +463,7 @@ mod tests {
             (0..100_000).filter(|&address| table.set(0, key(0, address)) == set).take(9).collect();
         for (at, &address) in same_set[..8].iter().enumerate() {
             let slot = table.insert(0, address, 0);
-            table.hear(slot, HOST, 0);
+            table.learn(slot, HOST, 0);
             table.note_use(slot, [80, 70, 60, 10, 40, 30, 20, 50][at]);
         }
         let _ = table.insert(0, same_set[8], 100);
@@ -484,11 +484,11 @@ mod tests {
     fn arp_does_not_change_a_configured_address() {
         let table = Neighbours::heap(1, 1);
         let slot = table.pin(0, 1).unwrap();
-        table.fix(slot, HOST);
-        assert_eq!(table.hear(slot, OTHER, 5), Heard::Conflict);
+        table.set_static(slot, HOST);
+        assert_eq!(table.learn(slot, OTHER, 5), LearnOutcome::Conflict);
         table.ask_all(slot);
-        assert_eq!(table.hear(slot, OTHER, 5), Heard::Conflict);
-        table.lose(slot);
+        assert_eq!(table.learn(slot, OTHER, 5), LearnOutcome::Conflict);
+        table.invalidate(slot);
         table.set_link(0, false);
         assert_eq!((table.mac(slot), table.age_ms(slot, 9)), (Some(HOST), Some(0)));
     }
@@ -497,19 +497,22 @@ mod tests {
     fn a_claim_changes_nothing_that_is_alive_and_has_the_host_asked() {
         let table = Neighbours::heap(1, 0);
         let slot = table.insert(0, 1, 10);
-        assert_eq!((table.hear(slot, HOST, 10), table.age_ms(slot, 15)), (Heard::Learnt, Some(5)));
-        assert_eq!(table.hear(slot, OTHER, 20), Heard::Conflict);
+        assert_eq!(
+            (table.learn(slot, HOST, 10), table.age_ms(slot, 15)),
+            (LearnOutcome::Learnt, Some(5))
+        );
+        assert_eq!(table.learn(slot, OTHER, 20), LearnOutcome::Conflict);
         assert_eq!((table.mac(slot), table.age_ms(slot, 20)), (Some(HOST), None));
         // The known host answers: all is well again.
-        assert_eq!(table.hear(slot, HOST, 21), Heard::Confirmed);
+        assert_eq!(table.learn(slot, HOST, 21), LearnOutcome::Confirmed);
         assert_eq!(table.age_ms(slot, 22), Some(1));
         // It does not, and everybody is asked.
-        table.hear(slot, OTHER, 30);
+        table.learn(slot, OTHER, 30);
         table.ask_all(slot);
-        assert_eq!(table.hear(slot, OTHER, 31), Heard::Learnt);
-        assert_eq!(table.hear(slot, HOST, 32), Heard::Conflict, "asked once, one answer");
+        assert_eq!(table.learn(slot, OTHER, 31), LearnOutcome::Learnt);
+        assert_eq!(table.learn(slot, HOST, 32), LearnOutcome::Conflict, "asked once, one answer");
         assert_eq!(table.mac(slot), Some(OTHER));
-        table.lose(slot);
+        table.invalidate(slot);
         assert_eq!((table.mac(slot), table.find(0, 1)), (None, Some(slot)));
     }
 
@@ -518,7 +521,7 @@ mod tests {
         let table = Neighbours::heap(2, 2);
         let slots = [table.pin(0, 1).unwrap(), table.insert(0, 2, 1), table.insert(1, 2, 1)];
         for slot in slots {
-            table.hear(slot, HOST, 1);
+            table.learn(slot, HOST, 1);
         }
         let before = table.link_changes();
         table.set_link(0, false);

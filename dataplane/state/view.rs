@@ -368,7 +368,7 @@ impl View {
         if active {
             self.place[member.index()] = self.active.len() as u16;
             self.active.push(member);
-            self.idle.admit(member);
+            self.idle.include(member);
         } else {
             let place = self.place[member.index()];
             self.active.swap_remove(usize::from(place));
@@ -376,7 +376,7 @@ impl View {
                 self.place[moved.index()] = place;
             }
             self.place[member.index()] = NOWHERE;
-            self.idle.bar(member);
+            self.idle.exclude(member);
         }
     }
 

@@ -99,7 +99,7 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let server =
         ServerSpec { ip: SERVER, mac, workers: ids.collect(), pool: POOL, registers: false };
     let neighbours = table.neighbours();
-    neighbours.fix(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
+    neighbours.set_static(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
     let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
     let network = Network::new(1234, ports, vec![POOL], &[server], &neighbours).unwrap();
     let seed = stream_seed(SEED, 0, 0);

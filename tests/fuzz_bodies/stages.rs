@@ -262,7 +262,7 @@ fn network(neighbours: &Neighbours) -> Arc<Network> {
     for server in &servers {
         let slot = neighbours.pin(1, server.ip).expect("room for three");
         if let Some(mac) = server.mac {
-            neighbours.fix(slot, mac);
+            neighbours.set_static(slot, mac);
         }
     }
     let build = || Network::new(UDP_PORT, ports, POOLS.to_vec(), &servers, neighbours);

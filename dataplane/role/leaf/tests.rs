@@ -133,7 +133,7 @@ fn rigs_on(
     });
     if client_known {
         let neighbours = table.neighbours();
-        neighbours.fix(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
+        neighbours.set_static(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
     }
     let core =
         |Built { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };

@@ -220,7 +220,7 @@ fn a_client_whose_address_another_had_claimed_is_known_again_soon() {
     rig.meet_servers();
     let neighbours = rig.leaf.stages().neighbours().clone();
     let slot = neighbours.insert(CLIENTS, CLIENT, 0);
-    neighbours.hear(slot, OTHER_MAC, 0);
+    neighbours.learn(slot, OTHER_MAC, 0);
     // The client's task contradicts it: whoever is believed to be there is asked, and is silent, then everybody is.
     drop(rig.through(CLIENTS, &task(1), WORKERS));
     let asked = rig.questions_within(CLIENTS, 150_000_000);
