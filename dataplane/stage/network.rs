@@ -255,7 +255,8 @@ const NO_PORT: u8 = u8::MAX;
 const NO_SERVER: Server =
     Server { ip: 0, port: NO_PORT, next_hop: 0, slot: Slot::NONE, registers: false };
 
-/// Addresses that no reply of the node's would reach, so that they are no clients'. In any byte order, if that is the addresses' that it is compared with.
+/// Addresses that no reply of the node's would reach, so that they are no clients'. In any byte order, if that is the addresses'
+/// that it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreachableSource {
     pub network: u32,
