@@ -61,7 +61,8 @@ pub fn towards_worker(
     out(neighbours, &target.next_hop, target.worker, frame, slice::from_mut(verdict), 0);
 }
 
-/// As [`towards_worker`], for the task of the fast path at a place of a burst; `removed` is what its old destination was to a checksum.
+/// As [`towards_worker`], for the task of the fast path at a place of a burst; `removed` is what its old destination was to a
+/// checksum.
 #[inline(always)]
 pub fn fast_task(
     neighbours: &Neighbours,
