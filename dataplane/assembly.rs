@@ -142,7 +142,7 @@ pub fn control(
     seed: u64,
 ) -> Control {
     assert!(!stages.is_empty(), "a node has a core");
-    let (network, waiting) = (stages[0].network(), stages[0].capacity().waiting);
+    let (network, waiting) = (Arc::clone(&stages[0].network), stages[0].capacity().waiting);
     Control::new(control::Parts { table, network, membership, cores, waiting, seed })
 }
 

@@ -22,7 +22,7 @@ use crate::node::{Command, Commands};
 use crate::policy::{PolicySpec, Runs};
 use crate::role::colocated;
 use crate::stage::Network;
-use crate::stage::network::{Base, NetworkError};
+use crate::stage::network::NetworkError;
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
 use membership::settle;
@@ -47,7 +47,8 @@ enum Leaving {
 #[derive(Debug)]
 pub struct Control {
     table: Arc<Table>,
-    base: Base,
+    /// That of the newest membership.
+    network: Arc<Network>,
     membership: Membership,
     limits: Limits,
     /// Tasks that there is memory for to wait on each core.
@@ -65,11 +66,11 @@ pub struct Control {
 
 /// What a control is made of.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct Parts {
     /// The node's state.
     pub table: Arc<Table>,
     /// The network that the cores start with.
-    pub network: &'a Network,
+    pub network: Arc<Network>,
     /// What that network is of.
     pub membership: Membership,
     /// Each core's commands.
@@ -83,11 +84,11 @@ pub struct Parts<'a> {
 impl Control {
     /// Of a node whose cores start at `membership`.
     #[must_use]
-    pub fn new(parts: Parts<'_>) -> Self {
+    pub fn new(parts: Parts) -> Self {
         let Parts { table, network, membership, cores, waiting, seed } = parts;
         let limits = table.limits();
         Self {
-            base: network.base(),
+            network,
             membership,
             limits,
             waiting,
@@ -273,7 +274,7 @@ impl Control {
     }
 
     fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
-        let is_own = self.base.ports.iter().any(|port| port.ip == ip.to_bits());
+        let is_own = self.network.is_own(ip.to_bits());
         let reason = match () {
             () if is_own => "it is the node's own address",
             () if !is_unicast(ip) => "it is no host's address",
@@ -303,8 +304,8 @@ impl Control {
         let (hosts, places) = next.places(self.limits);
         (self.has_old_hops, self.old_hops_since_ns) = (true, None);
         let neighbours = self.table.neighbours();
-        let network = Network::with_places(self.base.clone(), &hosts, &places, &neighbours);
-        let network = network.map_err(|error| {
+        let network = Network::with_places(self.network.base(), &hosts, &places, &neighbours);
+        let network = network.map(Arc::new).map_err(|error| {
             let what = match error {
                 NetworkError::Unreachable(ip) => format!("server {ip}"),
                 NetworkError::TooManyNeighbours => "server".to_owned(),
@@ -312,13 +313,13 @@ impl Control {
             ChangeError::Refused { what, reason: error.to_string() }
         })?;
         self.table.change(&next.entries());
-        let updates = Updates { from: &self.membership, to: &next, network: Arc::new(network) };
+        let updates = Updates { from: &self.membership, to: &next, network: Arc::clone(&network) };
         for (index, commands) in self.cores.iter().enumerate() {
             let update = updates.of_core(&self.table, (index, self.cores.len()), self.seed);
             // There was room for each, and nobody else gives commands that fill it.
             commands.push(Command::Update(Box::new(update))).map_err(|_| ChangeError::Busy)?;
         }
-        self.membership = next;
+        (self.membership, self.network) = (next, network);
         Ok(self.membership.epoch)
     }
 
@@ -426,11 +427,9 @@ impl Control {
     /// Gives up next hops that nothing leads to any more; no core looks at them now.
     fn unpin_old_hops(&self) {
         let neighbours = self.table.neighbours();
-        let (hosts, places) = self.membership.places(self.limits);
-        let network = Network::with_places(self.base.clone(), &hosts, &places, &neighbours);
-        let Ok(network) = network else { return };
-        let gateway = network.gateway().map(|(_, slot, _)| slot);
-        let used: Vec<_> = network.servers().map(|server| server.slot).chain(gateway).collect();
+        let gateway = self.network.gateway().map(|(_, slot, _)| slot);
+        let servers = self.network.servers().map(|server| server.slot);
+        let used: Vec<_> = servers.chain(gateway).collect();
         let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
         old.into_iter().for_each(|slot| neighbours.unpin(slot));
     }
