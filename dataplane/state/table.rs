@@ -344,8 +344,7 @@ impl Table {
     /// Tasks of a pool that wait on a core, as last noted.
     #[must_use]
     pub fn queued(&self, core: usize, pool: usize) -> u64 {
-        let word = self.layout.cores[core].queued + 8 * pool;
-        self.region.slice::<AtomicU64>(word, 1)[0].load(Relaxed)
+        queued(&self.region, &self.layout, core, pool)
     }
 
     /// Tasks sent to a pool's member and not answered, over all cores. Each counts by itself: what is read while they work may
@@ -353,9 +352,7 @@ impl Table {
     #[must_use]
     pub fn outstanding(&self, pool: usize, member: Member) -> i64 {
         let at = self.layout.pools[pool].first_member + member.index();
-        let own = |core: &CoreLayout| self.region.slice::<Own>(core.own + size_of::<Own>() * at, 1);
-        let outstanding = |core| own(core)[0].outstanding.load(Relaxed);
-        i64::from(self.layout.cores.iter().map(outstanding).fold(0, u32::wrapping_add) as i32)
+        outstanding(&self.region, &self.layout, at)
     }
 
     /// Number of the membership that the state names.
@@ -679,10 +676,6 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
             .map(worker)
             .collect()
     };
-    let queued = |core: usize| {
-        let word = layout.cores[core].queued + 8 * pool;
-        region.slice::<AtomicU64>(word, 1)[0].load(Relaxed)
-    };
     Some(PoolSnapshot {
         id: id as u16,
         policy: String::from_utf8_lossy(name).into_owned(),
@@ -690,7 +683,7 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
             .filter_map(|member| read_member(region, layout, pool, member))
             .collect(),
         idle: (0..layout.cores.len()).map(idle).collect(),
-        queued: (0..layout.cores.len()).map(queued).collect(),
+        queued: (0..layout.cores.len()).map(|core| queued(region, layout, core, pool)).collect(),
     })
 }
 
@@ -717,7 +710,6 @@ fn read_member(
         let current = own.since.load(Relaxed) == reported;
         if current { Load(own.drift.load(Relaxed)).as_f64() } else { 0.0 }
     };
-    let outstanding = |core: usize| own(core)[0].outstanding.load(Relaxed);
     let cores = 0..layout.cores.len();
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
@@ -727,10 +719,22 @@ fn read_member(
         server: Ipv4Addr::from_bits(server),
         presence: Presence::from_word(presence),
         load: Load(reported as u32).as_f64(),
-        drift: cores.clone().map(drift).collect(),
-        outstanding: i64::from(cores.map(outstanding).fold(0, u32::wrapping_add) as i32),
+        drift: cores.map(drift).collect(),
+        outstanding: outstanding(region, layout, at),
         reports: (reported >> 32) as u32,
     })
+}
+
+/// Tasks of a pool that wait on a core.
+fn queued(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> u64 {
+    region.slice::<AtomicU64>(layout.cores[core].queued + 8 * pool, 1)[0].load(Relaxed)
+}
+
+/// Tasks that a member has and has not answered, over all cores; `at` is its index among the members of all pools.
+fn outstanding(region: &Arc<Region>, layout: &Layout, at: usize) -> i64 {
+    let own = |core: &CoreLayout| region.slice::<Own>(core.own + size_of::<Own>() * at, 1);
+    let outstanding = |core| own(core)[0].outstanding.load(Relaxed);
+    i64::from(layout.cores.iter().map(outstanding).fold(0, u32::wrapping_add) as i32)
 }
 
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {

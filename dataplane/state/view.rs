@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::idle::{IdleList, IdleWords};
-use super::layout::{Layout, POOL_WORDS, Shape, name_policy};
+use super::layout::{Layout, Shape};
 use super::region::{Region, Slice};
 use super::words::{MemberWords, Own, Words};
 
@@ -194,8 +194,6 @@ pub struct Picks {
 pub struct View {
     reported: Slice<AtomicU64>,
     presence: Slice<AtomicU32>,
-    /// The pool's entry, for readers.
-    entry: Slice<AtomicU64>,
     /// Tasks that wait on this core, for readers.
     queued: Slice<AtomicU64>,
     own: Slice<Own>,
@@ -257,7 +255,6 @@ impl View {
         let mut view = Self {
             reported: region.slice(layout.pools[pool].reported, members),
             presence: region.slice(layout.pools[pool].presence, members),
-            entry: region.slice(layout.pool_entry(pool), POOL_WORDS),
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
             own: own(core),
             elsewhere: (0..layout.cores.len()).filter(|&other| other != core).map(own).collect(),
@@ -290,11 +287,6 @@ impl View {
         own.drift.store(0, Relaxed);
         own.outstanding.store(0, Relaxed);
         self.rates[member.index()] = 1.0;
-    }
-
-    /// Notes the name of the pool's policy, for readers; 32 bytes of it are kept.
-    pub fn name_policy(&self, name: &str) {
-        name_policy(&self.entry, name);
     }
 
     /// Notes how many of the pool's tasks wait on this core, for readers.
