@@ -128,7 +128,7 @@ fn mistakes_name_input_reason_and_fix() {
         (vec!["--app", "echo", "--config", &wrong], "sometimes", "`try`, `must`, `never`"),
         (vec!["--app", "echo", "--config", "/no/such/file"], "/no/such/file", "No such file"),
         (vec!["--app", "lucene", "--config", &right], "lucene", "spin, rocksdb, tpcc, echo"),
-        (vec!["--app", "echo", "--db", "/tmp/x", "--config", &right], "--db", "no database"),
+        (vec!["--app", "echo", "--db", "/run/x", "--config", &right], "--db", "no database"),
         (vec!["--app", "echo", "--cpus", "4096", "--config", &right], "no CPU 4096", "may use ["),
     ];
     for (arguments, found, fix) in mistakes {

@@ -215,7 +215,7 @@ fn mistakes_name_input_reason_and_fix() {
             "there is none",
             "start the agent",
         ),
-        (&["--app", "spin", "--db", "/tmp/x", "--attach", "host1"], "--db", "no database"),
+        (&["--app", "spin", "--db", "/run/x", "--attach", "host1"], "--db", "no database"),
         (&beyond, "no worker with id 3", "[7]"),
     ];
     let database = ["--app", "rocksdb", "--attach", agent.name(), "--db", "/proc/no/objects"];

@@ -1231,7 +1231,7 @@ mod tests {
         let line = format!(
             "-m 512 --vdev net_memif0,role=server,socket={0},id=3 --vdev=net_memif1,socket={0},users=0+17 --vdev=net_memif2 \
              --vdev net_memif3,id=4,role=master,socket-abstract=yes,socket={0} --vdev net_null0,size=64 \
-             --vdev=net_memif4,socket-abstract=perhaps net_memif5,role=server --vdev=net_memif6,socket=/tmp/x",
+             --vdev=net_memif4,socket-abstract=perhaps net_memif5,role=server --vdev=net_memif6,socket=/run/x",
             name("rewrite")
         );
         let all = relays.interpose(&words(&line), &at_once()).unwrap().join(" ");
@@ -1251,7 +1251,7 @@ mod tests {
                 inner(&socket, Role::Server),
                 inner(&socket, Role::Client),
                 inner(&at(&default, false), Role::Client),
-                inner(&at("/tmp/x", false), Role::Client),
+                inner(&at("/run/x", false), Role::Client),
             )
         );
         let outer: Vec<_> = relays
@@ -1264,7 +1264,7 @@ mod tests {
             (0, Role::Client, socket.clone()),
             (0, Role::Client, at(&default, false)),
             (4, Role::Server, socket),
-            (0, Role::Client, at("/tmp/x", false)),
+            (0, Role::Client, at("/run/x", false)),
         ];
         assert_eq!(outer, expected);
         assert_eq!(relays.of("net_memif1").unwrap().relay.users, BTreeSet::from([0, 17]));
