@@ -15,8 +15,8 @@ use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::report::Confidence;
 use crate::tally::Ledger;
 
-/// A slice has so many mean service times.
-const SLICE_SERVICES: f64 = 20.0;
+/// A slice has so many mean service times: of tasks with exponential service times, one in twenty thousand takes longer.
+const SLICE_SERVICES: f64 = 10.0;
 /// But it is no shorter and no longer than this.
 const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
 /// A loop stood still when it did not look for so many mean service times, but no less than [`PAUSE_MIN_S`].
