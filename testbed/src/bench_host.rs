@@ -155,7 +155,8 @@ fn nanoseconds_each(took: Duration, tasks: u64) -> f64 {
 }
 
 /// Nanoseconds from task to credit over our ring, `depth` tasks under way, of which the worker takes `burst` at most
-/// before it returns their credits; a [`wedjat::worker::Worker`] takes one.
+/// before it returns their credits; a [`wedjat::worker::Worker`] takes one. As that does, and as DPDK's loops do here, it
+/// pauses when it finds nothing: each look takes the line from whoever is about to write it.
 fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64, Failure> {
     let mut rig = Rig::new(1, 64)?.granted();
     let (Some(mut channel), Some(mut worker_end)) = (rig.channels.pop(), rig.worker_ends.pop())
@@ -167,8 +168,9 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
         while !stop.load(Relaxed) {
             let before = receiver.next();
             while receiver.next() - before < burst && receiver.receive().is_some() {}
-            if receiver.next() != before {
-                receiver.complete(0);
+            match receiver.next() != before {
+                true => receiver.complete(0),
+                false => std::hint::spin_loop(),
             }
         }
     };
