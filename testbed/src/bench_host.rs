@@ -392,8 +392,7 @@ fn under_load(
         },
         one("simulated_p99_32_workers_load_90", simulated, "us"),
         one("loopback_floor_p50", floor, "us"),
-        // The slices that count; the name is from when they were called windows.
-        one("windows_without_a_stall", share, "per cent"),
+        one("calm_slices", share, "per cent"),
         one("agent_cfcfs_p99_all_slices", all_p99, "us"),
         one("calm_tasks", calm_tasks, "tasks"),
         one("thrown_tasks", loaded.thrown as f64, "tasks"),

@@ -26,7 +26,7 @@ fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
 fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     let name = "an_agent_under_load_tells_what_its_central_queue_measured_and_chose";
     // A machine may leave no time at all for the tasks of one second.
-    let mut seconds = 1;
+    let mut seconds = 1_usize;
     let figures = loop {
         let load_seconds = seconds.to_string();
         let arguments = ["--load-seconds", &load_seconds, "--kills", "0"];
@@ -51,10 +51,15 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     };
     let value = |name| told(name).unwrap();
     assert!(value("cfcfs_hand_over_measured") > 0.0);
-    let bound = value("cfcfs_bound_chosen");
-    assert!((1.0..=64.0).contains(&bound), "{bound}");
+    // Which it is depends on the machine; policy/bounded.rs tests the choice. Of each run it is one of those that were seen.
+    let bounds = figures.iter().find(|figure| figure["name"] == "cfcfs_bound_chosen").unwrap();
+    let samples = bounds["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), seconds, "{bounds}");
+    assert!(samples.iter().all(|bound| bound.as_f64().unwrap() >= 1.0), "{bounds}");
     assert!(value("agent_loop_round") > 0.0 && value("generator_and_workers_loop_round") > 0.0);
-    assert!((0.0..=100.0).contains(&value("windows_without_a_stall")));
+    let (share, calm, thrown) = (value("calm_slices"), value("calm_tasks"), value("thrown_tasks"));
+    assert!(calm == 0.0 || share > 0.0, "{calm} tasks in no slice");
+    assert!(thrown == 0.0 || share < 100.0, "{thrown} tasks thrown away with no slice");
     assert!(told("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
     assert!(value("thrown_tasks") == 0.0 || value("longest_pause") > 0.0);
 }
