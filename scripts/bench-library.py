@@ -15,7 +15,7 @@ BAR = 1.05
 BURST = 32
 ROUNDS = 60_000
 
-CONFIG = Path(__file__).resolve().parent.parent / "testbed/src/bench-leaf.toml"
+CONFIG = Path(__file__).resolve().parent.parent / "testbed/src/bench/leaf.toml"
 
 
 def checksum(data):

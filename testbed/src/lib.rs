@@ -3,10 +3,7 @@
 
 pub mod app;
 pub mod attack;
-pub mod bench_auth;
-#[cfg(feature = "dpdk")]
-pub mod bench_host;
-pub mod bench_policy;
+pub mod bench;
 pub mod demo;
 pub mod drive;
 pub mod figures;

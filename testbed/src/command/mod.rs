@@ -19,10 +19,8 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
-#[cfg(feature = "dpdk")]
-use wedjat_testbed::bench_host;
 use wedjat_testbed::sim::{self, SimArgs};
-use wedjat_testbed::{attack, bench_auth, bench_policy, figures};
+use wedjat_testbed::{attack, bench, figures};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
@@ -74,13 +72,13 @@ pub enum Command {
     #[command(
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
     )]
-    BenchPolicy(bench_policy::Arguments),
+    BenchPolicy(bench::policy::Arguments),
     /// Measure what it costs a leaf to have replies proved, beside its bar
     #[command(after_help = "Example:\n  wedjat-testbed bench-auth --format json")]
     BenchAuth {
         /// What to measure
         #[command(flatten)]
-        arguments: bench_auth::Arguments,
+        arguments: bench::auth::Arguments,
         /// Output
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
@@ -91,7 +89,7 @@ pub enum Command {
     BenchHost {
         /// What to measure
         #[command(flatten)]
-        arguments: bench_host::Arguments,
+        arguments: bench::host::Arguments,
         /// Output
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
@@ -132,18 +130,18 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         }
         Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
         Command::BenchPolicy(arguments) => {
-            bench_policy::report(&arguments, &mut std::io::stdout().lock())?;
+            bench::policy::report(&arguments, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         Command::BenchAuth { arguments, format } => {
             let json = format == Format::Json;
-            bench_auth::report(&arguments, json, &mut std::io::stdout().lock())?;
+            bench::auth::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         #[cfg(feature = "dpdk")]
         Command::BenchHost { arguments, format } => {
             let json = format == Format::Json;
-            bench_host::report(&arguments, json, &mut std::io::stdout().lock())?;
+            bench::host::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         Command::Figures(arguments) => {

@@ -5,9 +5,9 @@
 //! the rounds' ratios. The time that a cache line takes from one core to the other and back is measured
 //! beside them, since everything here is made of it.
 
-mod host;
 mod killed;
 mod loaded;
+mod setup;
 
 use std::io::{self, Write};
 use std::sync::Arc;

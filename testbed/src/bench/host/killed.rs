@@ -26,7 +26,7 @@ use wedjat_pktgen::engine::{Generator, Phase};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::target::Target;
 
-use super::{Failure, host, pin};
+use super::{Failure, pin, setup};
 
 const WORKERS: u16 = 3;
 /// Bounds what each of them may have, so what a kill may cost.
@@ -44,7 +44,7 @@ const AFTER_NS: u64 = 50_000_000;
 /// Whatever a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// No more tasks than may wait at the agent.
-const FRAMES: usize = host::QUEUE / 2;
+const FRAMES: usize = setup::QUEUE / 2;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 
 /// What a kill came to.
@@ -89,18 +89,18 @@ pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Kill
 
 fn configured(path: &Path) -> Result<HostConfig, Failure> {
     let pool = AgentPool {
-        id: host::POOL,
+        id: setup::POOL,
         policy: POLICY.parse()?,
         workers: (0..WORKERS).collect(),
         speeds: vec![1.0; WORKERS.into()],
-        queue: host::QUEUE,
+        queue: setup::QUEUE,
         overflow: Overflow::Drop,
         key: None,
     };
     Ok(HostConfig {
         name: path.display().to_string(),
         slots: 64,
-        payload: host::PAYLOAD,
+        payload: setup::PAYLOAD,
         worker_timeout_ms: 0,
         pools: vec![pool],
     })
@@ -237,8 +237,8 @@ impl<'a> Run<'a> {
     ) -> Result<Self, Failure> {
         let frames = FramePool::new(FRAMES, 256);
         let (near, far) = pair(FRAMES, &frames);
-        let agent = host::agent(near, frames.clone(), POLICY, region, Arc::clone(deaths), HZ)?;
-        let target = Target::new(CLIENT_MAC, host::CLIENT_IP, host::IP);
+        let agent = setup::agent(near, frames.clone(), POLICY, region, Arc::clone(deaths), HZ)?;
+        let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
         let generator = Generator::new(&load(seed)?, &target, 0, HZ as f64, far, frames)?;
         Ok(Self { agent, generator, signals, replies: None, resumed: None })
     }

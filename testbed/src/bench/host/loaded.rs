@@ -28,7 +28,7 @@ use wedjat_pktgen::slices::{Pauses, Rule, Watched};
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
-use super::{Failure, host, median, pin};
+use super::{Failure, median, pin, setup};
 use crate::drive;
 use crate::figures::arguments;
 use crate::sim;
@@ -195,9 +195,9 @@ impl Loaded {
     pub fn run(&mut self, eal: &Eal, here: usize, seed: u64) -> Result<(), Failure> {
         let frames = FramePool::new(FRAMES, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &frames);
-        let region = Arc::new(WorkerRegion::heap(&host::places(WORKERS), 64, host::PAYLOAD)?);
+        let region = Arc::new(WorkerRegion::heap(&setup::places(WORKERS), 64, setup::PAYLOAD)?);
         let (pool, nobody_dies) = (frames.clone(), Arc::new(ArrayQueue::new(1)));
-        let agent = host::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
+        let agent = setup::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
         let (served, driven) = std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(agent, here, eal, &stop));
@@ -280,7 +280,7 @@ fn drive(
     let join = |_| Worker::join("bench-host", region, &options);
     let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
-    let target = Target::new(CLIENT_MAC, host::CLIENT_IP, host::IP);
+    let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
     let mut generator = Generator::new(&load, &target, 0, hz, port, frames)?;
     let looks = RefCell::new(Looks::new(hz));
     let now = || looks.borrow_mut().look(eal.now());

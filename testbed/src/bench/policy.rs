@@ -641,7 +641,7 @@ fn instructions(names: &[String], members: &[usize]) -> Result<Vec<f64>, String>
     let parts = folder.path().join("part");
     let members: Vec<_> = members.iter().map(ToString::to_string).collect();
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--dump-before=*bench_policy::mark*"])
+        .args(["--tool=callgrind", "--dump-before=*bench::policy::mark*"])
         .arg(format!("--callgrind-out-file={}", parts.display()))
         .arg(std::env::current_exe().map_err(text)?)
         .args(["bench-policy", "--instructions", "no", "--policies", &names[1..].join(",")])

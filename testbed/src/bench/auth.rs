@@ -38,7 +38,7 @@ const CLIENT: u32 = 0x0A00_0102;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const SERVER: u32 = 0x0A00_020B;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-const CONFIG: &str = include_str!("bench-leaf.toml");
+const CONFIG: &str = include_str!("leaf.toml");
 
 /// Arguments of `bench-auth`.
 #[derive(Args, Clone, Debug)]

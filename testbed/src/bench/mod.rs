@@ -1,0 +1,6 @@
+//! Benchmarks: of policies' decisions, of the hand-over to worker cores, and of pools' keys.
+
+pub mod auth;
+#[cfg(feature = "dpdk")]
+pub mod host;
+pub mod policy;
