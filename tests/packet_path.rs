@@ -190,7 +190,7 @@ fn agent_parts(
     let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
     Parts {
         ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: POOL, overflow: Overflow::Refuse, workers }],
+        worker_sets: vec![PoolWorkers { pool: POOL, workers }],
         registrar: None,
         places: places.to_vec(),
         pool: pool.clone(),
@@ -229,8 +229,9 @@ fn threads_of_an_agent_allocate_nothing() {
     }
     let counters = workers.iter().map(|worker| worker.counters().clone()).collect();
     let view = View::heap(places.len(), 1).remove(0);
-    let dispatcher = Dispatcher::new(&"jbsq(k=2)".parse().unwrap(), view, Core::ONLY, 7);
-    let set = WorkerSet::new(dispatcher, places.into_iter().zip(ways).collect(), 16, u64::MAX);
+    let dispatcher = Dispatcher::new(&"jbsq(k=2)".parse().unwrap(), view, Core::ONLY, 7)
+        .with_queue(16, Overflow::Refuse);
+    let set = WorkerSet::new(dispatcher, places.into_iter().zip(ways).collect(), u64::MAX);
     let (near, mut far) = pair(256, &pool);
     let parts = agent_parts(near, set, &places, &pool);
     let mut agent = Agent::new(parts).with_threads(load, counters);
@@ -283,9 +284,10 @@ fn polls_of_an_agent_allocate_nothing() {
         let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
         let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
         let view = View::heap(places.len(), 1).remove(0);
-        let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+        let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
+            .with_queue(16, Overflow::Refuse);
         let entries = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
-        let workers = WorkerSet::new(dispatcher, entries.collect(), 16, u64::MAX);
+        let workers = WorkerSet::new(dispatcher, entries.collect(), u64::MAX);
         let pool = FramePool::new(1024, 256);
         let (near, mut far) = pair(256, &pool);
         let registrar = Registrar::new(CLIENT, 0, Some(CLIENT_MAC), &places, 1_000_000_000);

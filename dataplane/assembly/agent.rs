@@ -58,15 +58,16 @@ pub fn worker_sets<B: Buf + Token>(
     let mut worker_sets = Vec::new();
     for (index, pool) in host.pools.iter().enumerate() {
         let view = table.view(0, index);
-        let mut dispatcher =
-            Dispatcher::new(&pool.policy, view, Core::ONLY, stream_seed(seed, 0, index));
+        let seed = stream_seed(seed, 0, index);
+        let mut dispatcher = Dispatcher::new(&pool.policy, view, Core::ONLY, seed)
+            .with_queue(pool.queue, pool.overflow);
         tell_speeds(&mut dispatcher, &pool.speeds);
         let entries = pool.workers.iter().map(|&id| {
             channel += 1;
             (Place { id, pool: pool.id }, link(channel - 1))
         });
-        let workers = WorkerSet::new(dispatcher, entries.collect(), pool.queue, timeout);
-        worker_sets.push(PoolWorkers { pool: pool.id, overflow: pool.overflow, workers });
+        let workers = WorkerSet::new(dispatcher, entries.collect(), timeout);
+        worker_sets.push(PoolWorkers { pool: pool.id, workers });
     }
     worker_sets
 }

@@ -3,7 +3,30 @@
 use rand::{Rng as _, SeedableRng};
 
 use super::{AnyPolicy, Bounded, Caller, Core, Pick, Policy, PolicySpec, Rng, Task};
+use crate::limits::QUEUE;
+use crate::reason::DropReason;
 use crate::state::{Member, Report, View};
+
+/// What becomes of a task that finds its pool's queue full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overflow {
+    /// It is dropped and counted.
+    #[default]
+    Drop,
+    /// It is given back to its client, undone.
+    Refuse,
+}
+
+/// The tasks that wait for a dispatcher's members, which others keep.
+#[derive(Clone, Copy, Debug)]
+struct Backlog {
+    waiting: usize,
+    bound: usize,
+    overflow: Overflow,
+    /// Tasks wait also while no member is there.
+    unattended: bool,
+}
 
 /// A policy that is to take another's place between bursts, with the memory that it needs for its members.
 #[derive(Debug)]
@@ -32,6 +55,7 @@ pub struct Dispatcher {
     rng: Rng,
     caller: Caller,
     holds: bool,
+    backlog: Backlog,
 }
 
 impl Dispatcher {
@@ -40,7 +64,9 @@ impl Dispatcher {
     pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
         let (caller, holds) = (Caller::on(core), spec.entry().holds());
         let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
-        let mut dispatcher = Self { policy, view, rng, caller, holds };
+        let backlog =
+            Backlog { waiting: 0, bound: QUEUE, overflow: Overflow::Drop, unattended: true };
+        let mut dispatcher = Self { policy, view, rng, caller, holds, backlog };
         dispatcher.review_members();
         dispatcher
     }
@@ -72,6 +98,119 @@ impl Dispatcher {
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+    }
+
+    /// Chooses for a task, counting it as sent. While no member may have it, a task that is not complete has to make room:
+    /// `reclaim` takes one's place away and names its member.
+    #[inline]
+    pub(crate) fn choose(
+        &mut self,
+        task: Task,
+        mut reclaim: impl FnMut() -> Option<Member>,
+    ) -> Option<Pick> {
+        let mut picks = [None];
+        self.schedule(&[task], &mut picks);
+        while picks[0].is_none() && self.holds {
+            self.write_off(reclaim()?, 1);
+            self.schedule(&[task], &mut picks);
+        }
+        picks[0]
+    }
+
+    /// Decides on a new task: it waits when others wait, else the policy chooses, else it waits. None when it waits: its caller
+    /// puts it last. `reclaim` is as in [`Dispatcher::choose`].
+    ///
+    /// # Errors
+    /// Why it neither goes nor waits.
+    #[inline]
+    pub(crate) fn offer(
+        &mut self,
+        task: Task,
+        reclaim: impl FnMut() -> Option<Member>,
+    ) -> Result<Option<Pick>, DropReason> {
+        if self.backlog.waiting == 0
+            && let Some(pick) = self.choose(task, reclaim)
+        {
+            return Ok(Some(pick));
+        }
+        self.wait().map(|()| None)
+    }
+
+    /// A task that can't go now waits, if its policy lets it or others wait.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
+        let deserted = || !self.backlog.unattended && self.view.active().is_empty();
+        if self.backlog.waiting == 0 && (!self.holds || deserted()) {
+            return Err(DropReason::NoMember);
+        }
+        self.join()
+    }
+
+    /// A task waits.
+    ///
+    /// # Errors
+    /// That no more may.
+    pub(super) fn join(&mut self) -> Result<(), DropReason> {
+        if self.backlog.waiting >= self.backlog.bound {
+            return Err(DropReason::QueueFull);
+        }
+        self.backlog.waiting += 1;
+        Ok(())
+    }
+
+    /// Decides again on the first task that waits: none when it waits on, and it is to leave otherwise.
+    ///
+    /// # Errors
+    /// Why it neither goes nor waits on.
+    #[inline]
+    pub(crate) fn offer_first(
+        &mut self,
+        task: Task,
+        reclaim: impl FnMut() -> Option<Member>,
+    ) -> Result<Option<Pick>, DropReason> {
+        match self.choose(task, reclaim) {
+            None if !self.holds => Err(DropReason::NoMember),
+            pick => Ok(pick),
+        }
+    }
+
+    /// The first task that waits does so no longer.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+    }
+
+    /// Says how many tasks may wait, and what becomes of others; those that wait do so on.
+    pub fn set_queue(&mut self, bound: usize, overflow: Overflow) {
+        (self.backlog.bound, self.backlog.overflow) = (bound, overflow);
+    }
+
+    /// With such a queue, see [`Dispatcher::set_queue`].
+    #[must_use]
+    pub fn with_queue(mut self, bound: usize, overflow: Overflow) -> Self {
+        self.set_queue(bound, overflow);
+        self
+    }
+
+    /// How many tasks may wait, and what becomes of others.
+    #[inline]
+    #[must_use]
+    pub fn queue(&self) -> (usize, Overflow) {
+        (self.backlog.bound, self.backlog.overflow)
+    }
+
+    /// No task begins to wait while no member is there: whoever sent it learns of that at once.
+    pub fn refuse_when_deserted(&mut self) {
+        self.backlog.unattended = false;
+    }
+
+    /// How many tasks wait.
+    #[inline]
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.backlog.waiting
     }
 
     /// Sends one more task after `member`'s last, without a choice.

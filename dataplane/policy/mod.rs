@@ -6,6 +6,7 @@
 
 mod bounded;
 mod dispatcher;
+pub mod fifo;
 mod forgotten;
 mod horus;
 mod horus_spine;
@@ -16,6 +17,7 @@ mod measured;
 pub mod member;
 mod notified;
 mod ppot;
+mod queue;
 mod racksched;
 mod random;
 mod round_robin;
@@ -27,7 +29,7 @@ mod structure;
 mod waterfill;
 
 pub use bounded::Bounded;
-pub use dispatcher::{Dispatcher, Prepared, stream_seed};
+pub use dispatcher::{Dispatcher, Overflow, Prepared, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use learned::Learned;
@@ -35,6 +37,7 @@ pub use learner::{Learner, Window};
 pub use lsq::Lsq;
 pub use notified::{Notified, Otherwise};
 pub use ppot::Ppot;
+pub use queue::QueueingDispatcher;
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;

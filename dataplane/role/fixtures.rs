@@ -70,14 +70,15 @@ pub fn agent_by<P: Port<Buf = Frame>>(
     let Pool { policy, places, queue, overflow, payload } = pool;
     let region = Arc::new(WorkerRegion::heap(&places, 8, payload).unwrap());
     let view = View::heap(places.len(), 1).remove(0);
-    let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);
+    let dispatcher =
+        Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7).with_queue(queue, overflow);
     let copied = || (0..places.len()).map(|at| region.channel(at).into()).collect();
     let entries = places.iter().copied().zip(links.unwrap_or_else(copied));
-    let workers = WorkerSet::new(dispatcher, entries.collect(), queue, TIMEOUT);
+    let workers = WorkerSet::new(dispatcher, entries.collect(), TIMEOUT);
     let deaths = Arc::new(ArrayQueue::new(8));
     let agent = Agent::new(Parts {
         ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: places[0].pool, overflow, workers }],
+        worker_sets: vec![PoolWorkers { pool: places[0].pool, workers }],
         places,
         pool: frames.clone(),
         udp_port: 1234,

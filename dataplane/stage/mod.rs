@@ -21,7 +21,7 @@ pub mod update;
 use std::sync::Arc;
 
 pub use affinity::AffinityTable;
-pub use central::{Backlog, CentralQueue, Overflow};
+pub use central::Backlog;
 pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
@@ -33,6 +33,7 @@ use fast::template::Template;
 use crate::io::Buf;
 use crate::limits::{BURST, QUEUE};
 use crate::policy::Dispatcher;
+pub use crate::policy::Overflow;
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Member, Neighbours};

@@ -4,6 +4,7 @@
 //! a reply or an ARP packet with fields of the input's choice, which it may then damage, and may then give right
 //! checksums again. Checksums are computed here a second time, by the book.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use wedjat::io::Buf;
@@ -11,7 +12,7 @@ use wedjat::policy::{Core, Dispatcher, PolicySpec};
 use wedjat::reason::DropReason;
 use wedjat::stage::network::ServerSpec;
 use wedjat::stage::{
-    AffinityTable, Backlog, CentralQueue, Network, Overflow, PortAddress, Side, Stages, Verdict,
+    AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Stages, Verdict,
 };
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Member, Neighbours, Table};
@@ -232,7 +233,7 @@ fn repair(frame: &mut [u8]) {
 struct Rig {
     stages: Stages,
     /// Tasks that wait, with the ports they came to.
-    queues: [CentralQueue<(usize, Frame)>; 2],
+    queues: [VecDeque<(usize, Frame)>; 2],
     now: u64,
     /// Packets to workers, and to clients.
     forwarded: (u64, u64),
@@ -304,8 +305,7 @@ fn rig(policy: &str) -> Rig {
     stages.set_worker_timeout(u64::from(TIMEOUT_MS) * 1_000_000);
     stages.set_backlog(0, Backlog::new(QUEUE, Overflow::Drop));
     stages.set_backlog(1, Backlog::new(QUEUE, Overflow::Refuse));
-    let queues = [CentralQueue::new(QUEUE), CentralQueue::new(QUEUE)];
-    Rig { stages, queues, now: 1, forwarded: (0, 0) }
+    Rig { stages, queues: Default::default(), now: 1, forwarded: (0, 0) }
 }
 
 /// All that is believed of a member.
@@ -366,7 +366,8 @@ impl Rig {
                 Verdict::Queue { pool } => {
                     assert_eq!(&frame.0, before, "what waits is not changed");
                     let queue = &mut self.queues[usize::from(pool)];
-                    assert!(queue.push((port, Frame(before.clone()))).is_ok(), "there is room");
+                    queue.push_back((port, Frame(before.clone())));
+                    assert!(queue.len() <= QUEUE, "no more wait than may");
                 }
                 Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
                 Verdict::Answer if port == 0 => refused(before, &frame.0),
@@ -400,7 +401,7 @@ impl Rig {
     fn release(&mut self) {
         self.stages.take_freed();
         for (pool, queue) in self.queues.iter_mut().enumerate() {
-            while let Some((port, frame)) = queue.first_mut() {
+            while let Some((port, frame)) = queue.front_mut() {
                 let before = frame.0.clone();
                 match self.stages.offer(pool, *port, self.now, &mut frame.0) {
                     None => break,
@@ -413,7 +414,7 @@ impl Rig {
                         "a task is sent or dropped, not {verdict:?}"
                     ),
                 }
-                queue.pop();
+                queue.pop_front();
             }
             assert_eq!(self.stages.backlog(pool).waiting(), queue.len());
         }

@@ -34,10 +34,10 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
 use crate::node::outbox::Outbox;
-use crate::policy::Dispatcher;
+use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
 use crate::ring::Place;
-use crate::stage::{Overflow, PortAddress};
+use crate::stage::PortAddress;
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters, Gauge};
 use crate::wire::arp::{self, Operation};
@@ -108,8 +108,6 @@ impl<P: Port<Buf: Token>, A> Parts<P, A> {
 pub struct PoolWorkers<B: Buf + Token> {
     /// The pool's id.
     pub pool: u16,
-    /// What becomes of tasks beyond its queue.
-    pub overflow: Overflow,
     /// The workers.
     pub workers: WorkerSet<Packet<B>>,
 }
@@ -353,7 +351,7 @@ where
             }
             _ => {}
         }
-        let PoolWorkers { overflow, workers, .. } = &mut self.worker_sets[at];
+        let workers = &mut self.worker_sets[at].workers;
         let waiting = workers.waiting();
         if let Some(named) = named {
             // First: a thread may have answered before this core goes on.
@@ -367,7 +365,7 @@ where
                     self.responder.count(worker, -1);
                 }
                 match reason {
-                    DropReason::QueueFull if *overflow == Overflow::Refuse => {
+                    DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
                         self.responder.refuse(task, waiting);
                     }
                     _ => self.responder.out.counters.drop(reason, 1),

@@ -7,10 +7,9 @@ use arrayvec::ArrayVec;
 
 use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
-use crate::policy::{Dispatcher, Pick, Task};
+use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, Place};
-use crate::stage::CentralQueue;
 use crate::state::{Load, Member, Report};
 
 /// What became of a task.
@@ -89,11 +88,8 @@ struct WorkerEntry<T: Work> {
 /// The workers of one pool on this host, with their dispatcher.
 #[derive(Debug)]
 pub struct WorkerSet<T: Work> {
-    dispatcher: Dispatcher,
+    dispatcher: QueueingDispatcher<T>,
     entries: Vec<WorkerEntry<T>>,
-    queue: CentralQueue<T>,
-    /// The policy's tasks may wait.
-    holds: bool,
     /// Ticks of silence after which a worker with tasks is shut out.
     timeout: u64,
     attach_stats: AttachStats,
@@ -102,17 +98,16 @@ pub struct WorkerSet<T: Work> {
 }
 
 impl<T: Work> WorkerSet<T> {
-    /// The workers of these places, none of them there yet, in the order of the dispatcher's members. `queue` tasks may
-    /// wait when the policy lets them.
+    /// The workers of these places, none of them there yet, in the order of the dispatcher's members. There is memory for as
+    /// many tasks as the dispatcher lets wait now.
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
         entries: Vec<(Place, impl Into<WorkerLink<T>>)>,
-        queue: usize,
         timeout: u64,
     ) -> Self {
-        let holds = dispatcher.holds();
         dispatcher.set_lossless();
+        dispatcher.refuse_when_deserted();
         for member in 0..entries.len() {
             dispatcher.set_active(Member(member as u16), false);
         }
@@ -120,15 +115,11 @@ impl<T: Work> WorkerSet<T> {
             let link = link.into();
             WorkerEntry { place, link, last_claim: 0, last_active: 0, suspended: false }
         });
-        let queue = CentralQueue::new(if holds { queue } else { 0 });
-        let attach_stats = AttachStats::default();
         Self {
-            dispatcher,
+            dispatcher: QueueingDispatcher::new(dispatcher),
             entries: entries.collect(),
-            queue,
-            holds,
             timeout,
-            attach_stats,
+            attach_stats: AttachStats::default(),
             ended: 0,
         }
     }
@@ -137,14 +128,21 @@ impl<T: Work> WorkerSet<T> {
     #[must_use]
     pub fn held(&self) -> usize {
         let given: usize = self.entries.iter().map(|entry| entry.link.sender().outstanding()).sum();
-        self.queue.len() + given
+        self.waiting() + given
     }
 
     /// Tasks that wait for a worker.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queue.len()
+        self.dispatcher.waiting()
+    }
+
+    /// What becomes of tasks beyond those that may wait.
+    #[inline]
+    #[must_use]
+    pub fn overflow(&self) -> Overflow {
+        self.dispatcher.queue().1
     }
 
     /// Who came and went.
@@ -171,24 +169,10 @@ impl<T: Work> WorkerSet<T> {
     /// The task, and why nobody can have it.
     #[inline]
     pub fn submit(&mut self, task: T, now: u64) -> Result<(), (T, DropReason)> {
-        if !self.queue.is_empty() {
-            return self.queue.push(task).map_err(|task| (task, DropReason::QueueFull));
+        match self.dispatcher.offer(Task::new(task.ids().class), task)? {
+            Some((task, pick)) => self.give(pick.member, task, now),
+            None => Ok(()),
         }
-        match self.pick(&task) {
-            Some(pick) => self.give(pick.member, task, now),
-            None if self.dispatcher.view().active().is_empty() => Err((task, DropReason::NoMember)),
-            None if self.holds => {
-                self.queue.push(task).map_err(|task| (task, DropReason::QueueFull))
-            }
-            None => Err((task, DropReason::NoMember)),
-        }
-    }
-
-    #[inline]
-    fn pick(&mut self, task: &T) -> Option<Pick> {
-        let mut picks = [None];
-        self.dispatcher.schedule(&[Task::new(task.ids().class)], &mut picks);
-        picks[0]
     }
 
     #[inline]
@@ -219,7 +203,7 @@ impl<T: Work> WorkerSet<T> {
             }
         }
         // Those that wait found all full, so that as many can go as have come back, or a few more.
-        while !self.queue.is_empty() && self.advance(freed, now, done) {
+        while self.waiting() > 0 && self.advance(freed, now, done) {
             freed = 1;
         }
     }
@@ -308,14 +292,14 @@ impl<T: Work> WorkerSet<T> {
     /// Gives so many of those that wait to workers, one at least, in order; false when not all of them may go.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
-        let waiting = self.queue.iter().take(most.clamp(1, BURST));
+        let waiting = self.dispatcher.iter().take(most.clamp(1, BURST));
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
         let mut given = 0;
         // Each choice has a place, whichever task it was asked for: the first that waits takes it.
         for pick in picks.into_iter().flatten() {
-            let Some(task) = self.queue.pop() else { break };
+            let Some(task) = self.dispatcher.pop() else { break };
             given += 1;
             if let Err((task, reason)) = self.give(pick.member, task, now) {
                 // A ring smaller than the policy's bound.
@@ -331,7 +315,7 @@ impl<T: Work> WorkerSet<T> {
     /// Lets a policy that holds tasks see the time more often than others: it measures by it.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
-        if self.holds {
+        if self.dispatcher.holds() {
             self.dispatcher.tick(now_ns);
         }
     }
@@ -436,7 +420,7 @@ impl<T: Work> WorkerSet<T> {
                 producer.take_back().and_then(|(parcel, note)| T::unpack(parcel, note))
             }
         };
-        self.queue.pop().or_else(|| self.entries.iter_mut().find_map(held))
+        self.dispatcher.pop().or_else(|| self.entries.iter_mut().find_map(held))
     }
 
     /// Tasks that threads have, or have not come to yet.

@@ -6,11 +6,11 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::io::Token;
 use wedjat::io::{Pool, Port};
 use wedjat::node::Timing;
-use wedjat::policy::{Core, Dispatcher};
+use wedjat::policy::{Core, Dispatcher, Overflow};
 use wedjat::ring::{Place, WorkerRegion};
 use wedjat::role::Agent;
 use wedjat::role::agent::{Death, Parts, PoolWorkers, WorkerLink, WorkerSet};
-use wedjat::stage::{Overflow, PortAddress, Side};
+use wedjat::stage::{PortAddress, Side};
 use wedjat::state::{Counters, View};
 use wedjat::wire::ether::Mac;
 
@@ -53,14 +53,15 @@ where
 {
     let places: Vec<_> = (0..region.shape().channels).map(|at| region.place(at)).collect();
     let view = View::heap(places.len(), 1).remove(0);
-    let dispatcher = Dispatcher::new(&policy.parse()?, view, Core::ONLY, 1);
+    let dispatcher =
+        Dispatcher::new(&policy.parse()?, view, Core::ONLY, 1).with_queue(QUEUE, Overflow::Drop);
     let entries =
         places.iter().enumerate().map(|(at, &place)| (place, WorkerLink::from(region.channel(at))));
-    let workers = WorkerSet::new(dispatcher, entries.collect(), QUEUE, u64::MAX);
+    let workers = WorkerSet::new(dispatcher, entries.collect(), u64::MAX);
     let address = PortAddress { mac: MAC, ip: IP, prefix: 24, side: Side::Both, gateway: None };
     Ok(Agent::new(Parts {
         ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: POOL, overflow: Overflow::Drop, workers }],
+        worker_sets: vec![PoolWorkers { pool: POOL, workers }],
         places,
         pool,
         udp_port: wedjat::wire::task::UDP_PORT,

@@ -1,0 +1,287 @@
+//! Tasks in order of arrival: any number of lists through memory that they share, so that no task takes memory of its own.
+
+/// Behind the last of a list.
+const END: u32 = u32::MAX;
+
+/// Items at numbered places. The place that became free last is taken first.
+#[derive(Clone, Debug)]
+pub struct Slab<T> {
+    entries: Vec<Entry<T>>,
+    /// The first of the places that hold nothing.
+    free: u32,
+    grows: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    item: Option<T>,
+    /// The place behind it in its list, or the next one that holds nothing.
+    next: u32,
+}
+
+/// First in, first out: a list of places of one [`Slab`]. A place is in one list at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Fifo {
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+/// Without places; it grows.
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: END, grows: true }
+    }
+}
+
+impl<T> Slab<T> {
+    /// With so many places, and never more: all memory is taken now.
+    #[must_use]
+    pub fn with_room(room: usize) -> Self {
+        let next = |at: usize| if at + 1 < room { at as u32 + 1 } else { END };
+        let entries = (0..room).map(|at| Entry { item: None, next: next(at) }).collect();
+        Self { entries, free: if room > 0 { 0 } else { END }, grows: false }
+    }
+
+    /// How many places there are.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Gives an item a place.
+    ///
+    /// # Errors
+    /// The item, when all places are taken.
+    #[inline]
+    pub fn insert(&mut self, item: T) -> Result<u32, T> {
+        let at = self.free;
+        match self.entries.get_mut(at as usize) {
+            Some(entry) => {
+                self.free = entry.next;
+                *entry = Entry { item: Some(item), next: END };
+                Ok(at)
+            }
+            None => self.grow(item),
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, item: T) -> Result<u32, T> {
+        if !self.grows || self.entries.len() >= END as usize {
+            return Err(item);
+        }
+        self.entries.push(Entry { item: Some(item), next: END });
+        Ok(self.entries.len() as u32 - 1)
+    }
+
+    /// Takes the item of a place, which is in no list, and frees the place.
+    #[inline]
+    pub fn remove(&mut self, at: u32) -> Option<T> {
+        let entry = self.entries.get_mut(at as usize)?;
+        let item = entry.item.take()?;
+        entry.next = std::mem::replace(&mut self.free, at);
+        Some(item)
+    }
+
+    /// The item of a place.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, at: u32) -> Option<&T> {
+        self.entries.get(at as usize)?.item.as_ref()
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        self.entries.get_mut(at as usize)?.item.as_mut()
+    }
+
+    /// Puts an item last in a list.
+    ///
+    /// # Errors
+    /// The item, when all places are taken.
+    #[inline]
+    pub fn push(&mut self, list: &mut Fifo, item: T) -> Result<(), T> {
+        let at = self.insert(item)?;
+        list.push(at, self);
+        Ok(())
+    }
+
+    /// Takes the first item of a list.
+    #[inline]
+    pub fn pop(&mut self, list: &mut Fifo) -> Option<T> {
+        let at = list.pop(self)?;
+        self.remove(at)
+    }
+
+    /// The items of a list, in order.
+    pub fn iter(&self, list: Fifo) -> impl Iterator<Item = &T> {
+        let behind = |at: &u32| Some(self.entries.get(*at as usize)?.next);
+        std::iter::successors(list.first(), behind).map_while(|at| self.get(at))
+    }
+}
+
+impl Fifo {
+    /// No items.
+    pub const EMPTY: Self = Self { first: END, last: END, len: 0 };
+
+    /// How many items there are.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// There are none.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.first == END
+    }
+
+    /// The place of the first.
+    #[inline]
+    #[must_use]
+    pub fn first(&self) -> Option<u32> {
+        (self.first != END).then_some(self.first)
+    }
+
+    /// Puts the item of a place last.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    #[inline]
+    pub fn push<T>(&mut self, at: u32, slab: &mut Slab<T>) {
+        slab.entries[at as usize].next = END;
+        match slab.entries.get_mut(self.last as usize) {
+            Some(last) => last.next = at,
+            None => self.first = at,
+        }
+        self.last = at;
+        self.len += 1;
+    }
+
+    /// Takes the first out of the list; its item stays at its place.
+    #[inline]
+    pub fn pop<T>(&mut self, slab: &Slab<T>) -> Option<u32> {
+        let at = self.first;
+        self.first = slab.entries.get(at as usize)?.next;
+        if self.first == END {
+            self.last = END;
+        }
+        self.len -= 1;
+        Some(at)
+    }
+}
+
+/// # Panics
+/// When nothing is at the place.
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, at: u32) -> &T {
+        self.get(at).expect("something is at the place")
+    }
+}
+
+/// # Panics
+/// When nothing is at the place.
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, at: u32) -> &mut T {
+        self.get_mut(at).expect("something is at the place")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is done to one of three lists.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Push,
+        Pop,
+        /// To the end of the next list, at the same place.
+        Move,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+        let step = prop_oneof![3 => Just(Step::Push), 2 => Just(Step::Pop), 1 => Just(Step::Move)];
+        proptest::collection::vec((0..3_usize, step), 0..300)
+    }
+
+    /// Does the steps with lists and with models of them; returns the most items that there were.
+    fn compare(
+        mut slab: Slab<usize>,
+        room: usize,
+        steps: Vec<(usize, Step)>,
+    ) -> Result<usize, TestCaseError> {
+        let mut lists = [Fifo::EMPTY; 3];
+        let mut models = [const { VecDeque::new() }; 3];
+        let mut most = 0;
+        for (item, (at, step)) in steps.into_iter().enumerate() {
+            match step {
+                Step::Push => {
+                    let is_full = models.iter().map(VecDeque::len).sum::<usize>() == room;
+                    let expected = if is_full { Err(item) } else { Ok(()) };
+                    prop_assert_eq!(slab.push(&mut lists[at], item), expected);
+                    models[at].extend((!is_full).then_some(item));
+                }
+                Step::Pop => prop_assert_eq!(slab.pop(&mut lists[at]), models[at].pop_front()),
+                Step::Move => {
+                    let moved = lists[at].pop(&slab);
+                    prop_assert_eq!(moved.map(|place| slab[place]), models[at].front().copied());
+                    moved.inspect(|&place| lists[(at + 1) % 3].push(place, &mut slab));
+                    let moved = models[at].pop_front();
+                    models[(at + 1) % 3].extend(moved);
+                }
+            }
+            for (list, model) in lists.iter().zip(&models) {
+                prop_assert!(slab.iter(*list).eq(model));
+                prop_assert_eq!(list.len() as usize, model.len());
+                prop_assert_eq!(list.is_empty(), model.is_empty());
+                prop_assert_eq!(list.first().map(|place| slab[place]), model.front().copied());
+            }
+            most = most.max(models.iter().map(VecDeque::len).sum());
+        }
+        Ok(most)
+    }
+
+    proptest! {
+        #[test]
+        fn lists_keep_their_order_and_share_the_room(steps in steps(), room in 0..12_usize) {
+            prop_assert!(compare(Slab::with_room(room), room, steps)? <= room);
+        }
+
+        #[test]
+        fn a_slab_that_grows_takes_everything(steps in steps()) {
+            compare(Slab::default(), usize::MAX, steps)?;
+        }
+    }
+
+    #[test]
+    fn places_are_used_again_the_last_first() {
+        let mut slab = Slab::default();
+        let places: Vec<_> = ["a", "b", "c"].map(|item| slab.insert(item)).into();
+        assert_eq!(places, [Ok(0), Ok(1), Ok(2)]);
+        assert_eq!((slab.remove(1), slab.remove(1), slab.remove(0)), (Some("b"), None, Some("a")));
+        assert_eq!((slab.get(1), slab.get(7)), (None, None));
+        assert_eq!([slab.insert("d"), slab.insert("e"), slab.insert("f")], [Ok(0), Ok(1), Ok(3)]);
+        *slab.get_mut(3).unwrap() = "g";
+        assert_eq!((slab[0], slab[2], slab[3], slab.room()), ("d", "c", "g", 4));
+    }
+
+    #[test]
+    fn without_places_nothing_is_taken() {
+        let (mut slab, mut list) = (Slab::with_room(0), Fifo::EMPTY);
+        assert_eq!((slab.push(&mut list, 'a'), slab.pop(&mut list)), (Err('a'), None));
+        assert_eq!((slab.insert('b'), list.len(), list.first()), (Err('b'), 0, None));
+    }
+}
