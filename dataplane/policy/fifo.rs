@@ -66,6 +66,18 @@ impl<T> Slab<T> {
         }
     }
 
+    /// As [`Slab::insert`], of a slab that grows.
+    ///
+    /// # Panics
+    /// When it does not, and all places are taken.
+    #[inline]
+    pub fn add(&mut self, item: T) -> u32 {
+        match self.insert(item) {
+            Ok(at) => at,
+            Err(_) => panic!("all places are taken"),
+        }
+    }
+
     #[cold]
     fn grow(&mut self, item: T) -> Result<u32, T> {
         if !self.grows || self.entries.len() >= END as usize {
@@ -269,8 +281,8 @@ mod tests {
     #[test]
     fn places_are_used_again_the_last_first() {
         let mut slab = Slab::default();
-        let places: Vec<_> = ["a", "b", "c"].map(|item| slab.insert(item)).into();
-        assert_eq!(places, [Ok(0), Ok(1), Ok(2)]);
+        let places: Vec<_> = ["a", "b", "c"].map(|item| slab.add(item)).into();
+        assert_eq!(places, [0, 1, 2]);
         assert_eq!((slab.remove(1), slab.remove(1), slab.remove(0)), (Some("b"), None, Some("a")));
         assert_eq!((slab.get(1), slab.get(7)), (None, None));
         assert_eq!([slab.insert("d"), slab.insert("e"), slab.insert("f")], [Ok(0), Ok(1), Ok(3)]);

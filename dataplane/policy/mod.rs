@@ -37,7 +37,7 @@ pub use learner::{Learner, Window};
 pub use lsq::Lsq;
 pub use notified::{Notified, Otherwise};
 pub use ppot::Ppot;
-pub use queue::QueueingDispatcher;
+pub use queue::{Offered, QueueingDispatcher};
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;

@@ -18,6 +18,10 @@ pub struct QueueingDispatcher<T> {
     order: Fifo,
 }
 
+/// What was decided on a task: it is given back with the member that it goes to; none when it waits. Or it is given back with
+/// the reason why it neither goes nor waits.
+pub type Offered<T> = Result<Option<(T, Pick)>, (T, DropReason)>;
+
 impl<T> QueueingDispatcher<T> {
     /// Nothing waits. There is memory for as many tasks as may wait now ([`Dispatcher::set_queue`]).
     #[must_use]
@@ -32,12 +36,12 @@ impl<T> QueueingDispatcher<T> {
         Self { dispatcher, tasks: Slab::default(), order: Fifo::EMPTY }
     }
 
-    /// Decides on a new task. It is given back with the member that it goes to; none when it waits.
+    /// Decides on a new task.
     ///
     /// # Errors
     /// The task, and why it neither goes nor waits.
     #[inline]
-    pub fn offer(&mut self, task: Task, item: T) -> Result<Option<(T, Pick)>, (T, DropReason)> {
+    pub fn offer(&mut self, task: Task, item: T) -> Offered<T> {
         match self.dispatcher.offer(task, || None) {
             Ok(Some(pick)) => Ok(Some((item, pick))),
             Ok(None) => {
@@ -64,16 +68,12 @@ impl<T> QueueingDispatcher<T> {
         self.tasks.push(&mut self.order, item).inspect_err(|_| self.dispatcher.leave())
     }
 
-    /// Decides on the first task that waits, of which `task` says what policies may know. It is given back with the member
-    /// that it goes to; none when none waits, or it waits on.
+    /// Decides on the first task that waits, of which `task` says what policies may know; none, too, when none waits.
     ///
     /// # Errors
     /// The task, and why it neither goes nor waits on.
     #[inline]
-    pub fn next(
-        &mut self,
-        task: impl FnOnce(&T) -> Task,
-    ) -> Result<Option<(T, Pick)>, (T, DropReason)> {
+    pub fn next(&mut self, task: impl FnOnce(&T) -> Task) -> Offered<T> {
         let Some(first) = self.first() else { return Ok(None) };
         let task = task(first);
         let next = self.dispatcher.offer_first(task, || None);

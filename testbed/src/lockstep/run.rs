@@ -7,6 +7,7 @@ use rand::Rng as _;
 use wedjat::clock::Line;
 use wedjat::io::{Pool, Port};
 use wedjat::limits::BURST;
+use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat_pktgen::arrival::Schedule;
 use wedjat_pktgen::template::Task;
 
@@ -14,7 +15,6 @@ use super::workers::Packet;
 use super::{Clients, LockstepError, Scheduler, Workers};
 use crate::sim::digest::{Digest, Record};
 use crate::sim::events::{Events, event};
-use crate::sim::fifo::{Fifo, NONE, Slab};
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
 use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at};
@@ -27,6 +27,9 @@ const TURNS_MAX: u32 = 1000;
 const GIVE_UP_NS: u64 = 60_000_000_000;
 /// Tasks of a run at most: their numbers have 32 bits on the wire.
 const TASKS_MAX: u64 = u32::MAX as u64 - 1;
+
+/// No place in the slab.
+const NONE: u32 = u32::MAX;
 
 /// A task under way.
 struct Flight<B> {
@@ -222,7 +225,7 @@ where
         let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
         let number = self.recorder.arrive(self.in_system);
         self.in_system += 1;
-        let place = self.flights.insert(Flight {
+        let place = self.flights.add(Flight {
             arrived: self.now,
             started: 0,
             service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
@@ -249,7 +252,7 @@ where
 
     fn at_worker(&mut self, place: u32) {
         let queue = &mut self.queues[usize::from(self.flights[place].worker)];
-        queue.push(place, &mut self.flights.links);
+        queue.push(place, &mut self.flights);
         if queue.len() == 1 {
             self.start(place);
         }
@@ -265,9 +268,9 @@ where
     fn done(&mut self, place: u32) {
         let worker = self.flights[place].worker;
         let queue = &mut self.queues[usize::from(worker)];
-        queue.pop(&self.flights.links);
-        let (next, left) = (queue.head(), queue.len());
-        if left > 0 {
+        queue.pop(&self.flights);
+        let (next, left) = (queue.first(), queue.len());
+        if let Some(next) = next {
             self.start(next);
         }
         let flight = &mut self.flights[place];
@@ -326,7 +329,8 @@ where
         let (mut sent, mut refused) = (Places::new(), Places::new());
         let from_workers = workers.receive(now_ns, |number, worker, packet| {
             let place = places.get(number as usize).copied().filter(|place| *place != NONE);
-            let place = place.filter(|place| flights[*place].packet.is_none());
+            let place = place
+                .filter(|place| flights.get(*place).is_some_and(|flight| flight.packet.is_none()));
             let place = place.ok_or(stray("task", number))?;
             let flight = &mut flights[place];
             (flight.worker, flight.packet) = (worker, Some(packet));

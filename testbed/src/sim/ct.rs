@@ -10,15 +10,17 @@
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use rand::Rng as _;
+use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::member::{MemberSide, Notify};
-use wedjat::policy::{Asks, Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
+use wedjat::policy::{
+    Asks, Core, Dispatcher, Offered, PolicySpec, QueueingDispatcher, Rng, Task, stream_seed,
+};
 use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
 use super::events::Events;
-use super::fifo::{Fifo, Slab};
 use super::knowledge::Knowledge;
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
@@ -86,10 +88,15 @@ struct Server {
 }
 
 struct Node {
-    dispatcher: Dispatcher,
-    held: Fifo,
+    dispatcher: QueueingDispatcher<u32>,
     /// Service of the last task, which benchmark tasks copy.
     last_service: u64,
+}
+
+/// What policies may know of a task.
+#[inline]
+fn task_of(flight: &Flight) -> Task {
+    Task { decision: Some(Decision::of(flight.number)), ..Task::default() }
 }
 
 mod event {
@@ -131,7 +138,7 @@ struct Sim<'a> {
     imbalance: Histogram<u64>,
     in_system: u64,
     /// Tasks that wait at dispatchers.
-    held: u64,
+    waiting: u64,
     messages: u64,
 }
 
@@ -161,7 +168,8 @@ impl<'a> Sim<'a> {
             let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
             dispatcher.run_benchmarks();
             dispatcher.set_rates(&config.speeds);
-            Node { dispatcher, held: Fifo::EMPTY, last_service: 0 }
+            let dispatcher = QueueingDispatcher::unbounded(dispatcher);
+            Node { dispatcher, last_service: 0 }
         };
         let server = |(number, &speed): (usize, &f64)| Server {
             queue: Fifo::EMPTY,
@@ -195,7 +203,7 @@ impl<'a> Sim<'a> {
             recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
             imbalance: histogram(),
             in_system: 0,
-            held: 0,
+            waiting: 0,
             messages: 0,
         };
         sim.events.push(SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
@@ -260,7 +268,7 @@ impl<'a> Sim<'a> {
         self.in_system += 1;
         let bits = u64::from(self.choice.next_u64() as u32);
         let index = (bits * self.nodes.len() as u64) >> 32;
-        let task = self.flights.insert(Flight {
+        let task = self.flights.add(Flight {
             arrived: self.now,
             service: (service_ns / self.config.service.mean_ns() * UNIT_TICKS) as u64,
             number,
@@ -282,11 +290,9 @@ impl<'a> Sim<'a> {
         self.nodes[index].last_service = self.flights[task].service;
         self.tick(index);
         self.knowledge.advance(self.now);
-        if self.nodes[index].held.is_empty() && self.choose(task) {
-            self.after_delay(event::AT_SERVER, u64::from(task));
-        } else {
-            self.nodes[index].held.push(task, &mut self.flights.links);
-            self.held += 1;
+        let offered = self.nodes[index].dispatcher.offer(task_of(&self.flights[task]), task);
+        if !self.dispatch(offered) {
+            self.waiting += 1;
         }
     }
 
@@ -296,7 +302,7 @@ impl<'a> Sim<'a> {
         let now_ns = self.now_ns();
         self.nodes[index].dispatcher.tick(now_ns);
         while let Some(member) = self.nodes[index].dispatcher.next_benchmark() {
-            let task = self.flights.insert(Flight {
+            let task = self.flights.add(Flight {
                 arrived: self.now,
                 service: self.nodes[index].last_service,
                 number: BENCHMARK,
@@ -309,19 +315,16 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Chooses a server for a task; false when none may have it now.
+    /// Does what was decided; false when the task waits, or there was none.
     #[inline]
-    fn choose(&mut self, task: u32) -> bool {
-        let mut pick = [None];
+    fn dispatch(&mut self, offered: Offered<u32>) -> bool {
+        let offered = offered.unwrap_or_else(|_| unreachable!("all servers are there"));
+        let Some((task, pick)) = offered else { return false };
         let flight = &mut self.flights[task];
-        let node = &mut self.nodes[usize::from(flight.dispatcher)];
-        let decision = Some(Decision::of(flight.number));
-        node.dispatcher.schedule(&[Task { decision, ..Task::default() }], &mut pick);
-        if let [Some(pick)] = pick {
-            flight.member = pick.member.0;
-            self.knowledge.sent(flight.dispatcher, flight.member);
-        }
-        pick[0].is_some()
+        flight.member = pick.member.0;
+        self.knowledge.sent(flight.dispatcher, flight.member);
+        self.after_delay(event::AT_SERVER, u64::from(task));
+        true
     }
 
     #[inline]
@@ -331,7 +334,7 @@ impl<'a> Sim<'a> {
             return self.benchmark_at_server(task);
         }
         let server = &mut self.servers[usize::from(flight.member)];
-        server.queue.push(task, &mut self.flights.links);
+        server.queue.push(task, &mut self.flights);
         server.side.on_tasks(usize::from(flight.dispatcher), 1);
         self.knowledge.came(self.now, flight.dispatcher, flight.member, server.queue.len());
         if server.queue.len() == 1 && !server.runs_benchmark {
@@ -346,7 +349,7 @@ impl<'a> Sim<'a> {
             self.flights.remove(task);
             return;
         }
-        server.benchmarks.push(task, &mut self.flights.links);
+        server.benchmarks.push(task, &mut self.flights);
         if server.queue.is_empty() && !server.runs_benchmark {
             self.start_benchmark(member);
         }
@@ -356,7 +359,7 @@ impl<'a> Sim<'a> {
     #[inline]
     fn start_benchmark(&mut self, member: usize) {
         let server = &mut self.servers[member];
-        if let Some(task) = server.benchmarks.pop(&self.flights.links) {
+        if let Some(task) = server.benchmarks.pop(&self.flights) {
             server.runs_benchmark = true;
             self.start(task);
         }
@@ -367,12 +370,9 @@ impl<'a> Sim<'a> {
         let server = &mut self.servers[member];
         server.runs_benchmark = false;
         self.flights[task].queue = server.queue.len().min(u32::from(u16::MAX)) as u16;
-        match server.queue.is_empty() {
-            true => self.start_benchmark(member),
-            false => {
-                let next = server.queue.head();
-                self.start(next);
-            }
+        match server.queue.first() {
+            None => self.start_benchmark(member),
+            Some(next) => self.start(next),
         }
         self.after_delay(event::REPLY, u64::from(task));
     }
@@ -392,13 +392,13 @@ impl<'a> Sim<'a> {
         }
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
-        server.queue.pop(&self.flights.links);
-        let (queue, next) = (server.queue.len(), server.queue.head());
+        server.queue.pop(&self.flights);
+        let (queue, next) = (server.queue.len(), server.queue.first());
         let told = server.side.on_done(queue, &mut self.members);
         self.knowledge.left(self.now, member as u16, queue);
-        match queue {
-            0 => self.start_benchmark(member),
-            _ => self.start(next),
+        match next {
+            None => self.start_benchmark(member),
+            Some(next) => self.start(next),
         }
         let queue = queue.min(u32::from(u16::MAX)) as u16;
         let flight = &mut self.flights[task];
@@ -440,24 +440,26 @@ impl<'a> Sim<'a> {
         self.release();
     }
 
-    /// Offers held tasks again, at every dispatcher: replies to one may make room for another's.
+    /// Offers waiting tasks again, at every dispatcher: replies to one may make room for another's.
     #[inline]
     fn release(&mut self) {
-        if self.held == 0 {
+        if self.waiting == 0 {
             return;
         }
         self.knowledge.advance(self.now);
         for index in 0..self.nodes.len() {
-            while !self.nodes[index].held.is_empty() {
-                let held = self.nodes[index].held.head();
-                if !self.choose(held) {
-                    break;
-                }
-                self.nodes[index].held.pop(&self.flights.links);
-                self.held -= 1;
-                self.after_delay(event::AT_SERVER, u64::from(held));
+            while self.release_at(index) {
+                self.waiting -= 1;
             }
         }
+    }
+
+    /// Offers a dispatcher's first waiting task again; false when it waits on, or there is none.
+    #[inline]
+    fn release_at(&mut self, index: usize) -> bool {
+        let (node, flights) = (&mut self.nodes[index], &self.flights);
+        let next = node.dispatcher.next(|&task| task_of(&flights[task]));
+        self.dispatch(next)
     }
 
     fn report(&mut self, about: u64) {

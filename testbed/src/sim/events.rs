@@ -2,7 +2,7 @@
 //!
 //! What happens at equal times happens in this order, in the simulator as in lockstep: an arrival first, then the calendar's
 //! events in the order of their kinds as [`event`] numbers them, those of one kind in the order of the numbers that their tasks
-//! have in a [`super::fifo::Slab`], and a leaf's timer last.
+//! have in a [`wedjat::policy::fifo::Slab`], and a leaf's timer last.
 
 /// Children of a node. Four of them share a cache line, so a deeper heap costs no more misses.
 const ARITY: usize = 4;

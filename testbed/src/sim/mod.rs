@@ -6,7 +6,6 @@ pub mod digest;
 pub mod events;
 pub mod fabric;
 pub mod failure;
-pub mod fifo;
 pub mod hop;
 pub mod knowledge;
 pub mod model;

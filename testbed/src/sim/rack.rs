@@ -10,8 +10,9 @@ use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
+use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
-use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
+use wedjat::policy::{Core, Dispatcher, Offered, PolicySpec, Task, stream_seed};
 use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
@@ -19,7 +20,6 @@ use wedjat_pktgen::service::Service;
 
 use super::digest::{Digest, Record};
 use super::events::{Events, event};
-use super::fifo::{Fifo, Slab};
 use super::hop::{Hop, Hops, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
@@ -120,8 +120,6 @@ struct Leaf<W> {
     /// Signals sent.
     told: u16,
     first_worker: usize,
-    /// Tasks that no worker may have yet (central queues).
-    held: Fifo,
     /// Sum of the workers' loads as the leaf sees them.
     total: u64,
     alive: bool,
@@ -417,7 +415,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             flight.rack = pick.map_or(0, |pick| pick.member.0);
             flight.idle_selected = pick.is_some_and(|pick| pick.idle);
         }
-        let task = self.flights.insert(flight);
+        let task = self.flights.add(flight);
         if pick.is_none() && (self.leaves.len() > 1 || !self.spine_alive) {
             self.lose(task);
             return;
@@ -461,7 +459,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
         self.leaves[rack].dispatcher.tick(now_ns);
         while let Some(member) = self.leaves[rack].dispatcher.next_benchmark() {
-            let task = self.flights.insert(Flight {
+            let task = self.flights.add(Flight {
                 arrived: self.now,
                 started: 0,
                 service: self.leaves[rack].last_service,
@@ -477,23 +475,26 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// Sends a task to a worker, or holds it while none may have it.
+    /// Sends a task to a worker, unless it waits.
     #[inline]
     fn offer(&mut self, rack: usize, task: u32) {
-        if !self.leaves[rack].held.is_empty() || !self.dispatch(rack, task) {
-            self.leaves[rack].held.push(task, &mut self.flights.links);
-        }
+        let offered = self.leaves[rack].dispatcher.offer(task_of(&self.flights[task]), task);
+        self.dispatch(rack, offered);
     }
 
+    /// Does what was decided; false when the task waits, or there was none.
     #[inline]
-    fn dispatch(&mut self, rack: usize, task: u32) -> bool {
-        let mut picks = [None];
-        let leaf = &mut self.leaves[rack];
-        leaf.dispatcher.schedule(&[task_of(&self.flights[task])], &mut picks);
-        let Some(pick) = picks[0] else { return false };
-        leaf.total += leaf.signals.load_of_task();
-        self.flights[task].member = pick.member.0;
-        self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
+    fn dispatch(&mut self, rack: usize, offered: Offered<u32>) -> bool {
+        match offered {
+            Ok(Some((task, pick))) => {
+                let leaf = &mut self.leaves[rack];
+                leaf.total += leaf.signals.load_of_task();
+                self.flights[task].member = pick.member.0;
+                self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
+            }
+            Ok(None) => return false,
+            Err((task, _)) => self.lose(task),
+        }
         true
     }
 
@@ -509,7 +510,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         if self.flights[task].number == BENCHMARK {
             return self.benchmark_at_worker(worker, task);
         }
-        self.workers[worker].queue.push(task, &mut self.flights.links);
+        self.workers[worker].queue.push(task, &mut self.flights);
         if self.workers[worker].queue.len() == 1 && !self.workers[worker].runs_benchmark {
             self.start(worker, task);
         }
@@ -521,7 +522,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             self.flights.remove(task);
             return;
         }
-        worker.benchmarks.push(task, &mut self.flights.links);
+        worker.benchmarks.push(task, &mut self.flights);
         if worker.queue.is_empty() && !worker.runs_benchmark {
             self.start_benchmark(number);
         }
@@ -531,7 +532,7 @@ impl<'a, W: Watch> Sim<'a, W> {
     #[inline]
     fn start_benchmark(&mut self, number: usize) {
         let worker = &mut self.workers[number];
-        if let Some(task) = worker.benchmarks.pop(&self.flights.links) {
+        if let Some(task) = worker.benchmarks.pop(&self.flights) {
             worker.runs_benchmark = true;
             self.start(number, task);
         }
@@ -541,12 +542,9 @@ impl<'a, W: Watch> Sim<'a, W> {
         let worker = &mut self.workers[number];
         worker.runs_benchmark = false;
         self.flights[task].queue = worker.queue.len().min(u32::from(u16::MAX)) as u16;
-        match worker.queue.is_empty() {
-            true => self.start_benchmark(number),
-            false => {
-                let next = worker.queue.head();
-                self.start(number, next);
-            }
+        match worker.queue.first() {
+            None => self.start_benchmark(number),
+            Some(next) => self.start(number, next),
         }
         self.answer(task);
     }
@@ -576,11 +574,11 @@ impl<'a, W: Watch> Sim<'a, W> {
             return self.benchmark_done(worker, task);
         }
         let queue = &mut self.workers[worker].queue;
-        queue.pop(&self.flights.links);
-        let (next, left) = (queue.head(), queue.len());
-        match left {
-            0 => self.start_benchmark(worker),
-            _ => self.start(worker, next),
+        queue.pop(&self.flights);
+        let (next, left) = (queue.first(), queue.len());
+        match next {
+            None => self.start_benchmark(worker),
+            Some(next) => self.start(worker, next),
         }
         let flight = &mut self.flights[task];
         flight.queue = left.min(u32::from(u16::MAX)) as u16;
@@ -640,19 +638,16 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// Offers held tasks again, until one is refused.
+    /// Offers waiting tasks again, until one waits on.
     #[inline]
     fn release_all(&mut self, rack: usize) {
-        while !self.leaves[rack].held.is_empty() && self.release(rack) {}
-    }
-
-    /// Offers the longest held task again.
-    fn release(&mut self, rack: usize) -> bool {
-        let sent = self.dispatch(rack, self.leaves[rack].held.head());
-        if sent {
-            self.leaves[rack].held.pop(&self.flights.links);
+        loop {
+            let (leaf, flights) = (&mut self.leaves[rack], &self.flights);
+            let next = leaf.dispatcher.next(|&task| task_of(&flights[task]));
+            if !self.dispatch(rack, next) {
+                return;
+            }
         }
-        sent
     }
 
     #[inline]
@@ -751,7 +746,7 @@ impl<'a, W: Watch> Sim<'a, W> {
 
     fn fail_leaf(&mut self, rack: usize) {
         self.leaves[rack].alive = false;
-        while let Some(task) = self.leaves[rack].held.pop(&self.flights.links) {
+        while let Some(task) = self.leaves[rack].dispatcher.pop() {
             self.lose(task);
         }
     }
@@ -807,7 +802,6 @@ impl<W: Watch> Leaf<W> {
             signals,
             told: 0,
             first_worker,
-            held: Fifo::EMPTY,
             total: 0,
             alive: true,
             last_service: 0,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use indicatif::ProgressBar;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
-use wedjat::policy::{Core, Dispatcher, PolicySpec, Rng, Task, stream_seed};
+use wedjat::policy::{Core, Dispatcher, PolicySpec, QueueingDispatcher, Rng, Task, stream_seed};
 use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
@@ -69,11 +69,10 @@ struct Server {
 }
 
 struct Node {
-    dispatcher: Dispatcher,
+    /// Tasks that wait have their number and slot of arrival; they all do until their slot's decisions.
+    dispatcher: QueueingDispatcher<(u64, u64)>,
     /// The queues as they were when the slot began, and what this dispatcher sent since.
     seen: Arc<[AtomicU32]>,
-    /// Tasks that no member may have yet: number and slot of arrival.
-    held: VecDeque<(u64, u64)>,
 }
 
 struct Sim<'a> {
@@ -147,7 +146,7 @@ impl<'a> Sim<'a> {
             let seed = stream_seed(config.seed, index, 0);
             let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
             dispatcher.set_rates(&config.speeds);
-            Node { dispatcher, seen, held: VecDeque::new() }
+            Node { dispatcher: QueueingDispatcher::unbounded(dispatcher), seen }
         };
         let server = |(number, &mean): (usize, &f64)| Server {
             queue: VecDeque::new(),
@@ -178,7 +177,8 @@ impl<'a> Sim<'a> {
         for node in &mut self.nodes {
             for _ in 0..poisson.sample(&mut self.arrivals) as u64 {
                 let number = self.recorder.arrive(self.in_system);
-                node.held.push_back((number, self.slot));
+                let waits = node.dispatcher.push((number, self.slot));
+                debug_assert!(waits.is_ok(), "there is no bound");
                 self.in_system += 1;
             }
         }
@@ -262,20 +262,18 @@ impl<'a> Sim<'a> {
     }
 }
 
-/// The decision on the tasks of which this is the first.
-fn decision(first: Option<&(u64, u64)>) -> Decision {
-    Decision::of(first.map_or(0, |&(number, _)| number))
-}
-
-fn task(held: Option<&(u64, u64)>) -> Task {
-    Task { decision: Some(decision(held)), ..Task::default() }
+/// What policies may know of a task with that number.
+fn task_of(&(number, _): &(u64, u64)) -> Task {
+    Task { decision: Some(Decision::of(number)), ..Task::default() }
 }
 
 impl Node {
+    /// The first tasks that wait go to a member.
     fn put(&mut self, member: Member, tasks: usize, index: usize, servers: &mut [Server]) {
         let server = &mut servers[member.index()];
-        let decision = decision(self.held.front());
-        for (number, slot) in self.held.drain(..tasks) {
+        let decision = Decision::of(self.dispatcher.first().map_or(0, |&(number, _)| number));
+        for _ in 0..tasks {
+            let Some((number, slot)) = self.dispatcher.pop() else { break };
             server.queue.push_back(Queued { number, slot, decision, dispatcher: index as u16 });
         }
         server.side.on_tasks(index, tasks as u32);
@@ -285,12 +283,10 @@ impl Node {
     }
 
     fn send_whole(&mut self, index: usize, servers: &mut [Server]) {
-        let tasks = self.held.len();
+        let tasks = self.dispatcher.waiting();
         let mut pick = [None];
-        if tasks == 0 {
-            return;
-        }
-        self.dispatcher.schedule(&[task(self.held.front())], &mut pick);
+        let Some(first) = self.dispatcher.first().map(task_of) else { return };
+        self.dispatcher.schedule(&[first], &mut pick);
         if let [Some(pick)] = pick {
             (1..tasks).for_each(|_| self.dispatcher.follow(pick.member));
             self.put(pick.member, tasks, index, servers);
@@ -298,7 +294,7 @@ impl Node {
     }
 
     fn send_run(&mut self, index: usize, servers: &mut [Server]) {
-        let tasks: Vec<_> = self.held.iter().map(|held| task(Some(held))).collect();
+        let tasks: Vec<_> = self.dispatcher.iter().map(task_of).collect();
         let mut picks = vec![None; tasks.len()];
         if tasks.is_empty() {
             return;
@@ -310,9 +306,9 @@ impl Node {
     }
 
     fn send_each(&mut self, index: usize, servers: &mut [Server]) {
-        while !self.held.is_empty() {
+        while let Some(first) = self.dispatcher.first().map(task_of) {
             let mut pick = [None];
-            self.dispatcher.schedule(&[task(self.held.front())], &mut pick);
+            self.dispatcher.schedule(&[first], &mut pick);
             let [Some(pick)] = pick else { break };
             self.put(pick.member, 1, index, servers);
         }

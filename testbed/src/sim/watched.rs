@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use wedjat::policy::{Dispatcher, Pick, Task};
+use wedjat::policy::{Dispatcher, Offered, Pick, QueueingDispatcher, Task};
 use wedjat::state::{Member, Report, View};
 
 /// What a dispatcher of the simulator is told and what it says, in order.
@@ -40,17 +40,17 @@ impl Watch for Rc<RefCell<Vec<Event>>> {
     }
 }
 
-/// See the module's text. Its calls are the dispatcher's.
+/// See the module's text. Its calls are the dispatcher's; tasks that wait are numbers.
 #[derive(Debug)]
 pub struct Watched<W> {
-    dispatcher: Dispatcher,
+    dispatcher: QueueingDispatcher<u32>,
     watch: W,
 }
 
 impl<W: Watch> Watched<W> {
     /// A dispatcher that is watched from now on.
     pub fn new(dispatcher: Dispatcher, watch: W) -> Self {
-        Self { dispatcher, watch }
+        Self { dispatcher: QueueingDispatcher::unbounded(dispatcher), watch }
     }
 
     /// A task arrived, whether or not it is offered now.
@@ -59,11 +59,38 @@ impl<W: Watch> Watched<W> {
         self.watch.note(Event::Arrival(task));
     }
 
-    /// [`Dispatcher::schedule`] for one task.
+    /// [`QueueingDispatcher::offer`].
     #[inline]
-    pub fn schedule(&mut self, tasks: &[Task; 1], picks: &mut [Option<Pick>; 1]) {
-        self.dispatcher.schedule(tasks, picks);
-        self.watch.note(Event::Offer(picks[0]));
+    pub fn offer(&mut self, task: Task, number: u32) -> Offered<u32> {
+        let others_wait = self.dispatcher.waiting() > 0;
+        let offered = self.dispatcher.offer(task, number);
+        if !others_wait {
+            self.note_offer(&offered);
+        }
+        offered
+    }
+
+    /// [`QueueingDispatcher::next`].
+    #[inline]
+    pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Offered<u32> {
+        let one_waits = self.dispatcher.waiting() > 0;
+        let offered = self.dispatcher.next(task);
+        if one_waits {
+            self.note_offer(&offered);
+        }
+        offered
+    }
+
+    /// The policy was asked.
+    #[inline]
+    fn note_offer(&self, offered: &Offered<u32>) {
+        let pick = offered.ok().flatten().map(|(_, pick)| pick);
+        self.watch.note(Event::Offer(pick));
+    }
+
+    /// [`QueueingDispatcher::pop`].
+    pub fn pop(&mut self) -> Option<u32> {
+        self.dispatcher.pop()
     }
 
     /// [`Dispatcher::reply`].

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::clock::Line;
+use wedjat::policy::fifo::Slab;
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat_pktgen::arrival::Schedule;
@@ -22,7 +23,6 @@ use super::workers::{Next, Worker};
 use crate::lockstep::LockstepError;
 use crate::sim::digest::Digest;
 use crate::sim::events::{Events, event};
-use crate::sim::fifo::Slab;
 use crate::sim::rack::Streams;
 
 /// The application that all tasks are of.
@@ -84,13 +84,13 @@ pub struct Outcome {
 }
 
 /// A packet under way.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Flying {
     wire: usize,
     to: usize,
     order: u64,
     /// As it was sent.
-    label: Option<Label>,
+    label: Label,
     frame: Vec<u8>,
 }
 
@@ -479,7 +479,7 @@ impl<'a> System<'a> {
         let soon = self.now + own + self.plan.hop_ns;
         if let Some(hops) = fate.copy {
             self.fly(
-                Flying { wire: number, to, order: 0, label: Some(label), frame: frame.clone() },
+                Flying { wire: number, to, order: 0, label, frame: frame.clone() },
                 soon + hops * self.plan.hop_ns,
             );
         }
@@ -487,17 +487,18 @@ impl<'a> System<'a> {
             flip(&mut frame, bit);
         }
         self.fly(
-            Flying { wire: number, to, order: 0, label: Some(label), frame },
+            Flying { wire: number, to, order: 0, label, frame },
             soon + fate.late * self.plan.hop_ns,
         );
     }
 
     fn fly(&mut self, packet: Flying, time: u64) {
         self.order += 1;
-        let of_task = packet.label.filter(|label| label.class.is_of_task());
-        self.flying += u64::from(of_task.is_some());
-        of_task.into_iter().for_each(|label| self.copy_made(label));
-        let place = self.packets.insert(Flying { order: self.order, ..packet });
+        if packet.label.class.is_of_task() {
+            self.flying += 1;
+            self.copy_made(packet.label);
+        }
+        let place = self.packets.add(Flying { order: self.order, ..packet });
         self.events
             .push(time, event::pack(kind::DELIVER, self.order << ABOUT_BITS | u64::from(place)));
     }
@@ -511,9 +512,9 @@ impl<'a> System<'a> {
             self.events.push(site.busy_ns, event::pack(kind::DELIVER, about));
             return Ok(());
         }
-        let Flying { wire, label, frame, .. } = std::mem::take(&mut self.packets[place]);
-        self.packets.remove(place);
-        let Some(label) = label else { return Ok(()) };
+        let Some(Flying { wire, label, frame, .. }) = self.packets.remove(place) else {
+            return Ok(());
+        };
         self.wires[wire].book.under_way[label.class as usize] -= 1;
         if label.class.is_of_task() {
             (self.flying, self.moved_ns) = (self.flying - 1, self.now);
