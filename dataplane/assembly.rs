@@ -11,7 +11,7 @@ use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::network::{Base, NetworkError};
-use crate::stage::{AffinityTable, Backlog, Network, PortAddress, Side, Stages};
+use crate::stage::{AffinityTable, Network, PortAddress, Side, Stages};
 use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::auth;
@@ -160,7 +160,8 @@ pub fn stages(
     let (membership, limits) = (Membership::of(config, 0), table.limits());
     let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
         let seed = stream_seed(seed, index, pool);
-        let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed);
+        let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
+            .with_queue(entry.queue, entry.overflow);
         if let Some(speeds) = entry.speeds(dispatcher.view().members()) {
             dispatcher.set_rates(&speeds);
         }
@@ -179,7 +180,6 @@ pub fn stages(
     );
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
-        stages.set_backlog(pool, Backlog::new(entry.queue, entry.overflow));
         stages.set_shared_workers(pool, entry.shared_workers);
     }
     stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);

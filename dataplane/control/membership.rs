@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::policy::PolicySpec;
 use crate::role::colocated;
+use crate::stage::Overflow;
 use crate::stage::auth::Guard;
 use crate::stage::network::{Host, Places};
-use crate::stage::{Backlog, Overflow};
 use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
@@ -64,12 +64,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Its queue, as the stages see it.
-    #[must_use]
-    pub fn backlog(&self) -> Backlog {
-        Backlog::new(self.queue, self.overflow)
-    }
-
     /// The members' speeds, by place; none when all are equally fast.
     #[must_use]
     pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {

@@ -45,15 +45,15 @@ impl Updates<'_> {
         seed: u64,
     ) {
         let view = table.view(core.index, pool);
+        let seed = stream_seed(seed, core.index, pool);
         let mut dispatcher =
-            Dispatcher::new(&to.policy, view, core, stream_seed(seed, core.index, pool));
+            Dispatcher::new(&to.policy, view, core, seed).with_queue(to.queue, to.overflow);
         let places = dispatcher.view().members();
         if let Some(speeds) = to.speeds(places) {
             dispatcher.set_rates(&speeds);
         }
         let new = NewPool {
             dispatcher,
-            backlog: to.backlog(),
             shared_workers: to.shared_workers,
             unfinished: AffinityTable::queue_of_a_pool(),
         };

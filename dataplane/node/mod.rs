@@ -7,7 +7,6 @@
 
 pub mod arp;
 pub(crate) mod outbox;
-mod queues;
 mod timing;
 
 pub use timing::Timing;
@@ -19,8 +18,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use crossbeam_queue::ArrayQueue;
 
 use arp::{ArpResolver, Ask};
-use queues::Queues;
 
+use crate::policy::fifo::{Fifo, Slab};
 use crate::reason::DropReason;
 use crate::stage::{Probe, Server, Stages, Update, Verdict};
 use crate::state::neighbour::Slot;
@@ -149,8 +148,10 @@ pub struct Node<T> {
     /// What it decides with.
     pub stages: Stages,
     resolver: ArpResolver<Unaddressed<T>>,
-    /// By pool, in the network's order.
-    queues: Queues<Queued<T>>,
+    /// Tasks that wait for workers, of all pools.
+    tasks: Slab<Queued<T>>,
+    /// Their order, by pool in the network's order.
+    queues: Box<[Fifo]>,
     commands: Commands,
     review: Review,
     timing: Timing,
@@ -167,7 +168,8 @@ impl<T> Node<T> {
     #[must_use]
     pub fn new(stages: Stages, commands: Commands, timing: Timing) -> Self {
         Self {
-            queues: Queues::new(stages.capacity().pools, stages.capacity().waiting),
+            tasks: Slab::with_room(stages.capacity().waiting),
+            queues: vec![Fifo::EMPTY; stages.capacity().pools].into_boxed_slice(),
             commands,
             holds: stages.holds_tasks(),
             stages,
@@ -189,7 +191,7 @@ impl<T> Node<T> {
     /// How many tasks may wait for workers, of all pools.
     #[must_use]
     pub fn queue_bound(&self) -> usize {
-        self.queues.room()
+        self.tasks.room()
     }
 
     /// A burst is to be decided on: policies that let tasks wait measure by the time.
@@ -217,7 +219,8 @@ impl<T> Node<T> {
     /// The task, already counted as dropped, when there is no room.
     pub fn enqueue(&mut self, packet: T, pool: usize, from: usize) -> Result<(), T> {
         // The pools share the room: their bounds together may be more.
-        self.queues.push(pool, Queued { packet, port: from as u8 }).map_err(|task| {
+        let task = Queued { packet, port: from as u8 };
+        self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
             self.stages.leave(pool);
             self.stages.counters().drop(DropReason::QueueFull, 1);
             task.packet
@@ -326,7 +329,8 @@ impl<T> Node<T> {
     fn next_scheduled(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
         while self.review.pool < self.stages.network().pools() {
             let pool = self.review.pool;
-            let Some(first) = self.queues.first_mut(pool) else {
+            let first = self.queues[pool].first().and_then(|first| self.tasks.get_mut(first));
+            let Some(first) = first else {
                 self.review.pool += 1;
                 continue;
             };
@@ -344,7 +348,7 @@ impl<T> Node<T> {
                     Verdict::Drop(dropped(&self.stages, DropReason::Shutdown))
                 }
             };
-            let Queued { packet, .. } = self.queues.pop(pool)?;
+            let Queued { packet, .. } = self.tasks.pop(&mut self.queues[pool])?;
             match verdict {
                 Verdict::Forward { port, worker } => {
                     return Some((packet, Ok(Egress { port, worker })));
@@ -371,8 +375,9 @@ impl<T> Node<T> {
         let packet = match self.resolver.abandon() {
             Some(waited) => waited.packet,
             None => {
-                let mut pools = 0..self.stages.network().pools();
-                let (pool, task) = pools.find_map(|pool| Some((pool, self.queues.pop(pool)?)))?;
+                let mut queues = self.queues.iter_mut().enumerate();
+                let (pool, task) =
+                    queues.find_map(|(pool, queue)| Some((pool, self.tasks.pop(queue)?)))?;
                 self.stages.leave(pool);
                 task.packet
             }
@@ -387,7 +392,7 @@ impl<T> Node<T> {
         counters.set(Gauge::Queued, queued as u64);
         for pool in 0..self.stages.network().pools() {
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
-                dispatcher.view().note_queued(self.queues.len(pool));
+                dispatcher.view().note_queued(dispatcher.waiting());
             }
         }
         counters.set(Gauge::Held, (queued + self.resolver.held() + elsewhere) as u64);

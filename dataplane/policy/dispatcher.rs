@@ -160,22 +160,6 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Decides again on the first task that waits: none when it waits on, and it is to leave otherwise.
-    ///
-    /// # Errors
-    /// Why it neither goes nor waits on.
-    #[inline]
-    pub(crate) fn offer_first(
-        &mut self,
-        task: Task,
-        reclaim: impl FnMut() -> Option<Member>,
-    ) -> Result<Option<Pick>, DropReason> {
-        match self.choose(task, reclaim) {
-            None if !self.holds => Err(DropReason::NoMember),
-            pick => Ok(pick),
-        }
-    }
-
     /// The first task that waits does so no longer.
     #[inline]
     pub(crate) fn leave(&mut self) {
@@ -270,7 +254,7 @@ impl Dispatcher {
         std::mem::swap(&mut self.holds, &mut prepared.holds);
     }
 
-    /// A task without a pick is to wait, and to be offered again.
+    /// A task without a pick is to wait, and to be offered again; the first that waits is to wait on.
     #[inline]
     #[must_use]
     pub fn holds(&self) -> bool {

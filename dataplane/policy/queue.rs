@@ -76,11 +76,10 @@ impl<T> QueueingDispatcher<T> {
     pub fn next(&mut self, task: impl FnOnce(&T) -> Task) -> Offered<T> {
         let Some(first) = self.first() else { return Ok(None) };
         let task = task(first);
-        let next = self.dispatcher.offer_first(task, || None);
-        match next {
-            Ok(None) => Ok(None),
-            Ok(Some(pick)) => Ok(self.pop().map(|item| (item, pick))),
-            Err(reason) => self.pop().map_or(Ok(None), |item| Err((item, reason))),
+        match self.dispatcher.choose(task, || None) {
+            Some(pick) => Ok(self.pop().map(|item| (item, pick))),
+            None if self.dispatcher.holds() => Ok(None),
+            None => self.pop().map_or(Ok(None), |item| Err((item, DropReason::NoMember))),
         }
     }
 
@@ -290,9 +289,9 @@ mod tests {
         assert_eq!(dispatcher.offer(task, || None), Ok(None));
         assert_eq!(dispatcher.offer(task, || unfinished.pop()), Ok(None));
         assert_eq!((unfinished.len(), dispatcher.waiting()), (1, 2));
-        let pick = dispatcher.offer_first(task, || unfinished.pop()).unwrap().unwrap();
+        let pick = dispatcher.choose(task, || unfinished.pop()).unwrap();
         assert_eq!((pick.member, unfinished.len()), (Member(1), 0));
-        assert_eq!(dispatcher.offer_first(task, || unfinished.pop()), Ok(None));
+        assert_eq!(dispatcher.choose(task, || unfinished.pop()), None);
     }
 
     #[test]

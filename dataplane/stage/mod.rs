@@ -6,7 +6,6 @@
 
 pub mod affinity;
 pub mod auth;
-pub mod central;
 pub mod classify;
 pub mod decide;
 mod fast;
@@ -21,7 +20,6 @@ pub mod update;
 use std::sync::Arc;
 
 pub use affinity::AffinityTable;
-pub use central::Backlog;
 pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
@@ -31,7 +29,7 @@ pub use update::{Capacity, NewPool, Step, Update};
 use fast::template::Template;
 
 use crate::io::Buf;
-use crate::limits::{BURST, QUEUE};
+use crate::limits::BURST;
 use crate::policy::Dispatcher;
 pub use crate::policy::Overflow;
 use crate::reason::DropReason;
@@ -142,9 +140,7 @@ pub struct Stages {
     templates: Box<[Template]>,
     /// Whose tasks are refused on each port.
     unreachable: Box<[network::UnreachableSources]>,
-    /// The pools' central queues.
-    backlogs: Vec<Backlog>,
-    /// Tasks in all of them.
+    /// Tasks in all pools' queues.
     waiting: usize,
     /// A reply came since this was last asked.
     freed: bool,
@@ -167,7 +163,6 @@ impl Stages {
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
         let Recognition { network, templates, unreachable } = Recognition::new(network);
-        let backlogs = vec![Backlog::new(QUEUE, Overflow::Drop); dispatchers.len()];
         Self {
             liveness: Liveness::new(0, &network, &dispatchers),
             learning: learn::Learning::default(),
@@ -178,7 +173,6 @@ impl Stages {
             dispatchers,
             affinity,
             counters,
-            backlogs,
             waiting: 0,
             freed: false,
             now_ms: 0,
@@ -292,11 +286,6 @@ impl Stages {
         }
     }
 
-    /// Says how long a pool's central queue may be; before the first packet.
-    pub fn set_backlog(&mut self, pool: usize, backlog: Backlog) {
-        self.backlogs[pool] = backlog;
-    }
-
     /// Says after how many nanoseconds a registered worker is silent, 0 for never; before the first packet.
     pub fn set_worker_timeout(&mut self, timeout_ns: u64) {
         self.liveness = Liveness::new(timeout_ns, &self.network, &self.dispatchers);
@@ -320,13 +309,7 @@ impl Stages {
         }
     }
 
-    /// The central queue of the pool at `index`.
-    #[must_use]
-    pub fn backlog(&self, index: usize) -> &Backlog {
-        &self.backlogs[index]
-    }
-
-    /// Tasks in all central queues.
+    /// Tasks in all pools' queues.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -363,7 +346,7 @@ impl Stages {
 
     /// The first task of a pool's central queue is taken out for another reason.
     pub fn leave(&mut self, pool: usize) {
-        self.backlogs[pool].leave();
+        self.dispatchers[pool].leave();
         self.waiting = self.waiting.saturating_sub(1);
     }
 
@@ -377,7 +360,8 @@ impl Stages {
     /// Tasks of the pool may have to wait.
     #[inline]
     fn holds(&self, pool: usize) -> bool {
-        self.dispatchers[pool].holds() || self.backlogs[pool].waiting() > 0
+        let dispatcher = &self.dispatchers[pool];
+        dispatcher.holds() || dispatcher.waiting() > 0
     }
 
     /// Moves the policies' own counts into the counters.

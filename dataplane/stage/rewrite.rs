@@ -96,7 +96,7 @@ fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
 #[cold]
 pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
     let waiting =
-        stages.network.pool(parsed.pool).map_or(0, |pool| stages.backlogs[pool].waiting());
+        stages.network.pool(parsed.pool).map_or(0, |pool| stages.dispatchers[pool].waiting());
     if let Ok(task) = Header::parse(parsed.payload(frame)) {
         let refusal =
             task.refused_by(stages.network.node, waiting.min(usize::from(u16::MAX)) as u16);

@@ -3,12 +3,11 @@
 use arrayvec::ArrayVec;
 
 use super::affinity::{Key, Refused};
-use super::central::Room;
 use super::parse::{Kind, Packet};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Pick, Task};
+use crate::policy::{Overflow, Pick, Task};
 use crate::reason::DropReason;
 use crate::state::Counter;
 use crate::wire::task::{Extension, Header};
@@ -106,43 +105,45 @@ fn flush_in_line(
     for (&place, task) in run.places.iter().zip(&run.tasks) {
         let (packet, verdict) =
             (&mut parsed[usize::from(place)], &mut verdicts[usize::from(place)]);
-        let others_wait = stages.backlogs[run.pool].waiting() > 0;
-        match if others_wait { None } else { pick(stages, run.pool, *task) } {
-            Some(pick) => assign(run.pool, pick, packet),
-            None => wait(stages, run.pool, packet, verdict),
-        }
+        let Stages { dispatchers, affinity, counters, .. } = stages;
+        let offered = dispatchers[run.pool].offer(*task, || affinity.reclaim(run.pool));
+        counters.add(Counter::Scheduled, u64::from(matches!(offered, Ok(Some(_)))));
+        settle(stages, run.pool, offered, packet, verdict);
     }
     run.tasks.clear();
     run.places.clear();
 }
 
 fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
-    let dispatcher = &mut stages.dispatchers[pool];
-    let mut picks = [None];
-    dispatcher.schedule(&[task], &mut picks);
-    // Where members are full, a task that is not complete has to make room for one that is there.
-    while picks[0].is_none() && dispatcher.holds() {
-        dispatcher.write_off(stages.affinity.reclaim(pool)?, 1);
-        dispatcher.schedule(&[task], &mut picks);
-    }
-    stages.counters.add(Counter::Scheduled, u64::from(picks[0].is_some()));
-    picks[0]
+    let Stages { dispatchers, affinity, counters, .. } = stages;
+    let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
+    counters.add(Counter::Scheduled, u64::from(pick.is_some()));
+    pick
 }
 
-/// A task stands last in its pool's queue, or finds it full.
-fn wait(stages: &mut Stages, pool: usize, packet: &mut Packet, verdict: &mut Verdict) {
-    match stages.backlogs[pool].join(packet.is_first()) {
-        Room::Waits => {
+/// A new task goes to its member, or stands last in its pool's queue, or neither.
+fn settle(
+    stages: &mut Stages,
+    pool: usize,
+    offered: Result<Option<Pick>, DropReason>,
+    packet: &mut Packet,
+    verdict: &mut Verdict,
+) {
+    let refuses = |stages: &Stages| stages.dispatchers[pool].queue().1 == Overflow::Refuse;
+    match offered {
+        Ok(Some(pick)) => assign(pool, pick, packet),
+        Ok(None) => {
             stages.waiting += 1;
             packet.kind = Kind::Waiting;
             *verdict = Verdict::Queue { pool: pool as u16 };
         }
-        Room::Refuses => {
+        // What is given back must be a task's first packet: its client learns of it once.
+        Err(DropReason::QueueFull) if packet.is_first() && refuses(stages) => {
             stages.counters.add(Counter::Refused, 1);
             packet.kind = Kind::Overflowing;
             *verdict = Verdict::Answer;
         }
-        Room::Drops => refuse(packet, verdict, DropReason::QueueFull),
+        Err(reason) => refuse(packet, verdict, reason),
     }
 }
 
@@ -200,12 +201,12 @@ fn connected(
     verdict: &mut Verdict,
 ) {
     // Its first packet may be among those that wait.
-    let is_next = stages.backlogs[pool].waiting() == 0;
-    match follow(stages, pool, now, frame, parsed, is_next) {
-        Ok(pick) => assign(pool, pick, parsed),
-        Err(DropReason::NoMember) if stages.holds(pool) => wait(stages, pool, parsed, verdict),
-        Err(reason) => refuse(parsed, verdict, reason),
-    }
+    let is_next = stages.dispatchers[pool].waiting() == 0;
+    let offered = match follow(stages, pool, now, frame, parsed, is_next) {
+        Err(DropReason::NoMember) => stages.dispatchers[pool].wait().map(|()| None),
+        followed => followed.map(Some),
+    };
+    settle(stages, pool, offered, parsed, verdict);
 }
 
 /// The member that has a multi-packet task, or gets it if this is its first packet and no other task `is_next`.

@@ -4,7 +4,7 @@
 //! grows with what changes, and leaves in it what it replaced, so that memory is freed where it was taken.
 
 use super::affinity::PoolQueue;
-use super::{Backlog, Overflow, Recognition, Stages};
+use super::{Overflow, Recognition, Stages};
 use crate::limits::QUEUE_MAX;
 use crate::policy::{Dispatcher, PolicySpec, Prepared};
 use crate::state::Member;
@@ -14,8 +14,6 @@ use crate::state::Member;
 pub struct NewPool {
     /// Its scheduler on this core.
     pub dispatcher: Dispatcher,
-    /// Its queue, as the stages see it.
-    pub backlog: Backlog,
     /// Other schedulers send to its workers, too.
     pub shared_workers: bool,
     /// Where its unfinished tasks are kept.
@@ -118,8 +116,7 @@ impl Stages {
     #[must_use]
     pub fn capacity(&self) -> Capacity {
         let bounds = |of: &dyn Fn(&Dispatcher) -> bool| {
-            let pools = self.dispatchers.iter().zip(&self.backlogs);
-            pools.filter(|(one, _)| of(one)).map(|(_, backlog)| backlog.bound()).sum::<usize>()
+            self.dispatchers.iter().filter(|one| of(one)).map(|one| one.queue().0).sum::<usize>()
         };
         let waiting = bounds(&Dispatcher::holds).max(bounds(&|_| true).min(QUEUE_MAX));
         Capacity { pools: self.dispatchers.capacity(), waiting }
@@ -129,7 +126,6 @@ impl Stages {
     pub fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
         let more = pools.saturating_sub(self.dispatchers.len());
         self.dispatchers.reserve(more);
-        self.backlogs.reserve(more);
         self.affinity.make_room(pools);
         self.liveness.make_room(pools, places, servers);
     }
@@ -172,7 +168,7 @@ impl Stages {
             Step::Rates { pool, rates } => self.dispatchers[*pool].view_mut().set_rates(rates),
             Step::Policy { pool, policy } => self.dispatchers[*pool].exchange(policy),
             &mut Step::Queue { pool, bound, overflow } => {
-                self.backlogs[pool].set(bound, overflow);
+                self.dispatchers[pool].set_queue(bound, overflow);
             }
         }
     }
@@ -181,7 +177,6 @@ impl Stages {
         let Some(mut new) = place.take() else { return };
         if pool < self.dispatchers.len() {
             std::mem::swap(&mut self.dispatchers[pool], &mut new.dispatcher);
-            std::mem::swap(&mut self.backlogs[pool], &mut new.backlog);
             self.liveness.set_shared(pool, new.shared_workers);
             *place = Some(new);
             return;
@@ -189,7 +184,6 @@ impl Stages {
         self.liveness.add_pool(&self.network, &new.dispatcher);
         self.liveness.set_shared(pool, new.shared_workers);
         self.dispatchers.push(new.dispatcher);
-        self.backlogs.push(new.backlog);
         self.affinity.add_pool(new.unfinished);
     }
 }

@@ -13,7 +13,7 @@ use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Entry, PolicySpec, Runs, Task, stream_seed};
 use wedjat::role::Leaf;
 use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Stages};
+use wedjat::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Report, Table};
 use wedjat::wire::checksum::Sum;
@@ -103,13 +103,13 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
     let network = Network::new(1234, ports, vec![POOL], &[server], &neighbours).unwrap();
     let seed = stream_seed(SEED, 0, 0);
-    let mut dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed);
+    let mut dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed)
+        .with_queue(TASKS as usize, Overflow::Drop);
     dispatcher.set_rates(&SPEEDS);
     let connections = AffinityTable::new(8, 1, 1, 7);
     let counters = table.counters(0);
-    let mut stages =
+    let stages =
         Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters);
-    stages.set_backlog(0, Backlog::new(TASKS as usize, Overflow::Drop));
     let pool = FramePool::new(TASKS as usize + 64, 128);
     let ((near_clients, clients), (near_workers, workers)) = (pair(64, &pool), pair(64, &pool));
     let ports = vec![near_clients, near_workers];

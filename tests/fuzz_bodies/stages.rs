@@ -11,9 +11,7 @@ use wedjat::io::Buf;
 use wedjat::policy::{Core, Dispatcher, PolicySpec};
 use wedjat::reason::DropReason;
 use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{
-    AffinityTable, Backlog, Network, Overflow, PortAddress, Side, Stages, Verdict,
-};
+use wedjat::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages, Verdict};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Counter, Member, Neighbours, Table};
 use wedjat::wire::arp;
@@ -293,18 +291,17 @@ fn rig(policy: &str) -> Rig {
     let neighbours = table.neighbours();
     let network = network(&neighbours);
     let spec: PolicySpec = policy.parse().expect("a policy of the list above");
-    let dispatcher =
-        |pool| Dispatcher::new(&spec, table.view(0, pool), Core { index: 0, count: 1 }, 7);
+    let dispatcher = |pool, overflow| {
+        Dispatcher::new(&spec, table.view(0, pool), Core::ONLY, 7).with_queue(QUEUE, overflow)
+    };
     let mut stages = Stages::new(
         network,
         neighbours,
-        vec![dispatcher(0), dispatcher(1)],
+        vec![dispatcher(0, Overflow::Drop), dispatcher(1, Overflow::Refuse)],
         AffinityTable::new(4, 1_000, 2, 7),
         table.counters(0),
     );
     stages.set_worker_timeout(u64::from(TIMEOUT_MS) * 1_000_000);
-    stages.set_backlog(0, Backlog::new(QUEUE, Overflow::Drop));
-    stages.set_backlog(1, Backlog::new(QUEUE, Overflow::Refuse));
     Rig { stages, queues: Default::default(), now: 1, forwarded: (0, 0) }
 }
 
@@ -416,7 +413,8 @@ impl Rig {
                 }
                 queue.pop_front();
             }
-            assert_eq!(self.stages.backlog(pool).waiting(), queue.len());
+            let dispatcher = self.stages.dispatcher(pool).expect("two pools");
+            assert_eq!(dispatcher.waiting(), queue.len());
         }
     }
 }

@@ -268,28 +268,39 @@ fn task_of(&(number, _): &(u64, u64)) -> Task {
 }
 
 impl Node {
-    /// The first tasks that wait go to a member.
-    fn put(&mut self, member: Member, tasks: usize, index: usize, servers: &mut [Server]) {
+    /// The first task that waits, if a member may have it now.
+    fn next(&mut self) -> Option<((u64, u64), Member)> {
+        let next = self.dispatcher.next(task_of);
+        let next = next.unwrap_or_else(|_| unreachable!("all servers are there"));
+        next.map(|(first, pick)| (first, pick.member))
+    }
+
+    /// A task goes to a member, and so many of those that wait follow it.
+    fn put(
+        &mut self,
+        first: (u64, u64),
+        more: usize,
+        member: Member,
+        index: usize,
+        servers: &mut [Server],
+    ) {
         let server = &mut servers[member.index()];
-        let decision = Decision::of(self.dispatcher.first().map_or(0, |&(number, _)| number));
-        for _ in 0..tasks {
-            let Some((number, slot)) = self.dispatcher.pop() else { break };
+        let decision = Decision::of(first.0);
+        let followers = std::iter::from_fn(|| self.dispatcher.pop()).take(more);
+        for (number, slot) in std::iter::once(first).chain(followers) {
             server.queue.push_back(Queued { number, slot, decision, dispatcher: index as u16 });
         }
-        server.side.on_tasks(index, tasks as u32);
+        server.side.on_tasks(index, more as u32 + 1);
         // Dispatchers decide one after the other.
         server.senders += usize::from(server.sender.replace(index) != Some(index));
-        self.seen[member.index()].fetch_add(tasks as u32, Relaxed);
+        self.seen[member.index()].fetch_add(more as u32 + 1, Relaxed);
     }
 
     fn send_whole(&mut self, index: usize, servers: &mut [Server]) {
-        let tasks = self.dispatcher.waiting();
-        let mut pick = [None];
-        let Some(first) = self.dispatcher.first().map(task_of) else { return };
-        self.dispatcher.schedule(&[first], &mut pick);
-        if let [Some(pick)] = pick {
-            (1..tasks).for_each(|_| self.dispatcher.follow(pick.member));
-            self.put(pick.member, tasks, index, servers);
+        if let Some((first, member)) = self.next() {
+            let more = self.dispatcher.waiting();
+            (0..more).for_each(|_| self.dispatcher.follow(member));
+            self.put(first, more, member, index, servers);
         }
     }
 
@@ -301,16 +312,14 @@ impl Node {
         }
         self.dispatcher.schedule(&tasks, &mut picks);
         for pick in picks.into_iter().flatten() {
-            self.put(pick.member, 1, index, servers);
+            let Some(first) = self.dispatcher.pop() else { break };
+            self.put(first, 0, pick.member, index, servers);
         }
     }
 
     fn send_each(&mut self, index: usize, servers: &mut [Server]) {
-        while let Some(first) = self.dispatcher.first().map(task_of) {
-            let mut pick = [None];
-            self.dispatcher.schedule(&[first], &mut pick);
-            let [Some(pick)] = pick else { break };
-            self.put(pick.member, 1, index, servers);
+        while let Some((first, member)) = self.next() {
+            self.put(first, 0, member, index, servers);
         }
     }
 }
