@@ -47,7 +47,7 @@ impl Prepared {
     }
 }
 
-/// One core's scheduler of one pool: a policy, what it decides on, and its random source.
+/// One core's scheduler of one pool: a policy, what it decides on, its random source, and how many tasks wait.
 #[derive(Debug)]
 pub struct Dispatcher {
     policy: AnyPolicy,
@@ -108,13 +108,14 @@ impl Dispatcher {
         task: Task,
         mut reclaim: impl FnMut() -> Option<Member>,
     ) -> Option<Pick> {
-        let mut picks = [None];
-        self.schedule(&[task], &mut picks);
-        while picks[0].is_none() && self.holds {
-            self.write_off(reclaim()?, 1);
+        loop {
+            let mut picks = [None];
             self.schedule(&[task], &mut picks);
+            if picks[0].is_some() || !self.holds {
+                return picks[0];
+            }
+            self.write_off(reclaim()?, 1);
         }
-        picks[0]
     }
 
     /// Decides on a new task: it waits when others wait, else the policy chooses, else it waits. None when it waits: its caller
@@ -140,6 +141,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Why it may not.
+    #[inline]
     pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
         let deserted = || !self.backlog.unattended && self.view.active().is_empty();
         if self.backlog.waiting == 0 && (!self.holds || deserted()) {
@@ -152,6 +154,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// That no more may.
+    #[inline]
     pub(super) fn join(&mut self) -> Result<(), DropReason> {
         if self.backlog.waiting >= self.backlog.bound {
             return Err(DropReason::QueueFull);

@@ -116,21 +116,28 @@ impl<T> Slab<T> {
     #[inline]
     pub fn push(&mut self, list: &mut Fifo, item: T) -> Result<(), T> {
         let at = self.insert(item)?;
-        list.push(at, self);
+        list.link(at, self);
         Ok(())
     }
 
     /// Takes the first item of a list.
     #[inline]
     pub fn pop(&mut self, list: &mut Fifo) -> Option<T> {
-        let at = list.pop(self)?;
-        self.remove(at)
+        let entry = self.entries.get_mut(list.first as usize)?;
+        let next = std::mem::replace(&mut entry.next, self.free);
+        self.free = list.unlink(next);
+        entry.item.take()
     }
 
     /// The items of a list, in order.
+    #[inline]
     pub fn iter(&self, list: Fifo) -> impl Iterator<Item = &T> {
-        let behind = |at: &u32| Some(self.entries.get(*at as usize)?.next);
-        std::iter::successors(list.first(), behind).map_while(|at| self.get(at))
+        let mut at = list.first;
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(at as usize)?;
+            at = entry.next;
+            entry.item.as_ref()
+        })
     }
 }
 
@@ -166,6 +173,12 @@ impl Fifo {
     #[inline]
     pub fn push<T>(&mut self, at: u32, slab: &mut Slab<T>) {
         slab.entries[at as usize].next = END;
+        self.link(at, slab);
+    }
+
+    /// The item of a place with nothing behind it stands last.
+    #[inline]
+    fn link<T>(&mut self, at: u32, slab: &mut Slab<T>) {
         match slab.entries.get_mut(self.last as usize) {
             Some(last) => last.next = at,
             None => self.first = at,
@@ -177,13 +190,18 @@ impl Fifo {
     /// Takes the first out of the list; its item stays at its place.
     #[inline]
     pub fn pop<T>(&mut self, slab: &Slab<T>) -> Option<u32> {
-        let at = self.first;
-        self.first = slab.entries.get(at as usize)?.next;
-        if self.first == END {
+        let next = slab.entries.get(self.first as usize)?.next;
+        Some(self.unlink(next))
+    }
+
+    /// The first stands there no longer, but the `next` one; whose place it was.
+    #[inline]
+    fn unlink(&mut self, next: u32) -> u32 {
+        if next == END {
             self.last = END;
         }
         self.len -= 1;
-        Some(at)
+        std::mem::replace(&mut self.first, next)
     }
 }
 
