@@ -5,33 +5,29 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
-/// End of a list of slots.
-const NONE: u32 = u32::MAX;
+use wedjat::policy::fifo::{Fifo, Slab};
 
 /// Workers' queues, with room for a fixed number of tasks in all of them together.
 ///
 /// Only a worker's first task stands in the heap, so the heap holds no more entries than there are workers.
 pub struct Queues<T> {
     workers: Vec<Worker>,
-    slots: Vec<Slot<T>>,
-    free: u32,
+    tasks: Slab<Task<T>>,
     running: BinaryHeap<Reverse<(u64, u16)>>,
     waiting: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Worker {
-    first: u32,
-    last: u32,
-    len: u32,
+    queue: Fifo,
     busy_until: u64,
 }
 
-struct Slot<T> {
-    task: Option<T>,
+struct Task<T> {
+    task: T,
     done_at: u64,
-    next: u32,
 }
 
 /// A task that is done.
@@ -51,16 +47,9 @@ impl<T> Queues<T> {
     /// Queues of `workers` workers for at most `capacity` tasks together.
     #[must_use]
     pub fn new(workers: u16, capacity: u32) -> Self {
-        let idle = Worker { first: NONE, last: NONE, len: 0, busy_until: 0 };
-        let slot = |i: u32| Slot { task: None, done_at: 0, next: i + 1 };
-        let mut slots: Vec<_> = (0..capacity).map(slot).collect();
-        if let Some(last) = slots.last_mut() {
-            last.next = NONE;
-        }
         Self {
-            workers: vec![idle; usize::from(workers)],
-            free: if capacity == 0 { NONE } else { 0 },
-            slots,
+            workers: vec![Worker { queue: Fifo::EMPTY, busy_until: 0 }; usize::from(workers)],
+            tasks: Slab::with_room(capacity as usize),
             running: BinaryHeap::with_capacity(usize::from(workers)),
             waiting: 0,
         }
@@ -81,7 +70,7 @@ impl<T> Queues<T> {
     /// Tasks at one worker.
     #[must_use]
     pub fn len_at(&self, worker: u16) -> u32 {
-        self.workers[usize::from(worker)].len
+        self.workers[usize::from(worker)].queue.len()
     }
 
     /// A task that takes `ticks` arrives at `worker` at `now`.
@@ -90,19 +79,13 @@ impl<T> Queues<T> {
     /// Gives the task back when there is no room.
     #[inline]
     pub fn push(&mut self, worker: u16, now: u64, ticks: u64, task: T) -> Result<(), T> {
-        let index = self.free;
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(task) };
         let at = &mut self.workers[usize::from(worker)];
-        at.busy_until = at.busy_until.max(now).saturating_add(ticks);
-        at.len += 1;
-        self.free = slot.next;
-        *slot = Slot { task: Some(task), done_at: at.busy_until, next: NONE };
-        let before = std::mem::replace(&mut at.last, index);
-        if before == NONE {
-            at.first = index;
-            self.running.push(Reverse((at.busy_until, worker)));
-        } else {
-            self.slots[before as usize].next = index;
+        let done_at = at.busy_until.max(now).saturating_add(ticks);
+        let was_idle = at.queue.is_empty();
+        self.tasks.push(&mut at.queue, Task { task, done_at }).map_err(|refused| refused.task)?;
+        at.busy_until = done_at;
+        if was_idle {
+            self.running.push(Reverse((done_at, worker)));
         }
         self.waiting += 1;
         Ok(())
@@ -116,13 +99,14 @@ impl<T> Queues<T> {
         if at > now {
             return None;
         }
-        let (task, next) = take(&mut self.slots, &mut self.free, &mut self.workers, worker)?;
-        match next {
-            Some(next) => *running = Reverse((next, worker)),
-            None => drop(std::collections::binary_heap::PeekMut::pop(running)),
+        let queue = &mut self.workers[usize::from(worker)].queue;
+        let Task { task, .. } = self.tasks.pop(queue)?;
+        match queue.first() {
+            Some(next) => *running = Reverse((self.tasks[next].done_at, worker)),
+            None => drop(PeekMut::pop(running)),
         }
         self.waiting -= 1;
-        Some(Done { task, worker, at, left: self.workers[usize::from(worker)].len })
+        Some(Done { task, worker, at, left: queue.len() })
     }
 
     /// When the next task will be done.
@@ -134,36 +118,12 @@ impl<T> Queues<T> {
     /// Throws away all that `worker` has; how many tasks that was.
     pub fn clear(&mut self, worker: u16) -> usize {
         self.running.retain(|Reverse((_, running))| *running != worker);
-        let mut thrown = 0;
-        while take(&mut self.slots, &mut self.free, &mut self.workers, worker).is_some() {
-            thrown += 1;
-        }
-        self.workers[usize::from(worker)].busy_until = 0;
+        let at = &mut self.workers[usize::from(worker)];
+        let thrown = std::iter::from_fn(|| self.tasks.pop(&mut at.queue)).count();
+        at.busy_until = 0;
         self.waiting -= thrown;
         thrown
     }
-}
-
-/// Takes the first task of `worker`, and says when the one behind it is done.
-#[inline]
-fn take<T>(
-    slots: &mut [Slot<T>],
-    free: &mut u32,
-    workers: &mut [Worker],
-    worker: u16,
-) -> Option<(T, Option<u64>)> {
-    let at = &mut workers[usize::from(worker)];
-    let index = at.first;
-    let slot = slots.get_mut(index as usize)?;
-    let task = slot.task.take()?;
-    at.first = slot.next;
-    at.len -= 1;
-    slot.next = std::mem::replace(free, index);
-    if at.first == NONE {
-        at.last = NONE;
-        return Some((task, None));
-    }
-    Some((task, Some(slots[at.first as usize].done_at)))
 }
 
 #[cfg(test)]
