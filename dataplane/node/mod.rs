@@ -45,30 +45,37 @@ pub enum Command {
 /// Commands that may wait for a core.
 const COMMANDS: usize = 256;
 
-/// A core's commands, on their way in, and updates on their way back. Any number of handles; one core takes commands.
-#[derive(Clone, Debug)]
-pub struct Commands(Arc<Mailbox>);
+/// A core's commands, on their way in, and those that lead to another membership on their way back. Any number of handles; one
+/// core takes commands. What a command is says the kind of node: `C` is a leaf's unless named.
+#[derive(Debug)]
+pub struct Commands<C = Command>(Arc<Mailbox<C>>);
 
 #[derive(Debug)]
-struct Mailbox {
-    waiting: ArrayQueue<Command>,
-    done: ArrayQueue<Box<Update>>,
+struct Mailbox<C> {
+    waiting: ArrayQueue<C>,
+    done: ArrayQueue<C>,
     epoch: AtomicU64,
 }
 
-impl Default for Commands {
+impl<C> Clone for Commands<C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<C> Default for Commands<C> {
     fn default() -> Self {
         let (waiting, done) = (ArrayQueue::new(COMMANDS), ArrayQueue::new(COMMANDS));
         Self(Arc::new(Mailbox { waiting, done, epoch: AtomicU64::new(1) }))
     }
 }
 
-impl Commands {
+impl<C> Commands<C> {
     /// Gives the core a command.
     ///
     /// # Errors
     /// The command, when too many wait.
-    pub fn push(&self, command: Command) -> Result<(), Command> {
+    pub fn push(&self, command: C) -> Result<(), C> {
         self.0.waiting.push(command)
     }
 
@@ -79,8 +86,14 @@ impl Commands {
         self.0.waiting.len() + self.0.done.len() < COMMANDS / 2
     }
 
-    /// An update that the core has taken, with what it replaced, to be freed by another thread than the core's.
-    pub fn next_done(&self) -> Option<Box<Update>> {
+    /// The next command, for the core.
+    #[inline]
+    pub fn next(&self) -> Option<C> {
+        self.0.waiting.pop()
+    }
+
+    /// What the core has taken, with what it replaced, to be freed by another thread than the core's.
+    pub fn next_done(&self) -> Option<C> {
         self.0.done.pop()
     }
 
@@ -90,10 +103,11 @@ impl Commands {
         self.0.epoch.load(Acquire)
     }
 
-    fn acknowledge(&self, update: Box<Update>) {
-        self.0.epoch.store(update.epoch, Release);
+    /// The core works with the membership of this number, to which this led.
+    pub fn acknowledge(&self, epoch: u64, done: C) {
+        self.0.epoch.store(epoch, Release);
         // There is room, as long as it is asked for before each command; a leak is better than freeing on the core.
-        self.0.done.push(update).unwrap_or_else(std::mem::forget);
+        self.0.done.push(done).unwrap_or_else(std::mem::forget);
     }
 }
 
@@ -400,7 +414,7 @@ impl<T> Node<T> {
 
     /// Does what was asked for since.
     pub fn apply_commands(&mut self) {
-        while let Some(command) = self.commands.0.waiting.pop() {
+        while let Some(command) = self.commands.next() {
             match command {
                 Command::SetActive { pool, member, active } => {
                     self.stages.set_active(pool, member, active);
@@ -409,7 +423,7 @@ impl<T> Node<T> {
                     self.stages.update(&mut update);
                     self.holds = self.stages.holds_tasks();
                     self.next_servers = 0; // new ones are asked for at once
-                    self.commands.acknowledge(update);
+                    self.commands.acknowledge(update.epoch, Command::Update(update));
                 }
             }
         }
