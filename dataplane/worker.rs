@@ -126,8 +126,8 @@ pub enum AttachError {
 /// Why there will be no more tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gone {
-    /// The agent ends in order, and all tasks are done.
-    #[error("the agent has stopped")]
+    /// The agent ends in order, or has no place for this worker any more, and all tasks are done.
+    #[error("the agent has stopped, or let go of this worker")]
     Stopped,
     /// The agent has given this worker up: it was silent for too long, or answered what it was not asked.
     #[error("the agent has shut this worker out; attach again")]
@@ -169,8 +169,14 @@ impl Worker {
     /// When the agent does not run, is of another version, has no free place, or does not answer.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let patience = options.patience.max(attach::PATIENCE);
-        let region = Arc::new(WorkerRegion::open_within(&path_of(name), patience)?);
-        Self::join(name, &region, options)
+        let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);
+        let joined = Self::join(name, &open()?, options);
+        if matches!(joined, Err(AttachError::NotGranted { .. })) {
+            // Its place may have gone since it was told of it.
+            let region = open()?;
+            wanted(name, &region, options)?;
+        }
+        joined
     }
 
     /// Becomes a worker of an agent in the same process.
@@ -275,12 +281,12 @@ impl Worker {
         if self.bad_notice {
             return Err(Gone::BadNotice);
         }
-        if !receiver.is_granted() {
-            return Err(if self.region.has_agent() { Gone::ShutOut } else { Gone::AgentDied });
-        }
         // In this order: tasks given before the word to stop are seen by whoever sees that word.
         if receiver.is_stopped() && !receiver.is_ready() {
             return Err(Gone::Stopped);
+        }
+        if !receiver.is_granted() {
+            return Err(if self.region.has_agent() { Gone::ShutOut } else { Gone::AgentDied });
         }
         if self.region.has_agent() { Ok(()) } else { Err(Gone::AgentDied) }
     }
@@ -316,17 +322,10 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// A place for the worker that was asked for.
-fn claim(
-    name: &str,
-    region: &Arc<WorkerRegion>,
-    options: &Options,
-) -> Result<WorkerEnd, AttachError> {
-    let name = || name.to_owned();
-    if !region.has_agent() {
-        return Err(AttachError::NoAgent(name()));
-    }
-    let places = (0..region.shape().channels).map(|channel| (channel, region.place(channel)));
+/// The channels of those workers that one is asked to be.
+fn wanted(name: &str, region: &WorkerRegion, options: &Options) -> Result<Vec<usize>, AttachError> {
+    let channels = 0..region.shape().channels;
+    let places = channels.filter_map(|channel| Some((channel, region.place(channel)?)));
     let fits = |id: u16, pool: u16| {
         options.worker.is_none_or(|worker| worker == id)
             && options.pool.is_none_or(|wanted| wanted == pool)
@@ -341,20 +340,30 @@ fn claim(
     if wanted.is_empty() {
         let worker = options.worker.map_or("at all".to_owned(), |id| format!("with id {id}"));
         let pool = options.pool.map_or(String::new(), |pool| format!(" in pool {pool}"));
-        return Err(AttachError::NoSuchWorker {
-            name: name(),
-            wanted: format!("{worker}{pool}"),
-            known,
-        });
+        let (name, wanted) = (name.to_owned(), format!("{worker}{pool}"));
+        return Err(AttachError::NoSuchWorker { name, wanted, known });
     }
-    for channel in wanted {
+    Ok(wanted)
+}
+
+/// A place for the worker that was asked for.
+fn claim(
+    name: &str,
+    region: &Arc<WorkerRegion>,
+    options: &Options,
+) -> Result<WorkerEnd, AttachError> {
+    let owned = || name.to_owned();
+    if !region.has_agent() {
+        return Err(AttachError::NoAgent(owned()));
+    }
+    for channel in wanted(name, region, options)? {
         let claimed =
-            region.claim(channel).map_err(|error| AttachError::Io { name: name(), error })?;
+            region.claim(channel).map_err(|error| AttachError::Io { name: owned(), error })?;
         if let Some(claimed) = claimed {
             return Ok(claimed);
         }
     }
-    Err(AttachError::Taken(name()))
+    Err(AttachError::Taken(owned()))
 }
 
 /// CPUs that this process may use.

@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,7 +32,9 @@ use crate::state::files::{self, Found, open_again};
 /// "WEDJATwk": a region of workers, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the offer, of the region's layout and of the channels' words.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
+/// The word of a channel that is nobody's.
+const NOBODY: u64 = u64::MAX;
 /// Words of an offer before those of the places.
 const WORDS: usize = 5;
 /// An agent that has not answered after so long is stopped or overloaded, unless its worker is more patient.
@@ -47,8 +49,8 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub struct Offer {
     /// How much of everything there is.
     pub shape: Shape,
-    /// The worker of each channel.
-    pub places: Vec<Place>,
+    /// The worker of each channel; none when it is free.
+    pub places: Vec<Option<Place>>,
 }
 
 /// Why a worker can't use an offer.
@@ -70,8 +72,7 @@ impl Offer {
     pub fn to_bytes(&self) -> Vec<u8> {
         let Shape { channels, slots, payload } = self.shape;
         let head = [MAGIC, VERSION, channels as u64, slots as u64, payload as u64];
-        let places =
-            self.places.iter().map(|place| u64::from(place.id) << 32 | u64::from(place.pool));
+        let places = self.places.iter().map(|place| place.map_or(NOBODY, Place::word));
         head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
     }
 
@@ -100,7 +101,10 @@ impl Offer {
             let text = format!("{shape:?} with {} places", places.len());
             return Err(InvalidOffer::Damaged(text));
         }
-        let place = |word: &u64| Place { id: (word >> 32) as u16, pool: *word as u16 };
+        let place = |word: &u64| match *word {
+            NOBODY => None,
+            word => Some(Place { id: (word >> 32) as u16, pool: word as u16 }),
+        };
         Ok(Self { shape, places: places.iter().map(place).collect() })
     }
 
@@ -108,6 +112,11 @@ impl Offer {
     fn refusal() -> Vec<u8> {
         [MAGIC, VERSION].into_iter().flat_map(u64::to_le_bytes).collect()
     }
+}
+
+/// An offer that another thread may change; whoever panicked with it had not begun to.
+pub(super) fn locked(offer: &Mutex<Offer>) -> MutexGuard<'_, Offer> {
+    offer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why a socket gave no offer.
@@ -242,13 +251,12 @@ pub struct AttachServer {
 }
 
 impl AttachServer {
-    /// Offers `memory` to whoever connects to `socket`, which listens.
+    /// Offers `memory` to whoever connects to `socket`, which listens, with the offer of that moment.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn open(socket: OwnedFd, memory: File, offer: &Offer) -> io::Result<Self> {
+    pub fn open(socket: OwnedFd, memory: File, offer: Arc<Mutex<Offer>>) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let offer = offer.to_bytes();
         let thread = std::thread::Builder::new().name("wedjat-attach".to_owned()).spawn({
             let stop = Arc::clone(&stop);
             move || {
@@ -274,7 +282,7 @@ impl Drop for AttachServer {
     }
 }
 
-fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &[u8]) {
+fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) {
     let mut is_failing = false;
     loop {
         let mut both = [PollFd::new(stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
@@ -286,7 +294,8 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &[u8]) {
         match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(peer) => {
                 is_failing = false;
-                if let Err(error) = hand_over(&peer, memory, offer) {
+                let offer = locked(offer).to_bytes();
+                if let Err(error) = hand_over(&peer, memory, &offer) {
                     log::warn!("a worker could not be given the region: {error}");
                 }
             }

@@ -41,6 +41,7 @@ pub enum Outcome {
 /// See the module's text.
 #[derive(Debug)]
 pub struct Channel {
+    index: usize,
     sender: Sender<Slice<AtomicU64>>,
     sleep: Slice<AtomicU32>,
     area: Slice<AtomicU64>,
@@ -49,12 +50,19 @@ pub struct Channel {
 
 impl Channel {
     pub(super) fn new(
+        index: usize,
         sender: Sender<Slice<AtomicU64>>,
         sleep: Slice<AtomicU32>,
         area: Slice<AtomicU64>,
         shape: Shape,
     ) -> Self {
-        Self { sender, sleep, area, shape }
+        Self { index, sender, sleep, area, shape }
+    }
+
+    /// Its place in its region.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
     }
 
     /// The protocol's end.

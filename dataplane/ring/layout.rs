@@ -4,7 +4,7 @@
 //! | section | words | written by |
 //! |---|---|---|
 //! | per channel: control | u64: granted claim, first task, wishes | dispatcher |
-//! | per channel: claim | u64: claim, process, who left in order | worker, when it comes and goes |
+//! | per channel: claim | u64: claim, process, who left in order, name | worker, when it comes and goes |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked | worker |
 //! | per channel: slots | two u64 per slot: number, length; place, class | dispatcher |
@@ -23,7 +23,7 @@ const LINE: usize = 64;
 /// How much of everything there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Channels, one for each worker.
+    /// Channels, one for each worker that there may be.
     pub channels: usize,
     /// Slots of each, a power of two.
     pub slots: usize,

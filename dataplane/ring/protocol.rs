@@ -39,7 +39,7 @@ pub mod control {
     pub const GRANTED: usize = 0;
     /// Number of the first task for the worker that has the grant.
     pub const START: usize = 1;
-    /// What the dispatcher wishes: [`STOP`].
+    /// What the dispatcher wishes: [`STOP`], or nothing.
     pub const WISHES: usize = 2;
     /// How many words.
     pub const WORDS: usize = 3;
@@ -55,8 +55,10 @@ pub mod claim {
     pub const PID: usize = 1;
     /// The last claim that was granted and then given back in order: what a successor's claim does not replace.
     pub const LEFT: usize = 2;
+    /// Whom the worker takes itself for: a channel may have been given to another one since it was told.
+    pub const NAME: usize = 3;
     /// How many words.
-    pub const WORDS: usize = 3;
+    pub const WORDS: usize = 4;
     /// The worker is there.
     pub const THERE: u64 = 1;
 }
@@ -312,6 +314,12 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         if found & claim::THERE == 0 { 0 } else { found }
     }
 
+    /// Whom the worker that is there takes itself for.
+    #[must_use]
+    pub fn claimed_name(&self) -> u64 {
+        self.words.claim[claim::NAME].load(Relaxed)
+    }
+
     /// The process of the worker that is there.
     #[must_use]
     pub fn pid(&self) -> u64 {
@@ -365,6 +373,11 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
     pub fn stop(&self) {
         self.words.control[control::WISHES].store(control::STOP, Release);
     }
+
+    /// Takes that back, for a worker that is to come.
+    pub fn reopen(&self) {
+        self.words.control[control::WISHES].store(0, Release);
+    }
 }
 
 /// The worker's end.
@@ -381,14 +394,15 @@ pub struct Receiver<S> {
 }
 
 impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
-    /// Claims a channel; its owner answers by granting the claim, see [`Receiver::is_granted`]. There must
-    /// be no other worker on it: what a lock on the region's file ensures.
+    /// Claims a channel as the worker of this name; its owner answers by granting the claim, see [`Receiver::is_granted`].
+    /// There must be no other worker on it: what a lock on the region's file ensures.
     #[must_use]
-    pub fn claim(words: Words<S>, pid: u32) -> Self {
+    pub fn claim(words: Words<S>, pid: u32, name: u64) -> Self {
         let slots = (words.slots.len() / SLOT_WORDS).max(1);
         let before = words.claim[claim::CLAIM].load(Relaxed);
         let claimed = (before | claim::THERE).wrapping_add(2);
         words.claim[claim::PID].store(u64::from(pid), Relaxed);
+        words.claim[claim::NAME].store(name, Relaxed);
         words.claim[claim::CLAIM].store(claimed, Release);
         Self { words, mask: slots as u64 - 1, claimed, next: 0, seen: 0, busy_ns: 0 }
     }

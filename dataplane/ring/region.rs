@@ -8,9 +8,9 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
@@ -124,12 +124,22 @@ pub struct Place {
     pub pool: u16,
 }
 
-/// Memory that a dispatcher and its workers share: a channel for each worker.
+impl Place {
+    /// As one number: what a worker claims a channel by.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        u64::from(self.id) << 32 | u64::from(self.pool)
+    }
+}
+
+/// Memory that a dispatcher and its workers share: a channel for each worker, and for those that may come.
 #[derive(Debug)]
 pub struct WorkerRegion {
     region: Arc<Region>,
     layout: Layout,
-    offer: Offer,
+    shape: Shape,
+    /// Whose channels they are. At an agent this changes, and its thread for attaching reads it.
+    offer: Arc<Mutex<Offer>>,
     backing: Backing,
 }
 
@@ -166,10 +176,18 @@ impl WorkerRegion {
     /// # Errors
     /// When the shape can't be.
     pub fn heap(workers: &[Place], slots: usize, payload: usize) -> Result<Self, RegionError> {
-        let (offer, layout) = planned(workers, slots, payload)?;
-        let taken = workers.iter().map(|_| AtomicBool::new(false)).collect();
+        Self::heap_for(workers, Shape { channels: workers.len(), slots, payload })
+    }
+
+    /// The same with as many channels as `shape` says; those behind the workers' are free.
+    ///
+    /// # Errors
+    /// When the shape can't be.
+    pub fn heap_for(workers: &[Place], shape: Shape) -> Result<Self, RegionError> {
+        let (offer, layout) = planned(workers, shape)?;
+        let taken = (0..shape.channels).map(|_| AtomicBool::new(false)).collect();
         let region = Region::heap(layout.len);
-        Ok(Self { region, layout, offer, backing: Backing::Heap(taken) })
+        Ok(Self { region, layout, shape, offer, backing: Backing::Heap(taken) })
     }
 
     /// A region that workers' processes of the same user get over a socket at `path`, for as long as this lives. A socket
@@ -183,7 +201,15 @@ impl WorkerRegion {
         slots: usize,
         payload: usize,
     ) -> Result<Self, RegionError> {
-        let (offer, layout) = planned(workers, slots, payload)?;
+        Self::create_for(path, workers, Shape { channels: workers.len(), slots, payload })
+    }
+
+    /// The same with as many channels as `shape` says; those behind the workers' are free.
+    ///
+    /// # Errors
+    /// As [`WorkerRegion::create`].
+    pub fn create_for(path: &Path, workers: &[Place], shape: Shape) -> Result<Self, RegionError> {
+        let (offer, layout) = planned(workers, shape)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
         socket_at(path)?; // also where nothing can be made beside it
         let name = NameLock::take(path).map_err(|error| match error {
@@ -200,13 +226,13 @@ impl WorkerRegion {
         // Whoever connects before the server starts waits for it.
         let socket = Scratch::socket(path).map_err(io)?;
         let (socket, identity) = socket.put_at(path, left.is_some()).map_err(io)?;
-        let server = AttachServer::open(socket, given, &offer).map_err(|error| {
+        let server = AttachServer::open(socket, given, Arc::clone(&offer)).map_err(|error| {
             identity.remove_at(path);
             io(error)
         })?;
         let path = path.to_owned();
         let backing = Backing::Agent { server, memory, path, socket: identity, name };
-        Ok(Self { region, layout, offer, backing })
+        Ok(Self { region, layout, shape, offer, backing })
     }
 
     /// Gets the region of a running agent, whose socket lies at `path`.
@@ -234,13 +260,14 @@ impl WorkerRegion {
                 _ => RegionError::Io { path, error },
             }
         })?;
-        Ok(Self { region, layout, offer, backing: Backing::Worker { memory, pid } })
+        let (shape, offer) = (offer.shape, Arc::new(Mutex::new(offer)));
+        Ok(Self { region, layout, shape, offer, backing: Backing::Worker { memory, pid } })
     }
 
     /// How much of everything there is.
     #[must_use]
     pub fn shape(&self) -> Shape {
-        self.offer.shape
+        self.shape
     }
 
     /// The agent's process.
@@ -252,24 +279,31 @@ impl WorkerRegion {
         }
     }
 
-    /// The worker of a channel.
+    /// The worker of a channel; none when it is free. In a worker's process as it was when the region was got.
     #[must_use]
-    pub fn place(&self, channel: usize) -> Place {
-        self.offer.places[channel]
+    pub fn place(&self, channel: usize) -> Option<Place> {
+        attach::locked(&self.offer).places[channel]
+    }
+
+    /// Offers a channel to a worker, or to nobody any more. Who is there already hears nothing of it, and who was told of
+    /// the channel before is known by the name that it claims.
+    pub fn offer(&self, channel: usize, place: Option<Place>) {
+        attach::locked(&self.offer).places[channel] = place;
     }
 
     /// The dispatcher's end of a channel. Ask once for each.
     #[must_use]
     pub fn channel(&self, channel: usize) -> Channel {
         let sender = Sender::new(self.words(channel));
-        Channel::new(sender, self.sleep_word(channel), self.area(channel), self.shape())
+        Channel::new(channel, sender, self.sleep_word(channel), self.area(channel), self.shape())
     }
 
-    /// Claims a channel for the worker that it returns; none when it has one.
+    /// Claims a channel for the worker that it returns; none when it has one, or is free.
     ///
     /// # Errors
     /// Those of the system.
     pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<WorkerEnd>> {
+        let Some(place) = self.place(channel) else { return Ok(None) };
         let held = match &self.backing {
             Backing::Heap(taken) => {
                 if taken[channel].swap(true, AcqRel) {
@@ -287,9 +321,8 @@ impl WorkerRegion {
                 }
             }
         };
-        let receiver = Receiver::claim(self.words(channel), std::process::id());
+        let receiver = Receiver::claim(self.words(channel), std::process::id(), place.word());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
-        let place = self.place(channel);
         Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, held)))
     }
 
@@ -374,16 +407,13 @@ impl Drop for ChannelLock {
     }
 }
 
-fn planned(
-    workers: &[Place],
-    slots: usize,
-    payload: usize,
-) -> Result<(Offer, Layout), RegionError> {
-    let shape = Shape { channels: workers.len(), slots, payload };
-    if !shape.is_possible() {
+fn planned(workers: &[Place], shape: Shape) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
+    if !shape.is_possible() || workers.len() > shape.channels {
         return Err(RegionError::Shape(shape));
     }
-    Ok((Offer { shape, places: workers.to_vec() }, Layout::new(&shape)))
+    let mut places: Vec<_> = workers.iter().copied().map(Some).collect();
+    places.resize(shape.channels, None);
+    Ok((Arc::new(Mutex::new(Offer { shape, places })), Layout::new(&shape)))
 }
 
 /// Memory without a name, all of it there, which nobody can shorten or lengthen.

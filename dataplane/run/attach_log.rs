@@ -2,25 +2,28 @@
 
 use crate::ring::{Place, WorkerRegion};
 
-/// The claims that were granted at the last update.
+/// The claims that were granted at the last update, and whose the channels were.
 #[derive(Debug)]
-pub struct AttachLog(Vec<u64>);
+pub struct AttachLog(Vec<(u64, Option<Place>)>);
 
 impl AttachLog {
     /// Nobody has come yet.
     pub fn new(region: &WorkerRegion) -> Self {
-        Self(vec![0; region.shape().channels])
+        Self(vec![(0, None); region.shape().channels])
     }
 
     /// Tells what has changed since the last update.
     pub fn update(&mut self, region: &WorkerRegion) {
-        for (channel, before) in self.0.iter_mut().enumerate() {
-            let granted = region.granted(channel);
+        for (channel, (before, was)) in self.0.iter_mut().enumerate() {
+            let (granted, now) = (region.granted(channel), region.place(channel));
             if granted == *before {
                 continue;
             }
-            let Place { id, pool } = region.place(channel);
+            let there = if *before == 0 { now } else { was.or(now) };
+            let Some(Place { id, pool }) = there else { continue };
             match (*before, region.has_worker(channel)) {
+                // Its place is nobody's, or another's by now.
+                (1.., _) if now != there => log::info!("worker {id} of pool {pool} was let go of"),
                 (0, _) => {}
                 // Who leaves or dies lets go of its lock.
                 (_, true) if granted == 0 => {
@@ -30,7 +33,8 @@ impl AttachLog {
                 }
                 _ => log::info!("worker {id} of pool {pool} has gone"),
             }
-            if granted != 0 {
+            *was = now;
+            if let (1.., Some(Place { id, pool })) = (granted, now) {
                 log::info!("worker {id} of pool {pool} is there");
             }
             *before = granted;

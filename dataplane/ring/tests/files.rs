@@ -38,7 +38,7 @@ fn a_task_passes_between_two_mappings_of_a_region() {
     assert_eq!(mode(&path), 0o600);
     let mut channel = region.channel(1);
     let other = Arc::new(WorkerRegion::open(&path).unwrap());
-    assert_eq!((other.place(1), other.shape()), (Place { id: 11, pool: 3 }, region.shape()));
+    assert_eq!((other.place(1), other.shape()), (Some(Place { id: 11, pool: 3 }), region.shape()));
     assert_eq!(other.pid(), u64::from(std::process::id()));
     assert!(other.has_agent() && !region.has_worker(1));
     let mut worker_end = other.claim(1).unwrap().unwrap();
@@ -174,6 +174,32 @@ fn nobody_can_take_the_memory_away() {
     assert_eq!(worker_end.payload(), b"still");
 }
 
+#[test]
+fn channels_are_offered_to_whom_they_belong_at_the_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    let shape = Shape { channels: 3, slots: 4, payload: 32 };
+    let region = WorkerRegion::create_for(&path, &places(2), shape).unwrap();
+    let before = Arc::new(WorkerRegion::open(&path).unwrap());
+    assert!(before.place(2).is_none() && before.claim(2).unwrap().is_none(), "nobody's");
+    let [newcomer, other] = [30, 40].map(|id| Place { id, pool: 5 });
+    region.offer(2, Some(newcomer));
+    region.offer(0, None);
+    let after = Arc::new(WorkerRegion::open(&path).unwrap());
+    assert_eq!([0, 2].map(|channel| after.place(channel)), [None, Some(newcomer)]);
+    assert!(after.claim(0).unwrap().is_none(), "no longer anybody's");
+    let worker_end = after.claim(2).unwrap().unwrap();
+    assert_eq!(region.channel(2).sender().claimed_name(), newcomer.word());
+    drop(worker_end);
+    // Who asked before the channel became another's is known by its name.
+    region.offer(0, Some(other));
+    let late = before.claim(0).unwrap().unwrap();
+    assert_eq!(late.place(), places(1)[0]);
+    assert_ne!(region.channel(0).sender().claimed_name(), other.word());
+    let few = Shape { channels: 1, ..shape };
+    assert!(matches!(WorkerRegion::heap_for(&places(2), few), Err(RegionError::Shape(_))));
+}
+
 /// A worker that writes wherever it can spoils channels; it keeps nobody from attaching.
 #[test]
 fn workers_can_attach_after_any_scribbling() {
@@ -181,7 +207,10 @@ fn workers_can_attach_after_any_scribbling() {
     for value in [u64::MAX, 1, 0xDEAD_BEEF] {
         region.memory().iter().for_each(|word| word.store(value, Relaxed));
         let other = Arc::new(WorkerRegion::open(&path).unwrap());
-        assert_eq!((other.place(1), other.shape()), (Place { id: 11, pool: 3 }, region.shape()));
+        assert_eq!(
+            (other.place(1), other.shape()),
+            (Some(Place { id: 11, pool: 3 }), region.shape())
+        );
         let mut channel = region.channel(1);
         let mut worker_end = other.claim(1).unwrap().unwrap();
         let sender = channel.sender_mut();
@@ -291,7 +320,8 @@ fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> Region
 fn offers_that_can_not_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
-    let offer = Offer { shape: Shape { channels: 2, slots: 4, payload: 32 }, places: places(2) };
+    let places = places(1).into_iter().map(Some).chain([None]).collect();
+    let offer = Offer { shape: Shape { channels: 2, slots: 4, payload: 32 }, places };
     let good = offer.to_bytes();
     assert_eq!(Offer::parse(&good), Ok(offer.clone()));
     let with = |at: usize, byte: u8| {

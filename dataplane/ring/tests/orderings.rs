@@ -73,7 +73,7 @@ fn bytes_arrive_with_their_notice_and_replies_with_their_credit() {
         let words = words(2);
         let (tasks, replies) = (Shared::new(2), Shared::new(2));
         let mut sender = Sender::new(words.clone());
-        let mut receiver = Receiver::claim(words, 1);
+        let mut receiver = Receiver::claim(words, 1, 0);
         sender.grant(sender.claim());
         receiver.start();
         let worker = {
@@ -118,7 +118,7 @@ fn a_burst_is_seen_whole() {
     loom::model(|| {
         let words = words(4);
         let mut sender = Sender::new(words.clone());
-        let mut receiver = Receiver::claim(words, 1);
+        let mut receiver = Receiver::claim(words, 1, 0);
         sender.grant(sender.claim());
         receiver.start();
         let worker = thread::spawn(move || {
@@ -139,7 +139,7 @@ fn a_second_worker_begins_where_the_first_ended() {
     loom::model(|| {
         let words = words(2);
         let mut sender = Sender::new(words.clone());
-        let mut first = Receiver::claim(words.clone(), 1);
+        let mut first = Receiver::claim(words.clone(), 1, 0);
         sender.grant(sender.claim());
         first.start();
         assert!(sender.send(task(0)) && sender.send(task(1)));
@@ -147,7 +147,7 @@ fn a_second_worker_begins_where_the_first_ended() {
         first.complete(5);
         drop(first); // dies with one task completed and one not
         let worker = thread::spawn(move || {
-            let mut second = Receiver::claim(words, 2);
+            let mut second = Receiver::claim(words, 2, 0);
             wait(|| second.is_granted().then_some(()));
             second.start();
             assert_eq!(second.next(), 2);
@@ -173,14 +173,14 @@ fn who_left_and_who_died_is_told_apart_after_successors() {
         loom::model(move || {
             let words = words(1);
             let mut sender = Sender::new(words.clone());
-            let first = Receiver::claim(words.clone(), 1);
+            let first = Receiver::claim(words.clone(), 1, 0);
             let worker = thread::spawn(move || {
                 let mut first = first;
                 if !dies {
                     first.leave();
                 }
-                Receiver::claim(words.clone(), 2).leave();
-                Receiver::claim(words, 3)
+                Receiver::claim(words.clone(), 2, 0).leave();
+                Receiver::claim(words, 3, 0)
             });
             let (mut joined, mut gone, mut last) = (Vec::new(), Vec::new(), 0);
             let mut look = || {
@@ -217,7 +217,7 @@ fn the_word_to_stop_overtakes_no_task() {
     loom::model(|| {
         let words = words(2);
         let mut sender = Sender::new(words.clone());
-        let mut receiver = Receiver::claim(words, 1);
+        let mut receiver = Receiver::claim(words, 1, 0);
         sender.grant(sender.claim());
         receiver.start();
         let worker = thread::spawn(move || {

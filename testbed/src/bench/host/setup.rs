@@ -51,7 +51,7 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    let places: Vec<_> = (0..region.shape().channels).map(|at| region.place(at)).collect();
+    let places: Vec<_> = (0..region.shape().channels).filter_map(|at| region.place(at)).collect();
     let view = View::heap(places.len(), 1).remove(0);
     let dispatcher =
         Dispatcher::new(&policy.parse()?, view, Core::ONLY, 1).with_queue(QUEUE, Overflow::Drop);
