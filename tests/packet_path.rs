@@ -190,7 +190,7 @@ fn agent_parts(
     let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
     Parts {
         ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: POOL, workers }],
+        worker_sets: vec![PoolWorkers { pool: Some(POOL), workers }],
         registrar: None,
         places: places.to_vec(),
         pool: pool.clone(),

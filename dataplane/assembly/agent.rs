@@ -67,7 +67,7 @@ pub fn worker_sets<B: Buf + Token>(
             (Place { id, pool: pool.id }, link(channel - 1))
         });
         let workers = WorkerSet::new(dispatcher, entries.collect(), timeout);
-        worker_sets.push(PoolWorkers { pool: pool.id, workers });
+        worker_sets.push(PoolWorkers { pool: Some(pool.id), workers });
     }
     worker_sets
 }

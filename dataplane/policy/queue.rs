@@ -103,6 +103,16 @@ impl<T> QueueingDispatcher<T> {
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.tasks.iter(self.order)
     }
+
+    /// Takes other memory for tasks that wait, which has room for those that do, and leaves its own in its place.
+    pub fn exchange_memory(&mut self, tasks: &mut Slab<T>) {
+        let mut order = Fifo::EMPTY;
+        while let Some(task) = self.tasks.pop(&mut self.order) {
+            order.push(tasks.add(task), tasks);
+        }
+        std::mem::swap(&mut self.tasks, tasks);
+        self.order = order;
+    }
 }
 
 impl<T> Deref for QueueingDispatcher<T> {

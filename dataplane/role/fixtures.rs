@@ -45,7 +45,7 @@ impl AgentHandles {
 
     /// The agent is told that the process of the worker at this place, which had this claim, has ended.
     pub fn tell_of_death(&self, at: usize, claim: u64) {
-        self.deaths.push(Death { set: 0, worker: at, claim }).unwrap();
+        self.deaths.push(Death { channel: at, claim }).unwrap();
     }
 }
 
@@ -78,7 +78,7 @@ pub fn agent_by<P: Port<Buf = Frame>>(
     let deaths = Arc::new(ArrayQueue::new(8));
     let agent = Agent::new(Parts {
         ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: places[0].pool, workers }],
+        worker_sets: vec![PoolWorkers { pool: Some(places[0].pool), workers }],
         places,
         pool: frames.clone(),
         udp_port: 1234,

@@ -144,7 +144,7 @@ pub(super) fn start(
     let counters = [table.counters(0)];
     let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
     let look = || {
-        look_for_deaths(host, region, &deaths);
+        look_for_deaths(region, &deaths);
         attach_log.update(region);
         links.look(&devices, link_changed);
     };
@@ -285,16 +285,12 @@ fn poll(
 
 /// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
 /// successor is not taken for it.
-pub fn look_for_deaths(host: &HostConfig, region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
-    let mut channel = 0;
-    for (set, pool) in host.pools.iter().enumerate() {
-        for worker in 0..pool.workers.len() {
-            let claim = region.granted(channel);
-            if claim != 0 && !region.has_worker(channel) {
-                // Should the queue be full, the next look finds it dead still.
-                let _ = deaths.push(Death { set, worker, claim });
-            }
-            channel += 1;
+pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
+    for channel in 0..region.shape().channels {
+        let claim = region.granted(channel);
+        if claim != 0 && !region.has_worker(channel) {
+            // Should the queue be full, the next look finds it dead still.
+            let _ = deaths.push(Death { channel, claim });
         }
     }
 }

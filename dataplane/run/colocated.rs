@@ -103,7 +103,7 @@ impl<'a> LocalAgent<'a> {
 
     /// Looks for workers whose process has ended.
     pub fn look(&self) {
-        shell::look_for_deaths(self.host, &self.region, &self.deaths);
+        shell::look_for_deaths(&self.region, &self.deaths);
         self.attach_log.borrow_mut().update(&self.region);
     }
 

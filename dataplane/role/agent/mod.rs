@@ -2,7 +2,7 @@
 //!
 //! A server to a leaf, or to clients themselves: it has an address of its own, answers ARP for it, and answers
 //! tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
-//! this process, it is handed the packet and sends the reply itself.
+//! this process, it is handed the packet and sends the reply itself. What changes meanwhile comes as commands ([`Update`]).
 
 mod link;
 mod named_load;
@@ -11,6 +11,7 @@ mod register;
 mod responder;
 mod signer;
 mod thread;
+mod update;
 pub mod worker_set;
 
 use std::sync::Arc;
@@ -24,7 +25,8 @@ pub use packet::Packet;
 pub use register::{Registrar, TIMEOUT_KEPT_MS};
 pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
-pub use worker_set::{AttachStats, Completion, DetachReason, WorkerSet};
+pub use update::{AgentCommands, Entry, Step, Update};
+pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
 
 use responder::{NO_SET, Responder, named};
 
@@ -49,10 +51,8 @@ use crate::wire::udp::{self, Flow};
 /// The process of a worker has ended: what a thread that watches locks tells the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Index of the pool's worker set.
-    pub set: usize,
-    /// Index of the worker in its set.
-    pub worker: usize,
+    /// Index of the worker's channel in the region.
+    pub channel: usize,
     /// The claim that was granted when its lock was found free.
     pub claim: u64,
 }
@@ -106,8 +106,8 @@ impl<P: Port<Buf: Token>, A> Parts<P, A> {
 /// One pool's workers.
 #[derive(Debug)]
 pub struct PoolWorkers<B: Buf + Token> {
-    /// The pool's id.
-    pub pool: u16,
+    /// The pool's id; none when it takes no tasks any more.
+    pub pool: Option<u16>,
     /// The workers.
     pub workers: WorkerSet<Packet<B>>,
 }
@@ -129,6 +129,9 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     was_busy: bool,
     /// Tasks that threads have ended themselves.
     ended: u64,
+    commands: AgentCommands<P::Buf>,
+    /// Who came and went in pools that others have replaced.
+    former: AttachStats,
 }
 
 /// What a packet is to an agent.
@@ -162,6 +165,8 @@ where
             last_poll: 0,
             was_busy: false,
             ended: 0,
+            commands: AgentCommands::default(),
+            former: AttachStats::default(),
         }
     }
 
@@ -339,7 +344,7 @@ where
     fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) {
         let (pool, worker) = task.addressed();
         let counters = &self.responder.out.counters;
-        let Some(at) = self.worker_sets.iter().position(|set| set.pool == pool) else {
+        let Some(at) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
             return counters.drop(DropReason::UnknownPool, 1);
         };
         let named = self.responder.named.get(usize::from(worker)).copied();
@@ -405,9 +410,10 @@ where
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();
-        while let Some(Death { set, worker, claim }) = self.deaths.pop() {
-            if let Some(set) = self.worker_sets.get_mut(set) {
-                set.workers.died(worker, claim, &mut |done| self.responder.finish(done));
+        self.apply_commands();
+        while let Some(Death { channel, claim }) = self.deaths.pop() {
+            for PoolWorkers { workers, .. } in &mut self.worker_sets {
+                workers.died(channel, claim, &mut |done| self.responder.finish(done));
             }
         }
         let now_ns = self.timing.to_ns(now);
@@ -436,7 +442,7 @@ where
         }
         let (worker_sets, responder) = (&self.worker_sets, &self.responder);
         let tasks = |place: Place| {
-            let set = worker_sets.iter().find(|set| set.pool == place.pool)?;
+            let set = worker_sets.iter().find(|set| set.pool == Some(place.pool))?;
             let there = set.workers.present().any(|present| present == place);
             there.then(|| responder.named_tasks(place.id))
         };
@@ -485,13 +491,13 @@ where
     /// A worker is attached.
     #[must_use]
     pub fn is_present(&self, place: Place) -> bool {
-        let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == place.pool);
+        let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(place.pool));
         worker_sets.any(|set| set.workers.present().any(|present| present == place))
     }
 
-    /// Who came and went, in the order of the pools.
+    /// Who came and went, in the order of the pools; last in those that are there no more.
     pub fn attach_stats(&self) -> impl Iterator<Item = AttachStats> + '_ {
-        self.worker_sets.iter().map(|set| set.workers.attach_stats())
+        self.worker_sets.iter().map(|set| set.workers.attach_stats()).chain([self.former])
     }
 
     /// Its schedulers, in the order of the pools.

@@ -38,6 +38,12 @@ struct Entry {
     due: u64,
 }
 
+impl Entry {
+    fn new(place: Place) -> Self {
+        Self { place, seq: 0, asked: false, acknowledged: false, due: 0 }
+    }
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct Registrar {
@@ -62,13 +68,7 @@ impl Registrar {
     /// Nobody is registered yet. Each worker speaks ten times a second until the leaf asks for more.
     #[must_use]
     pub fn new(leaf: u32, port: usize, mac: Option<Mac>, places: &[Place], ticks_hz: u64) -> Self {
-        let entries = places.iter().map(|&place| Entry {
-            place,
-            seq: 0,
-            asked: false,
-            acknowledged: false,
-            due: 0,
-        });
+        let entries = places.iter().copied().map(Entry::new);
         let mut registrar = Self {
             leaf,
             port,
@@ -87,6 +87,22 @@ impl Registrar {
 
     fn ticks(&self, ms: u64) -> u64 {
         (ms * self.ticks_hz / 1000).max(1)
+    }
+
+    /// Takes memory for so many workers in all.
+    pub fn make_room(&mut self, workers: usize) {
+        self.entries.reserve_exact(workers.saturating_sub(self.entries.len()));
+    }
+
+    /// One more worker is to be registered when it is there; for which there is room.
+    pub fn add(&mut self, place: Place) {
+        self.entries.push(Entry::new(place));
+    }
+
+    /// The leaf hears of this worker no more.
+    pub fn remove(&mut self, place: Place) {
+        self.entries.retain(|entry| entry.place != place);
+        self.first = 0;
     }
 
     /// The leaf's address.

@@ -54,7 +54,7 @@ pub fn named<B: Buf + Token>(
     let nobody = NamedWorker { set: NO_SET, name: 0, tasks: 0 };
     let mut named = vec![nobody; usize::from(WORKER_ID_MAX) + 1];
     for (name, place) in places.iter().enumerate() {
-        if let Some(set) = worker_sets.iter().position(|set| set.pool == place.pool) {
+        if let Some(set) = worker_sets.iter().position(|set| set.pool == Some(place.pool)) {
             let (set, name) = (set as u16, name as u16);
             named[usize::from(place.id)] = NamedWorker { set, name, tasks: 0 };
         }
@@ -130,6 +130,16 @@ impl<P: Port<Buf: Token>> Responder<P> {
             Ok(Outcome::Refused) => self.out.counters.drop(DropReason::BadReply, 1),
             Err(reason) => self.out.counters.drop(reason, 1),
         }
+    }
+
+    /// A task that no worker had is given up.
+    #[cold]
+    pub fn give_up(&mut self, task: Packet<P::Buf>, reason: DropReason) {
+        let (_, named) = task.addressed();
+        if named != NO_MEMBER {
+            self.count(named, -1);
+        }
+        self.out.counters.drop(reason, 1);
     }
 
     #[cold]

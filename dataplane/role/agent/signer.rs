@@ -5,6 +5,7 @@
 //! on its way becomes too old. Threads share it: a sequence is taken by adding one.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -78,7 +79,7 @@ impl Credential {
 /// What signs in the names of an agent's workers.
 pub struct Signer {
     /// By worker id.
-    credentials: Box<[Option<Credential>]>,
+    credentials: Box<[Option<Arc<Credential>>]>,
     /// Ids of those that have one.
     workers: Box<[u16]>,
     /// Which of them is looked at next.
@@ -98,12 +99,24 @@ impl Signer {
     /// no workers.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = (u16, Key)>, clock: fn() -> u64) -> Option<Self> {
+        Self::following(None, keys, clock)
+    }
+
+    /// The same after `before`: of workers that it signs for, the credentials are the same ones, sequences and all.
+    #[must_use]
+    pub fn following(
+        before: Option<&Self>,
+        keys: impl IntoIterator<Item = (u16, Key)>,
+        clock: fn() -> u64,
+    ) -> Option<Self> {
         let keys: Vec<_> = keys.into_iter().collect();
         let last = keys.iter().map(|(worker, _)| *worker).max()?;
-        let mut credentials: Vec<Option<Credential>> = Vec::new();
-        credentials.resize_with(usize::from(last) + 1, || None);
+        let mut credentials = vec![None; usize::from(last) + 1];
         for (worker, key) in &keys {
-            credentials[usize::from(*worker)] = Some(Credential::new(key.clone(), clock()));
+            let known = before.and_then(|before| before.credentials.get(usize::from(*worker)));
+            let credential = known.cloned().flatten();
+            let new = || Arc::new(Credential::new(key.clone(), clock()));
+            credentials[usize::from(*worker)] = Some(credential.unwrap_or_else(new));
         }
         Some(Self {
             credentials: credentials.into(),
@@ -117,7 +130,7 @@ impl Signer {
     #[inline]
     #[must_use]
     pub fn of(&self, worker: u16) -> Option<&Credential> {
-        self.credentials.get(usize::from(worker))?.as_ref()
+        self.credentials.get(usize::from(worker))?.as_deref()
     }
 
     /// Looks after one worker's sequence, each in turn; to be called many times a second.

@@ -323,7 +323,7 @@ fn a_task_that_names_a_worker_of_another_pool_is_refused() {
     let view = View::heap(1, 1).remove(0);
     let dispatcher = Dispatcher::new(&"cfcfs".parse().unwrap(), view, Core::ONLY, 7);
     let workers = WorkerSet::new(dispatcher, vec![(elsewhere, region.channel(0))], TIMEOUT);
-    rig.agent.worker_sets.push(PoolWorkers { pool: POOL + 1, workers });
+    rig.agent.worker_sets.push(PoolWorkers { pool: Some(POOL + 1), workers });
     rig.agent.responder.named[20].set = 1;
     let mut worker_ends = [rig.come(0), region.claim(0).unwrap().unwrap()];
     rig.after(100);

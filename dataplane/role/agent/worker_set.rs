@@ -7,7 +7,8 @@ use arrayvec::ArrayVec;
 
 use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
-use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
+use crate::policy::fifo::Slab;
+use crate::policy::{Dispatcher, Overflow, Prepared, QueueingDispatcher, Task};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, Place};
 use crate::state::{Load, Member, Report};
@@ -72,10 +73,11 @@ impl AttachStats {
     }
 }
 
-/// One worker.
+/// One worker, there or not.
 #[derive(Debug)]
-struct WorkerEntry<T: Work> {
+pub struct WorkerEntry<T: Work> {
     place: Place,
+    member: Member,
     link: WorkerLink<T>,
     /// The claim granted last: it is not granted again.
     last_claim: u64,
@@ -83,13 +85,48 @@ struct WorkerEntry<T: Work> {
     last_active: u64,
     /// A thread that has been silent for too long: it keeps its tasks, and gets none until it answers.
     suspended: bool,
+    /// It gets no new tasks, and nobody else gets its place.
+    is_leaving: bool,
 }
+
+impl<T: Work> WorkerEntry<T> {
+    /// Of a link that no worker has used.
+    pub fn new(place: Place, link: impl Into<WorkerLink<T>>) -> Self {
+        Self {
+            place,
+            member: Member(0),
+            link: link.into(),
+            last_claim: 0,
+            last_active: 0,
+            suspended: false,
+            is_leaving: false,
+        }
+    }
+
+    /// For another worker, when the one that had it has gone.
+    #[must_use]
+    pub fn renamed(self, place: Place) -> Self {
+        self.link.channel().sender().reopen();
+        Self { place, suspended: false, is_leaving: false, ..self }
+    }
+
+    /// Index of its channel in the region that its worker attaches to.
+    #[must_use]
+    pub fn channel(&self) -> usize {
+        self.link.channel().index()
+    }
+}
+
+/// A member that nobody is.
+const NOWHERE: u16 = u16::MAX;
 
 /// The workers of one pool on this host, with their dispatcher.
 #[derive(Debug)]
 pub struct WorkerSet<T: Work> {
     dispatcher: QueueingDispatcher<T>,
     entries: Vec<WorkerEntry<T>>,
+    /// Index of each member's entry.
+    entry_of: Box<[u16]>,
     /// Ticks of silence after which a worker with tasks is shut out.
     timeout: u64,
     attach_stats: AttachStats,
@@ -98,8 +135,8 @@ pub struct WorkerSet<T: Work> {
 }
 
 impl<T: Work> WorkerSet<T> {
-    /// The workers of these places, none of them there yet, in the order of the dispatcher's members. There is memory for as
-    /// many tasks as the dispatcher lets wait now.
+    /// The workers of these places, none of them there yet, as the dispatcher's first members in this order; others may come
+    /// until all members are somebody's. There is memory for as many tasks as the dispatcher lets wait now.
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
@@ -111,17 +148,83 @@ impl<T: Work> WorkerSet<T> {
         for member in 0..entries.len() {
             dispatcher.set_active(Member(member as u16), false);
         }
-        let entries = entries.into_iter().map(|(place, link)| {
-            let link = link.into();
-            WorkerEntry { place, link, last_claim: 0, last_active: 0, suspended: false }
-        });
-        Self {
+        let members = dispatcher.view().members();
+        let mut set = Self {
             dispatcher: QueueingDispatcher::new(dispatcher),
-            entries: entries.collect(),
+            entries: Vec::with_capacity(members),
+            entry_of: vec![NOWHERE; members].into(),
             timeout,
             attach_stats: AttachStats::default(),
             ended: 0,
+        };
+        for (member, (place, link)) in entries.into_iter().enumerate() {
+            set.add(Member(member as u16), WorkerEntry::new(place, link));
         }
+        set
+    }
+
+    /// A worker may come: it is this member from now on, which was nobody.
+    pub fn add(&mut self, member: Member, entry: WorkerEntry<T>) {
+        self.entry_of[member.index()] = self.entries.len() as u16;
+        self.entries.push(WorkerEntry { member, ..entry });
+    }
+
+    /// The member gets no new tasks, and nobody attaches in its place; who it is.
+    pub fn retire(&mut self, member: Member) -> Option<Place> {
+        let at = usize::from(self.entry_of[member.index()]);
+        let entry = self.entries.get_mut(at)?;
+        entry.is_leaving = true;
+        self.dispatcher.set_active(member, false);
+        Some(entry.place)
+    }
+
+    /// The member is nobody any more: its worker is told to end, and what it still has is lost. Gives what is left of it.
+    pub fn remove(
+        &mut self,
+        member: Member,
+        done: &mut impl FnMut(Completion<'_, T>),
+    ) -> Option<WorkerEntry<T>> {
+        let at = usize::from(self.entry_of[member.index()]);
+        let entry = self.entries.get(at)?;
+        // Before its grant ends: so it learns first that it is to end.
+        entry.link.channel().stop();
+        if entry.link.sender().is_granted() {
+            self.detach(at, DetachReason::Left, done);
+        }
+        self.dispatcher.view_mut().forget(member);
+        self.entry_of[member.index()] = NOWHERE;
+        let entry = self.entries.remove(at);
+        for (at, entry) in self.entries.iter().enumerate().skip(at) {
+            self.entry_of[entry.member.index()] = at as u16;
+        }
+        Some(entry)
+    }
+
+    /// Another policy; the old one is left in its place. [`WorkerSet::review_members`] is to follow.
+    pub fn exchange_policy(&mut self, policy: &mut Prepared) {
+        self.dispatcher.exchange(policy);
+    }
+
+    /// So many tasks may wait from now on, in other memory, which has room for those that wait already; the old one is left in
+    /// its place.
+    pub fn exchange_queue(&mut self, bound: usize, overflow: Overflow, memory: &mut Slab<T>) {
+        self.dispatcher.set_queue(bound, overflow);
+        self.dispatcher.exchange_memory(memory);
+    }
+
+    /// Speeds of all members, relative to each other. [`WorkerSet::review_members`] is to follow.
+    pub fn set_rates(&mut self, rates: &[f64]) {
+        self.dispatcher.view_mut().set_rates(rates);
+    }
+
+    /// Members, their speeds or the policy have changed.
+    pub fn review_members(&mut self) {
+        self.dispatcher.review_members();
+    }
+
+    /// The next task that waits, to be given up.
+    pub fn next_waiting(&mut self) -> Option<T> {
+        self.dispatcher.pop()
     }
 
     /// Tasks that wait or are with workers.
@@ -177,7 +280,7 @@ impl<T: Work> WorkerSet<T> {
 
     #[inline]
     fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
-        let entry = &mut self.entries[member.index()];
+        let entry = &mut self.entries[usize::from(self.entry_of[member.index()])];
         let idle = entry.link.sender().outstanding() == 0;
         if let Err(task) = entry.link.give(task) {
             // The policy knows no bound, the ring does.
@@ -231,7 +334,7 @@ impl<T: Work> WorkerSet<T> {
         entry.last_active = now;
         let left = entry.link.sender().outstanding();
         let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
-        let member = Member(at as u16);
+        let member = entry.member;
         let (channel, held) = match &mut entry.link {
             WorkerLink::Copied { channel, held } => (channel, held),
             WorkerLink::Handed(producer) => {
@@ -284,26 +387,38 @@ impl<T: Work> WorkerSet<T> {
     }
 
     fn resume(&mut self, at: usize) {
-        if std::mem::take(&mut self.entries[at].suspended) {
-            self.dispatcher.set_active(Member(at as u16), true);
+        let entry = &mut self.entries[at];
+        if std::mem::take(&mut entry.suspended) && !entry.is_leaving {
+            self.dispatcher.set_active(entry.member, true);
         }
+    }
+
+    fn has_room(&self, member: Member) -> bool {
+        let entry = &self.entries[usize::from(self.entry_of[member.index()])];
+        entry.link.sender().room() > 0
     }
 
     /// Gives so many of those that wait to workers, one at least, in order; false when not all of them may go.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
-        let waiting = self.dispatcher.iter().take(most.clamp(1, BURST));
+        // Those that wait since another policy's time go one by one, where there is room.
+        let most = if self.dispatcher.holds() { most.clamp(1, BURST) } else { 1 };
+        let waiting = self.dispatcher.iter().take(most);
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
         let mut given = 0;
         // Each choice has a place, whichever task it was asked for: the first that waits takes it.
         for pick in picks.into_iter().flatten() {
+            if !self.dispatcher.holds() && !self.has_room(pick.member) {
+                self.dispatcher.write_off(pick.member, 1);
+                break;
+            }
             let Some(task) = self.dispatcher.pop() else { break };
             given += 1;
             if let Err((task, reason)) = self.give(pick.member, task, now) {
                 // A ring smaller than the policy's bound.
-                let entry = &self.entries[pick.member.index()];
+                let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
                 let (place, left) = (entry.place, entry.link.sender().outstanding());
                 let (channel, outcome) = (entry.link.channel(), Err(reason));
                 done(Completion { task, place, left, outcome, channel, number: 0 });
@@ -336,7 +451,8 @@ impl<T: Work> WorkerSet<T> {
             }
             // A worker may write its claim at any moment: who has the grant is detached first.
             let entry = &self.entries[at];
-            if claim != 0 && claim != entry.last_claim && !entry.link.sender().is_granted() {
+            let is_new = claim != 0 && claim != entry.last_claim;
+            if is_new && !entry.is_leaving && !entry.link.sender().is_granted() {
                 self.attach(at, claim, now);
             }
         }
@@ -351,27 +467,33 @@ impl<T: Work> WorkerSet<T> {
         }
         if !std::mem::replace(&mut entry.suspended, true) {
             self.attach_stats.silent += 1;
-            self.dispatcher.set_active(Member(at as u16), false);
+            self.dispatcher.set_active(entry.member, false);
         }
     }
 
     fn attach(&mut self, at: usize, claim: u64, now: u64) {
         let entry = &mut self.entries[at];
         (entry.last_claim, entry.last_active) = (claim, now);
-        if !entry.link.grant(claim) {
+        // One that was told of this channel when it was another's is not let in.
+        let is_named = entry.link.sender().claimed_name() == entry.place.word();
+        if !is_named || !entry.link.grant(claim) {
             return;
         }
-        let member = Member(at as u16);
+        let member = entry.member;
         self.dispatcher.set_active(member, true);
         // Idle lists hold those that have said so.
         self.dispatcher.refresh(&Report::new(member, Load(0), 0));
         self.attach_stats.joined += 1;
     }
 
-    /// The process of a worker has ended, as its lock tells; `claim` is the one that was looked at.
-    pub fn died(&mut self, at: usize, claim: u64, done: &mut impl FnMut(Completion<'_, T>)) {
-        let Some(entry) = self.entries.get(at) else { return };
-        let sender = entry.link.sender();
+    /// The process of the worker at this channel has ended, as its lock tells; `claim` is the one that was looked at.
+    pub fn died(&mut self, channel: usize, claim: u64, done: &mut impl FnMut(Completion<'_, T>)) {
+        let is_there = |entry: &WorkerEntry<T>| match &entry.link {
+            WorkerLink::Copied { channel: own, .. } => own.index() == channel,
+            WorkerLink::Handed(_) => false,
+        };
+        let Some(at) = self.entries.iter().position(is_there) else { return };
+        let sender = self.entries[at].link.sender();
         if sender.is_granted() && sender.granted() == claim {
             // One that has left in order lets go of its lock, too, and that may be seen first.
             let left = sender.holder() == Holder::Left;
@@ -399,9 +521,9 @@ impl<T: Work> WorkerSet<T> {
             DetachReason::Silent => self.attach_stats.silent += 1,
             DetachReason::AtFault => self.attach_stats.at_fault += 1,
         }
-        let member = Member(at as u16);
-        self.dispatcher.set_active(member, false);
         let entry = &mut self.entries[at];
+        let member = entry.member;
+        self.dispatcher.set_active(member, false);
         let place = entry.place;
         let lost = entry.link.revoke(|task, channel, number| {
             let outcome = Err(DropReason::WorkerLost);

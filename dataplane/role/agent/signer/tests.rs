@@ -29,6 +29,26 @@ fn signed(payload: &[u8]) -> Signed {
     Signed::read(&addresses(1, 2), payload).unwrap()
 }
 
+/// The sequence of the next packet in this worker's name.
+fn next_sequence(signer: &Signer, worker: u16) -> u64 {
+    let mut payload = payload(Header::keep_alive(7, worker, 0, 1));
+    signer.of(worker).unwrap().sign(1, 2, &mut payload);
+    signed(&payload).sequence
+}
+
+#[test]
+fn whoever_stays_keeps_its_sequence_when_others_come_and_go() {
+    let before = signer();
+    let first = next_sequence(&before, 3);
+    let after = Signer::following(Some(&before), [(3, key(1)), (9, key(3))], || NOW).unwrap();
+    assert!(after.of(8).is_none() && before.of(9).is_none());
+    // A reply may still be made by the one, and the next by the other.
+    let sequences = [&after, &before, &after].map(|signer| next_sequence(signer, 3));
+    assert_eq!(sequences, [first + 1, first + 2, first + 3]);
+    assert_eq!(next_sequence(&after, 9), NOW);
+    assert!(Signer::following(Some(&after), [], || NOW).is_none());
+}
+
 #[test]
 fn sequences_begin_at_the_clock_and_rise_by_one() {
     let signer = signer();

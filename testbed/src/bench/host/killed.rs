@@ -76,7 +76,7 @@ pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Kill
         let worker = |at| Process::start(program, &path, at, there);
         let is_over = || running.is_finished();
         let workers = attend(worker, &signals, &region, is_over, || {
-            agent::look_for_deaths(&host, &region, &deaths);
+            agent::look_for_deaths(&region, &deaths);
         });
         signals.stop.store(true, Release);
         (running.join(), workers)

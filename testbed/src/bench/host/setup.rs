@@ -61,7 +61,7 @@ where
     let address = PortAddress { mac: MAC, ip: IP, prefix: 24, side: Side::Both, gateway: None };
     Ok(Agent::new(Parts {
         ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: POOL, workers }],
+        worker_sets: vec![PoolWorkers { pool: Some(POOL), workers }],
         places,
         pool,
         udp_port: wedjat::wire::task::UDP_PORT,
