@@ -483,6 +483,10 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
         ("add-workers server=10.0.2.11 pool=7 workers=17", "worker 17: it is there already"),
         ("add-workers server=10.0.2.11 pool=8 workers=18", "pool 8: there is none"),
         (
+            "add-workers pool=7 workers=18",
+            "no `server` in `add-workers`; allowed: add-workers server=…",
+        ),
+        (
             "add-workers server=10.0.2.11 pool=7 workers=100-160",
             "room for 64; restart with a larger `workers_max`",
         ),

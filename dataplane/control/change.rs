@@ -36,10 +36,10 @@ pub enum Change {
         /// Its MAC address there, unless ARP is to find it.
         mac: Option<Mac>,
     },
-    /// `add-workers server=… pool=… workers=… [speed=…]`.
+    /// `add-workers [server=…] pool=… workers=… [speed=…]`.
     AddWorkers {
-        /// Their server's address.
-        server: Ipv4Addr,
+        /// Their server's address; an agent's are on its own host.
+        server: Option<Ipv4Addr>,
         /// Id of their pool.
         pool: u16,
         /// Their ids.
@@ -153,7 +153,7 @@ const VERBS: [(&str, &[&str]); 10] = [
     ("add-server", &["ip", "[mac]", "[registers]"]),
     ("remove-server", &["ip"]),
     ("move-server", &["ip", "to", "[mac]"]),
-    ("add-workers", &["server", "pool", "workers", "[speed]"]),
+    ("add-workers", &["[server]", "pool", "workers", "[speed]"]),
     ("remove-workers", &["workers"]),
     ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]"]),
     ("remove-pool", &["id"]),
@@ -161,6 +161,9 @@ const VERBS: [(&str, &[&str]); 10] = [
     ("set-queue", &["pool", "queue", "[overflow]"]),
     ("set-speed", &["workers", "speed"]),
 ];
+
+/// What may stand for a host.
+const HOST: &str = "a host's IPv4 address such as 10.0.2.11";
 
 /// The words of a text; what stands in parentheses is of one word.
 fn words(text: &str) -> Vec<&str> {
@@ -191,7 +194,8 @@ struct Values<'a> {
     given: Vec<(&'a str, &'a str)>,
 }
 
-fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
+/// The text is no change.
+pub(super) fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
     ChangeError::Text { found: found.to_string(), allowed: allowed.to_string() }
 }
 
@@ -247,7 +251,7 @@ impl<'a> Values<'a> {
     }
 
     fn address(&self, key: &str) -> Result<Ipv4Addr, ChangeError> {
-        self.needed(key, "a host's IPv4 address such as 10.0.2.11")
+        self.needed(key, HOST)
     }
 
     fn mac(&self) -> Result<Option<Mac>, ChangeError> {
@@ -314,7 +318,7 @@ impl FromStr for Change {
                 mac: values.mac()?,
             },
             "add-workers" => Self::AddWorkers {
-                server: values.address("server")?,
+                server: values.parsed("server", HOST)?,
                 pool: values.id("pool")?,
                 workers: values.workers()?,
                 speed: values.speed()?,
@@ -353,7 +357,7 @@ mod tests {
         assert_eq!(
             change,
             Ok(Change::AddWorkers {
-                server: Ipv4Addr::new(10, 0, 2, 13),
+                server: Some(Ipv4Addr::new(10, 0, 2, 13)),
                 pool: 7,
                 workers: vec![8, 9, 12],
                 speed: 2.5,

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{AgentPool, Config, HostConfig};
 use crate::policy::PolicySpec;
 use crate::role::colocated;
 use crate::stage::Overflow;
@@ -55,8 +55,10 @@ pub struct Pool {
     pub overflow: Overflow,
     /// Other schedulers send tasks to its workers, too.
     pub shared_workers: bool,
-    /// What asks for proof of what its workers say.
+    /// What asks for proof of what its workers say, at a leaf.
     pub guard: Option<Arc<Guard>>,
+    /// What its workers sign with, at an agent.
+    pub key: Option<Key>,
     /// It takes no new tasks, and goes when those that it has are answered.
     pub is_leaving: bool,
     /// Its members, each at the place that it keeps.
@@ -69,9 +71,15 @@ impl Pool {
     pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {
         let speed =
             |at: usize| self.members.get(at).copied().flatten().map_or(1.0, |one| one.speed);
+        self.has_speeds().then(|| (0..places).map(speed).collect())
+    }
+
+    /// Not all its members are equally fast.
+    #[must_use]
+    pub fn has_speeds(&self) -> bool {
         let mut known = self.members.iter().flatten().map(|worker| worker.speed);
-        let first = known.next()?;
-        known.any(|speed| speed != first).then(|| (0..places).map(speed).collect())
+        let first = known.next();
+        known.any(|speed| Some(speed) != first)
     }
 }
 
@@ -113,6 +121,7 @@ impl Membership {
                 overflow: pool.overflow,
                 shared_workers: pool.shared_workers,
                 guard: pool.key.as_ref().map(guard),
+                key: None,
                 is_leaving: false,
                 members: Vec::new(),
             }));
@@ -127,6 +136,29 @@ impl Membership {
             membership.add(here, pool.id, &pool.workers, &pool.speeds);
         }
         membership
+    }
+
+    /// That of an agent: the workers of a host with this address, its only server.
+    #[must_use]
+    pub fn of_host(host: &HostConfig, ip: Ipv4Addr) -> Self {
+        let here = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
+        let pool = |pool: &AgentPool| {
+            let workers = pool.workers.iter().zip(&pool.speeds);
+            let member = |(&id, &speed)| Some(Worker { id, server: 0, speed, is_leaving: false });
+            Some(Pool {
+                id: pool.id,
+                policy: pool.policy.clone(),
+                queue: pool.queue,
+                overflow: pool.overflow,
+                shared_workers: false,
+                guard: None,
+                key: pool.key.clone(),
+                is_leaving: false,
+                members: workers.map(member).collect(),
+            })
+        };
+        let pools = host.pools.iter().map(pool).collect();
+        Self { epoch: 1, servers: vec![Some(here)], pools }
     }
 
     fn add(

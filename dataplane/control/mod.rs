@@ -5,34 +5,29 @@
 //! all cores decide by it. Workers, servers and pools leave in two steps: first nothing new comes to them, and when they have
 //! answered what they have, or a time is over, their places become free; [`Control::tend`] sees to the second.
 
+mod agent;
 mod change;
+mod difference;
+mod leaf;
 mod membership;
-mod update;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+pub use agent::{AgentCores, AgentParts, signer};
 pub use change::{Change, ChangeError};
+pub use difference::{Difference, Differences};
+pub use leaf::{LeafCores, Parts};
 pub use membership::{Membership, Pool, Server, Worker};
 
-use crate::config::is_unicast;
-use crate::limits::MEMBERS_MAX;
-use crate::node::{Command, Commands};
 use crate::policy::{PolicySpec, Runs};
-use crate::role::colocated;
-use crate::stage::Network;
-use crate::stage::network::NetworkError;
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
 use membership::settle;
-use update::Updates;
 
 /// What a leaving worker has not answered for so long is lost: its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
-
-/// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
-const HELD_NS: u64 = 2_000_000_000;
 
 /// What is leaving: a worker or a pool, by id, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,62 +38,81 @@ enum Leaving {
     Address(usize),
 }
 
-/// The control of one node. One thread uses it at a time, and none that polls.
+/// The cores of a kind of node, as its control drives them.
+pub trait Cores {
+    /// What is made for a change before the state names it, and may be refused.
+    type Ready;
+
+    /// What is told when a change has been taken.
+    const DECIDE: &'static str;
+
+    /// Looks at what only this kind of node can refuse.
+    ///
+    /// # Errors
+    /// Why the change can't be.
+    fn check(&self, change: &Change) -> Result<(), ChangeError>;
+
+    /// How many workers there may be in all.
+    fn workers_max(&self) -> usize;
+
+    /// The membership that all cores have reached; none without cores.
+    fn epoch(&self) -> Option<u64>;
+
+    /// Each core has taken enough of the changes before.
+    fn has_room(&self) -> bool;
+
+    /// Frees what cores have replaced.
+    fn free_what_is_done(&mut self);
+
+    /// Makes what the next membership needs; nothing has changed when it is refused.
+    ///
+    /// # Errors
+    /// Why the change can't be.
+    fn prepare(&mut self, table: &Table, next: &Membership) -> Result<Self::Ready, ChangeError>;
+
+    /// Gives each core what leads to the next membership, which the state names by now.
+    ///
+    /// # Errors
+    /// When a core has no room.
+    fn issue(
+        &mut self,
+        table: &Table,
+        differences: &Differences<'_>,
+        ready: Self::Ready,
+    ) -> Result<(), ChangeError>;
+
+    /// To be called now and then while all cores have taken all changes.
+    fn tend(&mut self, _table: &Table, _now_ns: u64) {}
+
+    /// For how long the id of a worker that leaves is to be known at least.
+    fn known_ns(&self) -> u64 {
+        0
+    }
+
+    /// What a worker that leaves does not answer in time is given up.
+    fn gives_up(&self) -> bool {
+        true
+    }
+}
+
+/// The control of one node: a leaf's or a scheduler's unless `C` says otherwise. One thread uses it at a time, and none that
+/// polls.
 #[derive(Debug)]
-pub struct Control {
+pub struct Control<C = LeafCores> {
     table: Arc<Table>,
-    /// That of the newest membership.
-    network: Arc<Network>,
     membership: Membership,
     limits: Limits,
-    /// Tasks that there is memory for to wait on each core.
-    waiting: usize,
-    /// One for each core.
-    cores: Vec<Commands>,
-    seed: u64,
+    cores: C,
     /// Since when it has been leaving, by id.
     leaving_since_ns: BTreeMap<Leaving, u64>,
-    /// Next hops may be pinned that no network leads to any more.
-    has_old_hops: bool,
-    /// Since when all cores have known of that.
-    old_hops_since_ns: Option<u64>,
 }
 
-/// What a control is made of.
-#[derive(Debug)]
-pub struct Parts {
-    /// The node's state.
-    pub table: Arc<Table>,
-    /// The network that the cores start with.
-    pub network: Arc<Network>,
-    /// What that network is of.
-    pub membership: Membership,
-    /// Each core's commands.
-    pub cores: Vec<Commands>,
-    /// Tasks that there is memory for to wait on each core.
-    pub waiting: usize,
-    /// Seed of all random streams.
-    pub seed: u64,
-}
-
-impl Control {
-    /// Of a node whose cores start at `membership`.
+impl<C: Cores> Control<C> {
+    /// Of a node with this state, whose cores start at `membership`.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
-        let Parts { table, network, membership, cores, waiting, seed } = parts;
+    pub fn of(table: Arc<Table>, membership: Membership, cores: C) -> Self {
         let limits = table.limits();
-        Self {
-            network,
-            membership,
-            limits,
-            waiting,
-            cores,
-            seed,
-            table,
-            leaving_since_ns: BTreeMap::new(),
-            has_old_hops: false,
-            old_hops_since_ns: None,
-        }
+        Self { table, membership, limits, cores, leaving_since_ns: BTreeMap::new() }
     }
 
     /// What the newest change has led to, leaving things included.
@@ -110,7 +124,7 @@ impl Control {
     /// All cores decide by the membership of this epoch, or of a later one.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        self.cores.iter().map(Commands::epoch).min().unwrap_or(self.membership.epoch)
+        self.cores.epoch().unwrap_or(self.membership.epoch)
     }
 
     /// All cores have taken all changes, and nothing is leaving.
@@ -131,6 +145,7 @@ impl Control {
     /// # Errors
     /// Why not; nothing has changed then.
     pub fn apply(&mut self, change: &Change) -> Result<u64, ChangeError> {
+        self.cores.check(change)?;
         let mut next = self.membership.clone();
         next.epoch += 1;
         self.change(&mut next, change)?;
@@ -140,7 +155,6 @@ impl Control {
     fn change(&self, next: &mut Membership, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::AddServer { ip, mac, registers } => {
-                self.check_address(ip)?;
                 if let Some(server) = next.servers.iter().flatten().find(|one| one.ip == ip) {
                     let (what, is_leaving) = (format!("server {ip}"), server.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
@@ -166,7 +180,6 @@ impl Control {
             }
             Change::MoveServer { ip, to, mac } => {
                 let servers = servers_at(next, ip)?;
-                self.check_address(to)?;
                 let is_taken = next.servers.iter().flatten().any(|one| one.ip == to);
                 if to != ip && is_taken {
                     return Err(ChangeError::Taken {
@@ -198,13 +211,12 @@ impl Control {
             }
             Change::AddPool { id, ref policy, queue, overflow, shared_workers } => {
                 check_policy(policy)?;
-                self.check_queue(queue)?;
                 if let Some((_, pool)) = next.pool(id) {
                     let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
-                let (policy, guard, members) = (policy.clone(), None, Vec::new());
-                let is_leaving = false;
+                let (policy, members, is_leaving) = (policy.clone(), Vec::new(), false);
+                let (guard, key) = (None, None);
                 let pool = Pool {
                     id,
                     policy,
@@ -212,6 +224,7 @@ impl Control {
                     overflow,
                     shared_workers,
                     guard,
+                    key,
                     is_leaving,
                     members,
                 };
@@ -228,7 +241,6 @@ impl Control {
                 Ok(())
             }
             Change::SetQueue { pool, queue, overflow } => {
-                self.check_queue(queue)?;
                 let pool = pool_of(next, pool)?;
                 (pool.queue, pool.overflow) = (queue, overflow);
                 Ok(())
@@ -245,14 +257,15 @@ impl Control {
     fn add_workers(
         &self,
         next: &mut Membership,
-        (ip, id): (Ipv4Addr, u16),
+        (ip, id): (Option<Ipv4Addr>, u16),
         workers: &[u16],
         speed: f64,
     ) -> Result<(), ChangeError> {
-        let server = servers_at(next, ip)?[0] as u16;
-        if next.servers[usize::from(server)].is_some_and(|server| server.is_leaving) {
+        let server = ip.map_or(Ok(0), |ip| servers_at(next, ip).map(|there| there[0]))?;
+        if let Some(Server { ip, is_leaving: true, .. }) = next.servers[server] {
             return Err(ChangeError::Taken { what: format!("server {ip}"), is_leaving: true });
         }
+        let server = server as u16;
         for &worker in workers {
             if let Some((pool, place)) = next.worker(worker) {
                 let there = next.pools[pool].as_ref().and_then(|pool| pool.members[place]);
@@ -262,7 +275,7 @@ impl Control {
             }
         }
         let all = next.workers().count() + workers.len();
-        full(all, MEMBERS_MAX, "worker", "workers_max")?;
+        full(all, self.cores.workers_max(), "worker", "workers_max")?;
         let pool = pool_of(next, id)?;
         if pool.is_leaving {
             return Err(ChangeError::Taken { what: format!("pool {id}"), is_leaving: true });
@@ -273,78 +286,28 @@ impl Control {
         full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
 
-    fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
-        let is_own = self.network.is_own(ip.to_bits());
-        let reason = match () {
-            () if is_own => "it is the node's own address",
-            () if !is_unicast(ip) => "it is no host's address",
-            () if ip.to_bits() == colocated::AGENT_IP => "it stands for this host's own workers",
-            () => return Ok(()),
-        };
-        Err(ChangeError::Refused { what: format!("server {ip}"), reason: reason.to_owned() })
-    }
-
-    fn check_queue(&self, queue: usize) -> Result<(), ChangeError> {
-        let reason = || {
-            let waiting = self.waiting;
-            format!(
-                "each core has memory for {waiting} tasks that wait; restart with a larger `queue`"
-            )
-        };
-        let refused = || ChangeError::Refused { what: format!("queue={queue}"), reason: reason() };
-        (queue <= self.waiting).then_some(()).ok_or_else(refused)
-    }
-
     /// Has all cores go over to another membership.
     fn issue(&mut self, next: Membership) -> Result<u64, ChangeError> {
-        self.free_what_is_done();
-        if !self.cores.iter().all(Commands::has_room) {
+        self.cores.free_what_is_done();
+        if !self.cores.has_room() {
             return Err(ChangeError::Busy);
         }
-        let (hosts, places) = next.places(self.limits);
-        (self.has_old_hops, self.old_hops_since_ns) = (true, None);
-        let neighbours = self.table.neighbours();
-        let network = Network::with_places(self.network.base(), &hosts, &places, &neighbours);
-        let network = network.map(Arc::new).map_err(|error| {
-            let what = match error {
-                NetworkError::Unreachable(ip) => format!("server {ip}"),
-                NetworkError::TooManyNeighbours => "server".to_owned(),
-            };
-            ChangeError::Refused { what, reason: error.to_string() }
-        })?;
+        let ready = self.cores.prepare(&self.table, &next)?;
         self.table.change(&next.entries());
-        let updates = Updates { from: &self.membership, to: &next, network: Arc::clone(&network) };
-        for (index, commands) in self.cores.iter().enumerate() {
-            let update = updates.of_core(&self.table, (index, self.cores.len()), self.seed);
-            // There was room for each, and nobody else gives commands that fill it.
-            commands.push(Command::Update(Box::new(update))).map_err(|_| ChangeError::Busy)?;
-        }
-        (self.membership, self.network) = (next, network);
+        let differences = Differences { from: &self.membership, to: &next };
+        self.cores.issue(&self.table, &differences, ready)?;
+        self.membership = next;
         Ok(self.membership.epoch)
-    }
-
-    fn free_what_is_done(&self) {
-        for core in &self.cores {
-            while let Some(update) = core.next_done() {
-                drop(update);
-            }
-        }
     }
 
     /// Frees what cores have replaced, and the places of what has left; to be called now and then. `now_ns` is any clock's that
     /// does not go back.
     pub fn tend(&mut self, now_ns: u64) {
-        self.free_what_is_done();
+        self.cores.free_what_is_done();
         if self.acknowledged() < self.membership.epoch {
             return;
         }
-        if self.has_old_hops {
-            let since_ns = *self.old_hops_since_ns.get_or_insert(now_ns);
-            if now_ns.saturating_sub(since_ns) > HELD_NS {
-                self.unpin_old_hops();
-                self.has_old_hops = false;
-            }
-        }
+        self.cores.tend(&self.table, now_ns);
         self.note_leaving(now_ns);
         if self.leaving_since_ns.is_empty() && !self.is_leaving() {
             return;
@@ -373,10 +336,11 @@ impl Control {
     /// Frees the places of what has left; true when there was any.
     fn let_go(&self, next: &mut Membership, now_ns: u64) -> bool {
         let mut has_changed = false;
-        let is_over = |one| {
+        let has_left = |one| {
             let since_ns = self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns);
-            now_ns.saturating_sub(since_ns) > LEAVING_NS
+            now_ns.saturating_sub(since_ns)
         };
+        let is_over = |one| has_left(one) > LEAVING_NS;
         for (index, place) in next.pools.iter_mut().enumerate() {
             let Some(pool) = place else { continue };
             let id = pool.id;
@@ -391,8 +355,12 @@ impl Control {
                 let was =
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
                 let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
-                let is_done = self.outstanding(index, member) <= 0;
-                if is_done || is_over(Leaving::Worker(worker.id)) {
+                let one = Leaving::Worker(worker.id);
+                let is_done = match self.outstanding(index, member) {
+                    ..=0 => has_left(one) >= self.cores.known_ns(),
+                    _ => self.cores.gives_up() && is_over(one),
+                };
+                if is_done {
                     (*place, has_changed) = (None, true);
                 }
             }
@@ -417,21 +385,11 @@ impl Control {
     }
 
     fn queued(&self, pool: usize) -> u64 {
-        (0..self.cores.len()).map(|core| self.table.queued(core, pool)).sum()
+        (0..self.table.cores()).map(|core| self.table.queued(core, pool)).sum()
     }
 
     fn outstanding(&self, pool: usize, member: usize) -> i64 {
         self.table.outstanding(pool, Member(member as u16))
-    }
-
-    /// Gives up next hops that nothing leads to any more; no core looks at them now.
-    fn unpin_old_hops(&self) {
-        let neighbours = self.table.neighbours();
-        let gateway = self.network.gateway().map(|(_, slot, _)| slot);
-        let servers = self.network.servers().map(|server| server.slot);
-        let used: Vec<_> = servers.chain(gateway).collect();
-        let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
-        old.into_iter().for_each(|slot| neighbours.unpin(slot));
     }
 }
 

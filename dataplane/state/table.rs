@@ -341,6 +341,12 @@ impl Table {
         }
     }
 
+    /// Dispatcher cores.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.layout.cores.len()
+    }
+
     /// Tasks of a pool that wait on a core, as last noted.
     #[must_use]
     pub fn queued(&self, core: usize, pool: usize) -> u64 {

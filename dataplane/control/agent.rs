@@ -1,0 +1,329 @@
+//! What a control changes at an agent: channels of its region, and what its core is given to go over to another membership.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::difference::{Difference, Differences};
+use super::membership::{Membership, Pool, Worker};
+use super::{Change, ChangeError, Cores};
+use crate::io::{Buf, Token};
+use crate::limits::MEMBERS_MAX;
+use crate::policy::fifo::Slab;
+use crate::policy::{Core, Dispatcher, PolicySpec, Prepared, stream_seed};
+use crate::ring::{Place, WorkerRegion};
+use crate::role::agent::{
+    AgentCommands, Entry, PoolWorkers, Signer, Step, Update, WorkerEntry, WorkerSet,
+};
+use crate::state::{Member, Table};
+use crate::wire::auth::{self, Key};
+use crate::wire::task::NO_MEMBER;
+
+/// A leaf that hears no more of a worker sends tasks to it for as long as its timeout lasts. They are done by others of the pool
+/// meanwhile, as long as the worker's id is known here.
+const KNOWN_NS: u64 = 1_000_000_000;
+
+/// What the control of an agent is made of, besides its state and its membership.
+#[derive(Debug)]
+pub struct AgentParts<B: Buf + Token> {
+    /// What workers attach to; none when they are threads of this process, to which none can be added.
+    pub region: Option<Arc<WorkerRegion>>,
+    /// The core's commands.
+    pub commands: AgentCommands<B>,
+    /// Slots of each worker's ring.
+    pub slots: usize,
+    /// It tells a leaf of its workers.
+    pub has_leaf: bool,
+    /// Ticks of silence after which a worker with tasks is shut out.
+    pub timeout: u64,
+    /// Seed of all random streams.
+    pub seed: u64,
+    /// Who signs in the workers' names.
+    pub signer: Option<Arc<Signer>>,
+}
+
+/// The core of an agent.
+#[derive(Debug)]
+pub struct AgentCores<B: Buf + Token> {
+    parts: AgentParts<B>,
+    /// The agent's address, which all its workers have.
+    address: Ipv4Addr,
+    /// The channel of each worker, by id.
+    channels: BTreeMap<u16, usize>,
+    /// Entries of channels that are nobody's.
+    free: Vec<Entry<B>>,
+    /// Tasks that each pool's queue has memory for, by index.
+    rooms: Vec<usize>,
+}
+
+impl<B: Buf + Token> AgentCores<B> {
+    /// Of an agent whose core starts at `membership`.
+    #[must_use]
+    pub fn new(parts: AgentParts<B>, membership: &Membership) -> Self {
+        let (mut channels, mut free) = (BTreeMap::new(), Vec::new());
+        for channel in parts.region.iter().flat_map(|region| 0..region.shape().channels) {
+            let Some(region) = &parts.region else { break };
+            match region.place(channel) {
+                Some(place) => _ = channels.insert(place.id, channel),
+                None => free.push(WorkerEntry::new(NOBODY, region.channel(channel))),
+            }
+        }
+        let server = membership.servers.first().copied().flatten();
+        let address = server.map_or(Ipv4Addr::UNSPECIFIED, |server| server.ip);
+        let rooms = membership.pools.iter().flatten().map(|pool| pool.queue).collect();
+        Self { parts, address, channels, free, rooms }
+    }
+}
+
+/// Whose an entry is that is nobody's.
+const NOBODY: Place = Place { id: NO_MEMBER, pool: u16::MAX };
+
+impl<B: Buf + Token> Cores for AgentCores<B> {
+    /// What workers that come get, by their ids.
+    type Ready = BTreeMap<u16, Entry<B>>;
+
+    const DECIDE: &'static str = "the core decides by it";
+
+    fn check(&self, change: &Change) -> Result<(), ChangeError> {
+        match *change {
+            Change::AddServer { ip, .. }
+            | Change::RemoveServer { ip }
+            | Change::MoveServer { ip, .. } => {
+                let reason = "an agent's workers are on its own host; servers are a leaf's";
+                refused(format!("server {ip}"), reason)
+            }
+            Change::AddWorkers { server: Some(ip), .. } if ip != self.address => {
+                let address = self.address;
+                let reason = format!("an agent's workers are on its own host, {address}");
+                refused(format!("server={ip}"), format!("{reason}; leave `server` out"))
+            }
+            Change::AddWorkers { .. } if self.parts.region.is_none() => {
+                let reason =
+                    "this agent's workers are threads of its own process, as many as it began with";
+                refused("add-workers", format!("{reason}; restart it with more `workers`"))
+            }
+            Change::AddPool { shared_workers: true, .. } => {
+                let reason = "it tells a leaf what to believe of workers; leave it out here";
+                refused("shared-workers=true", reason)
+            }
+            Change::AddPool { ref policy, .. } | Change::SetPolicy { ref policy, .. } => {
+                self.check_bound(policy)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn workers_max(&self) -> usize {
+        self.parts.region.as_ref().map_or(MEMBERS_MAX, |region| region.shape().channels)
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        Some(self.parts.commands.epoch())
+    }
+
+    fn has_room(&self) -> bool {
+        self.parts.commands.has_room()
+    }
+
+    fn free_what_is_done(&mut self) {
+        while let Some(update) = self.parts.commands.next_done() {
+            for step in update.steps {
+                if let Step::Remove { entry, .. } = step
+                    && self.parts.region.is_some()
+                {
+                    self.free.extend(*entry);
+                }
+            }
+        }
+    }
+
+    fn prepare(&mut self, _: &Table, next: &Membership) -> Result<Self::Ready, ChangeError> {
+        let new = next.workers().map(|(_, worker)| worker.id);
+        let new: Vec<_> = new.filter(|id| !self.channels.contains_key(id)).collect();
+        let Some(region) = self.parts.region.as_ref().filter(|_| !new.is_empty()) else {
+            return Ok(BTreeMap::new());
+        };
+        let (left, held): (Vec<_>, Vec<_>) =
+            self.free.drain(..).partition(|entry| !region.has_worker(entry.channel()));
+        self.free = held;
+        let most = left.len();
+        if most < new.len() {
+            self.free.extend(left);
+            if self.parts.commands.epoch() + 1 < next.epoch {
+                return Err(ChangeError::Busy); // what it gives back may be enough
+            }
+            let reason = format!(
+                "{most} places have nobody; at others the processes of workers that were let go of have not ended, end them"
+            );
+            return refused("add-workers", reason);
+        }
+        let mut left = left.into_iter();
+        let ready = new.into_iter().zip(left.by_ref()).collect();
+        self.free.extend(left);
+        Ok(ready)
+    }
+
+    fn issue(
+        &mut self,
+        table: &Table,
+        differences: &Differences<'_>,
+        mut ready: Self::Ready,
+    ) -> Result<(), ChangeError> {
+        let mut steps = Vec::new();
+        for (pool, difference) in differences.all() {
+            let from = differences.from.pools.get(pool).and_then(Option::as_ref);
+            match (difference, &differences.to.pools[pool]) {
+                (Difference::Begin, Some(to)) => self.begin(&mut steps, (pool, to), table),
+                (Difference::Close, _) => steps.push(Step::Close { pool }),
+                (Difference::End, _) => steps.push(Step::End { pool }),
+                (Difference::Join(member), Some(to)) => {
+                    let Some((place, entry)) = self.joining(to, member, &mut ready) else {
+                        continue;
+                    };
+                    steps.push(Step::Add { pool, member, place, entry: Box::new(Some(entry)) });
+                }
+                (Difference::Leave(member), Some(to)) => {
+                    self.withdraw(to, member);
+                    steps.push(Step::Retire { pool, member });
+                }
+                (Difference::Forget(member), _) => {
+                    let Some(place) = from.and_then(|from| place_of(from, member)) else {
+                        continue;
+                    };
+                    self.channels.remove(&place.id);
+                    steps.push(Step::Remove { pool, member, place, entry: Box::new(None) });
+                }
+                (difference, Some(to)) => self.change(&mut steps, (pool, to), difference, table),
+                _ => {}
+            }
+        }
+        steps.extend(self.signing(differences).map(Step::Sign));
+        let (epoch, touched) = (differences.to.epoch, differences.touched());
+        let update = Box::new(Update { epoch, steps, touched });
+        // There was room, and nobody else gives commands.
+        self.parts.commands.push(update).map_err(|_| ChangeError::Busy)
+    }
+
+    fn known_ns(&self) -> u64 {
+        if self.parts.has_leaf { KNOWN_NS } else { 0 }
+    }
+
+    fn gives_up(&self) -> bool {
+        self.parts.region.is_some() // a thread has its tasks in its own hands
+    }
+}
+
+impl<B: Buf + Token> AgentCores<B> {
+    fn check_bound(&self, policy: &PolicySpec) -> Result<(), ChangeError> {
+        let slots = self.parts.slots;
+        if policy.bound().is_none_or(|most| most as usize <= slots) {
+            return Ok(());
+        }
+        let reason = format!("k of at most {slots}, the `slots` of each worker's ring");
+        refused(format!("policy {policy}"), reason)
+    }
+
+    fn begin(&mut self, steps: &mut Vec<Step<B>>, (pool, to): (usize, &Pool), table: &Table) {
+        let (view, seed) = (table.view(0, pool), stream_seed(self.parts.seed, 0, pool));
+        let dispatcher =
+            Dispatcher::new(&to.policy, view, Core::ONLY, seed).with_queue(to.queue, to.overflow);
+        let nobody = Vec::<(Place, crate::ring::Channel)>::new();
+        let workers = WorkerSet::new(dispatcher, nobody, self.parts.timeout);
+        let new = PoolWorkers { pool: Some(to.id), workers };
+        self.rooms.resize(self.rooms.len().max(pool + 1), 0);
+        self.rooms[pool] = to.queue;
+        steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
+    }
+
+    /// A worker that comes, and its entry; its channel is offered to it from now on.
+    fn joining(
+        &mut self,
+        to: &Pool,
+        member: Member,
+        ready: &mut BTreeMap<u16, Entry<B>>,
+    ) -> Option<(Place, Entry<B>)> {
+        let place = place_of(to, member)?;
+        let entry = ready.remove(&place.id)?.renamed(place);
+        self.channels.insert(place.id, entry.channel());
+        let region = self.parts.region.as_ref()?;
+        region.offer(entry.channel(), Some(place));
+        Some((place, entry))
+    }
+
+    /// Nobody attaches any more in the place of a worker that leaves.
+    fn withdraw(&self, of: &Pool, member: Member) {
+        let channel = place_of(of, member).and_then(|place| self.channels.get(&place.id));
+        if let (Some(&channel), Some(region)) = (channel, &self.parts.region) {
+            region.offer(channel, None);
+        }
+    }
+
+    fn change(
+        &mut self,
+        steps: &mut Vec<Step<B>>,
+        (pool, to): (usize, &Pool),
+        difference: Difference,
+        table: &Table,
+    ) {
+        let members = table.limits().workers;
+        match difference {
+            Difference::Rates => {
+                let same = || vec![1.0; members].into_boxed_slice();
+                let rates = to.speeds(members).unwrap_or_else(same);
+                steps.push(Step::Rates { pool, rates });
+            }
+            Difference::Policy => {
+                let policy = Box::new(Prepared::new(&to.policy, members, Core::ONLY));
+                steps.push(Step::Policy { pool, policy });
+            }
+            Difference::Queue => steps.push(self.queue(pool, to)),
+            _ => {}
+        }
+    }
+
+    fn queue(&mut self, pool: usize, to: &Pool) -> Step<B> {
+        let room = &mut self.rooms[pool];
+        *room = to.queue.max(*room);
+        let (bound, overflow, memory) = (to.queue, to.overflow, Slab::with_room(*room));
+        Step::Queue { pool, bound, overflow, memory }
+    }
+
+    /// Who is to sign from now on, when workers of pools with keys have come or gone.
+    fn signing(&mut self, differences: &Differences<'_>) -> Option<Option<Arc<Signer>>> {
+        let ids =
+            |of: &Membership| keys(of).into_iter().map(|(worker, _)| worker).collect::<Vec<_>>();
+        self.parts.region.as_ref()?;
+        if ids(differences.from) == ids(differences.to) {
+            return None;
+        }
+        let signer = signer(differences.to, self.parts.signer.as_deref()).map(Arc::new);
+        self.parts.signer.clone_from(&signer);
+        Some(signer)
+    }
+}
+
+/// What signs in the names of workers whose pool has a key, after `before`.
+#[must_use]
+pub fn signer(membership: &Membership, before: Option<&Signer>) -> Option<Signer> {
+    let clock = || auth::sequence_at(SystemTime::now());
+    Signer::following(before, keys(membership), clock)
+}
+
+fn keys(membership: &Membership) -> Vec<(u16, Key)> {
+    let keyed = |pool: &Pool| {
+        let workers = pool.members.iter().flatten().map(|worker: &Worker| worker.id);
+        let key = pool.key.clone();
+        workers.filter_map(|worker| Some((worker, key.clone()?))).collect::<Vec<_>>()
+    };
+    membership.pools.iter().flatten().flat_map(keyed).collect()
+}
+
+fn place_of(pool: &Pool, member: Member) -> Option<Place> {
+    let worker = pool.members.get(member.index()).copied().flatten()?;
+    Some(Place { id: worker.id, pool: pool.id })
+}
+
+fn refused<T>(what: impl Into<String>, reason: impl Into<String>) -> Result<T, ChangeError> {
+    Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
+}

@@ -1,0 +1,111 @@
+//! What differs between two memberships: the same for every kind of node, each of which makes of it what its cores are given.
+
+use super::membership::{Membership, Pool, Server, Worker};
+use crate::state::Member;
+
+/// One thing that differs; pools and members by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// A pool begins, without members.
+    Begin,
+    /// The pool takes no new tasks.
+    Close,
+    /// The pool has ended.
+    End,
+    /// The member is another worker, or nobody was it before; it may be chosen unless it leaves already.
+    Join(Member),
+    /// The member's server is elsewhere.
+    Move(Member),
+    /// The member leaves: it may not be chosen.
+    Leave(Member),
+    /// The member has gone.
+    Forget(Member),
+    /// Speeds.
+    Rates,
+    /// The policy.
+    Policy,
+    /// The queue's bound, or what becomes of tasks beyond it.
+    Queue,
+}
+
+/// Two memberships.
+#[derive(Clone, Copy, Debug)]
+pub struct Differences<'a> {
+    /// The one that cores have.
+    pub from: &'a Membership,
+    /// The one that they are to have.
+    pub to: &'a Membership,
+}
+
+impl Differences<'_> {
+    /// All of them, in order, with the index of their pool.
+    pub fn all(&self) -> Vec<(usize, Difference)> {
+        (0..self.to.pools.len())
+            .flat_map(|pool| self.of_pool(pool).into_iter().map(move |one| (pool, one)))
+            .collect()
+    }
+
+    /// Pools that stay, whose policy, members or their speeds differ.
+    pub fn touched(&self) -> Vec<usize> {
+        let both = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
+            (Some(Some(from)), Some(to)) => from.policy != to.policy || from.members != to.members,
+            _ => false,
+        };
+        (0..self.to.pools.len()).filter(both).collect()
+    }
+
+    fn of_pool(&self, pool: usize) -> Vec<Difference> {
+        let from = self.from.pools.get(pool).and_then(Option::as_ref);
+        let mut found = Vec::new();
+        match (from, &self.to.pools[pool]) {
+            (None, Some(_)) => found.push(Difference::Begin),
+            (Some(from), None) => {
+                self.members(&mut found, &from.members, &[]);
+                found.push(Difference::End);
+            }
+            (Some(from), Some(to)) => self.change(&mut found, from, to),
+            (None, None) => {}
+        }
+        found
+    }
+
+    fn change(&self, found: &mut Vec<Difference>, from: &Pool, to: &Pool) {
+        if to.is_leaving && !from.is_leaving {
+            found.push(Difference::Close);
+        }
+        self.members(found, &from.members, &to.members);
+        if from.members != to.members && (from.has_speeds() || to.has_speeds()) {
+            found.push(Difference::Rates);
+        }
+        if from.policy != to.policy {
+            found.push(Difference::Policy);
+        }
+        if (from.queue, from.overflow) != (to.queue, to.overflow) {
+            found.push(Difference::Queue);
+        }
+    }
+
+    fn members(&self, found: &mut Vec<Difference>, from: &[Option<Worker>], to: &[Option<Worker>]) {
+        for place in 0..from.len().max(to.len()) {
+            let member = Member(place as u16);
+            let at = |members: &[Option<Worker>]| members.get(place).copied().flatten();
+            match (at(from), at(to)) {
+                (None, Some(_)) => found.push(Difference::Join(member)),
+                (Some(_), None) => found.push(Difference::Forget(member)),
+                (Some(from), Some(to)) => {
+                    if server(self.from, from) != server(self.to, to) {
+                        found.push(Difference::Move(member));
+                    }
+                    if to.is_leaving && !from.is_leaving {
+                        found.push(Difference::Leave(member));
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+fn server(of: &Membership, worker: Worker) -> Option<Server> {
+    of.servers.get(usize::from(worker.server)).copied().flatten()
+}

@@ -1,0 +1,273 @@
+//! What a control changes at a leaf, or at a scheduler with its contexts: the network around it, and what each core is given to
+//! go over to another membership.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::change::text;
+use super::difference::{Difference, Differences};
+use super::membership::{Membership, Pool};
+use super::{Change, ChangeError, Control, Cores};
+use crate::config::is_unicast;
+use crate::limits::MEMBERS_MAX;
+use crate::node::{Command, Commands};
+use crate::policy::{Core, Dispatcher, Prepared, stream_seed};
+use crate::role::colocated;
+use crate::stage::affinity::AffinityTable;
+use crate::stage::network::NetworkError;
+use crate::stage::{Network, NewPool, Recognition, Step, Update};
+use crate::state::{Member, Table};
+
+/// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
+const HELD_NS: u64 = 2_000_000_000;
+
+/// What a control is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The node's state.
+    pub table: Arc<Table>,
+    /// The network that the cores start with.
+    pub network: Arc<Network>,
+    /// What that network is of.
+    pub membership: Membership,
+    /// Each core's commands.
+    pub cores: Vec<Commands>,
+    /// Tasks that there is memory for to wait on each core.
+    pub waiting: usize,
+    /// Seed of all random streams.
+    pub seed: u64,
+}
+
+/// The cores of a leaf or a scheduler.
+#[derive(Debug)]
+pub struct LeafCores {
+    /// That of the newest membership.
+    network: Arc<Network>,
+    /// Tasks that there is memory for to wait on each core.
+    waiting: usize,
+    /// One for each core.
+    cores: Vec<Commands>,
+    seed: u64,
+    /// Next hops may be pinned that no network leads to any more.
+    has_old_hops: bool,
+    /// Since when all cores have known of that.
+    old_hops_since_ns: Option<u64>,
+}
+
+impl Control {
+    /// Of a node whose cores start at `membership`.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let Parts { table, network, membership, cores, waiting, seed } = parts;
+        let (has_old_hops, old_hops_since_ns) = (false, None);
+        let cores = LeafCores { network, waiting, cores, seed, has_old_hops, old_hops_since_ns };
+        Self::of(table, membership, cores)
+    }
+}
+
+impl Cores for LeafCores {
+    type Ready = Arc<Network>;
+
+    const DECIDE: &'static str = "all cores decide by it";
+
+    fn check(&self, change: &Change) -> Result<(), ChangeError> {
+        match *change {
+            Change::AddServer { ip, .. } | Change::MoveServer { to: ip, .. } => {
+                self.check_address(ip)
+            }
+            Change::AddWorkers { server: None, .. } => {
+                let allowed = "add-workers server=… pool=… workers=… [speed=…]";
+                Err(text("no `server` in `add-workers`", allowed))
+            }
+            Change::AddPool { queue, .. } | Change::SetQueue { queue, .. } => {
+                self.check_queue(queue)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn workers_max(&self) -> usize {
+        MEMBERS_MAX
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        self.cores.iter().map(Commands::epoch).min()
+    }
+
+    fn has_room(&self) -> bool {
+        self.cores.iter().all(Commands::has_room)
+    }
+
+    fn free_what_is_done(&mut self) {
+        for core in &self.cores {
+            while let Some(update) = core.next_done() {
+                drop(update);
+            }
+        }
+    }
+
+    fn prepare(&mut self, table: &Table, next: &Membership) -> Result<Self::Ready, ChangeError> {
+        let (hosts, places) = next.places(table.limits());
+        (self.has_old_hops, self.old_hops_since_ns) = (true, None);
+        let neighbours = table.neighbours();
+        let network = Network::with_places(self.network.base(), &hosts, &places, &neighbours);
+        network.map(Arc::new).map_err(|error| {
+            let what = match error {
+                NetworkError::Unreachable(ip) => format!("server {ip}"),
+                NetworkError::TooManyNeighbours => "server".to_owned(),
+            };
+            ChangeError::Refused { what, reason: error.to_string() }
+        })
+    }
+
+    fn issue(
+        &mut self,
+        table: &Table,
+        differences: &Differences<'_>,
+        network: Arc<Network>,
+    ) -> Result<(), ChangeError> {
+        let updates = Updates { differences, network: &network };
+        for (index, commands) in self.cores.iter().enumerate() {
+            let update = updates.of_core(table, (index, self.cores.len()), self.seed);
+            // There was room for each, and nobody else gives commands that fill it.
+            commands.push(Command::Update(Box::new(update))).map_err(|_| ChangeError::Busy)?;
+        }
+        self.network = network;
+        Ok(())
+    }
+
+    fn tend(&mut self, table: &Table, now_ns: u64) {
+        if !self.has_old_hops {
+            return;
+        }
+        let since_ns = *self.old_hops_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) > HELD_NS {
+            self.unpin_old_hops(table);
+            self.has_old_hops = false;
+        }
+    }
+}
+
+impl LeafCores {
+    fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
+        let is_own = self.network.is_own(ip.to_bits());
+        let reason = match () {
+            () if is_own => "it is the node's own address",
+            () if !is_unicast(ip) => "it is no host's address",
+            () if ip.to_bits() == colocated::AGENT_IP => "it stands for this host's own workers",
+            () => return Ok(()),
+        };
+        Err(ChangeError::Refused { what: format!("server {ip}"), reason: reason.to_owned() })
+    }
+
+    fn check_queue(&self, queue: usize) -> Result<(), ChangeError> {
+        let reason = || {
+            let waiting = self.waiting;
+            format!(
+                "each core has memory for {waiting} tasks that wait; restart with a larger `queue`"
+            )
+        };
+        let refused = || ChangeError::Refused { what: format!("queue={queue}"), reason: reason() };
+        (queue <= self.waiting).then_some(()).ok_or_else(refused)
+    }
+
+    /// Gives up next hops that nothing leads to any more; no core looks at them now.
+    fn unpin_old_hops(&self, table: &Table) {
+        let neighbours = table.neighbours();
+        let gateway = self.network.gateway().map(|(_, slot, _)| slot);
+        let servers = self.network.servers().map(|server| server.slot);
+        let used: Vec<_> = servers.chain(gateway).collect();
+        let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
+        old.into_iter().for_each(|slot| neighbours.unpin(slot));
+    }
+}
+
+/// Two memberships, and the network of the second.
+struct Updates<'a> {
+    differences: &'a Differences<'a>,
+    network: &'a Arc<Network>,
+}
+
+impl Updates<'_> {
+    /// For the core at `index` of so many.
+    fn of_core(&self, table: &Table, (index, count): (usize, usize), seed: u64) -> Update {
+        let core = Core { index, count };
+        let mut steps = Vec::new();
+        for (pool, difference) in self.differences.all() {
+            let Some(to) = &self.differences.to.pools[pool] else {
+                self.step_of_ended(&mut steps, pool, difference);
+                continue;
+            };
+            match difference {
+                Difference::Begin => begin(&mut steps, (pool, to), table, core, seed),
+                _ => self.step(&mut steps, (pool, to), difference, core),
+            }
+        }
+        Update {
+            epoch: self.differences.to.epoch,
+            recognition: Some(Recognition::new(Arc::clone(self.network))),
+            steps,
+            touched: self.differences.touched(),
+        }
+    }
+
+    fn step(
+        &self,
+        steps: &mut Vec<Step>,
+        (pool, to): (usize, &Pool),
+        difference: Difference,
+        core: Core,
+    ) {
+        let places = self.network.members(pool).len();
+        match difference {
+            Difference::Join(member) => {
+                let worker = to.members.get(member.index()).copied().flatten();
+                let active = worker.is_some_and(|worker| !worker.is_leaving);
+                steps.push(Step::Meet { pool, member });
+                steps.push(Step::Choose { pool, member, active });
+            }
+            Difference::Move(member) => steps.push(Step::Meet { pool, member }),
+            Difference::Leave(member) => steps.push(Step::Choose { pool, member, active: false }),
+            Difference::Rates => {
+                let same = || vec![1.0; places].into_boxed_slice();
+                let rates = to.speeds(places).unwrap_or_else(same);
+                steps.push(Step::Rates { pool, rates });
+            }
+            Difference::Policy => {
+                let policy = Box::new(Prepared::new(&to.policy, places, core));
+                steps.push(Step::Policy { pool, policy });
+            }
+            Difference::Queue => {
+                steps.push(Step::Queue { pool, bound: to.queue, overflow: to.overflow });
+            }
+            // What takes no tasks the network knows.
+            other => self.step_of_ended(steps, pool, other),
+        }
+    }
+
+    fn step_of_ended(&self, steps: &mut Vec<Step>, pool: usize, difference: Difference) {
+        if let Difference::Forget(member) = difference {
+            steps.push(Step::Forget { pool, member });
+            steps.push(Step::Meet { pool, member });
+        }
+    }
+}
+
+fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core: Core, seed: u64) {
+    let view = table.view(core.index, pool);
+    let seed = stream_seed(seed, core.index, pool);
+    let mut dispatcher =
+        Dispatcher::new(&to.policy, view, core, seed).with_queue(to.queue, to.overflow);
+    let places = dispatcher.view().members();
+    if let Some(speeds) = to.speeds(places) {
+        dispatcher.set_rates(&speeds);
+    }
+    let new = NewPool {
+        dispatcher,
+        shared_workers: to.shared_workers,
+        unfinished: AffinityTable::queue_of_a_pool(),
+    };
+    steps.push(Step::Begin { new: Box::new(Some(new)), pool });
+    let places = (0..places as u16).map(Member);
+    steps.extend(places.map(|member| Step::Meet { pool, member }));
+}
