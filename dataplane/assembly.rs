@@ -66,13 +66,6 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
     }
 }
 
-/// Tells a dispatcher its members' speeds, if they differ.
-pub(crate) fn tell_speeds(dispatcher: &mut Dispatcher, speeds: &[f64]) {
-    if speeds.windows(2).any(|two| two[0] != two[1]) {
-        dispatcher.set_rates(speeds);
-    }
-}
-
 /// The network around the node; `macs` are its own addresses, one for each port. The wire to the agent is the last port.
 ///
 /// # Errors

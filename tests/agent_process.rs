@@ -17,6 +17,7 @@ fn main() {
         }
         Err(_) => {
             processes::a_killed_worker_loses_its_own_tasks_only();
+            processes::workers_and_pools_come_and_go_under_load();
             processes::every_task_is_done_before_the_end();
             processes::what_can_not_be_is_refused();
             processes::leaf_and_agent_share_a_process_and_a_core();
@@ -29,7 +30,9 @@ mod patience;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod processes {
+    use std::collections::BTreeMap;
     use std::fs;
+    use std::io::Write as _;
     use std::path::PathBuf;
     use std::process::{Child, Command, Output, Stdio};
     use std::time::Instant;
@@ -48,6 +51,8 @@ mod processes {
 
     /// Names the agent to a worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
+    /// Tells it which worker to be; any when it is not there.
+    const WORKER: &str = "WEDJAT_TEST_WORKER";
     const WORKERS: usize = 3;
     const NODE: Node = Node { kind: Kind::Agent, id: 6, core: 0 };
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
@@ -61,7 +66,9 @@ mod processes {
 
     /// A worker process: echoes until the agent ends.
     pub fn work(name: &str) {
-        let mut worker = Worker::attach(name, &patient()).unwrap_or_else(|error| panic!("{error}"));
+        let worker = std::env::var(WORKER).ok().map(|id| id.parse().unwrap());
+        let options = Options { worker, ..patient() };
+        let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
         loop {
             match worker.recv(PATIENCE) {
                 Ok(Some(task)) => task.reply_with(|request, reply| {
@@ -147,9 +154,18 @@ mod processes {
         }
 
         fn worker(&self) -> Running {
+            Running(Some(self.worker_command().spawn().unwrap()))
+        }
+
+        /// This one and no other.
+        fn worker_of_id(&self, id: u16) -> Running {
+            Running(Some(self.worker_command().env(WORKER, id.to_string()).spawn().unwrap()))
+        }
+
+        fn worker_command(&self) -> Command {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(ATTACH, self.path("region")).stderr(Stdio::piped());
-            Running(Some(command.spawn().unwrap()))
+            command
         }
 
         /// What `wedjat state` prints.
@@ -180,13 +196,14 @@ mod processes {
 
     /// Places that the agent has given to workers.
     fn given(region: &WorkerRegion) -> usize {
-        (0..WORKERS).filter(|&at| region.granted(at) != 0).count()
+        (0..region.shape().channels).filter(|&at| region.granted(at) != 0).count()
     }
 
     /// Until so many workers are in; more where one has died and the agent has not seen it yet.
     fn wait_for_workers(region: &WorkerRegion, count: usize) {
         let is_in = |at: &usize| region.granted(*at) != 0 && region.has_worker(*at);
-        wait_until("the workers are in", || (0..WORKERS).filter(is_in).count() == count);
+        let channels = || 0..region.shape().channels;
+        wait_until("the workers are in", || channels().filter(is_in).count() == count);
     }
 
     /// A process, killed when dropped.
@@ -273,6 +290,88 @@ mod processes {
         let done = count(&account, "/replies") + lost + count(&account, "/drops/shutdown");
         assert_eq!(count(&account, "/scheduled"), done, "{account}");
         assert!(!home.path("region").exists(), "the region is gone");
+    }
+
+    pub fn workers_and_pools_come_and_go_under_load() {
+        let home = Home::new(64, ",infinite_rx=1");
+        let mut command = home.command_with("agent", &["--changes", "-"]);
+        let mut agent = Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()));
+        let mut lines = agent.0.as_mut().unwrap().stdin.take().unwrap();
+        let region = home.region();
+        let mut workers: BTreeMap<u16, Running> =
+            (20..23).map(|id| (id, home.worker_of_id(id))).collect();
+        wait_for_workers(&region, WORKERS);
+        let more_replies = |home: &Home| {
+            let before = home.counter("replies");
+            wait_until("more replies come", || home.counter("replies") > before + 1000);
+        };
+        more_replies(&home);
+        // By pool, the workers that the state names.
+        let named = |home: &Home| -> Vec<(u64, Vec<u64>)> {
+            let state = home.state_json();
+            let ids = |of: &Value, key: &str| of[key].as_u64().unwrap_or_default();
+            let pools = state["pools"].as_array().cloned().unwrap_or_default();
+            let members = |pool: &Value| pool["members"].as_array().cloned().unwrap_or_default();
+            let workers = |pool| members(pool).iter().map(|one| ids(one, "worker")).collect();
+            pools.iter().map(|pool| (ids(pool, "id"), workers(pool))).collect()
+        };
+        writeln!(lines, "add-workers pool=1 workers=30-31\nadd-server ip=10.0.2.12").unwrap();
+        wait_until("they have places", || named(&home) == [(1, vec![20, 21, 22, 30, 31])]);
+        workers.extend((30..32).map(|id| (id, home.worker_of_id(id))));
+        wait_for_workers(&region, WORKERS + 2);
+        more_replies(&home);
+        // Two leave, one of them an old one; their processes end in order, and nobody gets their places any more.
+        writeln!(lines, "remove-workers workers=20,30").unwrap();
+        wait_until("they have gone", || named(&home) == [(1, vec![21, 22, 31])]);
+        [20, 30].into_iter().for_each(|id| workers.remove(&id).unwrap().ended());
+        let name = home.path("region");
+        let gone = Options { worker: Some(20), ..patient() };
+        let refused = Worker::attach(name.to_str().unwrap(), &gone).unwrap_err();
+        assert!(refused.to_string().contains("has no worker with id 20"), "{refused}");
+        more_replies(&home);
+        // Another pool beside, under another policy; workers of both go on while the policy changes.
+        let changes = "add-pool id=2 policy=jsq\nadd-workers pool=2 workers=40\n\
+                       set-policy pool=1 policy=random\nset-queue pool=1 queue=64";
+        writeln!(lines, "{changes}").unwrap();
+        let both = [(1, vec![21, 22, 31]), (2, vec![40])];
+        wait_until("both pools are there", || named(&home) == both);
+        workers.insert(40, home.worker_of_id(40));
+        wait_for_workers(&region, 4);
+        more_replies(&home);
+        writeln!(lines, "remove-pool id=2\nset-policy pool=1 policy=cfcfs").unwrap();
+        wait_until("one has gone", || named(&home) == [(1, vec![21, 22, 31])]);
+        workers.remove(&40).unwrap().ended();
+        // All leave and one comes instead, in a place that had another.
+        writeln!(lines, "remove-workers workers=21-22,31\nadd-workers pool=1 workers=50").unwrap();
+        wait_until("there is one", || named(&home) == [(1, vec![50])]);
+        std::mem::take(&mut workers).into_values().for_each(Running::ended);
+        let last = home.worker_of_id(50);
+        wait_for_workers(&region, 1);
+        more_replies(&home);
+        drop(lines);
+        agent.signal("-TERM");
+        let output = agent.output();
+        let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
+        last.ended();
+        let attach = &account["attach"];
+        assert_eq!((count(attach, "/joined"), count(attach, "/died")), (7, 0), "{attach}");
+        assert_eq!((count(attach, "/left"), count(attach, "/at_fault")), (6, 0), "{attach}");
+        let gone =
+            ["worker_lost", "shutdown"].map(|reason| count(&account, &format!("/drops/{reason}")));
+        assert_eq!(gone[0], 0, "who leaves answers what it has: {account}");
+        let done = count(&account, "/replies") + gone.iter().sum::<u64>();
+        assert_eq!(count(&account, "/scheduled"), done, "{account}");
+        for told in [
+            "change 2: add-workers pool=1 workers=30-31",
+            "the core decides by it",
+            "change refused: add-server ip=10.0.2.12: server 10.0.2.12: an agent's workers are on its own host",
+            "worker 20 of pool 1 was let go of",
+            "worker 50 of pool 1 is there",
+        ] {
+            assert!(said.contains(told), "{told}: {said}");
+        }
+        let policy = account["policy"].as_str().unwrap();
+        assert!(account["workers"] == 1 && policy.starts_with("cfcfs"), "{account}");
     }
 
     /// On emulated time, so that the tasks come when the worker is there.

@@ -1,5 +1,7 @@
 //! `wedjat agent`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use wedjat::config::AgentConfig;
 
@@ -16,6 +18,9 @@ Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
 pub struct Arguments {
     #[command(flatten)]
     launch: Launch,
+    /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
+    #[arg(long, value_name = "FILE")]
+    changes: Option<PathBuf>,
 }
 
 /// Runs it until it is told to stop.
@@ -32,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
         wedjat::run::agent::run(&config, options, stop, report)
     };
-    arguments
-        .launch
-        .run(wedjat::run::Options::default(), start, |account| account.ledger.is_balanced())
+    let changes = arguments.changes.clone();
+    let options = wedjat::run::Options { changes, ..Default::default() };
+    arguments.launch.run(options, start, |account| account.ledger.is_balanced())
 }

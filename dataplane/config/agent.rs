@@ -9,17 +9,22 @@ use super::address::{self, is_edge, reaches};
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::raw_agent::Sends;
 use super::{ids, port, raw, raw_agent};
-use crate::limits::{MBUFS, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
+use crate::limits::{MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::PolicySpec;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, Shape};
 use crate::stage::Overflow;
+use crate::state::table::Limits;
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 
 /// Bytes that a task may have at most: its reply, with an extended header, fits one Ethernet frame.
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
+/// Pools that there is room for unless configured.
+const POOLS: usize = 8;
+/// Workers beyond those named that there is room for unless configured: each takes the memory of its ring.
+const WORKERS_MORE: usize = 8;
 /// Slots of each worker's ring unless configured.
 const SLOTS: usize = 64;
 /// Time after which a worker that has tasks and answers none is shut out unless configured.
@@ -67,6 +72,8 @@ pub struct HostConfig {
     pub worker_timeout_ms: u64,
     /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file.
     pub pools: Vec<AgentPool>,
+    /// How much there may be while it runs; workers of all pools together.
+    pub limits: Limits,
 }
 
 impl HostConfig {
@@ -78,6 +85,14 @@ impl HostConfig {
             pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
         };
         self.pools.iter().flat_map(of).collect()
+    }
+
+    /// How much of everything there is in what workers attach to.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let channels =
+            self.limits.workers.max(self.pools.iter().map(|pool| pool.workers.len()).sum());
+        Shape { channels, slots: self.slots, payload: self.payload }
     }
 }
 
@@ -173,6 +188,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, text: &str) -> AgentCon
         slots: entry.slots.as_ref(),
         payload: entry.payload.as_ref(),
         worker_timeout_ms: entry.worker_timeout_ms.as_ref(),
+        room: Some([entry.pools_max.as_ref(), entry.workers_max.as_ref()]),
         pools: &raw.pool,
         key: "pool",
     };
@@ -200,6 +216,7 @@ pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConf
         slots: raw.slots.as_ref(),
         payload: raw.payload.as_ref(),
         worker_timeout_ms: raw.worker_timeout_ms.as_ref(),
+        room: None,
         pools: &raw.pool,
         key: "agent.pool",
     };
@@ -212,6 +229,8 @@ struct About<'a> {
     slots: Option<&'a Spanned<usize>>,
     payload: Option<&'a Spanned<usize>>,
     worker_timeout_ms: Option<&'a Spanned<u64>>,
+    /// How many pools and workers there may be, where they may change while it runs.
+    room: Option<[Option<&'a Spanned<usize>>; 2]>,
     pools: &'a [raw_agent::Pool],
     /// What the pools' tables are called.
     key: &'a str,
@@ -234,13 +253,32 @@ impl About<'_> {
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
         let most = PAYLOAD_MAX - proof;
         let payload = faults.within(self.payload, "agent.payload", most, (1, most));
-        let shape = Shape { channels: workers(&pools), slots, payload };
+        let limits =
+            self.limits(faults, &pools, Shape { channels: workers(&pools), slots, payload });
+        let shape = Shape { channels: limits.workers, slots, payload };
         pools_together(faults, self.pools, self.key, &shape);
         bounds(faults, self.pools, self.key, slots);
         let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
         let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
         let worker_timeout_ms = faults.within(at, key, timeout.0, timeout.1);
-        HostConfig { name: name.clone(), slots, payload, worker_timeout_ms, pools }
+        HostConfig { name: name.clone(), slots, payload, worker_timeout_ms, pools, limits }
+    }
+
+    /// Unless configured there is room for some more workers than there are, as far as their rings fit.
+    fn limits(&self, faults: &mut Faults<'_>, pools: &[AgentPool], named: Shape) -> Limits {
+        let Some([pools_max, workers_max]) = self.room else {
+            return Limits { pools: pools.len(), servers: 1, workers: named.channels };
+        };
+        let least = (pools.len().max(1), named.channels.max(1));
+        let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
+        let more = Shape { channels: named.channels + WORKERS_MORE, ..named };
+        let workers = if more.is_possible() { more.channels } else { least.1 };
+        let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
+        Limits {
+            pools: faults.within(pools_max, "agent.pools_max", pools.0, pools.1),
+            servers: 1,
+            workers: faults.within(workers_max, "agent.workers_max", workers.0, workers.1),
+        }
     }
 }
 
@@ -434,6 +472,27 @@ overflow = "refuse"
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/agent.toml");
         let config = AgentConfig::load(&path).unwrap_or_else(|error| panic!("{error}"));
         assert!(!config.host.pools.is_empty());
+    }
+
+    #[test]
+    fn there_is_room_for_more_than_is_named() {
+        let limits = |line: &str| {
+            parse(&GOOD.replacen("slots = 32", line, 1)).map(|config| config.host.limits)
+        };
+        let of = |pools, workers| Limits { pools, servers: 1, workers };
+        assert_eq!(limits("slots = 32").unwrap(), of(8, 5 + 8));
+        assert_eq!(limits("pools_max = 2\nworkers_max = 5").unwrap(), of(2, 5));
+        let config = parse(GOOD).unwrap();
+        assert_eq!((config.host.shape().channels, config.host.places().len()), (13, 5));
+        for (line, allowed) in [("pools_max = 1", "2 to 1024"), ("workers_max = 4", "5 to 1024")] {
+            let error = limits(line).unwrap_err().to_string();
+            assert!(error.contains(allowed), "{error}");
+        }
+        // Rings as long as they may be: no more fit than are named.
+        let long = GOOD.replacen("slots = 32", "slots = 16384", 1);
+        let many = parse(&long.replace("\"8\"", "\"8-90\"")).unwrap().host;
+        assert_eq!(many.limits.workers, 4 + 83);
+        assert!(parse(&long.replace("\"8\"", "\"8-99\"")).is_err());
     }
 
     #[test]

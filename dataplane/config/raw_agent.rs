@@ -35,6 +35,8 @@ pub struct Agent {
     pub leaf: Option<Spanned<String>>,
     pub leaf_mac: Option<Spanned<String>>,
     pub worker_sends: Option<Sends>,
+    pub pools_max: Option<Spanned<usize>>,
+    pub workers_max: Option<Spanned<usize>>,
 }
 
 /// Whether workers that are threads of the agent's process send their replies themselves.

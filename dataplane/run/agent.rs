@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
+use super::changes::Changes;
 use super::{LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Kind, Node, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
+use crate::control::{Membership, signer};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
@@ -21,11 +23,11 @@ use crate::node::Timing;
 use crate::ring::region::path_of;
 use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
-use crate::role::agent::{AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
+use crate::role::agent::{AgentCommands, AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
 use crate::stage::{PortAddress, Side};
+use crate::state::table::Limits;
 use crate::state::{Counters, Totals};
 use crate::stats::{AgentStats, LeafStats};
-use crate::wire::auth;
 use crate::wire::ether::Mac;
 
 /// Between two looks at workers' locks, signals and time.
@@ -52,7 +54,7 @@ pub fn run(
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
     // First, so that a second agent of that name is refused before it takes devices.
-    let region = region(&config.host)?;
+    let region = Arc::new(region(&config.host)?);
     start(config, options, &region, None, stop, report)
 }
 
@@ -77,7 +79,7 @@ pub(super) type Hire<'a> =
 pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
-    region: &WorkerRegion,
+    region: &Arc<WorkerRegion>,
     hire: Option<Hire<'_>>,
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
@@ -90,7 +92,7 @@ pub(super) fn start(
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
     let seed = config.seed.unwrap_or_else(seed_of_the_moment);
     let hz = ticks_hz(clock.as_ref(), &eal);
-    let table = agent::table(config, hz, seed)?;
+    let table = Arc::new(agent::table(config, hz, seed)?);
     let senders = match config.sends {
         Sends::Never => 0,
         Sends::Try | Sends::Must if hire.is_some() => places.len(),
@@ -102,7 +104,9 @@ pub(super) fn start(
         return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, ports, queues) = opened?;
-    let signer = signer(host).map(Arc::new);
+    let membership = agent::membership(config);
+    let signer = signer(&membership, None).map(Arc::new);
+    let attached = hire.is_none().then(|| Arc::clone(region));
     let mut hired =
         hire.map(|hire| hire(&eal, queues, signer.as_ref())).transpose()?.unwrap_or_default();
     let mut producers = std::mem::take(&mut hired.producers).into_iter();
@@ -111,7 +115,17 @@ pub(super) fn start(
         None => WorkerLink::from(region.channel(channel)),
     };
     let deaths = Arc::new(ArrayQueue::new(DEATHS));
-    let shared = Shared { load: hired.load, counters: hired.counters, signer };
+    let commands = AgentCommands::default();
+    let control = agent::control(
+        config,
+        hz,
+        Arc::clone(&table),
+        (attached, commands.clone()),
+        (signer.clone(), seed),
+    );
+    let mut changes = Changes::new(control, options.changes.as_deref());
+    let (load, counters, limits) = (hired.load, hired.counters, host.limits);
+    let shared = Shared { load, counters, signer, commands, limits };
     let parts = Parts {
         ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
         worker_sets: agent::worker_sets(host, hz, &table, link, seed),
@@ -145,6 +159,7 @@ pub(super) fn start(
     let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
     let look = || {
         look_for_deaths(region, &deaths);
+        changes.look();
         attach_log.update(region);
         links.look(&devices, link_changed);
     };
@@ -161,7 +176,7 @@ pub(super) fn start(
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe_agent(&mut ledger, host, config.core, seed);
+    describe_agent(&mut ledger, changes.membership(), config.core, seed);
     let attach_stats = attach_stats.into_iter().fold(AttachStats::default(), AttachStats::and);
     Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }
@@ -169,14 +184,14 @@ pub(super) fn start(
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
     let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
-    describe_agent(&mut ledger, &config.host, config.core, seed);
+    describe_agent(&mut ledger, &agent::membership(config), config.core, seed);
     let (name, attach_stats) = (config.host.name.clone(), AttachStats::default());
     AgentStats { ledger, name, attach: attach_stats, registered: 0, senders: 0 }
 }
 
 /// What the host's workers attach to.
 pub(super) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
-    WorkerRegion::create(&path_of(&host.name), &host.places(), host.slots, host.payload)
+    WorkerRegion::create_for(&path_of(&host.name), &host.places(), host.shape())
 }
 
 fn open_devices(
@@ -218,13 +233,6 @@ fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
     both.map(address).collect()
 }
 
-/// What signs in the names of workers whose pool has a key.
-fn signer(host: &HostConfig) -> Option<Signer> {
-    let keys = host.pools.iter().filter_map(|pool| Some((&pool.workers, pool.key.as_ref()?)));
-    let keys = keys.flat_map(|(workers, key)| workers.iter().map(|&id| (id, key.clone())));
-    Signer::new(keys, || auth::sequence_at(SystemTime::now()))
-}
-
 /// Threads have so long to end when the agent has.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks whether they have.
@@ -251,6 +259,8 @@ struct Shared {
     load: Arc<NamedLoad>,
     counters: Vec<Counters>,
     signer: Option<Arc<Signer>>,
+    commands: AgentCommands<Mbuf>,
+    limits: Limits,
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
@@ -261,8 +271,10 @@ fn poll(
     shared: Shared,
     stop: &AtomicBool,
 ) -> (Ended, Result<(), ClockError>) {
-    let Shared { load, counters, signer } = shared;
-    let mut agent = Agent::new(parts).with_signer(signer);
+    let Shared { load, counters, signer, commands, limits } = shared;
+    let mut agent = Agent::new(parts)
+        .with_signer(signer)
+        .with_commands(commands, (limits.pools, limits.workers));
     if !counters.is_empty() {
         agent = agent.with_threads(load, counters);
     }
@@ -295,8 +307,14 @@ pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     }
 }
 
-pub(super) fn describe_agent(ledger: &mut LeafStats, host: &HostConfig, core: usize, seed: u64) {
-    let pools = host.pools.iter().map(|pool| (pool.id, &pool.policy));
+/// Tells of the workers and policies that were there last.
+pub(super) fn describe_agent(
+    ledger: &mut LeafStats,
+    membership: &Membership,
+    core: usize,
+    seed: u64,
+) {
+    let pools = membership.pools.iter().flatten().map(|pool| (pool.id, &pool.policy));
     describe(ledger, "agent", pools, &[core], seed);
-    ledger.workers = host.pools.iter().map(|pool| pool.workers.len()).sum();
+    ledger.workers = membership.workers().count();
 }

@@ -1,4 +1,5 @@
-//! Changes that come as lines of text, from a file or standard input, while a leaf runs; its watching thread makes them.
+//! Changes that come as lines of text, from a file or standard input, while a leaf or an agent runs; its watching thread makes
+//! them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
@@ -6,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Instant;
 
-use crate::control::{Change, ChangeError, Control};
+use crate::control::{Change, ChangeError, Control, Cores, Membership};
 
-/// The control of a leaf, and what is asked of it.
-pub(super) struct Changes {
-    control: Control,
+/// The control of a node, and what is asked of it.
+pub(super) struct Changes<C> {
+    control: Control<C>,
     lines: Option<Receiver<String>>,
     /// Read, and to be tried again: a core was busy.
     again: Option<String>,
@@ -19,9 +20,9 @@ pub(super) struct Changes {
     started: Instant,
 }
 
-impl Changes {
+impl<C: Cores> Changes<C> {
     /// With what comes from this file, if there is one.
-    pub fn new(control: Control, from: Option<&Path>) -> Self {
+    pub fn new(control: Control<C>, from: Option<&Path>) -> Self {
         let told = control.membership().epoch;
         let lines = from.map(|path| read(path.to_owned()));
         Self { control, lines, again: None, told, started: Instant::now() }
@@ -47,8 +48,13 @@ impl Changes {
         let acknowledged = self.control.acknowledged();
         if acknowledged > self.told {
             self.told = acknowledged;
-            log::info!("change {acknowledged}: all cores decide by it");
+            log::info!("change {acknowledged}: {}", C::DECIDE);
         }
+    }
+
+    /// What all that was asked for has led to.
+    pub fn membership(&self) -> &Membership {
+        self.control.membership()
     }
 
     fn next(&mut self) -> Option<String> {
@@ -73,7 +79,7 @@ fn read(path: PathBuf) -> Receiver<String> {
                 Err(error) => return log::error!("changes: {}: {error}", path.display()),
             };
             if sent.is_err() {
-                return; // the leaf has ended
+                return; // the node has ended
             }
         }
     };

@@ -1,6 +1,7 @@
 //! The agent on a leaf's core: what its workers attach to, what the core needs of it, and its account.
 
 use std::cell::RefCell;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -9,6 +10,7 @@ use super::attach_log::AttachLog;
 use super::{LaunchError, agent as shell, manifest};
 use crate::assembly::agent as agent_parts;
 use crate::config::{Config, HostConfig};
+use crate::control::Membership;
 use crate::io::Token;
 use crate::io::dpdk::{Eal, MbufPool, PoolHandle, QueuePort};
 use crate::io::link::End;
@@ -40,6 +42,7 @@ pub struct LocalAgent<'a> {
     deaths: Arc<ArrayQueue<Death>>,
     attach_log: RefCell<AttachLog>,
     seed: u64,
+    membership: Membership,
 }
 
 impl<'a> LocalAgent<'a> {
@@ -52,13 +55,8 @@ impl<'a> LocalAgent<'a> {
         seed: u64,
     ) -> Result<Self, StateError> {
         let seed = stream_seed(seed, CORES_MAX, 0);
-        let spec = agent_parts::spec(
-            host,
-            config.leaf.id,
-            [colocated::AGENT_IP].into_iter(),
-            ticks_hz,
-            seed,
-        );
+        let membership = Membership::of_host(host, Ipv4Addr::from_bits(colocated::AGENT_IP));
+        let spec = agent_parts::spec(host, &membership, config.leaf.id, ticks_hz, seed);
         let table = match &config.leaf.state {
             Some(path) => {
                 let spec = Spec { group: config.leaf.state_group, ..spec };
@@ -74,6 +72,7 @@ impl<'a> LocalAgent<'a> {
             table,
             deaths: Arc::new(ArrayQueue::new(shell::DEATHS)),
             seed,
+            membership,
         })
     }
 
@@ -118,7 +117,7 @@ impl<'a> LocalAgent<'a> {
     ) -> AgentStats {
         let totals = self.table.counters(0).totals();
         let mut ledger = LeafStats::of(totals, seconds, manifest(&config.text, eal, hz));
-        shell::describe_agent(&mut ledger, self.host, self.core, self.seed);
+        shell::describe_agent(&mut ledger, &self.membership, self.core, self.seed);
         let (attach, registered) = ended;
         AgentStats { ledger, name: self.host.name.clone(), attach, registered, senders: 0 }
     }

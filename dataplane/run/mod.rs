@@ -34,7 +34,7 @@ pub struct Options {
     pub eal: Vec<String>,
     /// Record all packets in files of this name (with port and core appended).
     pub pcap: Option<PathBuf>,
-    /// Make the changes that stand in this file, a line each, as they come; `-` is standard input. A leaf's only.
+    /// Make the changes that stand in this file, a line each, as they come; `-` is standard input.
     pub changes: Option<PathBuf>,
     /// Run on the emulated time of this clock file's conductor.
     pub clock: Option<PathBuf>,

@@ -7,6 +7,9 @@
 
 mod processes;
 
+use std::io::Write as _;
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use processes::*;
@@ -34,6 +37,7 @@ impl Stand {
     fn agent(&self, app: &str) -> Process {
         let mut agent = command("wedjat-testbed");
         agent.args(["agent", "--app", app, "--stats", "-", "--config", &self.config()]);
+        agent.args(["--changes", "-"]).stdin(Stdio::piped());
         Process::start(agent.args(PATIENT).args(["--", "--no-pci"]))
     }
 
@@ -118,6 +122,40 @@ fn an_agent_that_is_told_to_end_under_load_accounts_for_every_task() {
     let report = verified(&generator.end());
     // The wire goes with the agent, and takes along what a generator that stood still had not yet received.
     assert!(count(&report, "/answered") <= count(&account, "/replies"), "{report}\n{account}");
+}
+
+#[test]
+fn threads_change_what_they_do_and_leave_but_none_come() {
+    let stand = Stand::new("changes", "client", "try");
+    let mut agent = stand.agent("spin");
+    let generator = stand.generator("server", "2", "fixed(100us)", "300s");
+    wait("answers", || stand.counter("replies") > 100);
+    let changes = "add-workers pool=1 workers=9\nset-policy pool=1 policy=weighted-random\n\
+                   set-queue pool=1 queue=8\nset-speed workers=4 speed=2\nremove-workers workers=5\n";
+    agent.input().write_all(changes.as_bytes()).unwrap();
+    let named = || {
+        let path = stand.folder.path().join("state");
+        let output = command("wedjat").arg("state").arg(path).arg("--json").output().unwrap();
+        let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let workers = state["pools"][0]["members"].as_array().cloned().unwrap_or_default();
+        workers.iter().filter_map(|one| one["worker"].as_u64()).collect::<Vec<_>>()
+    };
+    wait("a worker that leaves", || named() == [4]);
+    let before = stand.counter("replies");
+    wait("answers of the other", || stand.counter("replies") > before + 100);
+    let report = verified(&generator.end());
+    let output = agent.end();
+    let (account, told) = (json(&output), said(&output));
+    assert!(output.status.success(), "{told}");
+    assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
+    assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
+    assert_eq!(count(&account, "/replies"), count(&report, "/answered"), "{account}");
+    assert_eq!(count(&account, "/attach/left"), 2, "{account}");
+    let policy = account["policy"].as_str().unwrap();
+    assert!(account["workers"] == 1 && policy.starts_with("weighted-random"), "{account}");
+    for line in ["workers are threads of its own process", "remove-workers workers=5"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Write the account as JSON to this file at the end; `-` is standard output
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
+    #[arg(long, value_name = "FILE")]
+    changes: Option<PathBuf>,
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
@@ -69,7 +72,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let threads = Threads { cpus: arguments.cpus.clone(), spin, work };
     let duration = arguments.duration.map(Duration::from_secs_f64);
     let patience = arguments.patience.map(Duration::from_secs_f64);
-    let options = Options { duration, patience, eal: arguments.eal.clone(), ..Options::default() };
+    let (eal, changes) = (arguments.eal.clone(), arguments.changes.clone());
+    let options = Options { duration, patience, eal, changes, ..Options::default() };
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
     match arguments.stats.as_deref() {

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,6 +36,11 @@ pub struct Process(Option<Child>);
 impl Process {
     pub fn start(command: &mut Command) -> Self {
         Self(Some(command.spawn().unwrap()))
+    }
+
+    /// What it reads, if it was started with a pipe for that.
+    pub fn input(&mut self) -> ChildStdin {
+        self.0.as_mut().and_then(|child| child.stdin.take()).expect("a pipe")
     }
 
     pub fn signal(&self, signal: Signal) {

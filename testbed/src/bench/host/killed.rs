@@ -20,6 +20,7 @@ use wedjat::role::Agent;
 use wedjat::role::agent::{AttachStats, Death};
 use wedjat::run::agent;
 use wedjat::stage::Overflow;
+use wedjat::state::table::Limits;
 use wedjat::state::{Counter, Counters};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::engine::{Generator, Phase};
@@ -103,6 +104,7 @@ fn configured(path: &Path) -> Result<HostConfig, Failure> {
         payload: setup::PAYLOAD,
         worker_timeout_ms: 0,
         pools: vec![pool],
+        limits: Limits { pools: 1, servers: 1, workers: WORKERS.into() },
     })
 }
 

@@ -1,0 +1,678 @@
+//! An agent that changes while tasks pass: workers and pools come and go between bursts, and nothing is lost uncounted.
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod counting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use rand::{RngExt as _, SeedableRng};
+use wedjat::assembly::agent as assembly;
+use wedjat::config::AgentConfig;
+use wedjat::control::{AgentCores, Change, Control, LEAVING_NS, Membership, signer};
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
+use wedjat::node::Timing;
+use wedjat::reason::DropReason;
+use wedjat::ring::{WorkerEnd, WorkerRegion};
+use wedjat::role::Agent;
+use wedjat::role::agent::{AgentCommands, Parts};
+use wedjat::stage::{PortAddress, Side};
+use wedjat::state::table::Snapshot;
+use wedjat::state::{Counter, Gauge, Table};
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
+
+const HZ: u64 = 1_000_000_000;
+/// Between two polls of the core.
+const POLL_NS: u64 = 20_000;
+const AGENT: u32 = 0x0A00_020B;
+const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+const LEAF: u32 = 0x0A00_0201;
+const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const CLIENT: u32 = 0x0A00_0102;
+
+/// `key` is a line of the pool's, or none.
+fn text(state: &Path, key: &str) -> String {
+    format!(
+        r#"
+[agent]
+name = "memory"
+core = 1
+seed = 7
+leaf = "10.0.2.1"
+leaf_mac = "{LEAF_MAC}"
+slots = 4
+payload = 64
+worker_timeout_ms = 0
+pools_max = 3
+workers_max = 10
+state = "{}"
+[[port]]
+device = "memory"
+ip = "10.0.2.11/24"
+[[pool]]
+id = 7
+policy = "jbsq(k=2)"
+queue = 64
+workers = "10-13"
+{key}
+"#,
+        state.display()
+    )
+}
+
+/// Pools by id: their policies, and workers by index.
+type Named = BTreeMap<u16, (String, BTreeMap<u16, u16>)>;
+
+fn named(membership: &Membership) -> Named {
+    let pools = membership.pools.iter().flatten().map(|pool| {
+        let workers = pool.members.iter().enumerate();
+        let workers = workers.filter_map(|(at, worker)| Some((at as u16, (*worker)?.id)));
+        // A state keeps 32 bytes of a policy's name.
+        let policy = pool.policy.to_string().chars().take(32).collect();
+        (pool.id, (policy, workers.collect()))
+    });
+    pools.collect()
+}
+
+fn shown(snapshot: &Snapshot) -> Named {
+    let pools = snapshot.pools.iter().map(|pool| {
+        let workers = pool.members.iter().map(|one| (one.member, one.worker));
+        (pool.id, (pool.policy.clone(), workers.collect()))
+    });
+    pools.collect()
+}
+
+/// An agent with its control, its workers, and what is around it.
+struct Rig {
+    agent: Agent<RingPort, FramePool>,
+    wire: RingPort,
+    frames: FramePool,
+    region: Arc<WorkerRegion>,
+    control: Control<AgentCores<Frame>>,
+    table: Arc<Table>,
+    now: u64,
+    /// Workers that have attached, by id, and whether they were let in.
+    there: BTreeMap<u16, (WorkerEnd, bool)>,
+    /// Workers that do nothing.
+    stuck: BTreeSet<u16>,
+    /// Tasks that were sent and not answered.
+    open: BTreeSet<u16>,
+    answered: u64,
+    /// Acknowledgements that were sent.
+    acknowledged: u64,
+    /// Tasks that each worker has done.
+    done: BTreeMap<u16, u64>,
+    /// Workers that the leaf has heard of since it was last asked.
+    heard: BTreeSet<u16>,
+    /// Those in whose names something was signed.
+    signed: BTreeSet<u16>,
+    next: u16,
+    /// What each epoch's state is to name.
+    epochs: BTreeMap<u64, Named>,
+    seen: Vec<Snapshot>,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(has_key: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, key] = ["state", "key"].map(|name| folder.path().join(name));
+        std::fs::write(&key, "5a".repeat(16)).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let line = format!("key_file = '{}'", key.display());
+        let text = text(&path, if has_key { &line } else { "" });
+        let config = AgentConfig::parse(Path::new("agent.toml"), &text).unwrap();
+        let signer = signer(&assembly::membership(&config), None).map(Arc::new);
+        assert_eq!(signer.is_some(), has_key);
+        let (host, places) = (&config.host, config.host.places());
+        let table = Arc::new(assembly::table(&config, HZ, 7).unwrap());
+        let region = Arc::new(WorkerRegion::heap_for(&places, host.shape()).unwrap());
+        let commands = AgentCommands::default();
+        let attached = (Some(Arc::clone(&region)), commands.clone());
+        let control =
+            assembly::control(&config, HZ, Arc::clone(&table), attached, (signer.clone(), 7));
+        let frames = FramePool::new(1024, 256);
+        let (near, wire) = pair(256, &frames);
+        let address =
+            PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
+        let link = |channel| region.channel(channel).into();
+        let agent = Agent::new(Parts {
+            ports: vec![(near, address)],
+            worker_sets: assembly::worker_sets(host, HZ, &table, link, 7),
+            registrar: assembly::registrar(&config, &places, HZ),
+            places,
+            pool: frames.clone(),
+            udp_port: 1234,
+            payload_max: host.payload,
+            deaths: Arc::new(ArrayQueue::new(8)),
+            counters: table.counters(0),
+            timing: Timing { ticks_hz: HZ },
+        });
+        let limits = (host.limits.pools, host.limits.workers);
+        let agent = agent.with_signer(signer).with_commands(commands, limits);
+        let mut rig = Self {
+            agent,
+            wire,
+            frames,
+            region,
+            control,
+            table,
+            now: 0,
+            there: BTreeMap::new(),
+            stuck: BTreeSet::new(),
+            open: BTreeSet::new(),
+            answered: 0,
+            acknowledged: 0,
+            done: BTreeMap::new(),
+            heard: BTreeSet::new(),
+            signed: BTreeSet::new(),
+            next: 0,
+            epochs: BTreeMap::new(),
+            seen: Vec::new(),
+            path,
+            _folder: folder,
+        };
+        rig.note_epoch();
+        rig
+    }
+
+    /// With the workers of its configuration.
+    fn with_workers() -> Self {
+        let mut rig = Self::new(false);
+        (10..14).for_each(|id| assert!(rig.attach(id)));
+        rig.polls(50);
+        rig
+    }
+
+    fn note_epoch(&mut self) {
+        let membership = self.control.membership();
+        self.epochs.insert(membership.epoch, named(membership));
+    }
+
+    /// Makes a change, which must be one.
+    fn change(&mut self, text: &str) -> u64 {
+        let change: Change = text.parse().unwrap();
+        let epoch = self.control.apply(&change).unwrap_or_else(|error| panic!("{text}: {error}"));
+        self.note_epoch();
+        epoch
+    }
+
+    fn refused(&mut self, text: &str) -> String {
+        let before = named(self.control.membership());
+        let error = text.parse().and_then(|change: Change| self.control.apply(&change));
+        assert_eq!(named(self.control.membership()), before);
+        error.unwrap_err().to_string()
+    }
+
+    fn tend(&mut self) {
+        self.control.tend(self.now);
+        self.note_epoch();
+    }
+
+    /// A worker comes; false when there is no place for it.
+    fn attach(&mut self, id: u16) -> bool {
+        let mut channels = 0..self.region.shape().channels;
+        let own = channels.find(|&at| self.region.place(at).is_some_and(|place| place.id == id));
+        let Some(end) = own.and_then(|channel| self.region.claim(channel).unwrap()) else {
+            return false;
+        };
+        self.there.insert(id, (end, false));
+        true
+    }
+
+    /// A client's task for a pool, by the name of a worker if one is given.
+    fn send(&mut self, pool: u16, worker: Option<u16>) {
+        self.next = self.next.wrapping_add(1);
+        let header = Header::new_task(pool, self.next);
+        let dst = worker.unwrap_or(header.dst);
+        if self.wire.send(&frame((CLIENT, 40_000), &Header { dst, ..header })) {
+            self.open.insert(self.next);
+        }
+    }
+
+    /// One poll of the core, in which it takes and frees no memory; then workers do what they have, each with this chance.
+    fn poll(&mut self, chance: impl FnMut() -> bool) {
+        self.now += POLL_NS;
+        let before = counting::calls();
+        self.agent.poll(self.now);
+        assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
+        self.work(chance);
+        while let Some(packet) = self.wire.receive() {
+            self.meet(packet.bytes());
+        }
+    }
+
+    fn polls(&mut self, count: usize) {
+        (0..count).for_each(|_| self.poll(|| true));
+    }
+
+    fn work(&mut self, mut chance: impl FnMut() -> bool) {
+        for (id, (end, is_in)) in &mut self.there {
+            if !*is_in && end.receiver().is_granted() {
+                end.start();
+                *is_in = true;
+            }
+            let works = *is_in && !self.stuck.contains(id) && chance();
+            if works && end.take() == Ok(true) {
+                end.answer(|_, _| 0, || 1000);
+                *self.done.entry(*id).or_default() += 1;
+            }
+        }
+        // Who is told to, ends.
+        self.there.retain(|id, (end, is_in)| {
+            let receiver = end.receiver();
+            let has_ended = receiver.is_stopped() && !receiver.is_ready();
+            self.stuck.contains(id) || !has_ended && (!*is_in || receiver.is_granted())
+        });
+    }
+
+    /// What the agent says to its leaf or a client.
+    fn meet(&mut self, bytes: &[u8]) {
+        if ether::ether_type(bytes) == ether::ARP {
+            return;
+        }
+        let datagram = udp::parse(bytes, false).unwrap();
+        let header = Header::parse(&bytes[datagram.payload()..]).unwrap();
+        self.signed.extend(header.authenticated.then_some(header.src));
+        match header.code {
+            Code::WorkerId => {
+                self.heard.insert(header.src);
+                self.acknowledged += 1;
+                let answer = header.acknowledged_by(9, 100);
+                assert!(self.wire.send(&frame((LEAF, 1234), &answer)));
+            }
+            Code::KeepAlive => _ = self.heard.insert(header.src),
+            code => {
+                assert!(code.is_reply() || code == Code::TaskRefused, "{code:?}");
+                assert!(self.open.remove(&header.seq), "an answer to an open task, once");
+                self.answered += 1;
+            }
+        }
+    }
+
+    /// Until the core has taken every change and nothing is leaving.
+    fn settle(&mut self) {
+        for round in 0..1000 {
+            // The leaf is given some time, and what is lost is let go of after seconds.
+            self.now += if round > 20 { LEAVING_NS / 100 } else { 0 };
+            self.polls(20);
+            self.tend();
+            if self.control.is_settled() {
+                self.polls(20);
+                self.tend();
+                return;
+            }
+        }
+        panic!("not settled: {:?}", self.control.membership());
+    }
+
+    fn look(&mut self) {
+        self.table.publish();
+        self.seen.push(Snapshot::open(&self.path).unwrap());
+    }
+
+    /// Tasks that were dropped, and counted: acknowledgements that came too late are not among them.
+    fn dropped(&self) -> u64 {
+        let counters = self.agent.counters();
+        counters.dropped_total() - (self.acknowledged - counters.read(Counter::Consumed))
+    }
+
+    /// Which workers do some of so many tasks of a pool.
+    fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
+        self.done.clear();
+        for _ in 0..tasks.div_ceil(20) {
+            (0..20).for_each(|_| self.send(pool, None));
+            self.polls(20);
+        }
+        self.polls(100);
+        self.done.keys().copied().collect()
+    }
+
+    /// Workers that the leaf hears of now.
+    fn registered(&mut self) -> BTreeSet<u16> {
+        self.now += HZ;
+        self.polls(20);
+        self.heard.clear();
+        for _ in 0..20 {
+            self.now += HZ / 50;
+            self.polls(20);
+        }
+        self.heard.clone()
+    }
+
+    fn index_of(&self, worker: u16) -> usize {
+        self.control.membership().worker(worker).unwrap().1
+    }
+
+    /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
+    fn assert_accounted(&mut self) {
+        for _ in 0..100 {
+            self.polls(20);
+            if self.agent.held() == 0 {
+                break;
+            }
+        }
+        self.polls(20);
+        let counters = self.agent.counters();
+        assert!(counters.balances());
+        assert_eq!((self.agent.held(), counters.read(Gauge::Held)), (0, 0));
+        assert_eq!(self.frames.in_use(), 0);
+        assert_eq!(self.open.len() as u64, self.dropped(), "{:?}", self.open);
+        self.look();
+        let snapshot = self.seen.last().unwrap();
+        for one in snapshot.pools.iter().flat_map(|pool| &pool.members) {
+            assert_eq!(one.outstanding, 0, "{one:?}");
+        }
+        for snapshot in &self.seen {
+            assert_eq!(shown(snapshot), self.epochs[&snapshot.epoch], "epoch {}", snapshot.epoch);
+        }
+    }
+}
+
+fn frame((src, src_port): (u32, u16), header: &Header) -> Vec<u8> {
+    let flow =
+        Flow { src_mac: LEAF_MAC, dst_mac: AGENT_MAC, src, dst: AGENT, src_port, dst_port: 1234 };
+    let mut bytes = vec![0; udp::PAYLOAD + header.len()];
+    header.emit(&mut bytes[udp::PAYLOAD..]);
+    flow.emit(&mut bytes, header.len());
+    bytes
+}
+
+fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
+    ids.collect()
+}
+
+#[test]
+fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
+    let mut rig = Rig::with_workers();
+    assert_eq!(rig.workers_of(7, 200), range(10..=13));
+    assert_eq!(rig.registered(), range(10..=13));
+    assert!(!rig.attach(20), "nobody has that place yet");
+    let epoch = rig.change("add-workers pool=7 workers=20-23");
+    assert!(rig.control.acknowledged() < epoch);
+    assert!([20, 22].into_iter().all(|id| rig.attach(id)), "at once");
+    rig.settle();
+    assert_eq!(rig.control.acknowledged(), epoch);
+    let now: BTreeSet<_> = [10, 11, 12, 13, 20, 22].into();
+    assert_eq!(rig.workers_of(7, 400), now);
+    assert_eq!(rig.registered(), now);
+    // Those who leave are told to end, and nobody attaches in their places.
+    rig.change("remove-workers workers=10-11,22");
+    assert!(!rig.attach(10));
+    rig.polls(20);
+    assert_eq!(rig.workers_of(7, 400), [12, 13, 20].into());
+    assert!(rig.control.membership().worker(10).is_some(), "its id is still known");
+    rig.send(7, Some(10));
+    rig.polls(20);
+    assert!(rig.open.is_empty(), "done by another in its name");
+    rig.settle();
+    assert_eq!(rig.registered(), [12, 13, 20].into());
+    assert_eq!(rig.there.keys().copied().collect::<BTreeSet<_>>(), [12, 13, 20].into());
+    rig.send(7, Some(10));
+    rig.polls(20);
+    assert_eq!(rig.agent.counters().dropped(DropReason::UnknownWorker), 1);
+    // Newcomers have the indices and the places that are free.
+    rig.change("add-workers server=10.0.2.11 pool=7 workers=30-34 speed=2");
+    assert!((30..35).all(|id| rig.attach(id)));
+    rig.settle();
+    let indices = [12, 13, 20, 30, 31, 32, 33].map(|id| rig.index_of(id));
+    assert_eq!(indices, [2, 3, 4, 0, 1, 6, 8]);
+    assert!(rig.workers_of(7, 600).is_superset(&range(30..=34)));
+    assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
+    rig.assert_accounted();
+}
+
+#[test]
+fn what_is_said_in_the_name_of_a_worker_that_comes_is_signed_with_its_pools_key() {
+    let mut rig = Rig::new(true);
+    assert!((10..12).all(|id| rig.attach(id)));
+    rig.change("add-pool id=9 policy=jsq");
+    rig.change("add-workers pool=7 workers=20");
+    rig.change("add-workers pool=9 workers=30");
+    assert!(rig.attach(20) && rig.attach(30));
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 60), [10, 11, 20].into());
+    assert_eq!(rig.workers_of(9, 20), [30].into());
+    assert_eq!(rig.registered(), [10, 11, 20, 30].into());
+    assert_eq!(rig.signed, [10, 11, 20].into(), "a pool that was added has no key");
+    rig.change("remove-workers workers=10-11");
+    rig.settle();
+    rig.signed.clear();
+    rig.workers_of(7, 60);
+    assert_eq!(rig.signed, [20].into());
+    // Acknowledgements come with tags of nobody here, and are believed as little as ever.
+    assert!(rig.agent.counters().dropped(DropReason::AuthTag) > 0);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_worker_that_never_answers_is_let_go_of_and_its_place_is_used_when_it_has_ended() {
+    let mut rig = Rig::with_workers();
+    rig.stuck.insert(10);
+    (0..8).for_each(|_| rig.send(7, None));
+    rig.polls(20);
+    assert_eq!(rig.open.len(), 2, "those of the worker that is stuck");
+    rig.change("remove-workers workers=10");
+    rig.now += LEAVING_NS / 2;
+    rig.polls(20);
+    rig.tend();
+    rig.tend();
+    assert!(!rig.control.is_settled());
+    rig.settle();
+    assert_eq!(rig.agent.counters().dropped(DropReason::WorkerLost), 2);
+    assert!(rig.there[&10].0.receiver().is_stopped(), "it is told to end");
+    // All places but that one.
+    rig.change("add-workers pool=7 workers=20-25");
+    rig.polls(20);
+    let error = rig.refused("add-workers pool=7 workers=26");
+    assert!(error.contains("have not ended, end them"), "{error}");
+    rig.stuck.clear();
+    rig.polls(20);
+    assert!(!rig.there.contains_key(&10));
+    rig.change("add-workers pool=7 workers=26");
+    assert!((20..27).all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 600), &range(11..=13) | &range(20..=26));
+    rig.assert_accounted();
+}
+
+#[test]
+fn pools_come_and_go_under_their_own_policies() {
+    let mut rig = Rig::with_workers();
+    rig.send(9, None);
+    rig.polls(20);
+    assert_eq!(rig.agent.counters().dropped(DropReason::UnknownPool), 1);
+    rig.change("add-pool id=9 policy=jbsq(k=1) queue=64");
+    rig.change("add-workers pool=9 workers=40-41");
+    assert!((40..42).all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 40), range(40..=41));
+    assert_eq!(rig.workers_of(7, 200), range(10..=13));
+    assert!(rig.registered().contains(&40));
+    // What waits when the pool is told to leave is done.
+    (0..20).for_each(|_| rig.send(9, None));
+    rig.poll(|| false);
+    rig.change("remove-pool id=9");
+    rig.settle();
+    assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
+    assert!(rig.control.membership().pool(9).is_none());
+    assert_eq!(rig.there.keys().copied().collect::<BTreeSet<_>>(), range(10..=13));
+    assert_eq!(rig.agent.attach_stats().map(|stats| stats.left).sum::<u64>(), 2);
+    // Another one in its place.
+    rig.change("add-pool id=11 policy=round-robin");
+    rig.change("add-workers pool=11 workers=40-42");
+    assert!((40..43).all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!(rig.control.membership().pool(11).unwrap().0, 1);
+    assert_eq!(rig.workers_of(11, 40), range(40..=42));
+    assert_eq!(rig.agent.attach_stats().map(|stats| stats.joined).sum::<u64>(), 4 + 2 + 3);
+    // Tasks that wait for workers who never come are given up with their pool.
+    rig.change("add-pool id=12 policy=cfcfs");
+    rig.change("add-workers pool=12 workers=50");
+    assert!(rig.attach(50));
+    rig.stuck.insert(50);
+    rig.settle();
+    let before = rig.dropped();
+    (0..12).for_each(|_| rig.send(12, None));
+    rig.change("remove-pool id=12");
+    rig.now += 1;
+    rig.settle();
+    assert_eq!(rig.dropped(), before + 12);
+    rig.stuck.clear();
+    rig.assert_accounted();
+}
+
+#[test]
+fn policies_speeds_and_queues_change() {
+    let mut rig = Rig::with_workers();
+    // More wait than one queue holds, and all of them wait on in the others.
+    (0..60).for_each(|_| rig.send(7, None));
+    rig.poll(|| false);
+    rig.poll(|| false);
+    rig.change("set-queue pool=7 queue=4");
+    (0..10).for_each(|_| rig.poll(|| false));
+    assert_eq!(rig.agent.waiting(), 60 - 8);
+    rig.send(7, None);
+    rig.poll(|| false);
+    assert_eq!(rig.agent.counters().dropped(DropReason::QueueFull), 1);
+    rig.change("set-queue pool=7 queue=100 overflow=refuse");
+    rig.change("set-policy pool=7 policy=random");
+    (0..10).for_each(|_| rig.poll(|| false));
+    assert!(rig.agent.waiting() >= 60 - 16, "as many as there were slots for have gone");
+    rig.settle();
+    assert_eq!((rig.open.len(), rig.dropped()), (1, 1), "all others are done");
+    // A policy by speeds.
+    rig.change("set-policy pool=7 policy=weighted-random");
+    rig.change("set-speed workers=10 speed=100");
+    rig.settle();
+    rig.done.clear();
+    for _ in 0..600 {
+        rig.send(7, None);
+        rig.polls(2);
+    }
+    assert!(rig.done[&10] > 450, "{:?}", rig.done);
+    // One that lets tasks wait again.
+    rig.change("set-policy pool=7 policy=jbsq(k=1)");
+    rig.settle();
+    (0..120).for_each(|_| rig.send(7, None));
+    (0..10).for_each(|_| rig.poll(|| false));
+    assert_eq!((rig.agent.waiting(), rig.agent.counters().read(Counter::Refused)), (100, 16));
+    rig.look();
+    assert!(rig.seen.last().unwrap().pools[0].policy.starts_with("jbsq(k=1"));
+    rig.settle();
+    assert_eq!((rig.open.len(), rig.dropped()), (1, 1));
+    rig.assert_accounted();
+}
+
+#[test]
+fn what_can_not_be_is_refused_and_changes_nothing() {
+    let mut rig = Rig::with_workers();
+    for (change, says) in [
+        ("add-server ip=10.0.2.12", "server 10.0.2.12: an agent's workers are on its own host"),
+        ("remove-server ip=10.0.2.11", "servers are a leaf's"),
+        ("move-server ip=10.0.2.11 to=10.0.2.12", "servers are a leaf's"),
+        (
+            "add-workers server=10.0.2.12 pool=7 workers=20",
+            "own host, 10.0.2.11; leave `server` out",
+        ),
+        ("add-workers pool=7 workers=13", "worker 13: it is there already"),
+        ("add-workers pool=8 workers=20", "pool 8: there is none"),
+        ("add-workers pool=7 workers=20-26", "room for 10; restart with a larger `workers_max`"),
+        ("remove-workers workers=9", "worker 9: there is none"),
+        ("set-policy pool=7 policy=horus-spine", "runs on a spine"),
+        ("set-policy pool=7 policy=jbsq(k=5)", "k of at most 4, the `slots` of each worker's ring"),
+        ("add-pool id=8 policy=jbsq(k=5)", "k of at most 4"),
+        ("add-pool id=8 policy=horus shared-workers=true", "leave it out here"),
+        ("add-pool id=7 policy=horus", "pool 7: it is there already"),
+        ("set-queue pool=8 queue=4", "pool 8: there is none"),
+    ] {
+        let error = rig.refused(change);
+        assert!(error.contains(says), "{change}: {error}");
+    }
+    rig.change("add-pool id=100 policy=random");
+    rig.change("add-pool id=101 policy=random");
+    let error = rig.refused("add-pool id=102 policy=random");
+    assert!(error.contains("room for 3; restart with a larger `pools_max`"), "{error}");
+    rig.change("remove-workers workers=10");
+    let error = rig.refused("add-workers pool=7 workers=10");
+    assert!(error.contains("leaving: wait until it has gone"), "{error}");
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 200), range(11..=13));
+    rig.assert_accounted();
+}
+
+/// Some change that may or may not be one.
+fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
+    let mut pick = |most: u16| rng.random_range(0..most);
+    let (pool, first) = (7 + pick(3), 10 + 2 * pick(8));
+    let policies =
+        ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "random"];
+    match pick(12) {
+        0..=3 => format!("add-workers pool={pool} workers={first}-{}", first + pick(4)),
+        4..=5 => format!("remove-workers workers={first}-{}", first + pick(2)),
+        6 => format!("add-pool id={pool} policy={}", policies[usize::from(pick(8))]),
+        7 => format!("remove-pool id={}", 8 + pick(2)),
+        8..=9 => format!("set-policy pool={pool} policy={}", policies[usize::from(pick(8))]),
+        10 => format!("set-queue pool={pool} queue={}", 1 + pick(80)),
+        _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
+    }
+}
+
+#[test]
+fn random_changes_under_load_lose_nothing() {
+    for seed in 0..6 {
+        let mut rig = Rig::with_workers();
+        let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
+        let (mut made, mut indices) = (0, BTreeMap::<u16, (usize, usize)>::new());
+        for round in 0..1500 {
+            for _ in 0..rng.random_range(0..4) {
+                let worker = rng.random_bool(0.3).then(|| rng.random_range(10..26));
+                rig.send(7 + rng.random_range(0..3), worker);
+            }
+            if rng.random_range(0..6) == 0 {
+                let change: Change = random_change(&mut rng).parse().unwrap();
+                made += usize::from(rig.control.apply(&change).is_ok());
+                rig.note_epoch();
+            }
+            match rng.random_range(0..20) {
+                0..=7 => _ = rig.attach(rng.random_range(10..26)),
+                8 => _ = rig.there.pop_first(),
+                9 => rig.now += HZ / 4,
+                _ => {}
+            }
+            rig.poll(|| rng.random_bool(0.7));
+            if round % 4 == 0 {
+                rig.tend();
+            }
+            if round % 16 == 0 {
+                rig.look();
+            }
+            // Who stays keeps its index.
+            let there = rig.control.membership().workers().map(|(_, worker)| worker.id);
+            let now: BTreeMap<_, _> =
+                there.map(|id| (id, rig.control.membership().worker(id).unwrap())).collect();
+            let moved = now.iter().find(|(id, at)| indices.get(id).is_some_and(|was| was != *at));
+            assert_eq!(moved, None, "seed {seed}, round {round}");
+            indices = now;
+        }
+        assert!(made > 40, "seed {seed}: {made} changes");
+        rig.settle();
+        // Pool 7 never leaves, but all of its workers may have, and some who are there never come.
+        if rig.control.membership().pool(7).unwrap().1.members.iter().flatten().count() == 0 {
+            rig.change("add-workers pool=7 workers=90");
+        }
+        let all: Vec<_> = rig.control.membership().workers().map(|(_, worker)| worker.id).collect();
+        all.into_iter().for_each(|id| _ = rig.attach(id));
+        rig.settle();
+        assert!(rig.answered > 200, "seed {seed}: {} answered", rig.answered);
+        rig.assert_accounted();
+    }
+}
