@@ -38,7 +38,7 @@ mod processes {
     use std::time::Instant;
 
     use serde_json::Value;
-    use wedjat::clock::{Conductor, Kind, Node};
+    use wedjat::clock::{Conductor, Node, NodeKind};
     use wedjat::io::pcap::write_frames;
     use wedjat::ring::WorkerRegion;
     use wedjat::wire::arp;
@@ -54,7 +54,7 @@ mod processes {
     /// Tells it which worker to be; any when it is not there.
     const WORKER: &str = "WEDJAT_TEST_WORKER";
     const WORKERS: usize = 3;
-    const NODE: Node = Node { kind: Kind::Agent, id: 6, core: 0 };
+    const NODE: Node = Node { kind: NodeKind::Agent, id: 6, core: 0 };
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
     const ADDRESS: u32 = 0x0A00_020B;
     const CLIENT: u32 = 0x0A00_0102;

@@ -239,7 +239,7 @@ const CIRCLES: [(&str, &str, &str); 6] = [
     (
         "stage/network",
         "stage/auth",
-        "a pool has the guard that knows its key; the guard's workers are the network's",
+        "a pool has the authenticator that knows its key; whose workers are the network's",
     ),
     ("state/idle", "state/view", "a member's index is a type of the view"),
     ("state/region", "state/words", "a region hands out words in cache lines of one core"),

@@ -70,7 +70,7 @@ pub(super) mod does {
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum NodeKind {
     /// A dispatcher core of a leaf.
     Leaf = 1,
     /// An agent's core.
@@ -81,7 +81,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// Its id, of its configuration.
     pub id: u16,
     /// Which of its dispatcher cores.
@@ -91,8 +91,8 @@ pub struct Node {
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            Kind::Leaf => "leaf",
-            Kind::Agent => "agent",
+            NodeKind::Leaf => "leaf",
+            NodeKind::Agent => "agent",
         };
         write!(f, "{kind} {} core {}", self.id, self.core)
     }

@@ -23,7 +23,7 @@ pub use conductor::{Conductor, Line, TurnError};
 #[cfg(feature = "dpdk")]
 pub use counter::Watched;
 pub use emulated::Emulated;
-pub use file::{ClockError, ClockFile, Kind, Node, VERSION};
+pub use file::{ClockError, ClockFile, Node, NodeKind, VERSION};
 
 /// What a node has done since it started, and when it has something to do again without being sent anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

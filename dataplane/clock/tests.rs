@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 
-const LEAF: Node = Node { kind: Kind::Leaf, id: 3, core: 0 };
-const AGENT: Node = Node { kind: Kind::Agent, id: 9, core: 0 };
+const LEAF: Node = Node { kind: NodeKind::Leaf, id: 3, core: 0 };
+const AGENT: Node = Node { kind: NodeKind::Agent, id: 9, core: 0 };
 
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use super::{ids, port, raw, raw_agent};
 use crate::limits::{MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::PolicySpec;
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
-use crate::ring::{Place, Shape};
+use crate::ring::{Place, RegionShape};
 use crate::stage::Overflow;
 use crate::state::table::Limits;
 use crate::wire::auth::{self, Key};
@@ -89,10 +89,10 @@ impl HostConfig {
 
     /// How much of everything there is in what workers attach to.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> RegionShape {
         let channels =
             self.limits.workers.max(self.pools.iter().map(|pool| pool.workers.len()).sum());
-        Shape { channels, slots: self.slots, payload: self.payload }
+        RegionShape { channels, slots: self.slots, payload: self.payload }
     }
 }
 
@@ -254,8 +254,8 @@ impl About<'_> {
         let most = PAYLOAD_MAX - proof;
         let payload = faults.within(self.payload, "agent.payload", most, (1, most));
         let limits =
-            self.limits(faults, &pools, Shape { channels: workers(&pools), slots, payload });
-        let shape = Shape { channels: limits.workers, slots, payload };
+            self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });
+        let shape = RegionShape { channels: limits.workers, slots, payload };
         pools_together(faults, self.pools, self.key, &shape);
         bounds(faults, self.pools, self.key, slots);
         let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
@@ -265,13 +265,13 @@ impl About<'_> {
     }
 
     /// Unless configured there is room for some more workers than there are, as far as their rings fit.
-    fn limits(&self, faults: &mut Faults<'_>, pools: &[AgentPool], named: Shape) -> Limits {
+    fn limits(&self, faults: &mut Faults<'_>, pools: &[AgentPool], named: RegionShape) -> Limits {
         let Some([pools_max, workers_max]) = self.room else {
             return Limits { pools: pools.len(), servers: 1, workers: named.channels };
         };
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
-        let more = Shape { channels: named.channels + WORKERS_MORE, ..named };
+        let more = RegionShape { channels: named.channels + WORKERS_MORE, ..named };
         let workers = if more.is_possible() { more.channels } else { least.1 };
         let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
         Limits {
@@ -398,7 +398,12 @@ fn speeds(faults: &mut Faults<'_>, raw: &raw_agent::Pool, workers: &[u16], key: 
     speeds
 }
 
-fn pools_together(faults: &mut Faults<'_>, pools: &[raw_agent::Pool], key: &str, shape: &Shape) {
+fn pools_together(
+    faults: &mut Faults<'_>,
+    pools: &[raw_agent::Pool],
+    key: &str,
+    shape: &RegionShape,
+) {
     let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
         faults.whole(key, &format!("no [[{key}]]"), "at least one");

@@ -8,8 +8,8 @@ use crate::config::{AgentPool, Config, HostConfig};
 use crate::policy::PolicySpec;
 use crate::role::colocated;
 use crate::stage::Overflow;
-use crate::stage::auth::Guard;
-use crate::stage::network::{Host, Places};
+use crate::stage::auth::ReplyAuthenticator;
+use crate::stage::network::{Host, NetworkPool};
 use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
@@ -56,7 +56,7 @@ pub struct Pool {
     /// Other schedulers send tasks to its workers, too.
     pub shared_workers: bool,
     /// What asks for proof of what its workers say, at a leaf.
-    pub guard: Option<Arc<Guard>>,
+    pub authenticator: Option<Arc<ReplyAuthenticator>>,
     /// What its workers sign with, at an agent.
     pub key: Option<Key>,
     /// It takes no new tasks, and goes when those that it has are answered.
@@ -112,15 +112,16 @@ impl Membership {
         let limits = config.leaf.limits;
         let mut membership = Self { epoch: 1, servers: Vec::new(), pools: Vec::new() };
         for pool in &config.pools {
-            let guard =
-                |key: &Key| Arc::new(Guard::new(key.clone(), limits.workers, first_believed));
+            let authenticator = |key: &Key| {
+                Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first_believed))
+            };
             membership.pools.push(Some(Pool {
                 id: pool.id,
                 policy: pool.policy.clone(),
                 queue: pool.queue,
                 overflow: pool.overflow,
                 shared_workers: pool.shared_workers,
-                guard: pool.key.as_ref().map(guard),
+                authenticator: pool.key.as_ref().map(authenticator),
                 key: None,
                 is_leaving: false,
                 members: Vec::new(),
@@ -151,7 +152,7 @@ impl Membership {
                 queue: pool.queue,
                 overflow: pool.overflow,
                 shared_workers: false,
-                guard: None,
+                authenticator: None,
                 key: pool.key.clone(),
                 is_leaving: false,
                 members: workers.map(member).collect(),
@@ -198,7 +199,7 @@ impl Membership {
 
     /// Servers and pools as a network is built with them, with so many places for members in each pool.
     #[must_use]
-    pub fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<Places>) {
+    pub fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<NetworkPool>) {
         let host = |server: Server| Host {
             ip: server.ip.to_bits(),
             mac: server.mac,
@@ -211,13 +212,13 @@ impl Membership {
             (0..places).map(|at| place(at).map(|one| (one.id, one.server))).collect()
         };
         let pools = self.pools.iter().map(|pool| match pool {
-            Some(pool) => Places {
+            Some(pool) => NetworkPool {
                 id: Some(pool.id),
                 is_closed: pool.is_leaving,
                 members: members(pool),
-                guard: pool.guard.clone(),
+                authenticator: pool.authenticator.clone(),
             },
-            None => Places { members: vec![None; limits.workers], ..Places::default() },
+            None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
         });
         (self.servers.iter().map(|one| one.map(host)).collect(), pools.collect())
     }

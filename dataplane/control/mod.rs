@@ -216,14 +216,14 @@ impl<C: Cores> Control<C> {
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
                 let (policy, members, is_leaving) = (policy.clone(), Vec::new(), false);
-                let (guard, key) = (None, None);
+                let (authenticator, key) = (None, None);
                 let pool = Pool {
                     id,
                     policy,
                     queue,
                     overflow,
                     shared_workers,
-                    guard,
+                    authenticator,
                     key,
                     is_leaving,
                     members,

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::held::Places;
+use super::held::HeldPlaces;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::node::{Commands, Node, Timing, outbox};
@@ -78,7 +78,7 @@ pub struct Question {
 pub struct Context {
     /// Its packets are named by the places that their owner keeps them at.
     pub(super) node: Node<u32>,
-    pub(super) places: Places,
+    pub(super) places: HeldPlaces,
     /// The owner stops: all packets that are held are given up.
     pub(super) is_abandoned: bool,
 }
@@ -112,7 +112,7 @@ impl<F: FnMut(usize, Verdict)> Verdicts for Told<F> {
 impl Context {
     pub(super) fn new(stages: Stages, commands: Commands, ticks_hz: u64) -> Self {
         let node = Node::new(stages, commands, Timing { ticks_hz });
-        Self { places: Places::new(node.queue_bound()), node, is_abandoned: false }
+        Self { places: HeldPlaces::new(node.queue_bound()), node, is_abandoned: false }
     }
 
     /// How many packets its owner may have to keep at once: their places are numbered from 0.

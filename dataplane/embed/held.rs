@@ -6,9 +6,9 @@ use crate::io::Buf;
 use crate::limits::{BURST, UNRESOLVED_HELD_MAX};
 use crate::node::Keeper;
 
-/// Places of packets. All memory is taken when it is made.
+/// HeldPlaces of packets. All memory is taken when it is made.
 #[derive(Debug)]
-pub struct Places {
+pub struct HeldPlaces {
     /// Those where nothing is kept.
     free: Vec<u32>,
     count: usize,
@@ -16,7 +16,7 @@ pub struct Places {
     pub pushed_out: ArrayVec<u32, BURST>,
 }
 
-impl Places {
+impl HeldPlaces {
     /// As many as packets may wait for their next hop, and beside them `queued` for workers.
     pub fn new(queued: usize) -> Self {
         let count = UNRESOLVED_HELD_MAX + BURST + queued;

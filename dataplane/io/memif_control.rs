@@ -38,7 +38,7 @@ const HUGETLBFS: u32 = 0x958458f6;
 /// The type of a message, in its first two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Kind {
+pub enum MessageKind {
     /// The server has taken the last message.
     Ack = 1,
     /// The server's first word: what it offers.
@@ -85,13 +85,13 @@ pub enum Refusal {
     Length(usize),
     /// There is no such type.
     #[error("a message of the unknown type {0}")]
-    Kind(u16),
+    MessageKind(u16),
     /// A message has no place here.
     #[error("{0:?} out of order")]
-    Order(Kind),
+    Order(MessageKind),
     /// Several descriptors with one message, one where none belongs, or none where one does.
     #[error("{0:?} with {1} descriptors")]
-    Descriptors(Kind, usize),
+    Descriptors(MessageKind, usize),
     /// The other end speaks another version.
     #[error("memif version {0:#x}; {VERSION:#x} is needed")]
     Version(u16),
@@ -204,7 +204,7 @@ pub struct ServerSays {
     is_asked: bool,
 }
 
-impl Kind {
+impl MessageKind {
     /// That of a message.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Kind {
             6 => Self::Connect,
             7 => Self::Connected,
             8 => Self::Disconnect,
-            other => return Err(Refusal::Kind(other)),
+            other => return Err(Refusal::MessageKind(other)),
         })
     }
 
@@ -236,12 +236,12 @@ impl Kind {
 
 /// An acknowledgement.
 pub fn ack() -> [u8; MESSAGE_BYTES] {
-    Kind::Ack.message()
+    MessageKind::Ack.message()
 }
 
 /// A server's greeting, which offers so many rings (at least one of each direction).
 pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
-    let mut message = Kind::Hello.message();
+    let mut message = MessageKind::Hello.message();
     let name = concat!("wedjat ", env!("CARGO_PKG_VERSION")).as_bytes();
     put(&mut message, 2, &name[..name.len().min(NAME_BYTES - 1)]);
     // The greatest numbers: of versions as they are, of regions and rings counted from 0.
@@ -257,7 +257,7 @@ pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
 
 /// A farewell with its reason, which is cut where the protocol's room for it ends.
 pub fn disconnect(reason: &str) -> [u8; MESSAGE_BYTES] {
-    let mut message = Kind::Disconnect.message();
+    let mut message = MessageKind::Disconnect.message();
     let text = reason.as_bytes();
     put(&mut message, REASON_AT, &text[..text.len().min(REASON_BYTES - 1)]);
     message
@@ -298,22 +298,22 @@ impl ClientSays {
         descriptors: &[Descriptor],
         rings_of: impl FnOnce(u32) -> Result<Rings, Refusal>,
     ) -> Result<Step, Refusal> {
-        let kind = Kind::of(message)?;
-        let expected = usize::from(matches!(kind, Kind::AddRegion | Kind::AddRing));
-        if kind != Kind::Disconnect && descriptors.len() != expected {
+        let kind = MessageKind::of(message)?;
+        let expected = usize::from(matches!(kind, MessageKind::AddRegion | MessageKind::AddRing));
+        if kind != MessageKind::Disconnect && descriptors.len() != expected {
             return Err(Refusal::Descriptors(kind, descriptors.len()));
         }
         match (kind, self.device) {
-            (Kind::Disconnect, _) => return Ok(Step::Leaves),
+            (MessageKind::Disconnect, _) => return Ok(Step::Leaves),
             _ if self.is_complete => return Err(Refusal::Order(kind)),
-            (Kind::Init, None) => self.init(message, rings_of)?,
-            (Kind::AddRegion, Some(_)) => self.add_region(message, descriptors[0])?,
-            (Kind::AddRing, Some((_, needed))) => self.add_ring(message, needed)?,
-            (Kind::Connect, Some((_, needed))) if self.made == needed => {
+            (MessageKind::Init, None) => self.init(message, rings_of)?,
+            (MessageKind::AddRegion, Some(_)) => self.add_region(message, descriptors[0])?,
+            (MessageKind::AddRing, Some((_, needed))) => self.add_ring(message, needed)?,
+            (MessageKind::Connect, Some((_, needed))) if self.made == needed => {
                 self.is_complete = true;
                 return Ok(Step::Complete);
             }
-            (Kind::Connect, Some((_, needed))) => {
+            (MessageKind::Connect, Some((_, needed))) => {
                 return Err(Refusal::RingCount { made: self.made, needed });
             }
             _ => return Err(Refusal::Order(kind)),
@@ -396,10 +396,10 @@ impl ServerSays {
     }
 
     /// Notes what the client says.
-    pub fn client_says(&mut self, kind: Kind) {
+    pub fn client_says(&mut self, kind: MessageKind) {
         match kind {
-            Kind::Connect => self.is_asked = true,
-            Kind::Disconnect => {}
+            MessageKind::Connect => self.is_asked = true,
+            MessageKind::Disconnect => {}
             _ => self.unanswered += 1,
         }
     }
@@ -408,16 +408,16 @@ impl ServerSays {
     ///
     /// # Errors
     /// When the message is not what may come here. Nothing more can be taken from this server then.
-    pub fn take(&mut self, message: &[u8], descriptors: usize) -> Result<Kind, Refusal> {
-        let kind = Kind::of(message)?;
+    pub fn take(&mut self, message: &[u8], descriptors: usize) -> Result<MessageKind, Refusal> {
+        let kind = MessageKind::of(message)?;
         if descriptors != 0 {
             return Err(Refusal::Descriptors(kind, descriptors));
         }
         match kind {
-            Kind::Hello if !self.has_greeted => self.greeted(message)?,
-            Kind::Ack if self.unanswered > 0 => self.unanswered -= 1,
-            Kind::Connected if self.is_asked && self.unanswered == 0 => {}
-            Kind::Disconnect => {}
+            MessageKind::Hello if !self.has_greeted => self.greeted(message)?,
+            MessageKind::Ack if self.unanswered > 0 => self.unanswered -= 1,
+            MessageKind::Connected if self.is_asked && self.unanswered == 0 => {}
+            MessageKind::Disconnect => {}
             _ => return Err(Refusal::Order(kind)),
         }
         Ok(kind)

@@ -25,7 +25,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::layout::{CHANNELS_MAX, Shape};
+use super::layout::{CHANNELS_MAX, RegionShape};
 use super::region::Place;
 use crate::state::files::{self, Found, open_again};
 
@@ -48,7 +48,7 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// How much of everything there is.
-    pub shape: Shape,
+    pub shape: RegionShape,
     /// The worker of each channel; none when it is free.
     pub places: Vec<Option<Place>>,
 }
@@ -70,7 +70,7 @@ impl Offer {
     /// As it is sent.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Shape { channels, slots, payload } = self.shape;
+        let RegionShape { channels, slots, payload } = self.shape;
         let head = [MAGIC, VERSION, channels as u64, slots as u64, payload as u64];
         let places = self.places.iter().map(|place| place.map_or(NOBODY, Place::word));
         head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
@@ -92,7 +92,7 @@ impl Offer {
             [MAGIC, version, ..] => return Err(InvalidOffer::Version(version)),
             _ => return Err(InvalidOffer::Foreign),
         };
-        let shape = Shape {
+        let shape = RegionShape {
             channels: head[2] as usize,
             slots: head[3] as usize,
             payload: head[4] as usize,

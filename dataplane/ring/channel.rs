@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::layout::{HEAD, Shape};
+use super::layout::{HEAD, RegionShape};
 use super::protocol::{Fault, Notice, Sender};
 use super::{bytes, park};
 use crate::state::region::Slice;
@@ -45,7 +45,7 @@ pub struct Channel {
     sender: Sender<Slice<AtomicU64>>,
     sleep: Slice<AtomicU32>,
     area: Slice<AtomicU64>,
-    shape: Shape,
+    shape: RegionShape,
 }
 
 impl Channel {
@@ -54,7 +54,7 @@ impl Channel {
         sender: Sender<Slice<AtomicU64>>,
         sleep: Slice<AtomicU32>,
         area: Slice<AtomicU64>,
-        shape: Shape,
+        shape: RegionShape,
     ) -> Self {
         Self { index, sender, sleep, area, shape }
     }

@@ -31,7 +31,7 @@ pub fn pair<T: Token>(
 ) -> Result<(Producer<T>, Consumer<T>), RegionError> {
     let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?);
     let refused = |error| RegionError::Io { path: "memory".into(), error };
-    let end = region.claim(0).map_err(refused)?.ok_or(RegionError::Shape(region.shape()))?;
+    let end = region.claim(0).map_err(refused)?.ok_or(RegionError::RegionShape(region.shape()))?;
     let panicked = Arc::new(AtomicBool::new(false));
     let producer = Producer {
         channel: region.channel(0),

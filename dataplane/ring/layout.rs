@@ -22,7 +22,7 @@ const LINE: usize = 64;
 
 /// How much of everything there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct RegionShape {
     /// Channels, one for each worker that there may be.
     pub channels: usize,
     /// Slots of each, a power of two.
@@ -38,7 +38,7 @@ pub const SLOTS_MAX: usize = 1 << 14;
 /// Most bytes of a task or a reply.
 pub const PAYLOAD_MAX: usize = 1 << 16;
 
-impl Shape {
+impl RegionShape {
     /// Within bounds, so that no sum overflows.
     #[must_use]
     pub fn is_possible(&self) -> bool {
@@ -91,7 +91,7 @@ pub struct Layout {
 impl Layout {
     /// The layout of a region of this shape, which must be possible.
     #[must_use]
-    pub fn new(shape: &Shape) -> Self {
+    pub fn new(shape: &RegionShape) -> Self {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
         let slots = 4 * ALIGN;
         let area = slots + round(8 * SLOT_WORDS * shape.slots);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn sections_are_disjoint_aligned_and_within() {
-        let shape = Shape { channels: 3, slots: 8, payload: 100 };
+        let shape = RegionShape { channels: 3, slots: 8, payload: 100 };
         let layout = Layout::new(&shape);
         let mut sections = Vec::new();
         for index in 0..3 {
@@ -152,16 +152,16 @@ mod tests {
 
     #[test]
     fn impossible_shapes_are_known() {
-        let possible = Shape { channels: 1, slots: 2, payload: 1 };
+        let possible = RegionShape { channels: 1, slots: 2, payload: 1 };
         assert!(possible.is_possible());
         let others = [
-            Shape { channels: 0, ..possible },
-            Shape { channels: usize::MAX, ..possible },
-            Shape { slots: 3, ..possible },
-            Shape { slots: 1 << 40, ..possible },
-            Shape { payload: 0, ..possible },
-            Shape { payload: usize::MAX, ..possible },
-            Shape { channels: CHANNELS_MAX, slots: SLOTS_MAX, payload: PAYLOAD_MAX },
+            RegionShape { channels: 0, ..possible },
+            RegionShape { channels: usize::MAX, ..possible },
+            RegionShape { slots: 3, ..possible },
+            RegionShape { slots: 1 << 40, ..possible },
+            RegionShape { payload: 0, ..possible },
+            RegionShape { payload: usize::MAX, ..possible },
+            RegionShape { channels: CHANNELS_MAX, slots: SLOTS_MAX, payload: PAYLOAD_MAX },
         ];
         assert!(others.iter().all(|shape| !shape.is_possible()));
     }

@@ -32,7 +32,7 @@ pub mod worker_end;
 
 pub use channel::{Channel, Outcome, TaskIds};
 pub use handover::{Consumer, Producer};
-pub use layout::{Layout, Shape};
+pub use layout::{Layout, RegionShape};
 pub use protocol::{Fault, Holder, Notice, Receiver, Sender};
 pub use region::{Place, RegionError, WorkerRegion};
 pub use worker_end::WorkerEnd;

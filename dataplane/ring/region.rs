@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::attach::{self, AttachServer, InvalidOffer, Offer, OfferError, Received, VERSION};
 use super::channel::Channel;
-use super::layout::{Layout, Shape};
+use super::layout::{Layout, RegionShape};
 use super::lock::{is_held, is_locked, lock};
 use super::protocol::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit};
 use super::worker_end::WorkerEnd;
@@ -112,7 +112,7 @@ pub enum RegionError {
     },
     /// A shape that can't be.
     #[error("worker region: {0:?} can't be; use fewer workers, slots (a power of two) or bytes")]
-    Shape(Shape),
+    RegionShape(RegionShape),
 }
 
 /// A worker as a region names it.
@@ -137,7 +137,7 @@ impl Place {
 pub struct WorkerRegion {
     region: Arc<Region>,
     layout: Layout,
-    shape: Shape,
+    shape: RegionShape,
     /// Whose channels they are. At an agent this changes, and its thread for attaching reads it.
     offer: Arc<Mutex<Offer>>,
     backing: Backing,
@@ -176,14 +176,14 @@ impl WorkerRegion {
     /// # Errors
     /// When the shape can't be.
     pub fn heap(workers: &[Place], slots: usize, payload: usize) -> Result<Self, RegionError> {
-        Self::heap_for(workers, Shape { channels: workers.len(), slots, payload })
+        Self::heap_for(workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
     /// The same with as many channels as `shape` says; those behind the workers' are free.
     ///
     /// # Errors
     /// When the shape can't be.
-    pub fn heap_for(workers: &[Place], shape: Shape) -> Result<Self, RegionError> {
+    pub fn heap_for(workers: &[Place], shape: RegionShape) -> Result<Self, RegionError> {
         let (offer, layout) = planned(workers, shape)?;
         let taken = (0..shape.channels).map(|_| AtomicBool::new(false)).collect();
         let region = Region::heap(layout.len);
@@ -201,14 +201,18 @@ impl WorkerRegion {
         slots: usize,
         payload: usize,
     ) -> Result<Self, RegionError> {
-        Self::create_for(path, workers, Shape { channels: workers.len(), slots, payload })
+        Self::create_for(path, workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
     /// The same with as many channels as `shape` says; those behind the workers' are free.
     ///
     /// # Errors
     /// As [`WorkerRegion::create`].
-    pub fn create_for(path: &Path, workers: &[Place], shape: Shape) -> Result<Self, RegionError> {
+    pub fn create_for(
+        path: &Path,
+        workers: &[Place],
+        shape: RegionShape,
+    ) -> Result<Self, RegionError> {
         let (offer, layout) = planned(workers, shape)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
         socket_at(path)?; // also where nothing can be made beside it
@@ -266,7 +270,7 @@ impl WorkerRegion {
 
     /// How much of everything there is.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> RegionShape {
         self.shape
     }
 
@@ -407,9 +411,12 @@ impl Drop for ChannelLock {
     }
 }
 
-fn planned(workers: &[Place], shape: Shape) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
+fn planned(
+    workers: &[Place],
+    shape: RegionShape,
+) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
     if !shape.is_possible() || workers.len() > shape.channels {
-        return Err(RegionError::Shape(shape));
+        return Err(RegionError::RegionShape(shape));
     }
     let mut places: Vec<_> = workers.iter().copied().map(Some).collect();
     places.resize(shape.channels, None);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use super::channel::{NO_REPLY, TaskIds};
-use super::layout::{HEAD, Shape};
+use super::layout::{HEAD, RegionShape};
 use super::protocol::{Notice, Receiver};
 use super::region::{ChannelLock, Place};
 use super::{bytes, park};
@@ -29,7 +29,7 @@ pub struct WorkerEnd {
     receiver: Receiver<Slice<AtomicU64>>,
     sleep: Slice<AtomicU32>,
     area: Slice<AtomicU64>,
-    shape: Shape,
+    shape: RegionShape,
     place: Place,
     current: Option<Current>,
     _lock: ChannelLock,
@@ -40,7 +40,7 @@ impl WorkerEnd {
         receiver: Receiver<Slice<AtomicU64>>,
         sleep: Slice<AtomicU32>,
         area: Slice<AtomicU64>,
-        shape: Shape,
+        shape: RegionShape,
         place: Place,
         lock: ChannelLock,
     ) -> Self {

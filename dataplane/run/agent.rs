@@ -12,7 +12,7 @@ use super::changes::Changes;
 use super::{LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{agent, seed_of_the_moment};
-use crate::clock::{Clock, ClockError, ClockFile, Kind, Node, Watched};
+use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::control::{Membership, signer};
 use crate::io::dpdk::QueuePort;
@@ -141,7 +141,7 @@ pub(super) fn start(
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let senders = shared.counters.len();
-    let node = Node { kind: Kind::Agent, id: config.id, core: 0 };
+    let node = Node { kind: NodeKind::Agent, id: config.id, core: 0 };
     let clock = clock.map(|clock| clock.join(node)).transpose()?;
     let told = Arc::clone(stop);
     let counter = eal.clone();

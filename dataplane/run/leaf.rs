@@ -10,7 +10,7 @@ use super::colocated::{self, AgentParts, Ended, LocalAgent};
 use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly;
-use crate::clock::{Clock, ClockError, ClockFile, Emulated, Kind, Node, Watched};
+use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
 use crate::config::Config;
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
@@ -82,7 +82,7 @@ pub fn run(
     let each = config.leaf.cores.iter().zip(stages).zip(commands).enumerate();
     for (index, ((&cpu, stages), commands)) in each {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
-        let node = Node { kind: Kind::Leaf, id: config.leaf.id, core: index as u16 };
+        let node = Node { kind: NodeKind::Leaf, id: config.leaf.id, core: index as u16 };
         let setup = CoreSetup {
             eal: eal.clone(),
             stages,

@@ -100,19 +100,21 @@ impl Window {
 }
 
 /// A pool's key, and what was seen of its workers.
-pub struct Guard {
+pub struct ReplyAuthenticator {
     key: Key,
     /// By member.
     windows: Box<[Window]>,
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for ReplyAuthenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("members", &self.windows.len()).finish_non_exhaustive()
+        f.debug_struct("ReplyAuthenticator")
+            .field("members", &self.windows.len())
+            .finish_non_exhaustive()
     }
 }
 
-impl Guard {
+impl ReplyAuthenticator {
     /// Of a pool with so many members, for sequences from `first` on.
     #[must_use]
     pub fn new(key: Key, members: usize, first: u64) -> Self {
@@ -176,13 +178,13 @@ pub(super) fn believe(
 ) -> Result<(), DropReason> {
     let at = usize::from(parsed.at) + udp::LEN;
     let authenticated = frame[at] & task::AUTHENTICATION_BIT != 0;
-    match network.guard(port, usize::from(worker.pool)) {
+    match network.authenticator(port, usize::from(worker.pool)) {
         None if authenticated => Err(DropReason::TaskReservedBit),
         None => Ok(()),
         Some(_) if !authenticated => Err(DropReason::AuthMissing),
-        Some(guard) => {
+        Some(authenticator) => {
             let signed = claim(frame, at).ok_or(DropReason::TaskShort)?;
-            guard.admit(worker.member, &signed, guard.key.tag(&signed.claim))
+            authenticator.admit(worker.member, &signed, authenticator.key.tag(&signed.claim))
         }
     }
 }
@@ -191,14 +193,14 @@ pub(super) fn believe(
 /// that its receiver knows which of its packets is meant.
 #[cold]
 pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut [u8], at: usize) {
-    let Some(guard) = network.guard(port, usize::from(pool)) else {
+    let Some(authenticator) = network.authenticator(port, usize::from(pool)) else {
         return;
     };
     let payload = at + udp::LEN;
     let Some(before) = claim(frame, payload) else {
         return;
     };
-    guard.key.sign(&addresses(frame), &mut frame[payload..], before.sequence);
+    authenticator.key.sign(&addresses(frame), &mut frame[payload..], before.sequence);
     let Some(after) = claim(frame, payload) else {
         return;
     };

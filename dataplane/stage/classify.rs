@@ -1,7 +1,7 @@
 //! Replies, what servers say of their workers, and ARP into the state; chooses nothing.
 
 use super::network::{Network, Server, Side, Worker};
-use super::parse::{Kind, Packet};
+use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
 use crate::reason::DropReason;
@@ -23,23 +23,23 @@ pub fn burst<B: Buf>(
     let mut replies = 0;
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
-            Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {}
-            Kind::Waiting | Kind::Overflowing => {}
-            Kind::Reply => match reply(stages, port, packet.bytes(), parsed) {
+            PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {}
+            PacketKind::Waiting | PacketKind::Overflowing => {}
+            PacketKind::Reply => match reply(stages, port, packet.bytes(), parsed) {
                 Ok(()) => replies += 1,
                 Err(reason) => {
-                    parsed.kind = Kind::Refused(reason);
+                    parsed.kind = PacketKind::Refused(reason);
                     *verdict = Verdict::Drop(reason);
                 }
             },
-            Kind::Registration | Kind::KeepAlive => {
+            PacketKind::Registration | PacketKind::KeepAlive => {
                 *verdict = presence(stages, port, packet.bytes_mut(), parsed)
                     .unwrap_or_else(Verdict::Drop);
             }
-            Kind::Arp => {
+            PacketKind::Arp => {
                 *verdict = arp(stages, port, packet.bytes_mut()).unwrap_or_else(Verdict::Drop);
             }
-            Kind::Refused(reason) => *verdict = Verdict::Drop(reason),
+            PacketKind::Refused(reason) => *verdict = Verdict::Drop(reason),
         }
     }
     if replies > 0 {
@@ -159,7 +159,7 @@ fn presence(
     stages.liveness.bound(pool, dispatcher, &mut report);
     dispatcher.refresh(&report[0]);
     stages.freed = true;
-    if parsed.kind == Kind::KeepAlive {
+    if parsed.kind == PacketKind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
         return Ok(Verdict::Consumed);
     }

@@ -1,7 +1,7 @@
 //! What [`super::rewrite`] would write, as values, for callers that keep the bytes to themselves.
 
 use super::network::{Network, NextHop};
-use super::parse::{Kind, Packet};
+use super::parse::{Packet, PacketKind};
 use super::rewrite::ReplyRoute;
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
@@ -44,16 +44,16 @@ pub fn burst<B: Buf>(
     for ((packet, parsed), (verdict, values)) in packets.iter_mut().zip(parsed).zip(places) {
         *values = Rewrite::default();
         match parsed.kind {
-            Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
+            PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
                 *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, values);
             }
-            Kind::Reply => {
+            PacketKind::Reply => {
                 *verdict = towards_client(stages, packet.bytes(), parsed, values);
             }
             // An answer, which goes out of here as it is.
-            Kind::Overflowing => rewrite::give_back(stages, packet.bytes_mut(), parsed),
-            Kind::Registration | Kind::KeepAlive => {}
-            Kind::Arp | Kind::Waiting | Kind::Refused(_) => {}
+            PacketKind::Overflowing => rewrite::give_back(stages, packet.bytes_mut(), parsed),
+            PacketKind::Registration | PacketKind::KeepAlive => {}
+            PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }
 }

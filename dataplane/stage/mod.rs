@@ -23,7 +23,7 @@ pub use affinity::AffinityTable;
 pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
-pub use parse::{Kind, Packet};
+pub use parse::{Packet, PacketKind};
 pub use update::{Capacity, NewPool, Step, Update};
 
 use fast::template::Template;
@@ -452,6 +452,6 @@ impl Stages {
 fn templates_of(network: &Network, port: usize) -> impl Iterator<Item = Template> + '_ {
     (0..network.pools()).map(move |pool| {
         let id = network.pool_id(pool).unwrap_or_default().to_be_bytes();
-        Template::new(network, port, id, network.guard(port, pool).is_some())
+        Template::new(network, port, id, network.authenticator(port, pool).is_some())
     })
 }

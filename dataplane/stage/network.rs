@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::auth::Guard;
+use super::auth::ReplyAuthenticator;
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
@@ -211,7 +211,7 @@ pub struct Host {
 
 /// A pool, as a network is built with it.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct NetworkPool {
     /// Its id; none when there is no pool.
     pub id: Option<u16>,
     /// It takes no new tasks: its workers complete those that it has.
@@ -219,7 +219,7 @@ pub struct Places {
     /// Who has its members' places: worker id, and index of its host. A place may be free.
     pub members: Vec<Option<(u16, u16)>>,
     /// What asks for proof of what its workers say; none believes them.
-    pub guard: Option<Arc<Guard>>,
+    pub authenticator: Option<Arc<ReplyAuthenticator>>,
 }
 
 /// What of a network stays for as long as the node runs.
@@ -318,7 +318,7 @@ pub struct Network {
     /// Each pool's members: worker id and server.
     members: Vec<Vec<Target>>,
     /// Each pool's, where it has a key; empty when no pool has one.
-    guards: Vec<Option<Arc<Guard>>>,
+    authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
     /// The port to workers inside this process, of whom no proof is asked.
     inside: Option<usize>,
 }
@@ -339,8 +339,10 @@ impl Network {
     ) -> Result<Self, NetworkError> {
         let base = Base { udp_port, node: 0, ports, inside: None };
         let index = |id: u16| pool_ids.iter().position(|&pool| pool == id);
-        let mut pools: Vec<_> =
-            pool_ids.iter().map(|&id| Places { id: Some(id), ..Places::default() }).collect();
+        let mut pools: Vec<_> = pool_ids
+            .iter()
+            .map(|&id| NetworkPool { id: Some(id), ..NetworkPool::default() })
+            .collect();
         for (at, server) in servers.iter().enumerate() {
             let members = server.workers.iter().map(|&id| Some((id, at as u16)));
             let pool = index(server.pool).and_then(|pool| pools.get_mut(pool));
@@ -363,7 +365,7 @@ impl Network {
     pub fn with_places(
         base: Base,
         hosts: &[Option<Host>],
-        pools: &[Places],
+        pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
         let Base { udp_port, node, ports, inside } = base;
@@ -382,7 +384,7 @@ impl Network {
             members: Vec::with_capacity(pools.len()),
             pool_index: Box::new([NO_POOL; 1 << 16]),
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
-            guards: Vec::new(),
+            authenticators: Vec::new(),
             inside,
         };
         for host in hosts {
@@ -392,8 +394,8 @@ impl Network {
         for (index, pool) in pools.iter().enumerate() {
             network.add_pool(index as u16, pool);
         }
-        if pools.iter().any(|pool| pool.guard.is_some()) {
-            network.guards = pools.iter().map(|pool| pool.guard.clone()).collect();
+        if pools.iter().any(|pool| pool.authenticator.is_some()) {
+            network.authenticators = pools.iter().map(|pool| pool.authenticator.clone()).collect();
         }
         if let Some((port, address)) = network.to_clients.gateway {
             let slot = neighbours.pin(port, address).ok_or(NetworkError::TooManyNeighbours)?;
@@ -424,7 +426,7 @@ impl Network {
         Ok(())
     }
 
-    fn add_pool(&mut self, pool: u16, places: &Places) {
+    fn add_pool(&mut self, pool: u16, places: &NetworkPool) {
         if let Some(id) = places.id.filter(|_| !places.is_closed) {
             self.pool_index[usize::from(id)] = pool;
         }
@@ -450,8 +452,9 @@ impl Network {
     /// Believes what workers of a pool (by index) say only with proof: a tag under this key, and a sequence from
     /// `first` on.
     pub fn protect(&mut self, pool: usize, key: Key, first: u64) {
-        self.guards.resize_with(self.pools(), || None);
-        self.guards[pool] = Some(Arc::new(Guard::new(key, self.members[pool].len(), first)));
+        self.authenticators.resize_with(self.pools(), || None);
+        self.authenticators[pool] =
+            Some(Arc::new(ReplyAuthenticator::new(key, self.members[pool].len(), first)));
     }
 
     /// This port leads to workers inside this process: no proof is asked of them.
@@ -461,9 +464,9 @@ impl Network {
 
     /// What asks for proof of what came to this port from workers of a pool (by index), if anything does.
     #[inline(always)]
-    pub(super) fn guard(&self, port: usize, pool: usize) -> Option<&Guard> {
-        let guard = self.guards.get(pool)?.as_deref();
-        guard.filter(|_| self.inside != Some(port))
+    pub(super) fn authenticator(&self, port: usize, pool: usize) -> Option<&ReplyAuthenticator> {
+        let authenticator = self.authenticators.get(pool)?.as_deref();
+        authenticator.filter(|_| self.inside != Some(port))
     }
 
     /// The port that leads to a client's address, and the next hop there.

@@ -14,7 +14,7 @@ pub(super) const PREFETCH_AHEAD: usize = 4;
 
 /// What a packet is to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// A task for the node to schedule, whole in this packet.
     Task,
     /// The first packet of a task that has more.
@@ -41,7 +41,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// What it is.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// The task header's extension is there.
     pub extended: bool,
     /// Further packets of this task follow.
@@ -59,7 +59,7 @@ pub struct Packet {
 impl Packet {
     /// A packet of which nothing is known.
     pub const REFUSED: Self = Self {
-        kind: Kind::Refused(DropReason::Runt),
+        kind: PacketKind::Refused(DropReason::Runt),
         extended: false,
         more: false,
         idle: false,
@@ -72,7 +72,7 @@ impl Packet {
     #[inline]
     #[must_use]
     pub const fn is_first(&self) -> bool {
-        matches!(self.kind, Kind::Task | Kind::FirstOfSeveral)
+        matches!(self.kind, PacketKind::Task | PacketKind::FirstOfSeveral)
     }
 
     /// The UDP payload, task header first, and what follows it.
@@ -112,8 +112,8 @@ pub fn burst<B: Buf>(
         } else {
             one(network, address, packet.bytes(), packet.checksums_verified(), parsed)
         };
-        parsed.kind = read.unwrap_or_else(Kind::Refused);
-        kinds.others |= parsed.kind != Kind::Task;
+        parsed.kind = read.unwrap_or_else(PacketKind::Refused);
+        kinds.others |= parsed.kind != PacketKind::Task;
     }
     kinds
 }
@@ -129,7 +129,7 @@ pub fn one(
     frame: &[u8],
     verified: bool,
     parsed: &mut Packet,
-) -> Result<Kind, DropReason> {
+) -> Result<PacketKind, DropReason> {
     if frame.len() < ether::LEN {
         return Err(DropReason::Runt);
     }
@@ -150,11 +150,11 @@ pub fn one(
     }
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
     let (kind, right_side) = match (to_us, header.code) {
-        (true, Code::NewTask) => (Kind::Task, address.side.has_clients()),
-        (true, Code::TaskContinuation) => (Kind::Continuation, address.side.has_clients()),
-        (true, Code::WorkerId) => (Kind::Registration, address.side.has_workers()),
-        (true, Code::KeepAlive) => (Kind::KeepAlive, address.side.has_workers()),
-        (false, code) if code.is_reply() => (Kind::Reply, address.side.has_workers()),
+        (true, Code::NewTask) => (PacketKind::Task, address.side.has_clients()),
+        (true, Code::TaskContinuation) => (PacketKind::Continuation, address.side.has_clients()),
+        (true, Code::WorkerId) => (PacketKind::Registration, address.side.has_workers()),
+        (true, Code::KeepAlive) => (PacketKind::KeepAlive, address.side.has_workers()),
+        (false, code) if code.is_reply() => (PacketKind::Reply, address.side.has_workers()),
         _ => return Err(DropReason::TaskRole),
     };
     if !right_side {
@@ -174,7 +174,7 @@ pub fn one(
     Ok(if header.more { kind.of_several() } else { kind })
 }
 
-impl Kind {
+impl PacketKind {
     /// This kind for a packet that others of its task follow.
     #[inline]
     const fn of_several(self) -> Self {
@@ -183,7 +183,7 @@ impl Kind {
 }
 
 #[cold]
-fn other_ether_type(address: &PortAddress, frame: &[u8]) -> Result<Kind, DropReason> {
+fn other_ether_type(address: &PortAddress, frame: &[u8]) -> Result<PacketKind, DropReason> {
     let to = ether::dst(frame);
     if ether::ether_type(frame) != ether::ARP {
         return Err(DropReason::EtherType);
@@ -191,5 +191,5 @@ fn other_ether_type(address: &PortAddress, frame: &[u8]) -> Result<Kind, DropRea
     if to != address.mac && to != Mac::BROADCAST {
         return Err(DropReason::OtherMac);
     }
-    Ok(Kind::Arp)
+    Ok(PacketKind::Arp)
 }

@@ -6,7 +6,7 @@ use std::slice;
 
 use super::fast::template::{HEAD, IP, TASK, UDP};
 use super::network::{Network, NextHop, Target};
-use super::parse::{Kind, Packet};
+use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, Verdicts};
 use crate::io::Buf;
 use crate::reason::DropReason;
@@ -27,20 +27,20 @@ pub fn burst<B: Buf>(
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
-            Kind::Task | Kind::FirstOfSeveral | Kind::Continuation => {
+            PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
                 let target = network.target(usize::from(parsed.chosen.0), parsed.chosen.1);
                 let at = usize::from(parsed.at);
                 let frame = packet.bytes_mut();
                 towards_worker(neighbours, frame, at, target, parsed.idle, verdict);
             }
-            Kind::Reply => {
+            PacketKind::Reply => {
                 let at = usize::from(parsed.at);
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
                 *verdict = towards_client(network, neighbours, now_ms, frame, at);
             }
-            Kind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
-            Kind::Registration | Kind::KeepAlive => {}
-            Kind::Arp | Kind::Waiting | Kind::Refused(_) => {}
+            PacketKind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
+            PacketKind::Registration | PacketKind::KeepAlive => {}
+            PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }
 }

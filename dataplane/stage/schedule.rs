@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::affinity::{Key, Refused};
-use super::parse::{Kind, Packet};
+use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
@@ -34,7 +34,10 @@ pub fn burst<B: Buf>(
     let mut pool_id = None;
     for place in 0..parsed.len().min(packets.len()) {
         let packet = &mut parsed[place];
-        if !matches!(packet.kind, Kind::Task | Kind::FirstOfSeveral | Kind::Continuation) {
+        if !matches!(
+            packet.kind,
+            PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation
+        ) {
             continue;
         }
         if pool_id != Some(packet.pool) {
@@ -48,7 +51,7 @@ pub fn burst<B: Buf>(
             run.pool = pool;
         }
         let packet = &mut parsed[place];
-        if packet.kind != Kind::Task {
+        if packet.kind != PacketKind::Task {
             flush(stages, &mut run, parsed, verdicts);
             let frame = packets[place].bytes();
             connected(stages, run.pool, now, frame, &mut parsed[place], &mut verdicts[place]);
@@ -63,7 +66,7 @@ pub fn burst<B: Buf>(
 
 #[inline]
 fn refuse(parsed: &mut Packet, verdict: &mut Verdict, reason: DropReason) {
-    parsed.kind = Kind::Refused(reason);
+    parsed.kind = PacketKind::Refused(reason);
     *verdict = Verdict::Drop(reason);
 }
 
@@ -134,13 +137,13 @@ fn settle(
         Ok(Some(pick)) => assign(pool, pick, packet),
         Ok(None) => {
             stages.waiting += 1;
-            packet.kind = Kind::Waiting;
+            packet.kind = PacketKind::Waiting;
             *verdict = Verdict::Queue { pool: pool as u16 };
         }
         // What is given back must be a task's first packet: its client learns of it once.
         Err(DropReason::QueueFull) if packet.is_first() && refuses(stages) => {
             stages.counters.add(Counter::Refused, 1);
-            packet.kind = Kind::Overflowing;
+            packet.kind = PacketKind::Overflowing;
             *verdict = Verdict::Answer;
         }
         Err(reason) => refuse(packet, verdict, reason),
@@ -161,7 +164,7 @@ pub fn offered(
         Ok(kind) => kind,
         Err(reason) => return Some(Verdict::Drop(reason)),
     };
-    let picked = if packet.kind == Kind::Task {
+    let picked = if packet.kind == PacketKind::Task {
         let class = class(&packet, frame);
         pick(stages, pool, Task::new(class)).ok_or(DropReason::NoMember)
     } else {
@@ -243,7 +246,7 @@ fn follow(
     if !is_next {
         return Err(DropReason::NoMember);
     }
-    if parsed.kind == Kind::Continuation {
+    if parsed.kind == PacketKind::Continuation {
         return Err(DropReason::UnknownConnection);
     }
     stages.affinity.check_room(key, now).map_err(|refused| match refused {

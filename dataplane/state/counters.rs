@@ -15,14 +15,14 @@ use crate::reason::DropReason;
 
 /// How a metric changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CounterKind {
     /// It never goes down while its node runs.
     Counter,
     /// It tells how much there is now.
     Gauge,
 }
 
-impl Kind {
+impl CounterKind {
     /// As documents have it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -39,7 +39,7 @@ pub struct Metric {
     /// The key under which it is reported.
     pub name: &'static str,
     /// How it changes.
-    pub kind: Kind,
+    pub kind: CounterKind,
     /// What it is a number of.
     pub unit: &'static str,
     /// What it tells, in a sentence.
@@ -74,7 +74,7 @@ macro_rules! metrics {
                 match self {
                     $(Self::$name => Metric {
                         name: $key,
-                        kind: Kind::$kind,
+                        kind: CounterKind::$kind,
                         unit: $unit,
                         help: concat!($($help),+).trim_ascii(),
                     },)+
@@ -180,7 +180,7 @@ pub const METRICS: [Metric; COUNT] = {
     while at < COUNT {
         let reason = DropReason::ALL[at - reasons];
         let (name, help) = (reason.name(), reason.help());
-        metrics[at] = Metric { name, kind: Kind::Counter, unit: "packets", help };
+        metrics[at] = Metric { name, kind: CounterKind::Counter, unit: "packets", help };
         at += 1;
     }
     metrics
@@ -310,7 +310,7 @@ impl Counters {
     /// Adds what `others` have counted since they were last folded in; `folded` keeps how far that went. Gauges are left alone.
     pub fn fold(&self, others: &Self, folded: &mut [u64; COUNT]) {
         for (at, folded) in folded.iter_mut().enumerate() {
-            if METRICS[at].kind == Kind::Counter {
+            if METRICS[at].kind == CounterKind::Counter {
                 let now = others.0[at].load(Relaxed);
                 self.bump(at, now - *folded);
                 *folded = now;
@@ -460,7 +460,7 @@ mod tests {
                 help.ends_with('.') && !help.starts_with(' ') && !unit.is_empty(),
                 "{name}: {help}"
             );
-            assert_eq!(kind == Kind::Gauge, ["held", "queued"].contains(&name), "{name}");
+            assert_eq!(kind == CounterKind::Gauge, ["held", "queued"].contains(&name), "{name}");
         }
     }
 

@@ -30,7 +30,7 @@ pub const POOL_WORDS: usize = 6;
 
 /// How much of everything there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct TableShape {
     /// Dispatcher cores.
     pub cores: usize,
     /// Places for members of each pool; pools that may come later included.
@@ -118,7 +118,7 @@ impl Layout {
 
     /// The layout of a region of this shape.
     #[must_use]
-    pub fn new(shape: &Shape) -> Self {
+    pub fn new(shape: &TableShape) -> Self {
         let mut cursor = Cursor(Self::POOL_ENTRIES);
         let members = shape.pools.iter().sum::<usize>();
         let pool_entries = cursor.take(8 * POOL_WORDS * shape.pools.len());
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn sections_are_disjoint_and_aligned() {
-        let shape = Shape { cores: 2, pools: vec![3, 0, 700], servers: 5, ports: 1, pinned: 9 };
+        let shape =
+            TableShape { cores: 2, pools: vec![3, 0, 700], servers: 5, ports: 1, pinned: 9 };
         let layout = Layout::new(&shape);
         let mut sections = vec![
             (0, 8 * HEADER_WORDS),

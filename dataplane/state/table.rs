@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::counters::{self, Counters, Pause};
 use super::files::{Found, NameError, NameLock, advice};
-use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, Shape, name_policy};
+use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
 use super::neighbour::Neighbours;
 use super::publish::{self, MAGIC, Publisher, Unreadable, VERSION};
 use super::region::{Region, Slice};
@@ -251,7 +251,7 @@ impl Table {
         self.publisher.iter().for_each(Publisher::publish);
     }
 
-    fn fill(&self, shape: &Shape, spec: &Spec) {
+    fn fill(&self, shape: &TableShape, spec: &Spec) {
         let header = &self.header;
         let words = [
             (word::CORES, shape.cores as u64),
@@ -403,10 +403,10 @@ fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) ->
     Neighbours::new(region.slice(layout.neighbours, words), ports, pinned, value(word::SEED))
 }
 
-fn shape(spec: &Spec) -> Shape {
+fn shape(spec: &Spec) -> TableShape {
     let named = |at: usize| spec.pools.get(at).map_or(0, |pool| pool.workers.len());
     let servers = spec.servers.len().max(spec.limits.servers);
-    Shape {
+    TableShape {
         cores: spec.cores,
         pools: (0..spec.pools.len().max(spec.limits.pools))
             .map(|at| named(at).max(spec.limits.workers))
@@ -650,7 +650,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     if members.iter().fold(0, |all: usize, &some| all.saturating_add(some)) > PLACES_MAX {
         return Err(impossible());
     }
-    let layout = Layout::new(&Shape { cores, pools: members, servers, ports, pinned });
+    let layout = Layout::new(&TableShape { cores, pools: members, servers, ports, pinned });
     if layout.len > region.len() {
         return Err(format!("{} bytes long instead of {}", region.len(), layout.len));
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::idle::{IdleList, IdleWords};
-use super::layout::{Layout, Shape};
+use super::layout::{Layout, TableShape};
 use super::region::{Region, Slice};
 use super::words::{MemberWords, Own, Words};
 
@@ -237,8 +237,13 @@ impl View {
     /// and embedders without a state file use. All members are active and on no idle list.
     #[must_use]
     pub fn heap(members: usize, cores: usize) -> Vec<Self> {
-        let layout =
-            Layout::new(&Shape { cores, pools: vec![members], servers: 0, ports: 0, pinned: 0 });
+        let layout = Layout::new(&TableShape {
+            cores,
+            pools: vec![members],
+            servers: 0,
+            ports: 0,
+            pinned: 0,
+        });
         let region = Region::heap(layout.len);
         (0..cores).map(|core| Self::new(&region, &layout, core, 0)).collect()
     }

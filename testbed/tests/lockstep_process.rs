@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wedjat::clock::{Conductor, Kind, Node};
+use wedjat::clock::{Conductor, Node, NodeKind};
 
 use processes::PATIENCE;
 
@@ -122,8 +122,8 @@ fn taken(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
 #[test]
 fn nodes_take_turns_and_end_with_their_conductor() {
     for (role, node_name) in [
-        ("leaf", Node { kind: Kind::Leaf, id: 5, core: 0 }),
-        ("agent", Node { kind: Kind::Agent, id: 6, core: 0 }),
+        ("leaf", Node { kind: NodeKind::Leaf, id: 5, core: 0 }),
+        ("agent", Node { kind: NodeKind::Agent, id: 6, core: 0 }),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let clock = folder.path().join("clock");

@@ -1,7 +1,8 @@
 //! Any sequence of memif control messages, as a server and as a client would hear it: what is let through is safe to map.
 
 use wedjat::io::memif_control::{
-    ClientSays, Descriptor, Kind, MESSAGE_BYTES, REGIONS_MAX, Refusal, Rings, ServerSays, Step,
+    ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, REGIONS_MAX, Refusal, Rings, ServerSays,
+    Step,
 };
 
 const RINGS: Rings = Rings { to_server: 2, to_client: 1 };
@@ -39,8 +40,8 @@ pub fn run(input: &[u8]) -> bool {
             keeps_its_size: how & 0x20 == 0,
             is_writable: how & 0x40 == 0,
         };
-        let kind = Kind::of(&message);
-        let wants = matches!(kind, Ok(Kind::AddRegion | Kind::AddRing));
+        let kind = MessageKind::of(&message);
+        let wants = matches!(kind, Ok(MessageKind::AddRegion | MessageKind::AddRing));
         let descriptors = vec![memory; usize::from(wants != (how & 0x10 != 0))];
 
         if is_open {
@@ -64,12 +65,12 @@ pub fn run(input: &[u8]) -> bool {
         }
         // A driver hears one greeting, else it makes its regions twice.
         if let Ok(kind) = server.take(&message, descriptors.len()) {
-            greetings += usize::from(kind == Kind::Hello);
-            assert!(greetings <= 1 && kind != Kind::Connected, "nobody has asked yet");
+            greetings += usize::from(kind == MessageKind::Hello);
+            assert!(greetings <= 1 && kind != MessageKind::Connected, "nobody has asked yet");
             assert!(descriptors.is_empty());
         }
         let cut = usize::from(how) % MESSAGE_BYTES;
-        assert_eq!(Kind::of(&message[..cut]), Err(Refusal::Length(cut)));
+        assert_eq!(MessageKind::of(&message[..cut]), Err(Refusal::Length(cut)));
     }
     is_complete
 }

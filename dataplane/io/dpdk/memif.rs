@@ -34,7 +34,8 @@ use rustix::net::{
 use super::folders::{self, Private};
 use super::gate::Gate;
 use crate::io::memif_control::{
-    self, ClientSays, Descriptor, Kind, MESSAGE_BYTES, RINGS_MAX, Refusal, Rings, ServerSays, Step,
+    self, ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, Rings,
+    ServerSays, Step,
 };
 
 /// The socket of a device whose arguments name none.
@@ -583,22 +584,22 @@ impl Relay {
 
     fn introduce_to(&self, driver: &OwnedFd, said: &[Message]) -> Result<Message, String> {
         let silent = || "the driver does not take it".to_owned();
-        let expect = |expected: Kind| {
+        let expect = |expected: MessageKind| {
             let answer = Message::await_from(driver, self.handshake_max()).ok_or_else(silent)?;
             match answer.kind() {
                 Ok(kind) if kind == expected => Ok(answer),
-                Ok(Kind::Disconnect) => Err(memif_control::reason(answer.bytes())),
+                Ok(MessageKind::Disconnect) => Err(memif_control::reason(answer.bytes())),
                 _ => Err(silent()),
             }
         };
-        expect(Kind::Hello)?;
+        expect(MessageKind::Hello)?;
         let (connect, all) = said.split_last().ok_or_else(silent)?;
         for message in all {
             message.send(driver, Some(&self.bell));
-            expect(Kind::Ack)?;
+            expect(MessageKind::Ack)?;
         }
         self.ways.tell(|| connect.send(driver, None));
-        expect(Kind::Connected)
+        expect(MessageKind::Connected)
     }
 }
 
@@ -917,13 +918,13 @@ impl Carrier {
         };
         match says.take(message.bytes(), message.descriptors.len()) {
             // The driver makes its regions and rings.
-            Ok(Kind::Hello) => relay.ways.tell(|| message.send(&driver, None)),
-            Ok(Kind::Connected) => {
+            Ok(MessageKind::Hello) => relay.ways.tell(|| message.send(&driver, None)),
+            Ok(MessageKind::Connected) => {
                 message.send(&driver, None);
                 self.connected.insert(id);
                 return Some(Stage::Connected { id, driver });
             }
-            Ok(Kind::Disconnect) => {
+            Ok(MessageKind::Disconnect) => {
                 locked(&relay.told).last = memif_control::reason(message.bytes());
                 self.end(peer, &driver, Some(message));
                 return None;
@@ -943,7 +944,7 @@ impl Carrier {
     /// then would not do: a process that this one has just started may have it too.
     fn end(&self, peer: &OwnedFd, driver: &OwnedFd, last: Option<Message>) {
         self.relay.ways.tell(|| {
-            let is_farewell = |last: &Message| last.kind() == Ok(Kind::Disconnect);
+            let is_farewell = |last: &Message| last.kind() == Ok(MessageKind::Disconnect);
             if let Some(message) = last.filter(is_farewell) {
                 Message { descriptors: Vec::new(), ..message }.send(driver, None);
             }
@@ -975,8 +976,8 @@ impl Message {
         &self.bytes[..self.len]
     }
 
-    fn kind(&self) -> Result<Kind, Refusal> {
-        Kind::of(self.bytes())
+    fn kind(&self) -> Result<MessageKind, Refusal> {
+        MessageKind::of(self.bytes())
     }
 
     /// None when the other end is closed.
@@ -1005,7 +1006,7 @@ impl Message {
 
     /// What wakes a ring's reader is not kept.
     fn without_bell(mut self) -> Self {
-        if self.kind() == Ok(Kind::AddRing) {
+        if self.kind() == Ok(MessageKind::AddRing) {
             self.descriptors.clear();
         }
         self
@@ -1026,7 +1027,7 @@ impl Message {
         let mut control = SendAncillaryBuffer::new(&mut space);
         let own = self.descriptors.first();
         let descriptor = match self.kind() {
-            Ok(Kind::AddRing) => bell.or(own),
+            Ok(MessageKind::AddRing) => bell.or(own),
             _ => own,
         };
         let descriptor = descriptor.map(AsFd::as_fd);
@@ -1082,7 +1083,11 @@ mod tests {
         format!("@wedjat-{test}-{}", std::process::id())
     }
 
-    fn message(kind: Kind, fields: &[(usize, &[u8])], descriptor: Option<OwnedFd>) -> Message {
+    fn message(
+        kind: MessageKind,
+        fields: &[(usize, &[u8])],
+        descriptor: Option<OwnedFd>,
+    ) -> Message {
         let mut bytes = [0; MESSAGE_BYTES];
         bytes[..2].copy_from_slice(&(kind as u16).to_ne_bytes());
         for (at, field) in fields {
@@ -1091,12 +1096,12 @@ mod tests {
         Message { descriptors: descriptor.into_iter().collect(), ..Message::new(bytes) }
     }
 
-    fn plain(kind: Kind) -> Message {
+    fn plain(kind: MessageKind) -> Message {
         message(kind, &[], None)
     }
 
     fn init(id: u32) -> Message {
-        message(Kind::Init, &[(2, &0x200_u16.to_ne_bytes()), (4, &id.to_ne_bytes())], None)
+        message(MessageKind::Init, &[(2, &0x200_u16.to_ne_bytes()), (4, &id.to_ne_bytes())], None)
     }
 
     fn memory(seals: SealFlags) -> OwnedFd {
@@ -1107,19 +1112,19 @@ mod tests {
     }
 
     fn region(bytes: u64, seals: SealFlags) -> Message {
-        message(Kind::AddRegion, &[(4, &bytes.to_ne_bytes())], Some(memory(seals)))
+        message(MessageKind::AddRegion, &[(4, &bytes.to_ne_bytes())], Some(memory(seals)))
     }
 
     fn ring(flags: u16, offset: u32) -> Message {
         let fields: [(usize, &[u8]); 3] =
             [(2, &flags.to_ne_bytes()), (8, &offset.to_ne_bytes()), (12, &[4])];
-        message(Kind::AddRing, &fields, Some(OwnedFd::from(std::io::pipe().unwrap().1)))
+        message(MessageKind::AddRing, &fields, Some(OwnedFd::from(std::io::pipe().unwrap().1)))
     }
 
     /// What a client of one queue pair says.
     fn introduction(id: u32) -> Vec<Message> {
         let region = region(REGION, SealFlags::SHRINK);
-        vec![init(id), region, ring(1, 0), ring(0, 4096), plain(Kind::Connect)]
+        vec![init(id), region, ring(1, 0), ring(0, 4096), plain(MessageKind::Connect)]
     }
 
     /// The next message, for which the other side gets all the time it needs.
@@ -1130,7 +1135,7 @@ mod tests {
         Message::receive(end)
     }
 
-    fn hear_kind(end: &OwnedFd) -> Option<Kind> {
+    fn hear_kind(end: &OwnedFd) -> Option<MessageKind> {
         hear(end).map(|message| message.kind().unwrap())
     }
 
@@ -1155,13 +1160,13 @@ mod tests {
         }
 
         /// A client that says `all`, each when it has the answer to the last; what it heard last, and the reason in it.
-        fn visit(&self, all: &[Message]) -> (OwnedFd, Option<Kind>, String) {
+        fn visit(&self, all: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
             let peer = self.connect();
             let mut heard = hear(&peer);
             for message in all {
                 message.send(&peer, None);
                 heard = hear(&peer);
-                if heard.as_ref().is_none_or(|heard| heard.kind() != Ok(Kind::Ack)) {
+                if heard.as_ref().is_none_or(|heard| heard.kind() != Ok(MessageKind::Ack)) {
                     break;
                 }
             }
@@ -1186,7 +1191,7 @@ mod tests {
                 let visitor = scope.spawn(|| self.visit(&introduction(3)));
                 let driver = self.drive();
                 let (peer, heard, reason) = visitor.join().unwrap();
-                assert_eq!(heard, Some(Kind::Connected), "{reason}");
+                assert_eq!(heard, Some(MessageKind::Connected), "{reason}");
                 (peer, driver)
             })
         }
@@ -1194,15 +1199,20 @@ mod tests {
         /// The driver's part of a handshake.
         fn drive(&self) -> OwnedFd {
             let driver = self.hear_of_one();
-            for kind in [Kind::Init, Kind::AddRegion, Kind::AddRing, Kind::AddRing] {
+            for kind in [
+                MessageKind::Init,
+                MessageKind::AddRegion,
+                MessageKind::AddRing,
+                MessageKind::AddRing,
+            ] {
                 let heard = hear(&driver).unwrap();
                 assert_eq!(heard.kind(), Ok(kind));
-                let expected = usize::from(kind != Kind::Init);
+                let expected = usize::from(kind != MessageKind::Init);
                 assert_eq!(heard.descriptors.len(), expected);
-                plain(Kind::Ack).send(&driver, None);
+                plain(MessageKind::Ack).send(&driver, None);
             }
-            assert_eq!(hear_kind(&driver), Some(Kind::Connect));
-            plain(Kind::Connected).send(&driver, None);
+            assert_eq!(hear_kind(&driver), Some(MessageKind::Connect));
+            plain(MessageKind::Connected).send(&driver, None);
             driver
         }
 
@@ -1310,7 +1320,7 @@ mod tests {
     /// Between a client and a driver that the test plays.
     #[test]
     fn a_driver_hears_of_a_client_at_the_end_and_of_its_leaving_while_nobody_is_in_a_burst() {
-        for (farewell, test) in [(None, "falls"), (Some(Kind::Disconnect), "leaves")] {
+        for (farewell, test) in [(None, "falls"), (Some(MessageKind::Disconnect), "leaves")] {
             let (settled, told) = channel();
             let told = Mutex::new(told);
             let scene = Scene::new(
@@ -1319,18 +1329,18 @@ mod tests {
             );
             let pass = scene.relay.gate().pass();
             let peer = scene.connect();
-            assert_eq!(hear_kind(&peer), Some(Kind::Hello));
+            assert_eq!(hear_kind(&peer), Some(MessageKind::Hello));
             let (last, all) = introduction(3).into_iter().collect::<Vec<_>>().split_off_last();
             for message in &all {
                 message.send(&peer, None);
-                assert_eq!(hear_kind(&peer), Some(Kind::Ack));
+                assert_eq!(hear_kind(&peer), Some(MessageKind::Ack));
             }
             assert!(!scene.has_driver_heard(), "the client has not said all");
             last.send(&peer, None);
             let driver = scene.drive();
             assert_eq!(pass.burst(|| 1), 0, "it maps the region");
             settled.send(()).unwrap();
-            assert_eq!(hear_kind(&peer), Some(Kind::Connected));
+            assert_eq!(hear_kind(&peer), Some(MessageKind::Connected));
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
             }
@@ -1378,23 +1388,23 @@ mod tests {
         let scene = Scene::new("hostile", &at_once());
         let (honest, driver) = scene.admit();
         let good = SealFlags::SHRINK;
-        let mut long = plain(Kind::Init);
+        let mut long = plain(MessageKind::Init);
         long.len += 1;
         let cases: Vec<(&str, Vec<Message>)> = vec![
-            ("unknown type", vec![message(Kind::Ack, &[(0, &77_u16.to_ne_bytes())], None)]),
+            ("unknown type", vec![message(MessageKind::Ack, &[(0, &77_u16.to_ne_bytes())], None)]),
             ("129 bytes", vec![long]),
             ("AddRegion out of order", vec![region(REGION, good)]),
-            ("Connect out of order", vec![plain(Kind::Connect)]),
-            ("Hello out of order", vec![plain(Kind::Hello)]),
+            ("Connect out of order", vec![plain(MessageKind::Connect)]),
+            ("Hello out of order", vec![plain(MessageKind::Hello)]),
             ("has a peer already", vec![init(3)]),
             ("no device with id=4", vec![init(4)]),
-            ("version", vec![message(Kind::Init, &[(2, &[1, 1])], None)]),
-            ("Init with 1 descriptors", vec![message(Kind::Init, &[], Some(memory(good)))]),
+            ("version", vec![message(MessageKind::Init, &[(2, &[1, 1])], None)]),
+            ("Init with 1 descriptors", vec![message(MessageKind::Init, &[], Some(memory(good)))]),
         ];
         let before = scene.relay.refused();
         for (why, all) in &cases {
             let (_, last, reason) = scene.visit(all);
-            assert_eq!(last, Some(Kind::Disconnect), "{why}");
+            assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
         assert_eq!(scene.relay.refused() - before, cases.len() as u64);
@@ -1402,9 +1412,9 @@ mod tests {
         // Those that need the device.
         drop(driver);
         assert!(hear(&honest).is_none());
-        let region_without = message(Kind::AddRegion, &[(4, &REGION.to_ne_bytes())], None);
+        let region_without = message(MessageKind::AddRegion, &[(4, &REGION.to_ne_bytes())], None);
         let file = OwnedFd::from(tempfile::tempfile().unwrap());
-        let unsealable = message(Kind::AddRegion, &[(4, &1_u64.to_ne_bytes())], Some(file));
+        let unsealable = message(MessageKind::AddRegion, &[(4, &1_u64.to_ne_bytes())], Some(file));
         let cases: Vec<(&str, Vec<Message>)> = vec![
             ("AddRegion with 0 descriptors", vec![init(3), region_without]),
             ("F_SEAL_SHRINK", vec![init(3), region(REGION, SealFlags::empty())]),
@@ -1417,7 +1427,7 @@ mod tests {
             ("at 2 of", vec![init(3), region(REGION, good), ring(1, 2)]),
             ("flags 0x2", vec![init(3), region(REGION, good), ring(2, 0)]),
             ("0 to the client", {
-                vec![init(3), region(REGION, good), ring(1, 0), plain(Kind::Connect)]
+                vec![init(3), region(REGION, good), ring(1, 0), plain(MessageKind::Connect)]
             }),
             ("ring 0; the next of that direction is 1", {
                 vec![init(3), region(REGION, good), ring(1, 0), ring(1, 0)]
@@ -1425,7 +1435,7 @@ mod tests {
         ];
         for (why, all) in &cases {
             let (_, last, reason) = scene.visit(all);
-            assert_eq!(last, Some(Kind::Disconnect), "{why}");
+            assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
         assert!(!scene.has_driver_heard());
@@ -1442,10 +1452,10 @@ mod tests {
             let mut bells = 0;
             loop {
                 let heard = hear(&driver).unwrap();
-                if heard.kind() == Ok(Kind::Connect) {
+                if heard.kind() == Ok(MessageKind::Connect) {
                     break;
                 }
-                if heard.kind() == Ok(Kind::AddRing) {
+                if heard.kind() == Ok(MessageKind::AddRing) {
                     let target = std::fs::read_link(format!(
                         "/proc/self/fd/{}",
                         std::os::fd::AsRawFd::as_raw_fd(&heard.descriptors[0])
@@ -1455,13 +1465,13 @@ mod tests {
                     assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
                     bells += 1;
                 }
-                plain(Kind::Ack).send(&driver, None);
+                plain(MessageKind::Ack).send(&driver, None);
             }
             assert_eq!(bells, 2);
             // The driver says no: so does the relay, with its reason.
             Message::new(memif_control::disconnect("Wrong ring")).send(&driver, None);
             let (_, last, reason) = visitor.join().unwrap();
-            assert_eq!((last, reason.as_str()), (Some(Kind::Disconnect), "Wrong ring"));
+            assert_eq!((last, reason.as_str()), (Some(MessageKind::Disconnect), "Wrong ring"));
         });
     }
 
@@ -1505,7 +1515,7 @@ mod tests {
         assert!(most < before + 8 * HANDSHAKES, "{most} descriptors");
         // One that says nothing at all is sent away, and an honest one gets its turn.
         let silent = scene.connect();
-        assert_eq!(hear_kind(&silent), Some(Kind::Hello));
+        assert_eq!(hear_kind(&silent), Some(MessageKind::Hello));
         assert!(hear(&silent).is_none(), "its time was up");
         assert!(scene.relay.refused() > 0);
         drop((honest, driver, silent));
@@ -1565,7 +1575,7 @@ mod tests {
         let hello = || Message::new(memif_control::hello(ONE));
         let (connection, peer, driver) = connect();
         hello().send(&peer, None);
-        assert_eq!(hear_kind(&driver), Some(Kind::Hello));
+        assert_eq!(hear_kind(&driver), Some(MessageKind::Hello));
         assert!(!connection.is_finished());
         drop(driver);
         assert!(hear(&peer).is_none());
@@ -1574,11 +1584,11 @@ mod tests {
 
         // What no server says.
         let cases = [
-            ("Connected out of order", vec![hello(), plain(Kind::Connected)]),
+            ("Connected out of order", vec![hello(), plain(MessageKind::Connected)]),
             ("Hello out of order", vec![hello(), hello()]),
-            ("Ack out of order", vec![plain(Kind::Ack)]),
+            ("Ack out of order", vec![plain(MessageKind::Ack)]),
             ("AddRegion with 1 descriptors", vec![region(REGION, SealFlags::SHRINK)]),
-            ("memif version", vec![plain(Kind::Hello)]),
+            ("memif version", vec![plain(MessageKind::Hello)]),
             ("because", vec![Message::new(memif_control::disconnect("because"))]),
         ];
         for (why, all) in cases {
@@ -1592,19 +1602,19 @@ mod tests {
         // And what one does say.
         let (connection, peer, driver) = connect();
         hello().send(&peer, None);
-        assert_eq!(hear_kind(&driver), Some(Kind::Hello));
+        assert_eq!(hear_kind(&driver), Some(MessageKind::Hello));
         let (last, all) = introduction(0).split_off_last();
         for message in all {
             message.send(&driver, None);
             let heard = hear(&peer).unwrap();
             assert_eq!(heard.descriptors.len(), message.descriptors.len());
-            plain(Kind::Ack).send(&peer, None);
-            assert_eq!(hear_kind(&driver), Some(Kind::Ack));
+            plain(MessageKind::Ack).send(&peer, None);
+            assert_eq!(hear_kind(&driver), Some(MessageKind::Ack));
         }
         last.send(&driver, None);
-        assert_eq!(hear_kind(&peer), Some(Kind::Connect));
-        plain(Kind::Connected).send(&peer, None);
-        assert_eq!(hear_kind(&driver), Some(Kind::Connected));
+        assert_eq!(hear_kind(&peer), Some(MessageKind::Connect));
+        plain(MessageKind::Connected).send(&peer, None);
+        assert_eq!(hear_kind(&driver), Some(MessageKind::Connected));
         drop(peer);
         assert!(hear(&driver).is_none());
         connection.join().unwrap();

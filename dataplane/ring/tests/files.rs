@@ -178,7 +178,7 @@ fn nobody_can_take_the_memory_away() {
 fn channels_are_offered_to_whom_they_belong_at_the_moment() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
-    let shape = Shape { channels: 3, slots: 4, payload: 32 };
+    let shape = RegionShape { channels: 3, slots: 4, payload: 32 };
     let region = WorkerRegion::create_for(&path, &places(2), shape).unwrap();
     let before = Arc::new(WorkerRegion::open(&path).unwrap());
     assert!(before.place(2).is_none() && before.claim(2).unwrap().is_none(), "nobody's");
@@ -196,8 +196,8 @@ fn channels_are_offered_to_whom_they_belong_at_the_moment() {
     let late = before.claim(0).unwrap().unwrap();
     assert_eq!(late.place(), places(1)[0]);
     assert_ne!(region.channel(0).sender().claimed_name(), other.word());
-    let few = Shape { channels: 1, ..shape };
-    assert!(matches!(WorkerRegion::heap_for(&places(2), few), Err(RegionError::Shape(_))));
+    let few = RegionShape { channels: 1, ..shape };
+    assert!(matches!(WorkerRegion::heap_for(&places(2), few), Err(RegionError::RegionShape(_))));
 }
 
 /// A worker that writes wherever it can spoils channels; it keeps nobody from attaching.
@@ -321,7 +321,7 @@ fn offers_that_can_not_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let places = places(1).into_iter().map(Some).chain([None]).collect();
-    let offer = Offer { shape: Shape { channels: 2, slots: 4, payload: 32 }, places };
+    let offer = Offer { shape: RegionShape { channels: 2, slots: 4, payload: 32 }, places };
     let good = offer.to_bytes();
     assert_eq!(Offer::parse(&good), Ok(offer.clone()));
     let with = |at: usize, byte: u8| {
@@ -390,6 +390,6 @@ fn an_agent_that_does_not_answer_is_not_waited_for_for_ever() {
 fn shapes_that_can_not_be_are_refused() {
     for (workers, slots, payload) in [(0, 4, 32), (1, 3, 32), (1, 4, 0), (1, 1 << 20, 32)] {
         let error = WorkerRegion::heap(&places(workers), slots, payload).unwrap_err();
-        assert!(matches!(error, RegionError::Shape(_)), "{error}");
+        assert!(matches!(error, RegionError::RegionShape(_)), "{error}");
     }
 }

@@ -15,7 +15,7 @@ use crate::ring::{WorkerEnd, WorkerRegion};
 use crate::role::fixtures::{self, AgentHandles, HZ, TIMEOUT, work};
 use crate::stage::Side;
 use crate::state::View;
-use crate::state::counters::Kind;
+use crate::state::counters::CounterKind;
 use crate::wire::task::{self, Extension};
 
 const AGENT: u32 = 0x0A00_020B;
@@ -678,7 +678,7 @@ proptest! {
             }
             while rig.wire.receive().is_some() {}
             let now = rig.agent.counters().totals();
-            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == Kind::Gauge));
+            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
             before = now;
         }
         rig.balanced();

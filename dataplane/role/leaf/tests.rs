@@ -8,7 +8,7 @@ use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::node::Command;
 use crate::stage::{Overflow, Side, Update};
-use crate::state::counters::{Kept, Kind};
+use crate::state::counters::{CounterKind, Kept};
 use crate::state::{Gauge, Member};
 use crate::wire::auth::Key;
 use crate::wire::checksum::Sum;
@@ -607,7 +607,7 @@ proptest! {
                 rig.receive(WORKERS);
             }
             let now = rig.leaf.stages().counters().totals();
-            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == Kind::Gauge));
+            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
             before = now;
         }
         for _ in 0..12 {

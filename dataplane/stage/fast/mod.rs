@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 
 use template::{CodeByte, HEAD, IP, TASK, Template};
 
-use super::auth::{self, Guard};
+use super::auth::{self, ReplyAuthenticator};
 use super::classify::{self, Answer};
 use super::network::{Network, Side, Target, UnreachableSource};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
@@ -228,8 +228,8 @@ fn replies<B: Buf>(
             verdicts.other(at, Verdict::Drop(reason));
         }
     }
-    if let Some(guard) = network.guard(port, pool) {
-        for (at, reason) in prove(guard, packets, &mut believed, &mut reports) {
+    if let Some(authenticator) = network.authenticator(port, pool) {
+        for (at, reason) in prove(authenticator, packets, &mut believed, &mut reports) {
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
@@ -281,7 +281,7 @@ fn report(
 /// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.
 #[inline(never)]
 fn prove<B: Buf>(
-    guard: &Guard,
+    authenticator: &ReplyAuthenticator,
     packets: &[B],
     believed: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
@@ -291,7 +291,7 @@ fn prove<B: Buf>(
         auth::claim(packets.get(at)?.bytes(), TASK).map(|signed| (report.member, signed))
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
-    let mut refused = guard.judge(&claims);
+    let mut refused = authenticator.judge(&claims);
     refused.extend((claims.len()..reports.len()).map(|at| (at, DropReason::TaskShort)));
     // What is refused is taken out from behind, so that the places before it stay.
     for (at, _) in refused.iter_mut().rev() {

@@ -128,8 +128,8 @@ pub struct Template([Pattern; 2]);
 
 impl Template {
     /// What takes the fast path on the port at `index`, of the pool of this id (as it stands in packets). Whether a task's source is
-    /// a client's is still to be looked at, and so is the proof of replies, which all have one if they are `guarded`.
-    pub fn new(network: &Network, index: usize, pool: [u8; 2], guarded: bool) -> Self {
+    /// a client's is still to be looked at, and so is the proof of replies, which all have one if they are `authenticated`.
+    pub fn new(network: &Network, index: usize, pool: [u8; 2], authenticated: bool) -> Self {
         let address = network.port(index);
         let on = |side: bool, pattern: Pattern| match side {
             true => pattern.of_pool(pool),
@@ -137,7 +137,7 @@ impl Template {
         };
         let (near, _) = network.sources(index);
         let reply = Pattern::reply(address, network.udp_port);
-        let reply = if guarded { reply.authenticated() } else { reply };
+        let reply = if authenticated { reply.authenticated() } else { reply };
         Self([
             on(address.side.has_clients(), Pattern::task(address, network.udp_port, near)),
             on(address.side.has_workers(), reply),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wedjat::clock::{Conductor, Kind, Node};
+use wedjat::clock::{Conductor, Node, NodeKind};
 use wedjat::io::dpdk::{Device, Eal, PoolHandle, QueuePort};
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::demo::{LeafProcess, leaf};
@@ -102,7 +102,7 @@ impl Leaves {
     /// Waits until the leaf's devices are linked to ours and it waits for its first turn.
     fn joined(&self, conductor: &mut Conductor, leaf: &mut LeafProcess) -> Result<usize, Failure> {
         let began = Instant::now();
-        let node = Node { kind: Kind::Leaf, id: 1, core: 0 };
+        let node = Node { kind: NodeKind::Leaf, id: 1, core: 0 };
         let linked = || self.clients.link().up && self.workers.link().up;
         let mut found = None;
         loop {

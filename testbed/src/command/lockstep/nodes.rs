@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use wedjat::clock::{Conductor, Kind, Line, Node as Name, TurnError};
+use wedjat::clock::{Conductor, Line, Node as Name, NodeKind, TurnError};
 use wedjat::io::dpdk::{Device, PoolHandle, QueuePort};
 use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
@@ -139,14 +139,14 @@ impl Maker for Processes<'_> {
         let (role, name, text, links) = match who {
             Who::Agent(number) => (
                 "agent",
-                Name { kind: Kind::Agent, id: 100 + number, core: 0 },
+                Name { kind: NodeKind::Agent, id: 100 + number, core: 0 },
                 plan.agent_text(number, self.core, &workers.display().to_string()),
                 vec![2 * leaves + usize::from(number) - 1],
             ),
             Who::Leaf(number) | Who::Clients(number) | Who::Worker(number) => {
                 let first = 2 * (usize::from(number) - 1);
                 let state = folder.join("state");
-                let name = Name { kind: Kind::Leaf, id: number, core: 0 };
+                let name = Name { kind: NodeKind::Leaf, id: number, core: 0 };
                 (
                     "leaf",
                     name,

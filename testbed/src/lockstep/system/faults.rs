@@ -149,7 +149,7 @@ impl fmt::Display for Wire {
 
 /// What may befall each packet of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketFault {
     /// It is lost.
     Loss,
     /// It comes twice.
@@ -160,7 +160,7 @@ pub enum Kind {
     Corrupt,
 }
 
-impl Kind {
+impl PacketFault {
     /// All of them, in the order in which they are drawn for a packet.
     pub const ALL: [Self; 4] = [Self::Loss, Self::Dup, Self::Reorder, Self::Corrupt];
 
@@ -180,7 +180,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// What.
-    pub kind: Kind,
+    pub kind: PacketFault,
     /// Its probability.
     pub probability: f64,
     /// Where.
@@ -238,7 +238,7 @@ impl Faults {
 
     fn add(&mut self, part: &str, topology: &Topology) -> Result<(), String> {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
-        let rate = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+        let rate = PacketFault::ALL.into_iter().find(|kind| kind.name() == name);
         if let Some(kind) = rate {
             let (number, wire) = match value.split_once('@') {
                 Some((number, wire)) => (number, Some(Wire::read(wire, topology)?)),
@@ -301,7 +301,7 @@ impl Faults {
 
     /// How likely something is on the way between two.
     #[must_use]
-    pub fn probability(&self, kind: Kind, from: Who, to: Who) -> f64 {
+    pub fn probability(&self, kind: PacketFault, from: Who, to: Who) -> f64 {
         let of = |rate: &&Rate| rate.kind == kind;
         let named = self
             .rates
@@ -323,7 +323,7 @@ impl Faults {
     pub fn draw(seed: u64, topology: &Topology, span_ns: u64, every_kind: bool) -> Self {
         let mut stream = StreamSeed::derive(seed, "plan of faults", 0).stream();
         let mut faults = Self::default();
-        for kind in Kind::ALL {
+        for kind in PacketFault::ALL {
             if every_kind || stream.random_bool(0.5) {
                 let rates = [0.0005, 0.002, 0.01, 0.05];
                 let probability = rates[stream.random_range(0..rates.len())];
@@ -524,9 +524,9 @@ mod tests {
     #[test]
     fn a_wire_that_is_named_has_its_own_probability() {
         let faults = Faults::parse("loss=0.1,loss=0.5@leaf1>agent1", &TOPOLOGY).unwrap();
-        let loss = |from, to| faults.probability(Kind::Loss, from, to);
+        let loss = |from, to| faults.probability(PacketFault::Loss, from, to);
         assert_eq!(loss(Who::Leaf(1), Who::Agent(1)), 0.5);
         assert_eq!(loss(Who::Agent(1), Who::Leaf(1)), 0.1);
-        assert_eq!(faults.probability(Kind::Dup, Who::Leaf(1), Who::Agent(1)), 0.0);
+        assert_eq!(faults.probability(PacketFault::Dup, Who::Leaf(1), Who::Agent(1)), 0.0);
     }
 }

@@ -8,7 +8,7 @@ use wedjat::wire::task::{Code, Extension, Header, NO_MEMBER};
 use wedjat::wire::{arp, udp};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
-use super::faults::{Faults, Kind, Who};
+use super::faults::{Faults, PacketFault, Who};
 use crate::sim::rack::loss_below;
 
 /// A packet that is held back is late by one to so many hops, drawn evenly.
@@ -186,7 +186,7 @@ pub struct Wire {
     pub book: Book,
     /// So many cuts hold now.
     pub cuts: u32,
-    below: [u64; Kind::ALL.len()],
+    below: [u64; PacketFault::ALL.len()],
     stream: Stream,
 }
 
@@ -213,14 +213,14 @@ impl Wire {
     /// One whose faults are drawn from a stream of its own, the one of this number.
     #[must_use]
     pub fn new(from: Who, to: Who, faults: &Faults, seed: u64, number: usize) -> Self {
-        let below = Kind::ALL.map(|kind| loss_below(faults.probability(kind, from, to)));
+        let below = PacketFault::ALL.map(|kind| loss_below(faults.probability(kind, from, to)));
         let stream = StreamSeed::derive(seed, "faults of a wire", number as u32).stream();
         Self { from, to, book: Book::default(), cuts: 0, below, stream }
     }
 
     /// What happens to the next packet. As much is drawn for each, whatever is likely.
     pub fn draw(&mut self) -> Fate {
-        if self.below == [0; Kind::ALL.len()] {
+        if self.below == [0; PacketFault::ALL.len()] {
             return Fate::default();
         }
         let [loss, dup, reorder, corrupt] = self.below.map(|below| self.stream.next_u64() < below);
