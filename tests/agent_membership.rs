@@ -2,18 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
+mod changing;
 mod counting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use rand::{RngExt as _, SeedableRng};
 use wedjat::assembly::agent as assembly;
 use wedjat::config::AgentConfig;
-use wedjat::control::{AgentCores, Change, Control, LEAVING_NS, Membership, signer};
+use wedjat::control::{AgentCores, Change, LEAVING_NS, signer};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::node::Timing;
@@ -22,11 +23,12 @@ use wedjat::ring::{WorkerEnd, WorkerRegion};
 use wedjat::role::Agent;
 use wedjat::role::agent::{AgentCommands, Parts};
 use wedjat::stage::{PortAddress, Side};
-use wedjat::state::table::Snapshot;
-use wedjat::state::{Counter, Gauge, Table};
+use wedjat::state::{Counter, Gauge};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
+
+use changing::Changing;
 
 const HZ: u64 = 1_000_000_000;
 /// Between two polls of the core.
@@ -67,36 +69,13 @@ workers = "10-13"
     )
 }
 
-/// Pools by id: their policies, and workers by index.
-type Named = BTreeMap<u16, (String, BTreeMap<u16, u16>)>;
-
-fn named(membership: &Membership) -> Named {
-    let pools = membership.pools.iter().flatten().map(|pool| {
-        let workers = pool.members.iter().enumerate();
-        let workers = workers.filter_map(|(at, worker)| Some((at as u16, (*worker)?.id)));
-        // A state keeps 32 bytes of a policy's name.
-        let policy = pool.policy.to_string().chars().take(32).collect();
-        (pool.id, (policy, workers.collect()))
-    });
-    pools.collect()
-}
-
-fn shown(snapshot: &Snapshot) -> Named {
-    let pools = snapshot.pools.iter().map(|pool| {
-        let workers = pool.members.iter().map(|one| (one.member, one.worker));
-        (pool.id, (pool.policy.clone(), workers.collect()))
-    });
-    pools.collect()
-}
-
 /// An agent with its control, its workers, and what is around it.
 struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
     region: Arc<WorkerRegion>,
-    control: Control<AgentCores<Frame>>,
-    table: Arc<Table>,
+    changing: Changing<AgentCores<Frame>>,
     now: u64,
     /// Workers that have attached, by id, and whether they were let in.
     there: BTreeMap<u16, (WorkerEnd, bool)>,
@@ -114,11 +93,6 @@ struct Rig {
     /// Those in whose names something was signed.
     signed: BTreeSet<u16>,
     next: u16,
-    /// What each epoch's state is to name.
-    epochs: BTreeMap<u64, Named>,
-    seen: Vec<Snapshot>,
-    path: PathBuf,
-    _folder: tempfile::TempDir,
 }
 
 impl Rig {
@@ -158,13 +132,12 @@ impl Rig {
         });
         let limits = (host.limits.pools, host.limits.workers);
         let agent = agent.with_signer(signer).with_commands(commands, limits);
-        let mut rig = Self {
+        Self {
             agent,
             wire,
             frames,
             region,
-            control,
-            table,
+            changing: Changing::new(control, table, path, folder),
             now: 0,
             there: BTreeMap::new(),
             stuck: BTreeSet::new(),
@@ -175,13 +148,7 @@ impl Rig {
             heard: BTreeSet::new(),
             signed: BTreeSet::new(),
             next: 0,
-            epochs: BTreeMap::new(),
-            seen: Vec::new(),
-            path,
-            _folder: folder,
-        };
-        rig.note_epoch();
-        rig
+        }
     }
 
     /// With the workers of its configuration.
@@ -192,29 +159,17 @@ impl Rig {
         rig
     }
 
-    fn note_epoch(&mut self) {
-        let membership = self.control.membership();
-        self.epochs.insert(membership.epoch, named(membership));
-    }
-
-    /// Makes a change, which must be one.
     fn change(&mut self, text: &str) -> u64 {
-        let change: Change = text.parse().unwrap();
-        let epoch = self.control.apply(&change).unwrap_or_else(|error| panic!("{text}: {error}"));
-        self.note_epoch();
-        epoch
+        self.changing.change(text)
     }
 
     fn refused(&mut self, text: &str) -> String {
-        let before = named(self.control.membership());
-        let error = text.parse().and_then(|change: Change| self.control.apply(&change));
-        assert_eq!(named(self.control.membership()), before);
-        error.unwrap_err().to_string()
+        self.changing.refused(text)
     }
 
     fn tend(&mut self) {
-        self.control.tend(self.now);
-        self.note_epoch();
+        self.changing.control.tend(self.now);
+        self.changing.expect();
     }
 
     /// A worker comes; false when there is no place for it.
@@ -305,18 +260,13 @@ impl Rig {
             self.now += if round > 20 { LEAVING_NS / 100 } else { 0 };
             self.polls(20);
             self.tend();
-            if self.control.is_settled() {
+            if self.changing.control.is_settled() {
                 self.polls(20);
                 self.tend();
                 return;
             }
         }
-        panic!("not settled: {:?}", self.control.membership());
-    }
-
-    fn look(&mut self) {
-        self.table.publish();
-        self.seen.push(Snapshot::open(&self.path).unwrap());
+        panic!("not settled: {:?}", self.changing.control.membership());
     }
 
     /// Tasks that were dropped, and counted: acknowledgements that came too late are not among them.
@@ -349,7 +299,7 @@ impl Rig {
     }
 
     fn index_of(&self, worker: u16) -> usize {
-        self.control.membership().worker(worker).unwrap().1
+        self.changing.control.membership().worker(worker).unwrap().1
     }
 
     /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
@@ -366,14 +316,7 @@ impl Rig {
         assert_eq!((self.agent.held(), counters.read(Gauge::Held)), (0, 0));
         assert_eq!(self.frames.in_use(), 0);
         assert_eq!(self.open.len() as u64, self.dropped(), "{:?}", self.open);
-        self.look();
-        let snapshot = self.seen.last().unwrap();
-        for one in snapshot.pools.iter().flat_map(|pool| &pool.members) {
-            assert_eq!(one.outstanding, 0, "{one:?}");
-        }
-        for snapshot in &self.seen {
-            assert_eq!(shown(snapshot), self.epochs[&snapshot.epoch], "epoch {}", snapshot.epoch);
-        }
+        self.changing.assert_shown();
     }
 }
 
@@ -397,10 +340,10 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
     assert_eq!(rig.registered(), range(10..=13));
     assert!(!rig.attach(20), "nobody has that place yet");
     let epoch = rig.change("add-workers pool=7 workers=20-23");
-    assert!(rig.control.acknowledged() < epoch);
+    assert!(rig.changing.control.acknowledged() < epoch);
     assert!([20, 22].into_iter().all(|id| rig.attach(id)), "at once");
     rig.settle();
-    assert_eq!(rig.control.acknowledged(), epoch);
+    assert_eq!(rig.changing.control.acknowledged(), epoch);
     let now: BTreeSet<_> = [10, 11, 12, 13, 20, 22].into();
     assert_eq!(rig.workers_of(7, 400), now);
     assert_eq!(rig.registered(), now);
@@ -409,7 +352,7 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
     assert!(!rig.attach(10));
     rig.polls(20);
     assert_eq!(rig.workers_of(7, 400), [12, 13, 20].into());
-    assert!(rig.control.membership().worker(10).is_some(), "its id is still known");
+    assert!(rig.changing.control.membership().worker(10).is_some(), "its id is still known");
     rig.send(7, Some(10));
     rig.polls(20);
     assert!(rig.open.is_empty(), "done by another in its name");
@@ -465,7 +408,7 @@ fn a_worker_that_never_answers_is_let_go_of_and_its_place_is_used_when_it_has_en
     rig.polls(20);
     rig.tend();
     rig.tend();
-    assert!(!rig.control.is_settled());
+    assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agent.counters().dropped(DropReason::WorkerLost), 2);
     assert!(rig.there[&10].0.receiver().is_stopped(), "it is told to end");
@@ -503,7 +446,7 @@ fn pools_come_and_go_under_their_own_policies() {
     rig.change("remove-pool id=9");
     rig.settle();
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
-    assert!(rig.control.membership().pool(9).is_none());
+    assert!(rig.changing.control.membership().pool(9).is_none());
     assert_eq!(rig.there.keys().copied().collect::<BTreeSet<_>>(), range(10..=13));
     assert_eq!(rig.agent.attach_stats().map(|stats| stats.left).sum::<u64>(), 2);
     // Another one in its place.
@@ -511,7 +454,7 @@ fn pools_come_and_go_under_their_own_policies() {
     rig.change("add-workers pool=11 workers=40-42");
     assert!((40..43).all(|id| rig.attach(id)));
     rig.settle();
-    assert_eq!(rig.control.membership().pool(11).unwrap().0, 1);
+    assert_eq!(rig.changing.control.membership().pool(11).unwrap().0, 1);
     assert_eq!(rig.workers_of(11, 40), range(40..=42));
     assert_eq!(rig.agent.attach_stats().map(|stats| stats.joined).sum::<u64>(), 4 + 2 + 3);
     // Tasks that wait for workers who never come are given up with their pool.
@@ -565,8 +508,7 @@ fn policies_speeds_and_queues_change() {
     (0..120).for_each(|_| rig.send(7, None));
     (0..10).for_each(|_| rig.poll(|| false));
     assert_eq!((rig.agent.waiting(), rig.agent.counters().read(Counter::Refused)), (100, 16));
-    rig.look();
-    assert!(rig.seen.last().unwrap().pools[0].policy.starts_with("jbsq(k=1"));
+    assert!(rig.changing.look().pools[0].policy.starts_with("jbsq(k=1"));
     rig.settle();
     assert_eq!((rig.open.len(), rig.dropped()), (1, 1));
     rig.assert_accounted();
@@ -639,8 +581,8 @@ fn random_changes_under_load_lose_nothing() {
             }
             if rng.random_range(0..6) == 0 {
                 let change: Change = random_change(&mut rng).parse().unwrap();
-                made += usize::from(rig.control.apply(&change).is_ok());
-                rig.note_epoch();
+                made += usize::from(rig.changing.control.apply(&change).is_ok());
+                rig.changing.expect();
             }
             match rng.random_range(0..20) {
                 0..=7 => _ = rig.attach(rng.random_range(10..26)),
@@ -653,12 +595,13 @@ fn random_changes_under_load_lose_nothing() {
                 rig.tend();
             }
             if round % 16 == 0 {
-                rig.look();
+                rig.changing.look();
             }
             // Who stays keeps its index.
-            let there = rig.control.membership().workers().map(|(_, worker)| worker.id);
-            let now: BTreeMap<_, _> =
-                there.map(|id| (id, rig.control.membership().worker(id).unwrap())).collect();
+            let there = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);
+            let now: BTreeMap<_, _> = there
+                .map(|id| (id, rig.changing.control.membership().worker(id).unwrap()))
+                .collect();
             let moved = now.iter().find(|(id, at)| indices.get(id).is_some_and(|was| was != *at));
             assert_eq!(moved, None, "seed {seed}, round {round}");
             indices = now;
@@ -666,10 +609,13 @@ fn random_changes_under_load_lose_nothing() {
         assert!(made > 40, "seed {seed}: {made} changes");
         rig.settle();
         // Pool 7 never leaves, but all of its workers may have, and some who are there never come.
-        if rig.control.membership().pool(7).unwrap().1.members.iter().flatten().count() == 0 {
+        if rig.changing.control.membership().pool(7).unwrap().1.members.iter().flatten().count()
+            == 0
+        {
             rig.change("add-workers pool=7 workers=90");
         }
-        let all: Vec<_> = rig.control.membership().workers().map(|(_, worker)| worker.id).collect();
+        let all: Vec<_> =
+            rig.changing.control.membership().workers().map(|(_, worker)| worker.id).collect();
         all.into_iter().for_each(|id| _ = rig.attach(id));
         rig.settle();
         assert!(rig.answered > 200, "seed {seed}: {} answered", rig.answered);

@@ -2,29 +2,29 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
+mod changing;
 mod counting;
 mod frames;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
 use rand::{RngExt as _, SeedableRng};
 use wedjat::assembly;
 use wedjat::config::Config;
-use wedjat::control::{Change, Control, LEAVING_NS, Membership};
+use wedjat::control::{Change, LEAVING_NS, LeafCores};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::{Commands, Timing};
 use wedjat::role::Leaf;
-use wedjat::state::table::Snapshot;
-use wedjat::state::{Gauge, Table};
+use wedjat::state::Gauge;
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
+use changing::Changing;
 use frames::{CLIENT, CLIENT_MAC, LEAF_MACS};
 
 const CLIENTS: usize = 0;
@@ -70,8 +70,7 @@ pool = 7
 struct Rig {
     cores: Vec<Leaf<RingPort, FramePool>>,
     far: Vec<[RingPort; 2]>,
-    control: Control,
-    table: Arc<Table>,
+    changing: Changing<LeafCores>,
     now: u64,
     /// Packets that servers have and not answered: when they are due, core, and the frame.
     at_work: Vec<(u64, usize, Vec<u8>)>,
@@ -81,36 +80,6 @@ struct Rig {
     /// Tasks that each worker was given so far.
     given: BTreeMap<u16, u64>,
     next: u16,
-    /// What each epoch's state is to name.
-    epochs: BTreeMap<u64, Named>,
-    seen: Vec<Snapshot>,
-    path: std::path::PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-/// Pools by id: their policies, and workers by place.
-type Named = BTreeMap<u16, (String, BTreeMap<u16, (u16, Ipv4Addr)>)>;
-
-fn named(membership: &Membership) -> Named {
-    let pools = membership.pools.iter().flatten().map(|pool| {
-        let workers = pool.members.iter().enumerate().filter_map(|(at, worker)| {
-            let worker = (*worker)?;
-            let server = membership.servers[usize::from(worker.server)].unwrap();
-            Some((at as u16, (worker.id, server.ip)))
-        });
-        // A state keeps 32 bytes of a policy's name.
-        let policy = pool.policy.to_string().chars().take(32).collect();
-        (pool.id, (policy, workers.collect()))
-    });
-    pools.collect()
-}
-
-fn shown(snapshot: &Snapshot) -> Named {
-    let pools = snapshot.pools.iter().map(|pool| {
-        let workers = pool.members.iter().map(|one| (one.member, (one.worker, one.server)));
-        (pool.id, (pool.policy.clone(), workers.collect()))
-    });
-    pools.collect()
 }
 
 impl Rig {
@@ -138,47 +107,29 @@ impl Rig {
         let mut rig = Self {
             cores,
             far,
-            control,
-            table,
+            changing: Changing::new(control, table, path, folder),
             now: 0,
             at_work: Vec::new(),
             open: BTreeMap::new(),
             answered: 0,
             given: BTreeMap::new(),
             next: 0,
-            epochs: BTreeMap::new(),
-            seen: Vec::new(),
-            path,
-            _folder: folder,
         };
-        rig.note_epoch();
         rig.polls(50);
         rig
     }
 
-    fn note_epoch(&mut self) {
-        let membership = self.control.membership();
-        self.epochs.insert(membership.epoch, named(membership));
-    }
-
-    /// Makes a change, which must be one.
     fn change(&mut self, text: &str) -> u64 {
-        let change: Change = text.parse().unwrap();
-        let epoch = self.control.apply(&change).unwrap_or_else(|error| panic!("{text}: {error}"));
-        self.note_epoch();
-        epoch
+        self.changing.change(text)
     }
 
     fn refused(&mut self, text: &str) -> String {
-        let before = named(self.control.membership());
-        let error = text.parse().and_then(|change: Change| self.control.apply(&change));
-        assert_eq!(named(self.control.membership()), before);
-        error.unwrap_err().to_string()
+        self.changing.refused(text)
     }
 
     fn tend(&mut self) {
-        self.control.tend(self.now);
-        self.note_epoch();
+        self.changing.control.tend(self.now);
+        self.changing.expect();
     }
 
     /// A client's task for a pool, to one of the cores.
@@ -280,18 +231,13 @@ impl Rig {
             self.now += if round > 200 { LEAVING_NS / 100 } else { 0 };
             self.polls(20);
             self.tend();
-            if self.control.is_settled() {
+            if self.changing.control.is_settled() {
                 self.polls(20);
                 self.tend();
                 return;
             }
         }
-        panic!("not settled: {:?}", self.control.membership());
-    }
-
-    fn look(&mut self) {
-        self.table.publish();
-        self.seen.push(Snapshot::open(&self.path).unwrap());
+        panic!("not settled: {:?}", self.changing.control.membership());
     }
 
     fn dropped(&self) -> u64 {
@@ -326,14 +272,7 @@ impl Rig {
             assert_eq!(counters.read(Gauge::Held), 0);
         }
         assert_eq!(self.open.len() as u64, self.dropped(), "{:?}", self.open);
-        self.look();
-        let snapshot = self.seen.last().unwrap();
-        for one in snapshot.pools.iter().flat_map(|pool| &pool.members) {
-            assert_eq!(one.outstanding, 0, "{one:?}");
-        }
-        for snapshot in &self.seen {
-            assert_eq!(shown(snapshot), self.epochs[&snapshot.epoch], "epoch {}", snapshot.epoch);
-        }
+        self.changing.assert_shown();
     }
 }
 
@@ -353,14 +292,14 @@ fn workers_come_and_leave_and_those_who_stay_keep_their_places() {
     assert_eq!(rig.workers_of(7, 200), range(10..=17));
     rig.change("add-server ip=10.0.2.13");
     let epoch = rig.change("add-workers server=10.0.2.13 pool=7 workers=20-23");
-    assert!(rig.control.acknowledged() < epoch);
+    assert!(rig.changing.control.acknowledged() < epoch);
     rig.settle();
-    assert_eq!(rig.control.acknowledged(), epoch);
+    assert_eq!(rig.changing.control.acknowledged(), epoch);
     assert_eq!(rig.workers_of(7, 400), &range(10..=17) | &range(20..=23));
     rig.change("remove-server ip=10.0.2.11");
     rig.settle();
     assert_eq!(rig.workers_of(7, 400), &range(14..=17) | &range(20..=23));
-    let place = |rig: &Rig, worker| rig.control.membership().worker(worker).unwrap().1;
+    let place = |rig: &Rig, worker| rig.changing.control.membership().worker(worker).unwrap().1;
     assert_eq!([14, 17, 20, 23].map(|worker| place(&rig, worker)), [4, 7, 8, 11]);
     // Newcomers have the places that are free, and are asked for by ARP where they are.
     rig.change("add-server ip=10.0.2.14");
@@ -383,11 +322,11 @@ fn a_worker_that_leaves_answers_what_it_has_and_one_that_is_dead_is_let_go_of() 
     rig.change("remove-workers workers=10-13");
     rig.polls(100);
     rig.tend();
-    assert!(!rig.control.is_settled(), "they have tasks");
-    assert!(rig.control.membership().worker(10).is_some());
+    assert!(!rig.changing.control.is_settled(), "they have tasks");
+    assert!(rig.changing.control.membership().worker(10).is_some());
     rig.polls(500);
     rig.settle();
-    assert!(rig.control.membership().worker(10).is_none());
+    assert!(rig.changing.control.membership().worker(10).is_none());
     assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
     // One that never answers.
     rig.send(0, 7);
@@ -395,10 +334,10 @@ fn a_worker_that_leaves_answers_what_it_has_and_one_that_is_dead_is_let_go_of() 
     rig.change("remove-server ip=10.0.2.12");
     rig.polls(100);
     rig.tend();
-    assert!(!rig.control.is_settled());
+    assert!(!rig.changing.control.is_settled());
     rig.now += LEAVING_NS + 1;
     rig.settle();
-    assert_eq!(rig.control.membership().workers().count(), 0);
+    assert_eq!(rig.changing.control.membership().workers().count(), 0);
     // Its reply comes too late: nobody of that name is there.
     rig.now += LEAVING_NS;
     rig.polls(10);
@@ -413,7 +352,7 @@ fn a_server_moves_and_its_workers_keep_what_they_have() {
     rig.change("move-server ip=10.0.2.12 to=10.0.2.77");
     rig.settle();
     assert_eq!(rig.workers_of(7, 200), range(10..=17));
-    assert_eq!(rig.control.membership().worker(14), Some((0, 4)));
+    assert_eq!(rig.changing.control.membership().worker(14), Some((0, 4)));
     assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
     rig.assert_accounted();
 }
@@ -438,12 +377,12 @@ fn pools_come_and_leave_under_their_own_policies() {
     rig.change("remove-pool id=9");
     rig.settle();
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
-    assert!(rig.control.membership().pool(9).is_none());
+    assert!(rig.changing.control.membership().pool(9).is_none());
     // Another one in its place.
     rig.change("add-pool id=11 policy=round-robin");
     rig.change("add-workers server=10.0.2.13 pool=11 workers=40-42");
     rig.settle();
-    assert_eq!(rig.control.membership().pool(11).unwrap().0, 1);
+    assert_eq!(rig.changing.control.membership().pool(11).unwrap().0, 1);
     assert_eq!(rig.workers_of(11, 40), range(40..=42));
     rig.assert_accounted();
 }
@@ -465,8 +404,7 @@ fn policy_speeds_and_bounds_change() {
     }
     rig.polls(100);
     assert_eq!(rig.dropped(), 40 - 8 - 4, "those beyond workers and queue");
-    rig.look();
-    assert!(rig.seen.last().unwrap().pools[0].policy.starts_with("jbsq(k=1"));
+    assert!(rig.changing.look().pools[0].policy.starts_with("jbsq(k=1"));
     rig.assert_accounted();
 }
 
@@ -546,23 +484,24 @@ fn random_changes_under_load_lose_nothing() {
             }
             if rng.random_range(0..3) == 0 {
                 let change: Change = random_change(&mut rng).parse().unwrap();
-                made += usize::from(rig.control.apply(&change).is_ok());
-                rig.note_epoch();
+                made += usize::from(rig.changing.control.apply(&change).is_ok());
+                rig.changing.expect();
             }
             rig.poll(rng.random_range(10_000..400_000));
             if round % 4 == 0 {
                 rig.tend();
             }
             if round % 16 == 0 {
-                rig.look();
+                rig.changing.look();
             }
         }
         assert!(made > 20, "seed {seed}: {made} changes");
         // Pool 7 never leaves, but all of its workers may have.
-        let _ = rig.control.apply(&"add-server ip=10.0.2.30".parse().unwrap());
+        let _ = rig.changing.control.apply(&"add-server ip=10.0.2.30".parse().unwrap());
         rig.settle();
-        rig.note_epoch();
+        rig.changing.expect();
         let _ = rig
+            .changing
             .control
             .apply(&"add-workers server=10.0.2.30 pool=7 workers=90-91".parse().unwrap());
         rig.settle();
