@@ -269,9 +269,7 @@ impl<B: Buf + Token> AgentCores<B> {
         let members = table.limits().workers;
         match difference {
             Difference::Rates => {
-                let same = || vec![1.0; members].into_boxed_slice();
-                let rates = to.speeds(members).unwrap_or_else(same);
-                steps.push(Step::Rates { pool, rates });
+                steps.push(Step::Rates { pool, rates: to.rates(members) });
             }
             Difference::Policy => {
                 let policy = Box::new(Prepared::new(&to.policy, members, Core::ONLY));

@@ -195,7 +195,7 @@ impl Updates<'_> {
         let mut steps = Vec::new();
         for (pool, difference) in self.differences.all() {
             let Some(to) = &self.differences.to.pools[pool] else {
-                self.step_of_ended(&mut steps, pool, difference);
+                step_of_ended(&mut steps, pool, difference);
                 continue;
             };
             match difference {
@@ -229,9 +229,7 @@ impl Updates<'_> {
             Difference::Move(member) => steps.push(Step::Meet { pool, member }),
             Difference::Leave(member) => steps.push(Step::Choose { pool, member, active: false }),
             Difference::Rates => {
-                let same = || vec![1.0; places].into_boxed_slice();
-                let rates = to.speeds(places).unwrap_or_else(same);
-                steps.push(Step::Rates { pool, rates });
+                steps.push(Step::Rates { pool, rates: to.rates(places) });
             }
             Difference::Policy => {
                 let policy = Box::new(Prepared::new(&to.policy, places, core));
@@ -241,15 +239,15 @@ impl Updates<'_> {
                 steps.push(Step::Queue { pool, bound: to.queue, overflow: to.overflow });
             }
             // What takes no tasks the network knows.
-            other => self.step_of_ended(steps, pool, other),
+            other => step_of_ended(steps, pool, other),
         }
     }
+}
 
-    fn step_of_ended(&self, steps: &mut Vec<Step>, pool: usize, difference: Difference) {
-        if let Difference::Forget(member) = difference {
-            steps.push(Step::Forget { pool, member });
-            steps.push(Step::Meet { pool, member });
-        }
+fn step_of_ended(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
+    if let Difference::Forget(member) = difference {
+        steps.push(Step::Forget { pool, member });
+        steps.push(Step::Meet { pool, member });
     }
 }
 

@@ -74,6 +74,12 @@ impl Pool {
         self.has_speeds().then(|| (0..places).map(speed).collect())
     }
 
+    /// The same, where a policy may know others already: all equal when all are equally fast.
+    #[must_use]
+    pub fn rates(&self, places: usize) -> Box<[f64]> {
+        self.speeds(places).unwrap_or_else(|| vec![1.0; places].into_boxed_slice())
+    }
+
     /// Not all its members are equally fast.
     #[must_use]
     pub fn has_speeds(&self) -> bool {

@@ -25,7 +25,7 @@ struct Backlog {
     bound: usize,
     overflow: Overflow,
     /// Tasks wait also while no member is there.
-    unattended: bool,
+    without_members: bool,
 }
 
 /// A policy that is to take another's place between bursts, with the memory that it needs for its members.
@@ -65,7 +65,7 @@ impl Dispatcher {
         let (caller, holds) = (Caller::on(core), spec.entry().holds());
         let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
         let backlog =
-            Backlog { waiting: 0, bound: QUEUE, overflow: Overflow::Drop, unattended: true };
+            Backlog { waiting: 0, bound: QUEUE, overflow: Overflow::Drop, without_members: true };
         let mut dispatcher = Self { policy, view, rng, caller, holds, backlog };
         dispatcher.review_members();
         dispatcher
@@ -143,8 +143,8 @@ impl Dispatcher {
     /// Why it may not.
     #[inline]
     pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
-        let deserted = || !self.backlog.unattended && self.view.active().is_empty();
-        if self.backlog.waiting == 0 && (!self.holds || deserted()) {
+        let nobody = || !self.backlog.without_members && self.view.active().is_empty();
+        if self.backlog.waiting == 0 && (!self.holds || nobody()) {
             return Err(DropReason::NoMember);
         }
         self.join()
@@ -189,8 +189,8 @@ impl Dispatcher {
     }
 
     /// No task begins to wait while no member is there: whoever sent it learns of that at once.
-    pub fn refuse_when_deserted(&mut self) {
-        self.backlog.unattended = false;
+    pub fn refuse_without_members(&mut self) {
+        self.backlog.without_members = false;
     }
 
     /// How many tasks wait.

@@ -258,7 +258,7 @@ mod tests {
         for refused in [false, true] {
             let mut queueing = QueueingDispatcher::new(dispatcher("jbsq(k=1)", 1));
             if refused {
-                queueing.refuse_when_deserted();
+                queueing.refuse_without_members();
             }
             // One that is there and full is waited for, and so are its successors once one waits.
             assert_eq!(offer(&mut queueing, 'a'), Ok(Some(('a', 0))));

@@ -31,11 +31,12 @@ fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
     (folder, path, region)
 }
 
-/// A lock is gone with its last descriptor, and a process that another test is just starting may still have one.
-fn wait_for_lock(is_free: impl Fn() -> bool) {
+/// Of what other tests of this process have a hand in. A lock is gone with its last descriptor, and a process that another
+/// test is just starting may still have one.
+fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
-    while !is_free() {
-        assert!(began.elapsed() < crate::PATIENCE, "it is still held");
+    while !met() {
+        assert!(began.elapsed() < crate::PATIENCE, "waited in vain until {what}");
         std::thread::yield_now();
     }
 }
@@ -62,9 +63,9 @@ fn a_task_passes_between_two_mappings_of_a_region() {
     echo(&mut worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
     drop(worker_end);
-    wait_for_lock(|| !region.has_worker(1));
+    wait_until("the worker's lock is free", || !region.has_worker(1));
     drop(region);
-    wait_for_lock(|| !other.has_agent());
+    wait_until("the agent's lock is free", || !other.has_agent());
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "an agent that ends leaves nothing");
     assert!(matches!(WorkerRegion::open(&path), Err(RegionError::Missing { .. })));
 }
@@ -88,7 +89,7 @@ fn a_running_agents_region_is_not_taken_and_a_dead_ones_replaced() {
     assert!(error.to_string().contains("does not run any more; start it"), "{error}");
     let region = WorkerRegion::create(&path, &places(1), 8, 64).unwrap();
     assert_eq!(WorkerRegion::open(&path).unwrap().shape(), region.shape());
-    wait_for_lock(|| !old.has_agent()); // the new one's is another memory's
+    wait_until("its lock is free", || !old.has_agent()); // the new one's is another memory's
     drop(region);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
@@ -249,11 +250,7 @@ fn peers_that_say_nothing_cost_the_agent_nothing() {
     let other = WorkerRegion::open(&path).unwrap();
     assert!(other.has_agent());
     // Other tests of this process open files at the same time: far fewer than a hundred.
-    let began = std::time::Instant::now();
-    while open() > 100 + peers.len() {
-        assert!(began.elapsed() < crate::PATIENCE, "{} descriptors", open());
-        std::thread::yield_now();
-    }
+    wait_until("few descriptors are open", || open() <= 100 + peers.len());
     drop(region);
 }
 

@@ -144,7 +144,7 @@ impl<T: Work> WorkerSet<T> {
         timeout: u64,
     ) -> Self {
         dispatcher.set_lossless();
-        dispatcher.refuse_when_deserted();
+        dispatcher.refuse_without_members();
         for member in 0..entries.len() {
             dispatcher.set_active(Member(member as u16), false);
         }
