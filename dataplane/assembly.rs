@@ -176,6 +176,9 @@ pub fn stages(
         stages.set_shared_workers(pool, entry.shared_workers);
     }
     stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
+    if let Some(exchange) = table.exchange(index) {
+        stages.set_exchange(exchange);
+    }
     stages
 }
 

@@ -31,7 +31,10 @@ impl Context {
             self.node.stages.collect_picks();
         }
         loop {
-            let (place, verdict) = self.next_released(now, held)?;
+            let Some((place, verdict)) = self.next_released(now, held) else {
+                self.node.stages.exchange();
+                return None;
+            };
             self.places.leave(place);
             self.note_held();
             if let Verdict::Forward { .. } = verdict {

@@ -297,6 +297,9 @@ impl<T> Node<T> {
 
     #[cold]
     fn look_for_released(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
+        if self.stages.has_peers() {
+            self.note_time(now); // by which cores agree on whose task is first
+        }
         if self.review.neighbours {
             if let Some(released) = self.next_addressed(now, keeper) {
                 return Some(released);

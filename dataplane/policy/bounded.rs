@@ -17,14 +17,16 @@
 use rand::Rng as _;
 
 use super::measured::{Measured, Notes, SILENCE_MOST_NS};
+use super::slots::{self, Slots};
 use super::structure::{Found, Front, Losses, Rank, Ranks};
 use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Runs, Task};
-use crate::state::{Member, Parts, Report, View, Words};
+use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 /// `jbsq`.
 pub const GIVEN: Entry = Entry {
     parameters: &[Parameter::whole("k", 2.0, (1.0, 64.0)), SILENCE],
     runs: Runs::LeafHolding,
+    sharing: Sharing::NOTHING.with_idle(),
     bound: |v| Some(v[0] as u32),
     ..Entry::new(
         "jbsq",
@@ -38,6 +40,7 @@ pub const GIVEN: Entry = Entry {
 pub const CHOSEN: Entry = Entry {
     parameters: &[SILENCE],
     runs: Runs::LeafHolding,
+    sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "cfcfs",
         "one queue at the dispatcher, with the least bound that keeps members busy",
@@ -79,6 +82,10 @@ pub struct Bounded {
     next_check_ns: u64,
     watched: Vec<Watched>,
     room: Room,
+    /// Members' places, where cores share them; the room is looked at otherwise.
+    slots: Slots,
+    /// The bound that they have agreed on, where each would find its own.
+    shared: Option<usize>,
     heard: Heard,
     losses: Losses,
 }
@@ -350,6 +357,8 @@ impl Bounded {
             next_check_ns: 0,
             watched: Vec::new(),
             room,
+            slots: Slots::default(),
+            shared: None,
             heard,
             losses,
         }
@@ -403,6 +412,56 @@ impl Bounded {
         room.ranks.close(front);
     }
 
+    /// As one by one, where cores share the members' places.
+    fn pick_shared(&mut self, picks: &mut [Option<Pick>], view: &mut View) {
+        let first = Touched::new(view.now_ns(), true);
+        let bound = self.shared_bound();
+        for pick in picks {
+            let taken = self.slots.take(bound, view);
+            *pick = taken.map(|(member, idle)| {
+                view.sent(member);
+                self.heard.touched[member.index()].follow(u32::from(!idle), first);
+                Pick { member, idle }
+            });
+        }
+    }
+
+    /// As one by one, where cores share the members' places.
+    fn reply_shared(&mut self, reports: &[Report], view: &mut View) -> usize {
+        let (now_ns, adapts) = (view.now_ns(), self.heard.bound.adapts);
+        let mut parts = view.parts();
+        let mut hearing = self.heard.listen(now_ns, parts.words.members(), adapts);
+        let mut watch = self.losses.watch(parts.words.members());
+        for report in reports {
+            watch.answer(report, &mut parts);
+            hearing.answered(report);
+        }
+        hearing.end();
+        let surplus = parts.surplus;
+        reports.iter().for_each(|report| self.slots.give(report.member, view));
+        surplus
+    }
+
+    /// The bound where cores share the members' places.
+    fn shared_bound(&self) -> usize {
+        self.shared.unwrap_or(self.heard.bound.tasks)
+    }
+
+    /// Agrees with the other cores on it.
+    fn agree(&mut self, view: &View) {
+        let Bound { adapts, tasks, ref measured, .. } = self.heard.bound;
+        let own = measured.is_known().then(|| tasks.min(slots::MOST));
+        self.shared = match (adapts, view.peers()) {
+            (true, Some(peers)) => Some(peers.bound(own).unwrap_or(START)),
+            _ => None,
+        };
+    }
+
+    /// Rows of tokens for places.
+    fn rows(&self) -> usize {
+        if self.heard.bound.adapts { slots::MOST } else { self.heard.bound.tasks }
+    }
+
     /// As one by one.
     #[inline(always)]
     fn reply_some(
@@ -431,7 +490,8 @@ impl Bounded {
 
     /// Writes off what a member has if it has been silent for too long, at one of the cores.
     fn watch(&mut self, member: Member, silence_ns: u64, view: &mut View) {
-        let (reports, outstanding) = (view.reports(member), view.outstanding(member));
+        let reports = view.reports(member);
+        let outstanding = view.outstanding_now(member).max(0).cast_unsigned();
         let touched = &mut self.heard.touched[member.index()];
         let watched = &mut self.watched[member.index()];
         if watched.reports != reports {
@@ -465,6 +525,9 @@ impl Policy for Bounded {
         rng: &mut Rng,
     ) {
         let count = tasks.len().min(picks.len());
+        if view.peers().is_some() {
+            return self.pick_shared(&mut picks[..count], view);
+        }
         let (picks, view, words) = (&mut picks[..count], &*view, view.words());
         let mut local = rng.clone(); // stays in registers over the run
         match words.are_alone() {
@@ -475,6 +538,9 @@ impl Policy for Bounded {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        if view.peers().is_some() {
+            return self.reply_shared(reports, view);
+        }
         let now_ns = view.now_ns();
         let (parts, adapts) = (view.parts(), self.heard.bound.adapts);
         match (parts.are_alone(), adapts) {
@@ -501,6 +567,7 @@ impl Policy for Bounded {
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
         self.room.ranks.set(member, view.outstanding(member));
+        self.slots.settle(member, self.shared_bound(), true, self.room.core, view);
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
@@ -511,8 +578,13 @@ impl Policy for Bounded {
         self.heard.touched.resize(view.members(), Touched::new(view.now_ns(), false));
         self.room.ranks.rank(view.members(), view.active().iter().copied());
         self.heard.bound.share(self.room.ranks.len(), caller.core.count);
-        for &member in view.active() {
+        self.agree(view);
+        self.slots.resize(view.members(), self.rows());
+        view.set_rows(self.rows());
+        for place in 0..view.active().len() {
+            let member = view.active()[place];
             self.room.ranks.set(member, view.outstanding(member));
+            self.slots.settle(member, self.shared_bound(), true, caller.core, view);
         }
     }
 
@@ -526,12 +598,14 @@ impl Policy for Bounded {
         let silence_ns = self.silence_ns.or_else(judged);
         self.next_check_ns =
             now_ns.saturating_add(silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4)));
+        self.agree(view);
         for place in 0..view.active().len() {
             let member = view.active()[place];
             if let Some(silence_ns) = silence_ns {
                 self.watch(member, silence_ns, view);
             }
             self.room.ranks.set(member, view.outstanding(member));
+            self.slots.settle(member, self.shared_bound(), false, self.room.core, view);
         }
     }
 }

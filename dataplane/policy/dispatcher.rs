@@ -1,11 +1,13 @@
 //! What a node and the simulator drive a policy by: it counts what is sent and answered, so the two cannot differ in that.
 
+use std::collections::VecDeque;
+
 use rand::{Rng as _, SeedableRng};
 
 use super::{AnyPolicy, Bounded, Caller, Core, Pick, Policy, PolicySpec, Rng, Task};
 use crate::limits::QUEUE;
 use crate::reason::DropReason;
-use crate::state::{Member, Report, View};
+use crate::state::{Exchange, Heard, Member, Peers, Report, Sharing, Topic, View};
 
 /// What becomes of a task that finds its pool's queue full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -19,13 +21,15 @@ pub enum Overflow {
 }
 
 /// The tasks that wait for a dispatcher's members, which others keep.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Backlog {
     waiting: usize,
     bound: usize,
     overflow: Overflow,
     /// Tasks wait also while no member is there.
     without_members: bool,
+    /// Since when they wait, as far as there is memory for it, where other cores are to know.
+    since_ns: VecDeque<u64>,
 }
 
 /// A policy that is to take another's place between bursts, with the memory that it needs for its members.
@@ -33,6 +37,7 @@ struct Backlog {
 pub struct Prepared {
     policy: AnyPolicy,
     holds: bool,
+    sharing: Sharing,
 }
 
 impl Prepared {
@@ -43,7 +48,7 @@ impl Prepared {
         if let Some(mut view) = View::heap(members, 1).pop() {
             policy.on_members(Caller::on(core), &mut view);
         }
-        Self { policy, holds: spec.entry().holds() }
+        Self { policy, holds: spec.entry().holds(), sharing: spec.entry().sharing }
     }
 }
 
@@ -61,11 +66,18 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
     #[must_use]
-    pub fn new(spec: &PolicySpec, view: View, core: Core, seed: u64) -> Self {
+    pub fn new(spec: &PolicySpec, mut view: View, core: Core, seed: u64) -> Self {
+        view.set_sharing(spec.entry().sharing);
         let (caller, holds) = (Caller::on(core), spec.entry().holds());
         let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
-        let backlog =
-            Backlog { waiting: 0, bound: QUEUE, overflow: Overflow::Drop, without_members: true };
+        let known = if view.peers().is_some() { QUEUE } else { 0 };
+        let backlog = Backlog {
+            waiting: 0,
+            bound: QUEUE,
+            overflow: Overflow::Drop,
+            without_members: true,
+            since_ns: VecDeque::with_capacity(known),
+        };
         let mut dispatcher = Self { policy, view, rng, caller, holds, backlog };
         dispatcher.review_members();
         dispatcher
@@ -98,6 +110,28 @@ impl Dispatcher {
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+        if self.view.peers().is_some() {
+            picks.iter().flatten().for_each(|pick| self.view.touch(pick.member));
+        }
+    }
+
+    /// Takes what another core (the `other`th of them) told.
+    fn hear(&mut self, other: usize, topic: Topic, messages: &[(Member, u16)]) {
+        for &(member, value) in messages {
+            if self.view.hear(other, topic, member, value) {
+                self.policy.on_told(member, &mut self.view);
+            }
+        }
+    }
+
+    /// Some of what another core told was lost: looks up what it told last of every member.
+    #[cold]
+    fn hear_again(&mut self, other: usize) {
+        let Some(topic) = self.view.peers().and_then(|peers| peers.sharing().topic) else { return };
+        for member in (0..self.view.members() as u16).map(Member) {
+            let told = self.view.told_by(other, member);
+            self.hear(other, topic, &[(member, told)]);
+        }
     }
 
     /// Chooses for a task, counting it as sent. While no member may have it, a task that is not complete has to make room:
@@ -160,6 +194,13 @@ impl Dispatcher {
             return Err(DropReason::QueueFull);
         }
         self.backlog.waiting += 1;
+        if let Some(peers) = self.view.peers() {
+            let since_ns = &mut self.backlog.since_ns;
+            if since_ns.len() < QUEUE {
+                since_ns.push_back(self.view.now_ns().max(1));
+            }
+            peers.note_oldest(since_ns[0]);
+        }
         Ok(())
     }
 
@@ -167,6 +208,20 @@ impl Dispatcher {
     #[inline]
     pub(crate) fn leave(&mut self) {
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+        if let Some(peers) = self.view.peers() {
+            self.backlog.since_ns.pop_front();
+            let known = self.backlog.since_ns.front().copied();
+            let unknown = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
+            peers.note_oldest(known.unwrap_or(unknown));
+        }
+    }
+
+    /// A task that waits may go by what another core gave away.
+    #[inline]
+    #[must_use]
+    pub fn may_release(&self) -> bool {
+        let peers = self.view.peers().filter(|_| self.backlog.waiting > 0);
+        peers.is_some_and(|peers| peers.has_tokens())
     }
 
     /// Says how many tasks may wait, and what becomes of others; those that wait do so on.
@@ -203,12 +258,19 @@ impl Dispatcher {
     /// Sends one more task after `member`'s last, without a choice.
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
+        self.view.touch(member);
         self.policy.on_follow(member, &mut self.view);
     }
 
     /// Takes `lost` tasks off those outstanding at `member`: nobody will answer them.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         self.view.write_off(member, lost);
+        self.policy.on_written_off(member, &mut self.view);
+    }
+
+    /// `surplus` of the answers of `member`, over all cores, were to no task of this node.
+    pub fn take_back(&mut self, member: Member, surplus: u32) {
+        self.view.take_back(member, surplus);
         self.policy.on_written_off(member, &mut self.view);
     }
 
@@ -228,7 +290,11 @@ impl Dispatcher {
     /// no task outstanding.
     #[inline]
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
-        self.policy.reply_run(reports, &mut self.view, &mut self.rng)
+        let surplus = self.policy.reply_run(reports, &mut self.view, &mut self.rng);
+        if self.view.peers().is_some() {
+            reports.iter().for_each(|report| self.view.touch(report.member));
+        }
+        surplus
     }
 
     /// Takes the report that came with a reply; false when the member had no task outstanding.
@@ -240,6 +306,7 @@ impl Dispatcher {
     /// Takes a report that came without a reply, in a keep-alive for instance.
     pub fn refresh(&mut self, report: &Report) {
         self.policy.on_reply(report, &mut self.view, &mut self.rng);
+        self.view.touch(report.member);
     }
 
     /// Lets a member be chosen, or no longer.
@@ -255,6 +322,9 @@ impl Dispatcher {
     pub fn exchange(&mut self, prepared: &mut Prepared) {
         std::mem::swap(&mut self.policy, &mut prepared.policy);
         std::mem::swap(&mut self.holds, &mut prepared.holds);
+        let shared = self.view.peers().map(Peers::sharing);
+        self.view.set_sharing(prepared.sharing);
+        prepared.sharing = shared.unwrap_or(prepared.sharing);
     }
 
     /// A task without a pick is to wait, and to be offered again; the first that waits is to wait on.
@@ -290,6 +360,37 @@ impl Dispatcher {
     #[inline]
     pub fn view_mut(&mut self) -> &mut View {
         &mut self.view
+    }
+}
+
+impl AsMut<Self> for Dispatcher {
+    #[inline]
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
+/// Tells a node's other cores what has changed at these dispatchers, one for each pool, and hears what has changed there; all is
+/// told if the core keeps up with what comes.
+pub fn exchange<D>(exchange: &mut Exchange, dispatchers: &mut [D], keeps_up: bool)
+where
+    D: AsMut<Dispatcher>,
+{
+    for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
+        dispatcher.as_mut().view.tell(pool, &mut exchange.sender, keeps_up);
+    }
+    exchange.publish(keeps_up);
+    while let Some(heard) = exchange.next() {
+        match heard {
+            Heard::Messages(other, subject, messages) => {
+                if let Some(dispatcher) = dispatchers.get_mut(usize::from(subject.pool)) {
+                    dispatcher.as_mut().hear(other, subject.topic, messages);
+                }
+            }
+            Heard::Lost(other) => {
+                dispatchers.iter_mut().for_each(|dispatcher| dispatcher.as_mut().hear_again(other));
+            }
+        }
     }
 }
 

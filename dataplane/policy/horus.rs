@@ -9,11 +9,12 @@ use super::sample::{compare, sample_two, select, share_idle};
 use super::structure::{Losses, Watch};
 use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
-use crate::state::{Member, MemberWords, Parts, Report, View};
+use crate::state::{Member, MemberWords, Parts, Report, Sharing, View};
 
 /// `horus`.
 pub const HORUS: Entry = Entry {
     over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
+    sharing: SHARING,
     ..Entry::new(
         "horus",
         "an idle member, else the better of two random ones by load plus drift",
@@ -23,12 +24,17 @@ pub const HORUS: Entry = Entry {
 };
 
 /// `horus-inflight`.
-pub const INFLIGHT: Entry = Entry::new(
-    "horus-inflight",
-    "horus that never forgets tasks on their way to a member",
-    "wedjat, after Horus, NSDI 2024",
-    |_| AnyPolicy::from(HorusInflight::default()),
-);
+pub const INFLIGHT: Entry = Entry {
+    sharing: SHARING,
+    ..Entry::new(
+        "horus-inflight",
+        "horus that never forgets tasks on their way to a member",
+        "wedjat, after Horus, NSDI 2024",
+        |_| AnyPolicy::from(HorusInflight::default()),
+    )
+};
+
+const SHARING: Sharing = Sharing::LOADS.with_idle();
 
 /// A leaf's Horus: it takes idle members off its list as it picks them.
 #[derive(Clone, Debug, Default)]
@@ -48,9 +54,21 @@ fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut
             Pick { member, idle: true }
         });
     }
-    for picks in others.chunks_mut(BURST) {
+    let shared = if parts.shares_idle() { take_shared(others, &mut parts) } else { 0 };
+    for picks in others[shared..].chunks_mut(BURST) {
         of_two_run(picks, &mut parts, rng);
     }
+}
+
+/// Idle members that any of the node's cores may have; how many there were.
+fn take_shared(picks: &mut [Option<Pick>], parts: &mut Parts<'_>) -> usize {
+    for (taken, pick) in picks.iter_mut().enumerate() {
+        let Some(member) = parts.take_idle() else { return taken };
+        parts.words.of(member).sent();
+        parts.picks.idle += 1;
+        *pick = Some(Pick { member, idle: true });
+    }
+    picks.len()
 }
 
 /// Draws all pairs before it looks at the first: either loop alone has registers enough.

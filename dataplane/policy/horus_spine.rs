@@ -14,11 +14,12 @@ use rand::Rng as _;
 use super::sample::{below, better_of_two, sample_one, select};
 use super::structure::Alias;
 use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Runs, Task};
-use crate::state::{Load, Member, Report, View};
+use crate::state::{Load, Member, Report, Sharing, View};
 
 /// `horus-spine`.
 pub const PLAIN: Entry = Entry {
     runs: Runs::Spine,
+    sharing: Sharing::LOADS,
     over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine",
@@ -31,6 +32,7 @@ pub const PLAIN: Entry = Entry {
 /// `horus-spine-weighted`.
 pub const WEIGHTED: Entry = Entry {
     runs: Runs::Spine,
+    sharing: Sharing::LOADS,
     over_racks: Some(OverRacks { policy: "horus-spine-weighted", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine-weighted",

@@ -10,16 +10,18 @@
 use rand::Rng as _;
 
 use super::member::Notify;
-use super::shortest::sample_distinct;
+use super::sample::share_idle;
+use super::shortest::{rank_shared, sample_distinct};
 use super::structure::{Found, Front, Rank, Ranking};
 use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task};
-use crate::state::{Member, Parts, Report, View, Words};
+use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
 const D: Parameter = Parameter::whole("d", 2.0, (1.0, 16.0));
 
 /// `lsq-sample`.
 pub const SAMPLE: Entry = Entry {
+    sharing: Sharing::COUNTS.with_idle(),
     parameters: &[D],
     notify: |_| Notify::Never,
     asks: |_| Asks::Some,
@@ -33,6 +35,7 @@ pub const SAMPLE: Entry = Entry {
 
 /// `lsq-update`.
 pub const UPDATE: Entry = Entry {
+    sharing: Sharing::LOADS.with_idle(),
     parameters: &[EPS],
     on_leaf: "eps changes nothing",
     notify: |v| Notify::Update(v[0]),
@@ -46,6 +49,7 @@ pub const UPDATE: Entry = Entry {
 
 /// `lsq-smart`.
 pub const SMART: Entry = Entry {
+    sharing: Sharing::LOADS.with_idle(),
     parameters: &[EPS],
     on_leaf: "eps changes nothing",
     notify: |v| Notify::Smart(v[0]),
@@ -59,6 +63,7 @@ pub const SMART: Entry = Entry {
 
 /// `lsq-hybrid`.
 pub const HYBRID: Entry = Entry {
+    sharing: Sharing::COUNTS.with_idle(),
     parameters: &[EPS],
     on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
@@ -73,6 +78,7 @@ pub const HYBRID: Entry = Entry {
 
 /// `hlsq-sample`.
 pub const SPEED_SAMPLE: Entry = Entry {
+    sharing: Sharing::COUNTS,
     parameters: &[D],
     by_rate: true,
     notify: |_| Notify::Never,
@@ -87,6 +93,7 @@ pub const SPEED_SAMPLE: Entry = Entry {
 
 /// `hlsq-update`.
 pub const SPEED_UPDATE: Entry = Entry {
+    sharing: Sharing::LOADS,
     parameters: &[EPS],
     by_rate: true,
     on_leaf: "eps changes nothing",
@@ -101,6 +108,7 @@ pub const SPEED_UPDATE: Entry = Entry {
 
 /// `hlsq-smart`.
 pub const SPEED_SMART: Entry = Entry {
+    sharing: Sharing::LOADS,
     parameters: &[EPS],
     by_rate: true,
     on_leaf: "eps changes nothing",
@@ -115,6 +123,7 @@ pub const SPEED_SMART: Entry = Entry {
 
 /// `hlsq-hybrid`.
 pub const SPEED_HYBRID: Entry = Entry {
+    sharing: Sharing::COUNTS,
     parameters: &[EPS],
     by_rate: true,
     on_leaf: "eps is the share that samples",
@@ -231,6 +240,25 @@ fn pick_run(
     queues.close(front);
 }
 
+/// As [`pick_run`] where idle members belong to one core at a time: the others rank them as if they had a task.
+fn pick_shared(
+    queues: &mut impl Rank,
+    samples: Samples,
+    picks: &mut [Option<Pick>],
+    mut parts: Parts<'_>,
+    rng: &mut Rng,
+) {
+    let mut taken = 0;
+    while taken < picks.len()
+        && let Some(member) = parts.take_idle()
+    {
+        parts.words.of(member).sent();
+        picks[taken] = Some(Pick { member, idle: true });
+        taken += 1;
+    }
+    pick_run(queues, samples, &mut picks[taken..], parts, rng);
+}
+
 /// As [`pick_run`], in a loop that knows what the run need not look at.
 #[inline(always)]
 fn pick_any(
@@ -240,13 +268,27 @@ fn pick_any(
     parts: Parts<'_>,
     rng: &mut Rng,
 ) {
-    if samples.count == 0 {
+    if parts.shares_idle() {
+        pick_shared(queues, samples, picks, parts, rng);
+    } else if samples.count == 0 {
         pick_run(queues, Samples::NONE, picks, parts, rng);
     } else if samples == Samples::TWO && parts.are_alone() {
         pick_run(queues, Samples::TWO, picks, parts.alone(), rng);
     } else {
         pick_run(queues, samples, picks, parts, rng);
     }
+}
+
+/// As [`reply_run`] where idle members belong to one core at a time: this one, if they become so by these replies.
+fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
+    queues.set_all(reports, parts.words.members(), |report| {
+        let words = parts.words.of(report.member);
+        parts.surplus += usize::from(!words.answered());
+        words.set_load(report.load);
+        parts.idle.note(report.member, report.is_idle());
+        rank_shared(report.load.whole_tasks())
+    });
+    parts.surplus
 }
 
 /// As one by one.
@@ -294,10 +336,25 @@ impl Policy for Lsq {
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        self.queues.set(report.member, report.load.0 >> 16);
+        let queue = report.load.whole_tasks();
+        self.queues.set(report.member, if view.shares_idle() { rank_shared(queue) } else { queue });
+    }
+
+    fn on_told(&mut self, member: Member, view: &mut View) {
+        let queue = match self.samples.count {
+            0 => (view.estimate(member) >> 16) as u32,
+            _ => view.outstanding(member), // as it samples
+        };
+        self.queues.set(member, if view.shares_idle() { rank_shared(queue) } else { queue });
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        if view.shares_idle() {
+            return match &mut self.queues {
+                Ranking::Queue(ranks) => reply_shared(ranks, reports, view.parts()),
+                Ranking::Delay(ranks) => reply_shared(ranks, reports, view.parts()),
+            };
+        }
         let words = view.words();
         match &mut self.queues {
             Ranking::Queue(ranks) if words.are_alone() => reply_run(ranks, reports, words.alone()),
@@ -307,7 +364,13 @@ impl Policy for Lsq {
         }
     }
 
-    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.queues.rank(view);
+        if view.shares_idle() {
+            share_idle(caller.core, view);
+            for place in 0..view.active().len() {
+                self.on_told(view.active()[place], view);
+            }
+        }
     }
 }

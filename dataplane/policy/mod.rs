@@ -24,12 +24,13 @@ mod round_robin;
 mod sample;
 mod shortest;
 pub mod signals;
+mod slots;
 mod spec;
 mod structure;
 mod waterfill;
 
 pub use bounded::Bounded;
-pub use dispatcher::{Dispatcher, Overflow, Prepared, stream_seed};
+pub use dispatcher::{Dispatcher, Overflow, Prepared, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use learned::Learned;
@@ -169,6 +170,9 @@ pub trait Policy {
         }
         surplus
     }
+
+    /// Another core of the node told something of `member`: what the view has of it may have changed.
+    fn on_told(&mut self, _member: Member, _view: &mut View) {}
 
     /// Tasks of `member` were written off: it has fewer than its answers told.
     fn on_written_off(&mut self, _member: Member, _view: &mut View) {}

@@ -6,11 +6,12 @@ use super::sample::{sample_one, share_idle};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
 use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Task};
-use crate::state::{Member, Parts, Report, View};
+use crate::state::{Member, Parts, Report, Sharing, View};
 
 /// `jiq`.
 pub const JIQ: Entry = Entry {
     notify: |_| Notify::Below(1),
+    sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "jiq",
         "a member that told of its idleness, else a random one",
@@ -23,6 +24,7 @@ pub const JIQ: Entry = Entry {
 pub const JIQ_WEIGHTED: Entry = Entry {
     by_rate: true,
     notify: |_| Notify::Below(1),
+    sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "jiq-weighted",
         "jiq that falls back on service rates",
@@ -35,6 +37,7 @@ pub const JIQ_WEIGHTED: Entry = Entry {
 pub const JBT: Entry = Entry {
     parameters: &[Parameter::whole("r", 2.0, (1.0, 1000.0))],
     notify: |v| Notify::Below(v[0] as u32),
+    sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "jbt",
         "a member that told its queue fell below r, else a random one",
@@ -138,7 +141,11 @@ impl Notified {
 
     #[inline(always)]
     fn pick(&mut self, parts: &mut Parts<'_>, rng: &mut Rng) -> Option<Pick> {
-        if let Some(member) = self.line.first() {
+        let first = match parts.shares_idle() {
+            true => parts.take_idle(),
+            false => self.line.first(),
+        };
+        if let Some(member) = first {
             self.line.leave(member);
             parts.idle.remove(member);
             parts.picks.idle += 1;
@@ -195,7 +202,7 @@ impl Policy for Notified {
         }
         let known = view.idle().contains(report.member);
         view.idle_mut().words().note(report.member, below);
-        match view.idle().contains(report.member) {
+        match view.idle().contains(report.member) && !view.shares_idle() {
             true => self.line.join(report.member),
             false => self.line.leave(report.member),
         }

@@ -115,6 +115,12 @@ impl<T> QueueingDispatcher<T> {
     }
 }
 
+impl<T> AsMut<Dispatcher> for QueueingDispatcher<T> {
+    fn as_mut(&mut self) -> &mut Dispatcher {
+        &mut self.dispatcher
+    }
+}
+
 impl<T> Deref for QueueingDispatcher<T> {
     type Target = Dispatcher;
 

@@ -3,11 +3,12 @@
 
 use super::sample::{sample_two, select};
 use super::{AnyPolicy, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one};
-use crate::state::View;
+use crate::state::{Sharing, View};
 
 /// `racksched`.
 pub const ENTRY: Entry = Entry {
     over_racks: Some(OverRacks { policy: "racksched", reports: LeafReports::EveryReply }),
+    sharing: Sharing::REPORTS,
     ..Entry::new(
         "racksched",
         "the better of two random members by the load they last reported",

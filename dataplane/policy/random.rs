@@ -5,17 +5,19 @@ use super::structure::Alias;
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one,
 };
-use crate::state::View;
+use crate::state::{Sharing, View};
 
 /// `random`.
 pub const UNIFORM: Entry = Entry {
     over_racks: Some(OverRacks { policy: "random", reports: LeafReports::Nothing }),
+    sharing: Sharing::NOTHING,
     ..Entry::new("random", "any member, each as likely", "baseline", |_| AnyPolicy::from(Random))
 };
 
 /// `weighted-random`.
 pub const WEIGHTED: Entry = Entry {
     by_rate: true,
+    sharing: Sharing::NOTHING,
     ..Entry::new(
         "weighted-random",
         "any member, in proportion to its service rate",

@@ -3,11 +3,12 @@
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one,
 };
-use crate::state::View;
+use crate::state::{Sharing, View};
 
 /// `round-robin`.
 pub const ENTRY: Entry = Entry {
     over_racks: Some(OverRacks { policy: "round-robin", reports: LeafReports::Nothing }),
+    sharing: Sharing::NOTHING,
     ..Entry::new("round-robin", "one member after the other", "baseline", |_| {
         AnyPolicy::from(RoundRobin::default())
     })

@@ -6,15 +6,16 @@
 
 use rand::Rng as _;
 
-use super::sample::{below, sample_two};
+use super::sample::{below, sample_two, share_idle};
 use super::structure::{Found, Front, Losses, Rank, Ranking, Watch};
 use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
-use crate::state::{Member, Parts, Report, View, Words};
+use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 /// `jsq`.
 pub const BY_QUEUE: Entry = Entry {
     parameters: &[Parameter::whole("d", 0.0, (0.0, 16.0))],
     asks: |v| if v[0] >= 1.0 { Asks::Some } else { Asks::All },
+    sharing: Sharing::COUNTS.with_idle(),
     ..Entry::new(
         "jsq",
         "the shortest queue of all, or of d random ones; on a leaf by its own count",
@@ -151,10 +152,35 @@ fn pick_run(
 #[inline(always)]
 fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &View, rng: &mut Rng) {
     let words = view.words();
-    match words.are_alone() {
+    // What other cores tell is in the ranking already.
+    match words.are_alone() || !words.are_exact() {
         true => pick_run(ranks, picks, words.alone(), view, rng),
         false => pick_run(ranks, picks, words, view, rng),
     }
+}
+
+/// As [`pick_run`] where idle members belong to one core at a time: the others rank them as if they had a task.
+fn pick_shared(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
+    let mut parts = view.parts();
+    let mut taken = 0;
+    while taken < picks.len()
+        && let Some(member) = parts.take_idle()
+    {
+        parts.words.of(member).sent();
+        picks[taken] = Some(Pick { member, idle: true });
+        taken += 1;
+    }
+    let words = view.words().alone();
+    pick_run(ranks, &mut picks[taken..], words, view, rng);
+    for pick in picks[taken..].iter_mut().flatten() {
+        pick.idle = false;
+    }
+}
+
+/// How a member is ranked that has so many tasks, where idle ones belong to one core.
+#[inline]
+pub(super) fn rank_shared(queue: u32) -> u32 {
+    queue.max(1)
 }
 
 /// As one by one.
@@ -171,6 +197,21 @@ fn reply_run(
         #[inline(always)]
         |report| watch.answer(report, &mut parts),
     );
+    parts.surplus
+}
+
+/// As [`reply_run`] where idle members belong to one core at a time: this one, if they become so by these replies.
+fn reply_shared(
+    ranks: &mut impl Rank,
+    reports: &[Report],
+    mut watch: Watch<'_>,
+    mut parts: Parts<'_>,
+) -> usize {
+    ranks.set_all(reports, parts.words.members(), |report| {
+        let left = watch.answer(report, &mut parts);
+        parts.idle.note(report.member, left == 0);
+        rank_shared(left)
+    });
     parts.surplus
 }
 
@@ -231,6 +272,9 @@ impl Policy for Shortest {
         }
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
+            Ranking::Queue(ranks) if view.shares_idle() => {
+                pick_shared(ranks, picks, view, &mut local);
+            }
             Ranking::Queue(ranks) => pick_any(ranks, picks, view, &mut local),
             Ranking::Delay(ranks) => pick_any(ranks, picks, view, &mut local),
         }
@@ -240,6 +284,10 @@ impl Policy for Shortest {
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let losses = &mut self.losses;
         match &mut self.ranks {
+            Ranking::Queue(ranks) if view.shares_idle() => {
+                let watch = losses.watch(view.members());
+                reply_shared(ranks, reports, watch, view.parts())
+            }
             Ranking::Queue(ranks) => reply_any(ranks, reports, losses, view.parts()),
             Ranking::Delay(ranks) => reply_any(ranks, reports, losses, view.parts()),
         }
@@ -252,18 +300,27 @@ impl Policy for Shortest {
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        self.ranks.set(report.member, self.losses.take(report, view));
+        self.losses.take(report, view);
+        self.on_told(report.member, view);
+    }
+
+    fn on_told(&mut self, member: Member, view: &mut View) {
+        let queue = view.outstanding(member);
+        self.ranks.set(member, if view.shares_idle() { rank_shared(queue) } else { queue });
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
-        self.ranks.set(member, view.outstanding(member));
+        self.on_told(member, view);
     }
 
-    fn on_members(&mut self, _caller: Caller, view: &mut View) {
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
         self.ranks.rank(view);
-        for &member in view.active() {
-            self.ranks.set(member, view.outstanding(member));
+        if view.shares_idle() {
+            share_idle(caller.core, view);
+        }
+        for place in 0..view.active().len() {
+            self.on_told(view.active()[place], view);
         }
     }
 }

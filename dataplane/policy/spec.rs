@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::member::Notify;
 use super::{AnyPolicy, CATALOGUE};
+use crate::state::Sharing;
 
 /// What is known of a policy before it is built: all that it needs of others, or has them do. Stands in the policy's file
 /// and is listed in [`CATALOGUE`]; `Entry::new` has what most of them have in common.
@@ -27,6 +28,8 @@ pub struct Entry {
     pub divides_runs: bool,
     /// It may have racks as its members, at a spine.
     pub over_racks: Option<OverRacks>,
+    /// What it has the cores of one node tell each other.
+    pub sharing: Sharing,
     /// What its parameters mean on a leaf, where they mean something else; else empty.
     pub on_leaf: &'static str,
     /// When members tell their queue. This and those below are given the parameters' values in their order.
@@ -129,6 +132,7 @@ impl Entry {
             by_rate: false,
             divides_runs: false,
             over_racks: None,
+            sharing: Sharing::COUNTS,
             on_leaf: "",
             notify: |_| Notify::Reply,
             asks: |_| Asks::Nobody,

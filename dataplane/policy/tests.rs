@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng as _};
 use super::Rng;
 use super::sample::below;
 use super::*;
-use crate::state::Load;
+use crate::state::{Exchange, Load};
 
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
@@ -453,20 +453,131 @@ fn members_that_tie_are_alike() {
     }
 }
 
+/// Cores of one node that exchange what they learn.
+struct Cores {
+    dispatchers: Vec<Dispatcher>,
+    exchanges: Vec<Exchange>,
+}
+
+impl Cores {
+    fn new(policy: &str, members: usize, count: usize) -> Self {
+        let (views, exchanges) = View::of_cores(members, count);
+        let spec = policy.parse().unwrap();
+        let core = |(index, view)| Dispatcher::new(&spec, view, Core { index, count }, 1);
+        Self { dispatchers: views.into_iter().enumerate().map(core).collect(), exchanges }
+    }
+
+    /// All tell and hear, twice, so that everybody has heard all.
+    fn exchange(&mut self, keeps_up: bool) {
+        for _ in 0..2 {
+            let cores = self.exchanges.iter_mut().zip(self.dispatchers.chunks_mut(1));
+            cores.for_each(|(own, dispatchers)| exchange(own, dispatchers, keeps_up));
+        }
+    }
+
+    fn outstanding(&self, core: usize) -> Vec<u32> {
+        let view = self.dispatchers[core].view();
+        (0..view.members() as u16).map(|member| view.outstanding(Member(member))).collect()
+    }
+}
+
 #[test]
-fn queues_that_another_core_changed_are_put_right() {
-    let spec: PolicySpec = "jsq".parse().unwrap();
-    let mut cores = View::heap(2, 2)
-        .into_iter()
-        .enumerate()
-        .map(|(index, view)| Dispatcher::new(&spec, view, Core { index, count: 2 }, 1));
-    let (mut first, mut second) = (cores.next().unwrap(), cores.next().unwrap());
-    let counts = histogram(&picks(&mut first, 4), 2);
-    assert_eq!(counts, [2, 2]);
-    second.set_active(Member(0), false);
-    picks(&mut second, 4);
+fn queues_that_another_core_changed_are_known_after_an_exchange() {
+    let mut cores = Cores::new("jsq", 2, 2);
+    cores.exchange(true);
+    assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 4), 2), [2, 2]);
+    cores.dispatchers[1].set_active(Member(0), false);
+    picks(&mut cores.dispatchers[1], 4);
+    cores.exchange(true);
+    assert_eq!(cores.outstanding(0), [2, 6]);
     // The first core sent two to each, but now knows of the other's four.
-    assert_eq!(histogram(&picks(&mut first, 4), 2), [4, 0]);
+    assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 4), 2), [4, 0]);
+}
+
+#[test]
+fn cores_that_do_not_keep_up_tell_what_is_far_off_and_the_rest_later() {
+    let mut cores = Cores::new("jsq", 40, 2);
+    cores.exchange(true);
+    cores.dispatchers[0].follow(Member(3));
+    (0..3).for_each(|_| cores.dispatchers[0].follow(Member(5)));
+    cores.exchange(false);
+    (0..100).for_each(|_| cores.exchange(false)); // lines that are not full are seen in the end, too
+    let heard = cores.outstanding(1);
+    assert_eq!((heard[3], heard[5]), (0, 3));
+    cores.exchange(true);
+    assert_eq!((cores.outstanding(1)[3], cores.outstanding(1)[5]), (1, 3));
+}
+
+#[test]
+fn no_two_cores_take_one_idle_member() {
+    for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
+        let mut cores = Cores::new(policy, 9, 3);
+        let mut taken = histogram(&picks(&mut cores.dispatchers[1], 2), 9);
+        cores.exchange(true);
+        // All are any core's now: whoever needs them takes them.
+        for core in 0..3 {
+            let more = picks(&mut cores.dispatchers[core], if core == 2 { 5 } else { 1 });
+            assert!(more.iter().flatten().all(|pick| pick.idle), "{policy}");
+            taken = histogram(&more, 9).iter().zip(&taken).map(|(a, b)| a + b).collect();
+        }
+        assert_eq!(taken, [1; 9], "{policy}");
+        assert!(!pick(&mut cores.dispatchers[0]).idle, "{policy}");
+        // One that is idle again is the core's that hears it, while that does not keep up and has no more than its share.
+        cores.exchange(true);
+        reply(&mut cores.dispatchers[0], 4, 0);
+        cores.exchange(false);
+        assert!(!pick(&mut cores.dispatchers[1]).idle, "{policy}");
+        let kept = pick(&mut cores.dispatchers[0]);
+        assert!(kept.idle && kept.member == Member(4), "{policy} {kept:?}");
+    }
+}
+
+#[test]
+fn places_under_a_central_queue_are_the_pools() {
+    for (policy, bound) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 3), ("cfcfs", 2)] {
+        let mut cores = Cores::new(policy, 5, 3);
+        let mut taken = vec![0; 5];
+        for core in [2, 0, 1, 0, 2, 1, 1, 0] {
+            cores.exchange(true);
+            let more = histogram(&picks(&mut cores.dispatchers[core], 2), 5);
+            taken = more.iter().zip(&taken).map(|(a, b)| a + b).collect();
+            let (least, most) = (taken.iter().min().unwrap(), taken.iter().max().unwrap());
+            assert!(most - least <= 1 && *most <= bound, "{policy} {taken:?}");
+        }
+        assert_eq!(taken, vec![bound; 5], "{policy}");
+        assert_eq!(picks(&mut cores.dispatchers[0], 1), [None], "{policy}");
+        // A reply to another core frees a place for all.
+        reply(&mut cores.dispatchers[1], 3, 0);
+        cores.exchange(true);
+        assert_eq!(pick(&mut cores.dispatchers[2]).member, Member(3), "{policy}");
+    }
+}
+
+#[test]
+fn the_task_that_has_waited_longest_goes_first_unless_its_core_stands_still() {
+    let mut cores = Cores::new("jbsq(k=1)", 1, 2);
+    let task = Task::default();
+    let tick = |cores: &mut Cores, now_ns| {
+        cores.dispatchers.iter_mut().for_each(|core| core.tick(now_ns));
+        cores.exchange(true);
+    };
+    tick(&mut cores, 1_000);
+    assert!(cores.dispatchers[1].offer(task, || None).unwrap().is_some());
+    assert_eq!(cores.dispatchers[0].offer(task, || None), Ok(None));
+    tick(&mut cores, 2_000);
+    assert_eq!(cores.dispatchers[1].offer(task, || None), Ok(None));
+    // The second core hears that the place is free, and leaves it to the first.
+    reply(&mut cores.dispatchers[1], 0, 0);
+    assert_eq!(cores.dispatchers[1].choose(task, || None), None);
+    tick(&mut cores, 3_000);
+    assert!(cores.dispatchers[0].may_release());
+    // Which stands still.
+    tick(&mut cores, 7_000);
+    assert_eq!(cores.dispatchers[1].choose(task, || None), None);
+    tick(&mut cores, 9_000);
+    assert!(cores.dispatchers[1].choose(task, || None).is_some());
+    cores.dispatchers[1].leave();
+    assert!(!cores.dispatchers[0].may_release());
 }
 
 #[test]
@@ -541,25 +652,26 @@ fn silence_is_judged_by_what_tasks_take() {
 
 #[test]
 fn a_member_that_another_core_serves_is_not_silent() {
-    let spec: PolicySpec = "jbsq(k=2)".parse().unwrap();
-    let views = View::heap(1, 2).into_iter().enumerate();
-    let mut cores: Vec<_> = views
-        .map(|(index, view)| Dispatcher::new(&spec, view, Core { index, count: 2 }, 1))
-        .collect();
+    let mut cores = Cores::new("jbsq(k=2)", 1, 2);
+    let left = |cores: &Cores| cores.dispatchers[0].view().outstanding_now(Member(0));
     // The first core, who would write its tasks off, knows how long they take and then sends none.
-    (0..100).for_each(|round| serve(&mut cores[0], round * 1_000_000));
+    (0..100).for_each(|round| serve(&mut cores.dispatchers[0], round * 1_000_000));
     for ms in 100..200 {
-        serve(&mut cores[1], ms * 1_000_000);
-        pick(&mut cores[1]);
-        cores[0].tick(ms * 1_000_000 + 200_000);
-        assert_eq!(cores[0].view().outstanding(Member(0)), 1, "at {ms} ms");
-        reply(&mut cores[1], 0, 0);
+        cores.exchange(true);
+        serve(&mut cores.dispatchers[1], ms * 1_000_000);
+        pick(&mut cores.dispatchers[1]);
+        cores.dispatchers[0].tick(ms * 1_000_000 + 200_000);
+        assert_eq!(left(&cores), 1, "at {ms} ms");
+        reply(&mut cores.dispatchers[1], 0, 0);
     }
-    pick(&mut cores[1]); // lost
+    pick(&mut cores.dispatchers[1]); // lost
     for ms in 200..210 {
-        cores.iter_mut().for_each(|core| core.tick(ms * 1_000_000));
+        cores.dispatchers.iter_mut().for_each(|core| core.tick(ms * 1_000_000));
     }
-    assert_eq!(cores[1].view().outstanding(Member(0)), 0);
+    assert_eq!(left(&cores), 0);
+    // Both of its places are there again.
+    cores.exchange(true);
+    assert_eq!(histogram(&picks(&mut cores.dispatchers[1], 3), 1), [2]);
 }
 
 #[test]

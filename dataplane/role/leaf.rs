@@ -67,6 +67,7 @@ where
         if ticks {
             self.tick(now);
         }
+        self.node.stages.exchange();
         if self.release(now) || ticks {
             self.node.note_held(0);
         }

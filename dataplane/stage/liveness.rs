@@ -45,6 +45,8 @@ const LOST_LOOKS: u8 = 64;
 const LOST_NS: u64 = 10_000_000_000;
 /// Looks in a row at which a member's reports contradict what is due from it before they are doubted.
 const CONTRADICTIONS: u8 = 3;
+/// Looks in a row at which more was answered than sent before the answers are found to be surplus.
+const SURPLUS_LOOKS: u8 = 3;
 /// Reports are doubted for so long at first, and twice as long each time, up to the second.
 const DOUBT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
 /// Looks with news of a doubted member over which tasks that it knows nothing of are lost, once the doubt is over.
@@ -67,6 +69,8 @@ struct Watch {
     is_ours: bool,
     /// Looks in a row at which its reports said less than is due.
     contradictions: u8,
+    /// Looks in a row at which it had answered more than it was sent, by all cores; and by how many at least.
+    surplus: (u8, u32),
     /// Looks with news since tasks were last written off.
     news: u8,
     /// Number of its reports when last looked at.
@@ -90,12 +94,28 @@ impl Watch {
             returns: false,
             is_ours: core.looks_after(member),
             contradictions: 0,
+            surplus: (0, 0),
             news: 0,
             reports: 0,
             outstanding: 0,
             least_in_flight: u32::MAX,
             heard_ns: 0,
         }
+    }
+}
+
+impl Watch {
+    /// It has answered more tasks than it was sent, at this look and at those before: one core alone does not see what passed
+    /// another.
+    fn more_answered(&mut self, outstanding: i32) -> bool {
+        let (looks, least) = self.surplus;
+        let more = outstanding.min(0).unsigned_abs();
+        self.surplus = match (more, looks) {
+            (0, _) => (0, 0),
+            (_, 0) => (1, more),
+            _ => (looks + 1, least.min(more)),
+        };
+        self.surplus.0 >= SURPLUS_LOOKS
     }
 }
 
@@ -413,7 +433,14 @@ impl Liveness {
             return;
         }
         let (presence, reports) = (view.presence(member), view.reports(member));
-        let outstanding = view.outstanding(member);
+        let outstanding = view.outstanding_now(member);
+        if watch.is_ours && watch.more_answered(outstanding) {
+            let surplus = std::mem::take(&mut watch.surplus).1;
+            dispatcher.take_back(member, surplus);
+            counters.add(Counter::SurplusReplies, surplus.into());
+        }
+        let watch = &mut self.watches[at];
+        let outstanding = outstanding.max(0).cast_unsigned();
         let hop = &mut self.hops[usize::from(watch.hop)];
         hop.has_tasks |= outstanding > 0;
         hop.heard |= watch.reports != reports;
@@ -470,8 +497,7 @@ impl Liveness {
     ) {
         let watch = &mut self.watches[at];
         let (pool, member) = (usize::from(watch.pool), watch.member);
-        let believed = dispatcher.view().load(member).whole_tasks()
-            + dispatcher.view().drift_of_all(member).whole_tasks();
+        let believed = dispatcher.view().believed_most(member).whole_tasks();
         let answered = reports.wrapping_sub(watch.reports);
         // Tasks that are lost on their way never leave the number of those in flight.
         if answered > 0 {
@@ -534,8 +560,8 @@ impl Liveness {
         let own = |doubt: &&mut Doubt| (doubt.pool, doubt.member) == (usize::from(pool), member);
         let Some(doubt) = self.doubts.iter_mut().find(own) else { return 0 };
         if let Some(said) = doubt.said.filter(|_| news) {
-            let sent_since = dispatcher.view().drift_of_all(member).whole_tasks();
-            let unknown = outstanding.saturating_sub(said + sent_since);
+            let drift = dispatcher.view().load_and_drift(member).1.whole_tasks();
+            let unknown = outstanding.saturating_sub(said + drift);
             doubt.least_unknown = doubt.least_unknown.min(unknown);
             doubt.looks = doubt.looks.saturating_add(1);
         }
@@ -583,7 +609,8 @@ impl Liveness {
         for report in reports {
             let member = report.member;
             // Those of this run that stand before it are few, and not counted as answered yet.
-            let left = dispatcher.view().outstanding(member).saturating_sub(1);
+            let left =
+                dispatcher.view().outstanding_now(member).max(0).cast_unsigned().saturating_sub(1);
             let left = Load::tasks(left.min(u32::from(u16::MAX)) as u16);
             if report.load >= IMPLAUSIBLE {
                 report.load = report.load.min(left);

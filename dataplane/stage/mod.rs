@@ -30,11 +30,14 @@ use fast::template::Template;
 
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::Dispatcher;
 pub use crate::policy::Overflow;
+use crate::policy::{self, Dispatcher};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Counters, Member, Neighbours};
+use crate::state::{Counter, Counters, Exchange, Member, Neighbours};
+
+/// A core to which no more packets come at once keeps up with what comes.
+const KEEPS_UP: usize = BURST / 4;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +151,10 @@ pub struct Stages {
     liveness: Liveness,
     /// Where sources of tasks may teach who is where.
     learning: learn::Learning,
+    /// What the node's other cores are told and tell; none where there are none.
+    exchange: Option<Box<Exchange>>,
+    /// Packets since the last exchange.
+    received: usize,
     packets: Box<[Packet]>,
 }
 
@@ -176,6 +183,8 @@ impl Stages {
             waiting: 0,
             freed: false,
             now_ms: 0,
+            exchange: None,
+            received: 0,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
     }
@@ -193,6 +202,7 @@ impl Stages {
         packets: &mut [B],
         verdicts: &mut (impl Verdicts + ?Sized),
     ) {
+        self.received += packets.len();
         self.learn(port, packets);
         let done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
@@ -205,6 +215,35 @@ impl Stages {
                     other => verdicts.other(done + at, other),
                 }
             }
+        }
+    }
+
+    /// There are other cores: what is told to them and heard of them goes this way.
+    pub fn set_exchange(&mut self, exchange: Exchange) {
+        self.exchange = Some(Box::new(exchange));
+    }
+
+    /// The node has other cores.
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        self.exchange.is_some()
+    }
+
+    /// Tells the node's other cores what has changed here and hears what has changed there: once a poll, with or without
+    /// packets.
+    #[inline]
+    pub fn exchange(&mut self) {
+        if self.exchange.is_some() {
+            let received = std::mem::take(&mut self.received);
+            self.exchange_some(received <= KEEPS_UP);
+        }
+    }
+
+    fn exchange_some(&mut self, keeps_up: bool) {
+        let Some(exchange) = &mut self.exchange else { return };
+        policy::exchange(exchange, &mut self.dispatchers, keeps_up);
+        if self.waiting > 0 {
+            self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
         }
     }
 
@@ -252,6 +291,7 @@ impl Stages {
         rewrites: &mut [Rewrite],
     ) {
         let (verdicts, rewrites) = (&mut verdicts[..packets.len()], &mut rewrites[..packets.len()]);
+        self.received += packets.len();
         self.learn(port, packets);
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];

@@ -133,7 +133,7 @@ impl Stages {
     /// Takes an update, and leaves in it what it replaces.
     pub fn update(&mut self, update: &mut Update) {
         if let Some(new) = &mut update.recognition {
-            self.exchange(new);
+            self.recognise(new);
         }
         for step in &mut update.steps {
             self.step(step);
@@ -144,7 +144,7 @@ impl Stages {
         self.freed = true;
     }
 
-    fn exchange(&mut self, new: &mut Recognition) {
+    fn recognise(&mut self, new: &mut Recognition) {
         std::mem::swap(&mut self.network, &mut new.network);
         std::mem::swap(&mut self.templates, &mut new.templates);
         std::mem::swap(&mut self.unreachable, &mut new.unreachable);

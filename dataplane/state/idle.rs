@@ -2,10 +2,12 @@
 //! of the last. An array of members, an index from member to place, and a count.
 
 use std::hint::select_unpredictable;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::region::Slice;
+use super::layout::Layout;
+use super::region::{Region, Slice};
 use super::view::Member;
 
 /// Not in the list.
@@ -33,20 +35,27 @@ pub struct IdleWords<'a> {
 }
 
 impl IdleList {
-    /// An empty list over zeroed or used memory: one word for the count, and as many for the members
-    /// as for their places.
+    /// That of `core` on `pool` in a region, emptied.
     #[must_use]
-    pub fn new(
-        count: Slice<AtomicU16>,
-        members: Slice<AtomicU16>,
-        places: Slice<AtomicU16>,
-    ) -> Self {
-        assert!(members.len() == places.len() && members.len() < usize::from(EXCLUDED));
-        count[0].store(0, Relaxed);
-        for place in &*places {
+    pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
+        let list = Self::of(region, layout, core, pool);
+        assert!(list.members.len() < usize::from(EXCLUDED));
+        list.count[0].store(0, Relaxed);
+        for place in &*list.places {
             place.store(ABSENT, Relaxed);
         }
-        Self { count, members, places }
+        list
+    }
+
+    /// The same as its core has it.
+    #[must_use]
+    pub(super) fn of(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
+        let (place, members) = (&layout.cores[core].idle[pool], layout.pools[pool].members);
+        Self {
+            count: region.slice(place.count, 1),
+            members: region.slice(place.members, members),
+            places: region.slice(place.places, members),
+        }
     }
 
     /// How many members are in it.
@@ -68,6 +77,13 @@ impl IdleList {
     #[must_use]
     pub fn contains(&self, member: Member) -> bool {
         self.places[member.index()].load(Relaxed) < EXCLUDED
+    }
+
+    /// As [`IdleList::contains`], of a list that its core may not have made yet, or is changing.
+    #[must_use]
+    pub(super) fn shows(&self, member: Member) -> bool {
+        let place = usize::from(self.places[member.index()].load(Relaxed));
+        place < self.len().min(self.members.len()) && self.at(place) == member
     }
 
     /// The member at a place below [`IdleList::len`].
@@ -226,12 +242,13 @@ impl IdleWords<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::region::Region;
+    use crate::state::layout::TableShape;
     use proptest::prelude::*;
 
     fn list(n: usize) -> IdleList {
-        let region = Region::heap(64 + 4 * n);
-        IdleList::new(region.slice(0, 1), region.slice(64, n), region.slice(64 + 2 * n, n))
+        let (cores, pools, servers, ports, pinned) = (1, vec![n], 0, 0, 0);
+        let layout = Layout::new(&TableShape { cores, pools, servers, ports, pinned });
+        IdleList::new(&Region::heap(layout.len), &layout, 0, 0)
     }
 
     proptest! {

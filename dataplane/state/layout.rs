@@ -8,19 +8,27 @@
 //! | servers | u64 per server: address | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
-//! | reported | per pool, u64 per member: report number, load | any core |
+//! | tokens | per pool, bits, see [`super::tokens`]; none where there is one core | any core |
 //! | presence | per pool, u32 per member, see [`super::view::Presence`] | any core; absent, control thread |
+//! | per core: reported | per member: u64: reports that it took, and the load believed | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
+//! | per core: elsewhere | as own, of which outstanding counts: what the other cores told; none where there is one core | that core |
+//! | per core: told | per member, u16: what it told the others last; none where there is one core | that core |
+//! | per core: ring | see [`super::broadcast`]; none where there is one core | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
 //! | per core: queued | u64 per pool: tasks that wait | that core |
+//! | per core: oldest | u64 per pool: since when the first one waits, 0 when none does | that core |
+//! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
 //! | per core: counters | u64 each; then how often it stood still, and a ring of u64 each time | that core |
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::broadcast;
 use super::counters;
 use super::neighbour::Neighbours;
 use super::region::ALIGN;
+use super::tokens::Tokens;
 use super::words::Own;
 
 /// u64 words of the header.
@@ -50,8 +58,8 @@ pub struct PoolLayout {
     pub first_member: usize,
     /// How many members it has.
     pub members: usize,
-    /// Offset of its reported loads.
-    pub reported: usize,
+    /// Offset of its tokens.
+    pub tokens: usize,
     /// Offset of its members' presence.
     pub presence: usize,
 }
@@ -70,12 +78,24 @@ pub struct IdleLayout {
 /// A core's place.
 #[derive(Clone, Debug)]
 pub struct CoreLayout {
+    /// Offset of what it believes of each member, over all pools.
+    pub reported: usize,
     /// Offset of what it keeps of each member, over all pools.
     pub own: usize,
+    /// Offset of what the other cores told of each member, over all pools.
+    pub elsewhere: usize,
+    /// Offset of what it told the others last of each member, over all pools.
+    pub told: usize,
+    /// Offset of its ring's head; the lines follow.
+    pub ring: usize,
     /// Its idle list for each pool.
     pub idle: Vec<IdleLayout>,
     /// Offset of its tasks that wait, a word for each pool.
     pub queued: usize,
+    /// Offset of since when they do, a word for each pool.
+    pub oldest: usize,
+    /// Offset of the bounds on a member's tasks that it has found, a word for each pool.
+    pub bounds: usize,
     /// Offset of its counters.
     pub counters: usize,
 }
@@ -125,14 +145,17 @@ impl Layout {
         let servers = cursor.take(8 * shape.servers);
         let workers = cursor.take(8 * members);
         let neighbours = cursor.take(8 * Neighbours::words(shape.ports, shape.pinned));
+        let shared = shape.cores > 1;
         let mut first_member = 0;
         let mut pools = Vec::with_capacity(shape.pools.len());
         for &members in &shape.pools {
-            let (reported, presence) = (cursor.take(8 * members), cursor.take(4 * members));
-            pools.push(PoolLayout { first_member, members, reported, presence });
+            let presence = cursor.take(4 * members);
+            let tokens = cursor.take(if shared { 8 * Tokens::words(members) } else { 0 });
+            pools.push(PoolLayout { first_member, members, tokens, presence });
             first_member += members;
         }
-        let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members)).collect();
+        let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, shared));
+        let cores = cores.collect();
         Self { len: cursor.0, pool_entries, servers, workers, members, neighbours, pools, cores }
     }
 
@@ -155,9 +178,14 @@ pub fn name_policy(entry: &[AtomicU64], name: &str) {
     }
 }
 
-fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
+fn core(cursor: &mut Cursor, pools: &[usize], members: usize, shared: bool) -> CoreLayout {
+    let if_shared = |bytes| if shared { bytes } else { 0 };
     CoreLayout {
+        reported: cursor.take(8 * members),
         own: cursor.take(size_of::<Own>() * members),
+        elsewhere: cursor.take(if_shared(size_of::<Own>() * members)),
+        told: cursor.take(if_shared(2 * members)),
+        ring: cursor.take(if_shared(broadcast::BYTES)),
         idle: pools
             .iter()
             .map(|&members| IdleLayout {
@@ -167,6 +195,8 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize) -> CoreLayout {
             })
             .collect(),
         queued: cursor.take(8 * pools.len()),
+        oldest: cursor.take(8 * pools.len()),
+        bounds: cursor.take(8 * pools.len()),
         counters: cursor.take(8 * counters::WORDS),
     }
 }
@@ -188,12 +218,18 @@ mod tests {
             (layout.neighbours, 8 * Neighbours::words(1, 9)),
         ];
         for pool in layout.pools.iter().filter(|pool| pool.members > 0) {
-            sections.push((pool.reported, 8 * pool.members));
+            sections.push((pool.tokens, 8 * Tokens::words(pool.members)));
             sections.push((pool.presence, 4 * pool.members));
         }
         for core in &layout.cores {
+            sections.push((core.reported, 8 * 703));
             sections.push((core.own, 16 * 703));
+            sections.push((core.elsewhere, 16 * 703));
+            sections.push((core.told, 2 * 703));
+            sections.push((core.ring, broadcast::BYTES));
             sections.push((core.queued, 8 * 3));
+            sections.push((core.oldest, 8 * 3));
+            sections.push((core.bounds, 8 * 3));
             sections.push((core.counters, 8 * counters::WORDS));
             for (idle, pool) in core.idle.iter().zip(&layout.pools) {
                 sections.push((idle.count, 2));

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use serde::Serialize;
 
 use super::counters::{self, Counters, Pause};
+use super::exchange::Exchange;
 use super::files::{Found, NameError, NameLock, advice};
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
 use super::neighbour::Neighbours;
@@ -315,7 +316,6 @@ impl Table {
         name_policy(&entry, spec.map_or("", |spec| &spec.policy));
         let workers = self.layout.workers + 8 * place.first_member;
         let workers = self.region.slice::<AtomicU64>(workers, place.members);
-        let reported = self.region.slice::<AtomicU64>(place.reported, place.members);
         let presence = self.region.slice::<AtomicU32>(place.presence, place.members);
         let named = spec.map_or(&[][..], |spec| &spec.workers);
         assert!(named.len() <= place.members, "more workers than places");
@@ -325,7 +325,6 @@ impl Table {
             if worker == WorkerSpec::NOBODY {
                 presence[member].store(Presence::Absent as u32, Relaxed);
             } else if was == WorkerSpec::NOBODY || was.id != worker.id {
-                reported[member].store(0, Relaxed);
                 presence[member].store(Presence::Configured as u32, Relaxed);
             }
         }
@@ -375,6 +374,12 @@ impl Table {
     #[must_use]
     pub fn view(&self, core: usize, pool: usize) -> View {
         View::new(&self.region, &self.layout, core, pool)
+    }
+
+    /// What `core` tells the others and hears from them; none where it is the only one.
+    #[must_use]
+    pub fn exchange(&self, core: usize) -> Option<Exchange> {
+        (self.cores() > 1).then(|| Exchange::new(&self.region, &self.layout, core))
     }
 
     /// `core`'s counters.
@@ -708,15 +713,19 @@ fn read_member(
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);
     let server = servers.get(usize::from(worker.server));
     let server = server.map_or(0, |word| word.load(Relaxed) as u32);
-    let reported =
-        region.slice::<AtomicU64>(layout.pools[pool].reported + 8 * member, 1)[0].load(Relaxed);
+    let reported = |core: usize| {
+        region.slice::<AtomicU64>(layout.cores[core].reported + 8 * at, 1)[0].load(Relaxed)
+    };
     let own = |core: usize| region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * at, 1);
     let drift = |core: usize| {
         let own = &own(core)[0];
-        let current = own.since.load(Relaxed) == reported;
+        let current = own.since.load(Relaxed) == reported(core);
         if current { Load(own.drift.load(Relaxed)).as_f64() } else { 0.0 }
     };
     let cores = 0..layout.cores.len();
+    let reports = |core| (reported(core) >> 32) as u32;
+    // The core that heard most of the member knows it best.
+    let best = cores.clone().max_by_key(|&core| reports(core)).unwrap_or(0);
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
     Some(MemberSnapshot {
@@ -724,10 +733,10 @@ fn read_member(
         worker: worker.id,
         server: Ipv4Addr::from_bits(server),
         presence: Presence::from_word(presence),
-        load: Load(reported as u32).as_f64(),
-        drift: cores.map(drift).collect(),
+        load: Load(reported(best) as u32).as_f64(),
+        drift: cores.clone().map(drift).collect(),
         outstanding: outstanding(region, layout, at),
-        reports: (reported >> 32) as u32,
+        reports: cores.map(reports).fold(0, u32::wrapping_add),
     })
 }
 

@@ -1,19 +1,24 @@
 //! One dispatcher core's view of one pool's members: the values policies decide on.
 //!
-//! A member's load as this core sees it is `reported + drift`: the queue length of its last report,
-//! whichever core that passed, plus what *this* core has sent it since. Beside its drift a core keeps the
-//! report from which that counts, number and load, so it learns from the shared word alone that the drift
-//! belongs to an older report and no longer counts; no core writes another's words.
+//! A member's load as this core sees it is `reported + drift`: the queue length of its last report, plus what this core has sent
+//! it since. Beside its drift a core keeps the report from which that counts, number and load, so that a drift which belongs to
+//! an older report counts no longer without being cleared.
+//!
+//! Cores of one node have words of their own each, and tell each other what changes ([`super::peers`]). The independent dispatchers
+//! of a simulator ([`View::heap`]) share their reports and counts at once instead.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use super::broadcast::{Sender, Topic};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{Layout, TableShape};
+use super::peers::{Peers, Sharing};
 use super::region::{Region, Slice};
 use super::words::{MemberWords, Own, Words};
+use crate::limits::BURST;
 
 /// A member's index within its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,8 +202,12 @@ pub struct View {
     /// Tasks that wait on this core, for readers.
     queued: Slice<AtomicU64>,
     own: Slice<Own>,
-    /// What the other cores keep: a reply may pass another core than its task did.
+    /// What the other cores have outstanding: as they told it, or as they keep it ([`View::heap`]).
     elsewhere: Vec<Slice<Own>>,
+    /// What other cores of the node keep, to be read now and then.
+    others: Vec<Others>,
+    /// What is told to them, and heard from them; none when there are none.
+    peers: Option<Box<Peers>>,
     active: Vec<Member>,
     place: Vec<u16>,
     idle: IdleList,
@@ -210,6 +219,14 @@ pub struct View {
     now_ns: u64,
     /// How tasks found their members so far.
     pub picks: Picks,
+}
+
+/// What another core of the node keeps of a pool's members.
+#[derive(Debug)]
+struct Others {
+    reported: Slice<AtomicU64>,
+    own: Slice<Own>,
+    idle: IdleList,
 }
 
 /// A view's parts, borrowed at once for a run of decisions or of reports.
@@ -225,6 +242,7 @@ pub struct Parts<'a> {
     pub picks: &'a mut Picks,
     /// Answers among those of this run that came from members which owed none.
     pub surplus: usize,
+    peers: Option<&'a Peers>,
     place: &'a [u16],
     rates: &'a [f64],
     queues: Option<&'a [AtomicU32]>,
@@ -233,43 +251,53 @@ pub struct Parts<'a> {
 const NOWHERE: u16 = u16::MAX;
 
 impl View {
-    /// Views of one pool with `members` members for `cores` cores, on the heap: what the simulator
-    /// and embedders without a state file use. All members are active and on no idle list.
+    /// Views of one pool with `members` members for `dispatchers` dispatchers, on the heap: what the simulator and embedders
+    /// without a state file use. All members are active and on no idle list. What one dispatcher hears and sends all others
+    /// know at once, but for drift.
     #[must_use]
-    pub fn heap(members: usize, cores: usize) -> Vec<Self> {
-        let layout = Layout::new(&TableShape {
-            cores,
-            pools: vec![members],
-            servers: 0,
-            ports: 0,
-            pinned: 0,
-        });
-        let region = Region::heap(layout.len);
-        (0..cores).map(|core| Self::new(&region, &layout, core, 0)).collect()
+    pub fn heap(members: usize, dispatchers: usize) -> Vec<Self> {
+        let (region, layout) = heap(members, dispatchers);
+        let words = |core: usize| own(&region, &layout, core, 0);
+        let view = |core| {
+            let mut view = Self::new(&region, &layout, core, 0);
+            let others = (0..dispatchers).filter(|&other| other != core);
+            view.elsewhere = others.map(|other| words(other).1).collect();
+            view.reported = words(0).0;
+            view.others.clear();
+            view.peers = None;
+            view
+        };
+        (0..dispatchers).map(view).collect()
+    }
+
+    /// Views of one pool for the cores of one node, without a state file; see [`View::heap`].
+    #[must_use]
+    pub fn of_cores(members: usize, cores: usize) -> (Vec<Self>, Vec<super::Exchange>) {
+        let (region, layout) = heap(members, cores);
+        let view = |core| Self::new(&region, &layout, core, 0);
+        let exchange = |core| super::Exchange::new(&region, &layout, core);
+        ((0..cores).map(view).collect(), (0..cores).map(exchange).collect())
     }
 
     /// The view of `pool` by `core` in a region of that layout. All members that have their place may be chosen.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
-        let first = layout.pools[pool].first_member;
         let members = layout.pools[pool].members;
-        let own = |core: usize| {
-            region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * first, members)
-        };
-        let idle = &layout.cores[core].idle[pool];
+        let cores = layout.cores.len();
+        let others = (0..cores).filter(|&other| other != core);
+        let peers = (cores > 1).then(|| Box::new(Peers::new(region, layout, core, pool)));
+        let (reported, words) = own(region, layout, core, pool);
         let mut view = Self {
-            reported: region.slice(layout.pools[pool].reported, members),
+            reported,
             presence: region.slice(layout.pools[pool].presence, members),
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
-            own: own(core),
-            elsewhere: (0..layout.cores.len()).filter(|&other| other != core).map(own).collect(),
+            own: words,
+            elsewhere: peers.iter().map(|peers| peers.elsewhere()).collect(),
+            others: others.map(|other| Others::new(region, layout, other, pool)).collect(),
+            peers,
             active: (0..members as u16).map(Member).collect(),
             place: (0..members as u16).collect(),
-            idle: IdleList::new(
-                region.slice(idle.count, 1),
-                region.slice(idle.members, members),
-                region.slice(idle.places, members),
-            ),
+            idle: IdleList::new(region, layout, core, pool),
             rates: vec![1.0; members],
             queues: None,
             now_ns: 0,
@@ -288,10 +316,12 @@ impl View {
     pub fn forget(&mut self, member: Member) {
         self.set_active(member, false);
         let own = &self.own[member.index()];
+        self.reported[member.index()].store(0, Relaxed);
         own.since.store(0, Relaxed);
         own.drift.store(0, Relaxed);
         own.outstanding.store(0, Relaxed);
         self.rates[member.index()] = 1.0;
+        self.touch(member);
     }
 
     /// Notes how many of the pool's tasks wait on this core, for readers.
@@ -374,6 +404,9 @@ impl View {
             }
             self.place[member.index()] = NOWHERE;
             self.idle.exclude(member);
+            if let Some(peers) = &self.peers {
+                while peers.tokens().take_of(member) {}
+            }
         }
     }
 
@@ -394,7 +427,7 @@ impl View {
     #[inline(always)]
     #[must_use]
     pub fn words(&self) -> Words<'_> {
-        Words::new(&self.reported, &self.own, &self.elsewhere)
+        Words::new(&self.reported, &self.own, &self.elsewhere, self.peers.is_none())
     }
 
     /// The words of one member.
@@ -408,11 +441,12 @@ impl View {
     #[inline(always)]
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {
-            words: Words::new(&self.reported, &self.own, &self.elsewhere),
+            words: Words::new(&self.reported, &self.own, &self.elsewhere, self.peers.is_none()),
             active: &self.active,
             idle: self.idle.words_of(self.reported.len()),
             picks: &mut self.picks,
             surplus: 0,
+            peers: self.peers.as_deref(),
             place: &self.place,
             rates: &self.rates,
             queues: self.queues.as_deref(),
@@ -448,10 +482,39 @@ impl View {
         self.of(member).load()
     }
 
-    /// Number of reports taken from `member`, modulo 2^32.
+    /// Number of reports taken from `member` by all cores, modulo 2^32. Reads their words: not for each packet.
     #[must_use]
     pub fn reports(&self, member: Member) -> u32 {
-        self.of(member).reports()
+        let others = self.others.iter();
+        let theirs = others.map(|other| other.reported[member.index()].load(Relaxed));
+        let theirs = theirs.map(|word| (word >> 32) as u32);
+        theirs.fold(self.of(member).reports(), u32::wrapping_add)
+    }
+
+    /// Tasks sent to `member` and not answered, over all cores, as they are at this moment; below 0 when more were answered.
+    /// Reads the other cores' words: not for each packet.
+    #[must_use]
+    pub fn outstanding_now(&self, member: Member) -> i32 {
+        if self.peers.is_none() {
+            return self.outstanding(member).cast_signed();
+        }
+        let others = self.others.iter();
+        let theirs = others.map(|other| other.own[member.index()].outstanding.load(Relaxed));
+        theirs.fold(self.of(member).own_outstanding(), |sum, more| sum.wrapping_add(more as i32))
+    }
+
+    /// The most that `member` can have by what the cores believe: the longest queue that it last reported to any of them, and what
+    /// all have sent since they were told theirs. Reads the other cores' words: not for each packet.
+    #[must_use]
+    pub fn believed_most(&self, member: Member) -> Load {
+        let own = self.words();
+        let others = self.others.iter();
+        let others = others.map(|other| Words::new(&other.reported, &other.own, &[], true));
+        let (load, drift) = others.chain([own]).fold((0, 0_u32), |(load, drift), words| {
+            let belief = words.of(member).belief();
+            (belief.load().0.max(load), drift.saturating_add(belief.drift().0))
+        });
+        Load(drift.saturating_add(load))
     }
 
     /// Notes `by` more load sent to `member`, saturating: [`Load::ONE`] to a worker, its share to a leaf.
@@ -531,13 +594,7 @@ impl View {
         self.of(member).outstanding()
     }
 
-    /// What all cores have sent to `member` since its last report; saturating.
-    #[must_use]
-    pub fn drift_of_all(&self, member: Member) -> Load {
-        self.of(member).drift_of_all()
-    }
-
-    /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.
+    /// Takes a report as Horus does: load := reported, and the drift is forgotten.
     #[inline]
     pub fn set_load(&mut self, member: Member, load: Load) {
         self.of(member).set_load(load);
@@ -545,9 +602,127 @@ impl View {
 
     /// Takes `lost` tasks off the count of those outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
-        let words = self.of(member);
-        words.take_off(lost.min(words.outstanding()).min(i32::MAX as u32));
+        let most = self.outstanding_now(member).max(0).cast_unsigned();
+        self.of(member).take_off(lost.min(most).min(i32::MAX as u32));
+        self.touch(member);
     }
+
+    /// More tasks were answered than sent, over all cores: `surplus` of the answers were to none.
+    pub fn take_back(&mut self, member: Member, surplus: u32) {
+        self.of(member).balance(surplus.cast_signed());
+        self.touch(member);
+    }
+
+    /// Cores that have `member` on their idle list. Reads the other cores' words: not for each packet.
+    #[must_use]
+    pub fn idle_everywhere(&self, member: Member) -> usize {
+        let others = self.others.iter().filter(|other| other.idle.shows(member)).count();
+        others + usize::from(self.idle.contains(member))
+    }
+
+    /// A member has so many tokens at most that cores share ([`Peers::set_rows`]).
+    pub fn set_rows(&mut self, rows: usize) {
+        if let Some(peers) = &mut self.peers {
+            peers.set_rows(rows);
+        }
+    }
+
+    /// What other cores are told and tell; none when there are none.
+    #[inline]
+    #[must_use]
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.as_deref()
+    }
+
+    /// Idle members belong to one core at a time, and this is one of several.
+    #[inline]
+    #[must_use]
+    pub fn shares_idle(&self) -> bool {
+        self.peers.as_ref().is_some_and(|peers| peers.sharing().idle)
+    }
+
+    /// What is believed of a member may have changed: the other cores are to know.
+    #[inline]
+    pub fn touch(&mut self, member: Member) {
+        if let Some(peers) = &mut self.peers {
+            peers.touch(member);
+        }
+    }
+
+    /// Has the other cores told what the pool's policy shares.
+    pub fn set_sharing(&mut self, sharing: Sharing) {
+        if let Some(peers) = &mut self.peers {
+            peers.set_sharing(sharing);
+        }
+    }
+
+    /// Tells the other cores what has changed; where idle members belong to one core at a time, lets others have them, too: all if
+    /// this core keeps up with what comes, else those that it does not need for a burst.
+    #[inline]
+    pub fn tell(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
+        let Some(peers) = &mut self.peers else { return };
+        if peers.sharing().idle {
+            // Those that wait elsewhere need them more.
+            let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
+                true => 0,
+                false => BURST.min(self.active.len() / (self.others.len() + 1)),
+            };
+            let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
+            while self.idle.len() > keep
+                && let Some(member) = self.idle.take_last()
+            {
+                // It may have a task before this core hears of it.
+                let words = words.of(member);
+                if words.belief().total() < Load::ONE.0.into() {
+                    words.set_believed(Load::ONE);
+                }
+                peers.let_go(member);
+            }
+        }
+        let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
+        peers.tell(pool, words, sender, keeps_up);
+    }
+
+    /// Another core (the `other`th of them) told something; true when this core's policy is to know of the member.
+    #[inline]
+    pub fn hear(&mut self, other: usize, topic: Topic, member: Member, value: u16) -> bool {
+        let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
+        let peers = self.peers.as_mut();
+        peers.is_some_and(|peers| peers.hear(other, topic, member, value, words))
+    }
+
+    /// What another core (the `other`th of them) told last of a member.
+    #[must_use]
+    pub fn told_by(&self, other: usize, member: Member) -> u16 {
+        self.peers.as_ref().map_or(0, |peers| peers.told_by(other, member))
+    }
+}
+
+/// Memory for one pool.
+fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
+    let layout =
+        Layout::new(&TableShape { cores, pools: vec![members], servers: 0, ports: 0, pinned: 0 });
+    (Region::heap(layout.len), layout)
+}
+
+impl Others {
+    fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
+        let (reported, own) = own(region, layout, core, pool);
+        Self { reported, own, idle: IdleList::of(region, layout, core, pool) }
+    }
+}
+
+/// What a core has of a pool's members to itself.
+fn own(
+    region: &Arc<Region>,
+    layout: &Layout,
+    core: usize,
+    pool: usize,
+) -> (Slice<AtomicU64>, Slice<Own>) {
+    let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
+    let core = &layout.cores[core];
+    let own = core.own + size_of::<Own>() * first;
+    (region.slice(core.reported + 8 * first, members), region.slice(own, members))
 }
 
 impl Parts<'_> {
@@ -563,6 +738,29 @@ impl Parts<'_> {
     #[must_use]
     pub fn alone(self) -> Self {
         Self { words: self.words.alone(), queues: None, ..self }
+    }
+
+    /// Idle members belong to one core at a time, and this is one of several.
+    #[inline(always)]
+    #[must_use]
+    pub fn shares_idle(&self) -> bool {
+        self.peers.is_some_and(|peers| peers.sharing().idle)
+    }
+
+    /// Takes an idle member: of this core's own, or of those that any core may take.
+    #[inline]
+    pub fn take_idle(&mut self) -> Option<Member> {
+        if let Some(member) = self.idle.take_last() {
+            return Some(member);
+        }
+        let peers = self.peers?;
+        loop {
+            let (member, _) = peers.take_token()?;
+            if self.is_active(member) {
+                self.words.of(member).set_believed(Load(0));
+                return Some(member);
+            }
+        }
     }
 
     /// As [`View::is_active`].

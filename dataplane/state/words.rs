@@ -29,6 +29,7 @@ pub struct Words<'a> {
     reported: &'a [AtomicU64],
     own: &'a [Own],
     elsewhere: &'a [Slice<Own>],
+    is_exact: bool,
 }
 
 /// Those of one member.
@@ -38,6 +39,7 @@ pub struct MemberWords<'a> {
     reported: &'a AtomicU64,
     own: &'a Own,
     elsewhere: &'a [Slice<Own>],
+    is_exact: bool,
 }
 
 impl<'a> Words<'a> {
@@ -47,8 +49,9 @@ impl<'a> Words<'a> {
         reported: &'a [AtomicU64],
         own: &'a [Own],
         elsewhere: &'a [Slice<Own>],
+        is_exact: bool,
     ) -> Self {
-        Self { reported, own: &own[..reported.len()], elsewhere }
+        Self { reported, own: &own[..reported.len()], elsewhere, is_exact }
     }
 
     /// How many members they are of. A slice of that length is not checked again for a member that these words were
@@ -66,12 +69,19 @@ impl<'a> Words<'a> {
         self.elsewhere.is_empty()
     }
 
+    /// What others have sent is known as it is, not only as they told it.
+    #[inline(always)]
+    #[must_use]
+    pub fn are_exact(self) -> bool {
+        self.is_exact
+    }
+
     /// The same words, with what [`Words::are_alone`] says known to the compiler: a loop over them looks for
     /// no other core's.
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
-        Self { elsewhere: &[], ..self }
+        Self { elsewhere: &[], is_exact: true, ..self }
     }
 
     /// The words of `member`.
@@ -79,7 +89,7 @@ impl<'a> Words<'a> {
     #[must_use]
     pub fn of(self, member: Member) -> MemberWords<'a> {
         let (reported, own) = (&self.reported[member.index()], &self.own[member.index()]);
-        MemberWords { member, reported, own, elsewhere: self.elsewhere }
+        MemberWords { member, reported, own, elsewhere: self.elsewhere, is_exact: self.is_exact }
     }
 }
 
@@ -141,11 +151,18 @@ impl MemberWords<'_> {
         self.balance(1);
     }
 
-    /// Counts a task answered; false, and nothing changed, when none is outstanding.
+    /// What the other cores have sent is known as it is; else only as they told it, some time ago.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_exact(self) -> bool {
+        self.is_exact
+    }
+
+    /// Counts a task answered; false, and nothing changed, when it is known that none is outstanding.
     #[inline(always)]
     #[must_use]
     pub fn answered(self) -> bool {
-        let expected = self.outstanding() > 0;
+        let expected = !self.is_exact || self.outstanding() > 0;
         self.balance(-i32::from(expected));
         expected
     }
@@ -178,16 +195,20 @@ impl MemberWords<'_> {
         (total as i32).max(0) as u32
     }
 
-    /// Load that all cores have sent since the last report; saturating.
+    /// Takes what another core believes of the member for what it has, with this core's drift included; no report came.
+    #[inline]
+    pub(super) fn set_believed(self, load: Load) {
+        let number = self.reported.load(Relaxed) & !u64::from(u32::MAX);
+        self.own.since.store(number | u64::from(load.0), Relaxed);
+        self.own.drift.store(0, Relaxed);
+        self.reported.store(number | u64::from(load.0), Relaxed);
+    }
+
+    /// Tasks sent and not answered by way of this core; below 0 where replies pass another core than their tasks.
+    #[inline(always)]
     #[must_use]
-    pub fn drift_of_all(self) -> Load {
-        let reported = self.reported.load(Relaxed);
-        let since = |own: &Own| {
-            let current = own.since.load(Relaxed) == reported;
-            if current { own.drift.load(Relaxed) } else { 0 }
-        };
-        let elsewhere = self.elsewhere.iter().map(|other| since(&other[self.member.index()]));
-        Load(elsewhere.fold(since(self.own), u32::saturating_add))
+    pub fn own_outstanding(self) -> i32 {
+        self.own.outstanding.load(Relaxed) as i32
     }
 
     /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.

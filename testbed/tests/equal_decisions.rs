@@ -39,6 +39,7 @@ const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 /// Everything that happened at the one leaf of a rack.
 fn simulated(policy: &PolicySpec) -> Vec<Event> {
     let config = rack::Config {
+        cores: rack::Cores::ONE,
         racks: vec![WORKERS],
         hops: Hops::usual(1),
         hop: Hop::new(HopDist::Horus, 5000.0),

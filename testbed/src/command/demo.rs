@@ -276,6 +276,7 @@ mod show {
                 pool: self.ends.pool,
                 udp_port: self.ends.udp_port,
                 core: self.leaf_core,
+                cores: 1,
                 state: &folder.join("state"),
                 seed: self.arguments.seed,
                 queue: None,

@@ -43,6 +43,8 @@ pub struct LeafConfig<'a> {
     pub udp_port: u16,
     /// The CPU of its dispatcher.
     pub core: usize,
+    /// How many dispatchers there are, on this CPU and those that follow.
+    pub cores: usize,
     /// Its state file.
     pub state: &'a Path,
     /// Its seed.
@@ -63,9 +65,9 @@ impl LeafConfig<'_> {
         let quoted = |text: &str| toml_string(text);
         let _ = write!(
             text,
-            "[leaf]\nid = 1\nudp_port = {}\ncores = [{}]\nstate = {}\nseed = {}\n",
+            "[leaf]\nid = 1\nudp_port = {}\ncores = {:?}\nstate = {}\nseed = {}\n",
             self.udp_port,
-            self.core,
+            (self.core..self.core + self.cores).collect::<Vec<_>>(),
             quoted(&self.state.display().to_string()),
             self.seed
         );
@@ -325,6 +327,7 @@ mod tests {
             pool: 1,
             udp_port: 1234,
             core: 0,
+            cores: 1,
             state: &folder.path().join("sta\"te"),
             seed: 3,
             queue: None,

@@ -6,15 +6,19 @@ use crossbeam_queue::ArrayQueue;
 use wedjat::assembly::{self, agent};
 use wedjat::clock::{ClockFile, Line, Progress, TurnError};
 use wedjat::config::{AgentConfig, Config};
-use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
+use wedjat::io::{Buf, Burst, Port};
 use wedjat::node::{Commands, Timing};
 use wedjat::ring::WorkerRegion;
 use wedjat::role::agent::Parts;
 use wedjat::role::{Agent, Leaf};
 use wedjat::stage::{PortAddress, Side};
 use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{self, Extension};
+use wedjat::wire::udp;
 
 use super::Scheduler;
+use crate::sim::rack::Cores;
 
 /// Polls in a row that must have moved nothing before a turn is over, as in [`wedjat::clock::Emulated`].
 const QUIET_POLLS: u32 = 2;
@@ -25,16 +29,17 @@ const FRAME_BYTES: usize = 256;
 
 /// A leaf and what joins it to the others.
 pub struct Local {
-    leaf: Leaf<RingPort, FramePool>,
+    /// One for each core.
+    cores: Vec<Leaf<RingPort, FramePool>>,
     polls: u64,
 }
 
 /// The far ends of a leaf's ports.
 pub struct Ends {
     /// On the clients' side.
-    pub clients: RingPort,
+    pub clients: Spread,
     /// On the workers' side.
-    pub workers: RingPort,
+    pub workers: Spread,
     /// Where packets come from.
     pub pool: FramePool,
 }
@@ -66,37 +71,115 @@ impl Local {
         let seed = assembly::seed(config);
         let table = assembly::table(config, hz, seed).map_err(|error| error.to_string())?;
         let network = assembly::network(config, macs, &table).map_err(|error| error.to_string())?;
-        let stages = assembly::stages(config, hz, &Arc::new(network), &table, seed, 0);
+        let network = Arc::new(network);
         let pool = FramePool::new(frames, FRAME_BYTES);
-        let ((near_clients, clients), (near_workers, workers)) =
-            (pair(DEPTH, &pool), pair(DEPTH, &pool));
-        let (ports, commands) = (vec![near_clients, near_workers], Commands::default());
-        let leaf = Leaf::new(stages, ports, pool.clone(), commands, Timing { ticks_hz: hz });
-        Ok((Self { leaf, polls: 0 }, Ends { clients, workers, pool }))
+        let (mut clients, mut workers) = (Vec::new(), Vec::new());
+        let core = |core| {
+            let stages = assembly::stages(config, hz, &network, &table, seed, core);
+            let ((near_clients, far_clients), (near_workers, far_workers)) =
+                (pair(DEPTH, &pool), pair(DEPTH, &pool));
+            clients.push(far_clients);
+            workers.push(far_workers);
+            let (ports, commands) = (vec![near_clients, near_workers], Commands::default());
+            Leaf::new(stages, ports, pool.clone(), commands, Timing { ticks_hz: hz })
+        };
+        let cores: Vec<_> = (0..config.leaf.cores.len()).map(core).collect();
+        let spread = |queues: Vec<_>, replies| Spread {
+            by: Cores { count: queues.len(), ..Cores::ONE },
+            queues,
+            replies,
+        };
+        let (clients, workers) = (spread(clients, false), spread(workers, true));
+        Ok((Self { cores, polls: 0 }, Ends { clients, workers, pool }))
     }
 
-    /// The leaf.
+    /// The leaf's only core, or its first.
     #[must_use]
     pub fn leaf(&self) -> &Leaf<RingPort, FramePool> {
-        &self.leaf
+        &self.cores[0]
     }
 
-    /// The leaf alone, to be closed.
+    /// All its cores.
     #[must_use]
-    pub fn into_leaf(self) -> Leaf<RingPort, FramePool> {
-        self.leaf
+    pub fn cores(&self) -> &[Leaf<RingPort, FramePool>] {
+        &self.cores
     }
 
-    /// The leaf, to be changed between turns.
+    /// All its cores alone, to be closed.
+    #[must_use]
+    pub fn into_cores(self) -> Vec<Leaf<RingPort, FramePool>> {
+        self.cores
+    }
+
+    /// The leaf's only core, or its first, to be changed between turns.
     pub fn leaf_mut(&mut self) -> &mut Leaf<RingPort, FramePool> {
-        &mut self.leaf
+        &mut self.cores[0]
+    }
+}
+
+/// One side's end of a device with a queue for each core, which spreads what it is sent by the tasks' numbers, as the simulator
+/// does; what is no task or reply goes to the first.
+pub struct Spread {
+    queues: Vec<RingPort>,
+    by: Cores,
+    replies: bool,
+}
+
+impl Spread {
+    /// Replies reach the core that sent the task, or any.
+    pub fn set_steered(&mut self, steered: bool) {
+        self.by.steered = steered;
+    }
+
+    /// The queues' far ends.
+    #[must_use]
+    pub fn into_queues(self) -> Vec<RingPort> {
+        self.queues
+    }
+
+    fn queue_of(&self, frame: &[u8]) -> usize {
+        // The clients' tasks and the workers' replies are extended, and without IP options.
+        if self.by.count == 1 || frame.len() < udp::PAYLOAD + task::LEN + task::EXTENSION_LEN {
+            return 0;
+        }
+        let number = u64::from(Extension::parse(&frame[udp::PAYLOAD..]).seq32);
+        if self.replies { self.by.of_reply(number) } else { self.by.of_task(number) }
+    }
+}
+
+impl Port for Spread {
+    type Buf = Frame;
+
+    fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
+        self.queues.iter_mut().map(|queue| queue.rx_burst(burst)).sum()
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
+        let mut sent = 0;
+        while let Some(first) = burst.first() {
+            let queue = self.queue_of(first.bytes());
+            let mut one: Burst<Frame> = burst.drain(..1).collect();
+            if self.queues[queue].tx_burst(&mut one) == 0 {
+                burst.extend(one);
+                burst.rotate_right(1);
+                break;
+            }
+            sent += 1;
+        }
+        sent
     }
 }
 
 impl Scheduler for Local {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
-        let Self { leaf, polls } = self;
-        Ok(until_quiet(polls, leaf, |leaf| _ = leaf.poll(now_ns), Leaf::progress))
+        let Self { cores, polls } = self;
+        let poll = |cores: &mut Vec<_>| {
+            cores.iter_mut().for_each(|core: &mut Leaf<_, _>| _ = core.poll(now_ns));
+        };
+        Ok(until_quiet(polls, cores, poll, |cores| {
+            let none = Progress { timer: u64::MAX, ..Progress::default() };
+            cores.iter().map(Leaf::progress).fold(none, Progress::and)
+        }))
     }
 }
 

@@ -87,6 +87,7 @@ impl Setting {
             pool: POOL,
             udp_port: wedjat::wire::task::UDP_PORT,
             core,
+            cores: config.cores.count,
             state,
             seed: config.seed,
             queue: Some(QUEUE),

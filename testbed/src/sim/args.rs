@@ -48,6 +48,15 @@ pub struct SimArgs {
     /// rack, fabric: what a leaf's own work on a task takes, as a delay [default: 0]
     #[arg(long)]
     pub node_delay: Option<String>,
+    /// rack: dispatcher cores of the one rack's leaf; each task reaches any of them [default: 1]
+    #[arg(long)]
+    pub cores: Option<String>,
+    /// rack: what a core tells the others they hear so much later, or `shared`: each word is all cores' [default: 0us]
+    #[arg(long)]
+    pub exchange: Option<String>,
+    /// rack: replies reach the core that sent the task (same), or any [default: same]
+    #[arg(long)]
+    pub replies: Option<String>,
     /// rack, ct, fabric: service times [default: exp(100us)]; ct takes them relative to their mean
     #[arg(long)]
     pub service: Option<String>,

@@ -18,6 +18,7 @@ pub mod event {
     pub const SAMPLE: u64 = 5;
     pub const SCRIPT: u64 = 6;
     pub const REPEAT: u64 = 7;
+    pub const EXCHANGE: u64 = 8;
     pub const KIND_SHIFT: u32 = 60;
 
     /// An event of a kind about a thing.

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use indicatif::ProgressBar;
+use wedjat::limits::CORES_MAX;
 use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, LeafReports, PAIRS, PolicyError, PolicySpec, Runs};
 use wedjat_pktgen::arrival::Arrivals;
@@ -51,7 +52,7 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
 /// `--slots`, and both may be given where models are compared.)
 fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     match flag {
-        "racks" | "fail" | "digest" => Some(&["rack"]),
+        "racks" | "fail" | "digest" | "cores" | "exchange" | "replies" => Some(&["rack"]),
         "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "node-delay" | "loss" => {
             Some(&["rack", "fabric"])
         }
@@ -136,6 +137,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     if let Some(text) = &args.hops {
         hops = hops.change(text).map_err(|error| format!("--hops {error}"))?;
     }
+    let cores = cores(args, racks.len())?;
     Ok(rack::Config {
         racks,
         hops,
@@ -153,10 +155,30 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         loss: number("loss", args.loss.as_deref().unwrap_or("0"), 0.0..=1.0)?,
         script: rack::with_detection(script),
         benchmarks: !as_process,
+        cores,
         as_process,
         seed: 0,
         progress: ProgressBar::hidden(),
     })
+}
+
+/// Reads `--cores` and how these hear of each other.
+fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
+    let count = whole("cores", args.cores.as_deref().unwrap_or("1"), 1..=CORES_MAX)?;
+    if count > 1 && racks > 1 {
+        return Err(format!("--cores {count}: of one leaf; --racks names {racks} racks"));
+    }
+    let ticks = |ns: f64| (ns * TICKS_PER_US / 1e3) as u64;
+    let delay = match args.exchange.as_deref().unwrap_or("0us") {
+        "shared" => None,
+        text => Some(ticks(delay("exchange", text)?)),
+    };
+    let steered = match args.replies.as_deref().unwrap_or("same") {
+        "same" => true,
+        "any" => false,
+        other => return Err(format!("--replies {other}: allowed are same, any")),
+    };
+    Ok(rack::Cores { count, delay, steered })
 }
 
 /// Reads `--at`.

@@ -12,8 +12,8 @@ use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
 use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
-use wedjat::policy::{Core, Dispatcher, Offered, PolicySpec, Task, stream_seed};
-use wedjat::state::{Decision, Load, Member, Report, View};
+use wedjat::policy::{self, Core, Dispatcher, Offered, PolicySpec, Task, stream_seed};
+use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
@@ -37,6 +37,9 @@ const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
 /// A leaf's timer, of [`wedjat::node::Timing`] on a clock that counts nanoseconds.
 const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
+
+/// A core whose tasks wait looks so often for what others gave away.
+const POLL_TICKS: u64 = TICKS_PER_US as u64;
 
 /// The number of a benchmark task.
 const BENCHMARK: u64 = u64::MAX;
@@ -78,6 +81,8 @@ pub struct Config {
     pub script: Vec<Step>,
     /// Workers do benchmark tasks; behind the dataplane's leaf they do not.
     pub benchmarks: bool,
+    /// The cores of the leaf, where there is one leaf.
+    pub cores: Cores,
     /// The leaf, of which there is one, sees time as the dataplane's does: when packets come, if its policy lets tasks wait, and
     /// every `LEAF_TICK_NS`. And what its tasks saw is recorded.
     pub as_process: bool,
@@ -85,6 +90,50 @@ pub struct Config {
     pub seed: u64,
     /// Counts tasks that arrived.
     pub progress: ProgressBar,
+}
+
+/// A leaf's dispatcher cores.
+#[derive(Clone, Copy, Debug)]
+pub struct Cores {
+    /// How many there are; each task is some core's.
+    pub count: usize,
+    /// What a core tells the others they hear so many ticks later; none: they share each word.
+    pub delay: Option<u64>,
+    /// A reply reaches the core that sent the task, else any.
+    pub steered: bool,
+}
+
+impl Cores {
+    /// One.
+    pub const ONE: Self = Self { count: 1, delay: Some(0), steered: true };
+
+    /// The core that the task of this number reaches.
+    #[must_use]
+    pub fn of_task(self, number: u64) -> usize {
+        self.of(number, 0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// The core that its reply reaches.
+    #[must_use]
+    pub fn of_reply(self, number: u64) -> usize {
+        if self.steered { self.of_task(number) } else { self.of(number, 0xD1B5_4A32_D192_ED03) }
+    }
+
+    /// As a device's hash spreads flows.
+    fn of(self, number: u64, factor: u64) -> usize {
+        let mixed = (number + 1).wrapping_mul(factor);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed >> 33) as usize % self.count
+    }
+}
+
+/// What reaches a leaf's core.
+#[derive(Clone, Copy, Debug)]
+enum Packet {
+    /// A task.
+    Task(u32),
+    /// A report; of a benchmark task, if so.
+    Reply(Report, bool),
 }
 
 /// A task under way.
@@ -115,7 +164,10 @@ struct Worker {
 
 #[derive(Debug)]
 struct Leaf<W> {
-    dispatcher: Watched<W>,
+    /// One for each core.
+    dispatchers: Vec<Watched<W>>,
+    /// What cores tell each other; none where there is one, or where they share each word.
+    exchanges: Vec<Exchange>,
     signals: Signals,
     /// Signals sent.
     told: u16,
@@ -312,8 +364,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             }
             if timer < next {
                 self.now = timer;
-                self.pass_time(0);
-                self.release_all(0);
+                self.poll(0, None);
                 continue;
             }
             let Some((time, event)) = self.events.pop() else { break };
@@ -327,6 +378,7 @@ impl<'a, W: Watch> Sim<'a, W> {
                 event::SIGNAL => self.signal(about),
                 event::SAMPLE => self.sample(),
                 event::REPEAT => self.repeat(about as usize),
+                event::EXCHANGE => self.hear(about as usize),
                 _ => {
                     if self.act(about as usize) {
                         arrival = self.schedule.advance(&mut self.streams.arrivals);
@@ -344,17 +396,60 @@ impl<'a, W: Watch> Sim<'a, W> {
         process.map_or(u64::MAX, |process| from_ns(process.next_tick_ns))
     }
 
-    /// A leaf that is as a process has dealt with its packet, if there was one: its timer may be due. True when it was.
+    /// The timer of a leaf that is as a process is due, and is set anew.
     #[inline]
-    fn pass_time(&mut self, rack: usize) -> bool {
-        let Some(process) = &mut self.process else { return false };
+    fn is_due(&mut self) -> bool {
         let now_ns = to_ns(self.now);
-        let due = now_ns >= process.next_tick_ns;
-        if due {
-            process.next_tick_ns = now_ns + LEAF_TICK_NS;
-            self.leaves[rack].dispatcher.tick(now_ns);
+        let process = self.process.as_mut().filter(|process| now_ns >= process.next_tick_ns);
+        process.map(|process| process.next_tick_ns = now_ns + LEAF_TICK_NS).is_some()
+    }
+
+    /// A leaf's cores poll in turn, one of them with a packet if there is one.
+    #[inline]
+    fn poll(&mut self, rack: usize, packet: Option<(usize, Packet)>) {
+        let Cores { count, delay, .. } = self.config.cores;
+        let due = self.is_due();
+        let own = packet.map_or(0, |(core, _)| core);
+        // Cores that hear of others some time later poll with packets, and when they hear.
+        let at_once = count > 1 && delay == Some(0);
+        let mut moved = false;
+        for core in if at_once || due { 0..count } else { own..own + 1 } {
+            let packet = packet.filter(|(own, _)| *own == core).map(|(_, packet)| packet);
+            match packet {
+                Some(Packet::Task(task)) => self.task_at(rack, core, task),
+                Some(Packet::Reply(report, benchmark)) => {
+                    self.reply_at(rack, core, &report, benchmark);
+                }
+                None => {}
+            }
+            if due {
+                self.leaves[rack].dispatchers[core].tick(to_ns(self.now));
+            }
+            self.exchange(rack, core);
+            // Should a worker's place have become free by time alone, tasks that wait are offered again at the timer.
+            moved |= match due || matches!(packet, Some(Packet::Reply(..))) {
+                true => self.release_all(rack, core),
+                false => self.release_freed(rack, core),
+            };
         }
-        due
+        if at_once {
+            // Until nothing has moved for as long as in lockstep.
+            let mut quiet = u32::from(packet.is_none() && !moved);
+            while quiet < 2 {
+                quiet += 1;
+                for core in 0..count {
+                    self.exchange(rack, core);
+                    if self.release_freed(rack, core) {
+                        quiet = 0;
+                    }
+                }
+            }
+        } else if count > 1 {
+            let later = self.now + delay.unwrap_or(POLL_TICKS);
+            for core in (0..count).filter(|&core| core != own) {
+                self.events.push(later, event::pack(event::EXCHANGE, core as u64));
+            }
+        }
     }
 
     fn awaits_replies(&self) -> bool {
@@ -432,33 +527,55 @@ impl<'a, W: Watch> Sim<'a, W> {
             return;
         }
         self.leaves[rack].last_service = flight.service;
-        self.tick(rack);
-        self.leaves[rack].dispatcher.note_arrival(task_of(&flight));
-        self.offer(rack, task);
-        // Should a worker's place have become free by time alone, tasks that wait are offered again at the timer.
-        if self.pass_time(rack) {
-            self.release_all(rack);
-        }
+        let core = self.config.cores.of_task(flight.number);
+        self.poll(rack, Some((core, Packet::Task(task))));
         if self.leaves.len() > 1 {
             let leaf = &mut self.leaves[rack];
-            let idle = leaf.dispatcher.view().idle().len();
+            let idle = leaf.dispatchers[0].view().idle().len();
             let signal = leaf.signals.on_task(flight.idle_selected, idle);
             self.tell(rack, signal);
         }
     }
 
+    #[inline]
+    fn task_at(&mut self, rack: usize, core: usize, task: u32) {
+        let flight = self.flights[task];
+        self.tick(rack, core);
+        self.leaves[rack].dispatchers[core].note_arrival(task_of(&flight));
+        self.offer(rack, core, task);
+    }
+
+    #[inline]
+    fn reply_at(&mut self, rack: usize, core: usize, report: &Report, benchmark: bool) {
+        self.tick(rack, core);
+        let several = self.leaves.len() > 1;
+        let leaf = &mut self.leaves[rack];
+        let load = |leaf: &Leaf<W>| match several {
+            true => leaf.signals.load_of(leaf.dispatchers[core].view(), report.member),
+            false => 0,
+        };
+        let before = load(leaf);
+        if benchmark {
+            leaf.dispatchers[core].refresh(report);
+        } else {
+            leaf.dispatchers[core].reply(report);
+        }
+        leaf.total = leaf.total + load(leaf) - before;
+    }
+
     /// Lets a leaf see time pass, and sends the benchmark tasks that it wants.
     #[inline]
-    fn tick(&mut self, rack: usize) {
+    fn tick(&mut self, rack: usize, core: usize) {
         let now_ns = to_ns(self.now);
+        let dispatcher = &mut self.leaves[rack].dispatchers[core];
         if self.process.is_some() {
-            if self.leaves[rack].dispatcher.holds() {
-                self.leaves[rack].dispatcher.tick(now_ns);
+            if dispatcher.holds() {
+                dispatcher.tick(now_ns);
             }
             return;
         }
-        self.leaves[rack].dispatcher.tick(now_ns);
-        while let Some(member) = self.leaves[rack].dispatcher.next_benchmark() {
+        dispatcher.tick(now_ns);
+        while let Some(member) = self.leaves[rack].dispatchers[core].next_benchmark() {
             let task = self.flights.add(Flight {
                 arrived: self.now,
                 started: 0,
@@ -477,8 +594,8 @@ impl<'a, W: Watch> Sim<'a, W> {
 
     /// Sends a task to a worker, unless it waits.
     #[inline]
-    fn offer(&mut self, rack: usize, task: u32) {
-        let offered = self.leaves[rack].dispatcher.offer(task_of(&self.flights[task]), task);
+    fn offer(&mut self, rack: usize, core: usize, task: u32) {
+        let offered = self.leaves[rack].dispatchers[core].offer(task_of(&self.flights[task]), task);
         self.dispatch(rack, offered);
     }
 
@@ -602,8 +719,8 @@ impl<'a, W: Watch> Sim<'a, W> {
             return;
         }
         self.process.iter_mut().for_each(|process| process.answered += 1);
-        self.tick(rack);
-        let leaf = &mut self.leaves[rack];
+        let core = self.config.cores.of_reply(flight.number);
+        let leaf = &self.leaves[rack];
         let member = Member(flight.member);
         let speed = self.workers[leaf.first_worker + member.index()].speed;
         let report = Report {
@@ -612,42 +729,62 @@ impl<'a, W: Watch> Sim<'a, W> {
             service_ns: reported_ns(flight.service, speed),
             decision: task_of(&flight).decision,
         };
-        let benchmark = flight.number == BENCHMARK;
-        let take = |dispatcher: &mut Watched<W>| match benchmark {
-            true => dispatcher.refresh(&report),
-            false => {
-                dispatcher.reply(&report);
-            }
-        };
-        if several {
-            let before = leaf.signals.load_of(leaf.dispatcher.view(), member);
-            take(&mut leaf.dispatcher);
-            let after = leaf.signals.load_of(leaf.dispatcher.view(), member);
-            leaf.total = leaf.total + after - before;
-        } else {
-            take(&mut leaf.dispatcher);
-        }
-        self.pass_time(rack);
-        self.release_all(rack);
+        self.poll(rack, Some((core, Packet::Reply(report, flight.number == BENCHMARK))));
         if several {
             let leaf = &mut self.leaves[rack];
-            let (idle, total) = (leaf.dispatcher.view().idle().len(), leaf.total);
+            let (idle, total) = (leaf.dispatchers[0].view().idle().len(), leaf.total);
             for signal in leaf.signals.on_reply(idle, || total) {
                 self.tell(rack, signal);
             }
         }
     }
 
-    /// Offers waiting tasks again, until one waits on.
+    /// Offers waiting tasks again, until one waits on; true when one does not.
     #[inline]
-    fn release_all(&mut self, rack: usize) {
+    fn release_all(&mut self, rack: usize, core: usize) -> bool {
+        let mut moved = false;
         loop {
             let (leaf, flights) = (&mut self.leaves[rack], &self.flights);
-            let next = leaf.dispatcher.next(|&task| task_of(&flights[task]));
+            let next = leaf.dispatchers[core].next(|&task| task_of(&flights[task]));
             if !self.dispatch(rack, next) {
-                return;
+                return moved;
             }
+            moved = true;
         }
+    }
+
+    /// A core hears what others told, and looks whether they gave away what its tasks wait for.
+    fn hear(&mut self, core: usize) {
+        self.exchange(0, core);
+        if self.config.cores.delay.is_none() {
+            self.release_all(0, core);
+            return;
+        }
+        self.release_freed(0, core);
+        let waits = |core: &Watched<W>| core.waiting() > 0 && core.may_release();
+        if waits(&self.leaves[0].dispatchers[core]) {
+            let later = self.now + self.config.cores.delay.unwrap_or(0).max(POLL_TICKS);
+            self.events.push(later, event::pack(event::EXCHANGE, core as u64));
+        }
+    }
+
+    /// A core tells the others what has changed, and hears what they told.
+    #[inline]
+    fn exchange(&mut self, rack: usize, core: usize) {
+        let Leaf { dispatchers, exchanges, .. } = &mut self.leaves[rack];
+        if let Some(exchange) = exchanges.get_mut(core) {
+            policy::exchange(exchange, &mut dispatchers[core..=core], true);
+        }
+    }
+
+    /// Tasks that wait on a core go by what another gave away; true when one does.
+    fn release_freed(&mut self, rack: usize, core: usize) -> bool {
+        let freed = self.leaves[rack].dispatchers[core].may_release();
+        if freed {
+            let now_ns = to_ns(self.now);
+            self.leaves[rack].dispatchers[core].tick(now_ns);
+        }
+        freed && self.release_all(rack, core)
     }
 
     #[inline]
@@ -698,9 +835,11 @@ impl<'a, W: Watch> Sim<'a, W> {
     fn sample(&mut self) {
         for rack in 0..self.leaves.len() {
             if self.leaves[rack].alive && self.process.is_none() {
-                self.tick(rack);
-                // Time alone makes room where tasks or replies were lost.
-                self.release_all(rack);
+                for core in 0..self.config.cores.count {
+                    self.tick(rack, core);
+                    // Time alone makes room where tasks or replies were lost.
+                    self.release_all(rack, core);
+                }
             }
         }
         let (mut most, mut sum) = (0, 0_u64);
@@ -746,7 +885,7 @@ impl<'a, W: Watch> Sim<'a, W> {
 
     fn fail_leaf(&mut self, rack: usize) {
         self.leaves[rack].alive = false;
-        while let Some(task) = self.leaves[rack].dispatcher.pop() {
+        while let Some(task) = self.leaves[rack].dispatchers[0].pop() {
             self.lose(task);
         }
     }
@@ -767,7 +906,7 @@ impl<'a, W: Watch> Sim<'a, W> {
     }
 
     fn finish(self) -> Outcome {
-        let views = self.leaves.iter().map(|leaf| leaf.dispatcher.view());
+        let views = self.leaves.iter().flat_map(|leaf| &leaf.dispatchers).map(Watched::view);
         let picks = views.chain([self.spine.view()]).map(|view| view.picks);
         let (probes, resubmits) = picks.fold((0, 0), |(probes, resubmits), picks| {
             (probes + picks.messages, resubmits + picks.resubmits)
@@ -789,16 +928,29 @@ impl<'a, W: Watch> Sim<'a, W> {
 
 impl<W: Watch> Leaf<W> {
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
-        let view = View::heap(workers, 1).remove(0);
-        let seed = stream_seed(config.seed, rack, 0);
-        let mut dispatcher = Dispatcher::new(&config.leaf, view, Core::ONLY, seed);
-        if config.benchmarks {
-            dispatcher.run_benchmarks();
-        }
-        dispatcher.set_rates(&config.speeds[first_worker..first_worker + workers]);
+        let Cores { count, delay, .. } = config.cores;
+        let (views, exchanges) = match delay {
+            Some(_) if count > 1 => View::of_cores(workers, count),
+            _ => (View::heap(workers, count), Vec::new()),
+        };
+        let dispatcher = |(index, view)| {
+            // Several cores are those of the only rack's leaf.
+            let seed = stream_seed(config.seed, rack + index, 0);
+            let mut dispatcher = Dispatcher::new(&config.leaf, view, Core { index, count }, seed);
+            if config.benchmarks {
+                dispatcher.run_benchmarks();
+            }
+            let speeds = &config.speeds[first_worker..first_worker + workers];
+            // A leaf in lockstep is told speeds where they differ.
+            if count == 1 || speeds.iter().any(|speed| *speed != speeds[0]) {
+                dispatcher.set_rates(speeds);
+            }
+            Watched::new(dispatcher, watch.clone())
+        };
         let signals = Signals::new(config.protocol, workers);
         Self {
-            dispatcher: Watched::new(dispatcher, watch),
+            dispatchers: views.into_iter().enumerate().map(dispatcher).collect(),
+            exchanges,
             signals,
             told: 0,
             first_worker,

@@ -5,7 +5,10 @@ use super::plan::list;
 
 /// Flags that take lists, beside `--policy` and `--load`. Those whose values are lists by nature do not: racks,
 /// speeds, hops, failures and changes.
-const LISTS: [&str; 22] = [
+const LISTS: [&str; 25] = [
+    "cores",
+    "exchange",
+    "replies",
     "service",
     "arrivals",
     "spine-policy",

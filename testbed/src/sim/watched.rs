@@ -47,6 +47,12 @@ pub struct Watched<W> {
     watch: W,
 }
 
+impl<W> AsMut<Dispatcher> for Watched<W> {
+    fn as_mut(&mut self) -> &mut Dispatcher {
+        self.dispatcher.as_mut()
+    }
+}
+
 impl<W: Watch> Watched<W> {
     /// A dispatcher that is watched from now on.
     pub fn new(dispatcher: Dispatcher, watch: W) -> Self {
@@ -124,6 +130,18 @@ impl<W: Watch> Watched<W> {
     #[inline]
     pub fn holds(&self) -> bool {
         self.dispatcher.holds()
+    }
+
+    /// [`Dispatcher::waiting`].
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.dispatcher.waiting()
+    }
+
+    /// [`Dispatcher::may_release`].
+    #[inline]
+    pub fn may_release(&self) -> bool {
+        self.dispatcher.may_release()
     }
 
     /// [`Dispatcher::view`].

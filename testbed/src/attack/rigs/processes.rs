@@ -111,6 +111,7 @@ impl Site {
             pool: 1,
             udp_port: wedjat::wire::task::UDP_PORT,
             core: self.cpu(0),
+            cores: 1,
             state,
             seed: 7,
             queue: None,

@@ -12,7 +12,7 @@ use wedjat::state::{Counters, Gauge};
 
 use super::faults::Who;
 use super::plan::Plan;
-use crate::lockstep::local::LocalAgent;
+use crate::lockstep::local::{LocalAgent, Spread};
 use crate::lockstep::{Local, Scheduler};
 
 /// Packets that a node and its ports have at most.
@@ -105,7 +105,11 @@ pub fn leaf(plan: &Plan, who: Who) -> Result<Memory<Local>, String> {
     let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
     let macs = [0, 1].map(|port| plan.mac(who, port));
     let (scheduler, ends) = Local::at(&plan.leaf_config(number)?, macs, FRAMES)?;
-    Ok(Memory { scheduler, ends: vec![ends.clients, ends.workers], pool: ends.pool })
+    Ok(Memory {
+        scheduler,
+        ends: [ends.clients, ends.workers].into_iter().flat_map(Spread::into_queues).collect(),
+        pool: ends.pool,
+    })
 }
 
 /// An agent in this process.
@@ -144,7 +148,7 @@ impl Shows for Local {
     }
 
     fn close(self) {
-        self.into_leaf().close();
+        self.into_cores().into_iter().for_each(|core| _ = core.close());
     }
 }
 

@@ -1,0 +1,159 @@
+//! The right to send a task to a member, where several cores of a node may: tokens in memory that all of them share.
+//!
+//! A bit for each token: the first word row has a member's bit when it is idle for all that is known, the last when it may have one
+//! task more. Whoever takes a token clears its bit in one step, so no two cores ever have the same one.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::region::Slice;
+use super::view::Member;
+
+/// Tokens of a member at most.
+pub const LEVELS: usize = 64;
+
+/// The tokens of one pool that no core keeps.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    words: Slice<AtomicU64>,
+    members: usize,
+    row: usize,
+}
+
+impl Tokens {
+    /// Words for so many members.
+    #[must_use]
+    pub fn words(members: usize) -> usize {
+        LEVELS * members.div_ceil(64)
+    }
+
+    /// Over memory for so many members, which may have been used.
+    #[must_use]
+    pub fn new(words: Slice<AtomicU64>, members: usize) -> Self {
+        assert_eq!(words.len(), Self::words(members));
+        Self { words, members, row: members.div_ceil(64) }
+    }
+
+    fn bit(&self, level: usize, member: Member) -> (&AtomicU64, u64) {
+        (&self.words[level * self.row + member.index() / 64], 1 << (member.index() % 64))
+    }
+
+    /// One of up to `levels` tokens of a member may be taken by anybody; false when all of them may be already.
+    #[inline]
+    pub fn put(&self, member: Member, levels: usize) -> bool {
+        (0..levels.min(LEVELS)).rev().any(|level| {
+            let (word, bit) = self.bit(level, member);
+            word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
+        })
+    }
+
+    /// Takes a token of a member of which most are here, looking from the word at `from` on; and at which level it was.
+    #[inline]
+    #[must_use]
+    pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
+        (0..levels.min(LEVELS)).find_map(|level| {
+            let row = &self.words[level * self.row..][..self.row];
+            (0..self.row).find_map(|step| {
+                let at = (from + step) % self.row;
+                loop {
+                    let word = row[at].load(Relaxed);
+                    let bit = word & word.wrapping_neg();
+                    if bit == 0 {
+                        return None;
+                    }
+                    if row[at].fetch_and(!bit, Relaxed) & bit != 0 {
+                        return Some((
+                            Member((64 * at + bit.trailing_zeros() as usize) as u16),
+                            level,
+                        ));
+                    }
+                }
+            })
+        })
+    }
+
+    /// Takes one of a member's tokens, the one that was put last.
+    #[must_use]
+    pub fn take_of(&self, member: Member) -> bool {
+        (0..LEVELS).any(|level| {
+            let (word, bit) = self.bit(level, member);
+            word.load(Relaxed) & bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0
+        })
+    }
+
+    /// A member's tokens that are here.
+    #[must_use]
+    pub fn count(&self, member: Member) -> usize {
+        (0..LEVELS)
+            .filter(|&level| {
+                let (word, bit) = self.bit(level, member);
+                word.load(Relaxed) & bit != 0
+            })
+            .count()
+    }
+
+    /// Some token may be taken.
+    #[must_use]
+    pub fn has_some(&self, levels: usize) -> bool {
+        let words = &self.words[..levels.min(LEVELS) * self.row];
+        words.iter().any(|word| word.load(Relaxed) != 0)
+    }
+
+    /// Members that there may be tokens of.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.members
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::region::Region;
+    use super::*;
+
+    fn tokens(members: usize) -> Tokens {
+        let words = Tokens::words(members);
+        Tokens::new(Region::heap(8 * words).slice(0, words), members)
+    }
+
+    #[test]
+    fn members_with_most_tokens_come_first() {
+        let tokens = tokens(70);
+        for member in [69, 3, 69] {
+            assert!(tokens.put(Member(member), 2));
+        }
+        assert!(!tokens.put(Member(69), 2), "it has no more than two");
+        assert_eq!((tokens.count(Member(69)), tokens.count(Member(3))), (2, 1));
+        assert_eq!(tokens.take(2, 0), Some((Member(69), 0)));
+        assert_eq!(tokens.take(2, 1), Some((Member(69), 1)), "looks from there on");
+        assert_eq!(tokens.take(2, 1), Some((Member(3), 1)));
+        assert_eq!((tokens.take(2, 0), tokens.has_some(2)), (None, false));
+        assert!(
+            tokens.put(Member(5), 1) && tokens.take_of(Member(5)) && !tokens.take_of(Member(5))
+        );
+    }
+
+    #[test]
+    fn no_token_is_taken_twice_or_lost() {
+        let (tokens, rounds) = (tokens(8), if cfg!(miri) { 100 } else { 50_000 });
+        for member in 0..8 {
+            assert!(tokens.put(Member(member), 2) && tokens.put(Member(member), 2));
+        }
+        let held: Vec<_> = (0..8).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (tokens, held) = (tokens.clone(), &held);
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        if let Some((member, _)) = tokens.take(2, thread) {
+                            assert!(held[member.index()].fetch_add(1, Relaxed) < 2);
+                            held[member.index()].fetch_sub(1, Relaxed);
+                            assert!(tokens.put(member, 2));
+                        }
+                    }
+                });
+            }
+        });
+        assert!((0..8).all(|member| tokens.count(Member(member)) == 2));
+    }
+}
