@@ -200,6 +200,12 @@ where
         self.out.progress(self.node.next_tick())
     }
 
+    /// Number of the membership that it works with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.node.epoch()
+    }
+
     /// What the leaf decides with.
     #[must_use]
     pub fn stages(&self) -> &Stages {

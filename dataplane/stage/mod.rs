@@ -31,7 +31,6 @@ use fast::template::Template;
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::Dispatcher;
-pub use crate::policy::Overflow;
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Member, Neighbours};

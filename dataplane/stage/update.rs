@@ -4,9 +4,9 @@
 //! grows with what changes, and leaves in it what it replaced, so that memory is freed where it was taken.
 
 use super::affinity::PoolQueue;
-use super::{Overflow, Recognition, Stages};
+use super::{Recognition, Stages};
 use crate::limits::QUEUE_MAX;
-use crate::policy::{Dispatcher, PolicySpec, Prepared};
+use crate::policy::{Dispatcher, Overflow, PolicySpec, Prepared};
 use crate::state::Member;
 
 /// A pool that a core has not had so far.
@@ -157,6 +157,9 @@ impl Stages {
                 self.liveness.watch_worker(pool, member, &self.network, &self.dispatchers[pool]);
             }
             &mut Step::Choose { pool, member, active } => {
+                if !active {
+                    self.liveness.let_leave(pool, member);
+                }
                 if !self.liveness.defer(pool, member, active) {
                     self.dispatchers[pool].view_mut().set_active(member, active);
                 }

@@ -1,4 +1,5 @@
 //! A control that tests drive, and what its node's state is to show: at each epoch that epoch's membership, and never a mixture.
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use wedjat::control::{Change, Control, Cores, Membership};
+use wedjat::control::{Change, Control, Cores, LEAVING_NS, Membership};
 use wedjat::state::Table;
 use wedjat::state::table::Snapshot;
 
@@ -72,6 +73,68 @@ impl<C: Cores> Changing<C> {
             let expected = &self.expected[&snapshot.epoch];
             assert_eq!(shown(snapshot), *expected, "epoch {}", snapshot.epoch);
         }
+    }
+}
+
+/// A node under traffic, whose control a test drives.
+pub trait Driven {
+    /// What its control drives.
+    type Cores: Cores;
+
+    /// After so many rounds of settling, seconds pass between them: what is lost is let go of after seconds.
+    const SOON: usize;
+
+    /// Its control.
+    fn changing(&mut self) -> &mut Changing<Self::Cores>;
+
+    /// The time of its next poll, in ns.
+    fn now(&mut self) -> &mut u64;
+
+    /// So many polls, between which tasks are done.
+    fn polls(&mut self, count: usize);
+
+    /// Makes a change, which must be one; returns its epoch.
+    fn change(&mut self, text: &str) -> u64 {
+        self.changing().change(text)
+    }
+
+    /// Why a change can't be made; nothing has changed.
+    fn refused(&mut self, text: &str) -> String {
+        self.changing().refused(text)
+    }
+
+    /// What becomes of a change that may be none; true when it was one.
+    fn try_change(&mut self, text: &str) -> bool {
+        let change: Change = text.parse().unwrap();
+        let is_made = self.changing().control.apply(&change).is_ok();
+        self.changing().expect();
+        is_made
+    }
+
+    /// What its watching thread does now and then.
+    fn tend(&mut self) {
+        let now = *self.now();
+        self.changing().control.tend(now);
+        self.changing().expect();
+    }
+
+    /// Until the cores have taken every change and nothing is leaving.
+    fn settle(&mut self) {
+        for round in 0..1000 {
+            *self.now() += if round > Self::SOON { LEAVING_NS / 100 } else { 0 };
+            self.polls(20);
+            self.tend();
+            if self.changing().control.is_settled() {
+                self.polls(20);
+                return self.tend();
+            }
+        }
+        panic!("not settled: {:?}", self.changing().control.membership());
+    }
+
+    /// A worker's index in its pool.
+    fn index_of(&mut self, worker: u16) -> usize {
+        self.changing().control.membership().worker(worker).unwrap().1
     }
 }
 

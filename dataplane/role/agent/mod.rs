@@ -57,13 +57,11 @@ pub struct Death {
     pub claim: u64,
 }
 
-/// What an agent is made of.
+/// What an agent is made of, besides its ports.
 #[derive(Debug)]
-pub struct Parts<P: Port<Buf: Token>, A> {
-    /// Its ports and its addresses there.
-    pub ports: Vec<(P, PortAddress)>,
+pub struct Parts<B: Buf + Token, A> {
     /// The workers of each pool.
-    pub worker_sets: Vec<PoolWorkers<P::Buf>>,
+    pub worker_sets: Vec<PoolWorkers<B>>,
     /// All workers, in the order of the sets.
     pub places: Vec<Place>,
     /// Where packets of its own come from.
@@ -80,27 +78,10 @@ pub struct Parts<P: Port<Buf: Token>, A> {
     pub counters: Counters,
     /// Of the clock that the caller of [`Agent::poll`] reads.
     pub timing: Timing,
-}
-
-impl<P: Port<Buf: Token>, A> Parts<P, A> {
-    /// The same with other ports.
-    #[must_use]
-    pub fn with_ports<Q: Port<Buf = P::Buf>>(self, ports: Vec<(Q, PortAddress)>) -> Parts<Q, A> {
-        let Self { worker_sets, places, pool, udp_port, payload_max, .. } = self;
-        let Self { registrar, deaths, counters, timing, .. } = self;
-        Parts {
-            ports,
-            worker_sets,
-            places,
-            pool,
-            udp_port,
-            payload_max,
-            registrar,
-            deaths,
-            counters,
-            timing,
-        }
-    }
+    /// What changes while it runs.
+    pub commands: AgentCommands<B>,
+    /// How many pools there may be then, and workers in all of them.
+    pub room: (usize, usize),
 }
 
 /// One pool's workers.
@@ -146,11 +127,14 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// An agent without workers yet: they come by attaching.
+    /// An agent with these ports, and its addresses there; without workers yet: they come by attaching.
     #[must_use]
-    pub fn new(parts: Parts<P, A>) -> Self {
-        let (ports, addresses): (Vec<_>, Vec<_>) = parts.ports.into_iter().unzip();
+    pub fn new(mut parts: Parts<P::Buf, A>, ports: Vec<(P, PortAddress)>) -> Self {
+        let (ports, addresses): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
         let named = named(&parts.places, &parts.worker_sets);
+        let (pools, workers) = parts.room;
+        parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
+        parts.registrar.iter_mut().for_each(|registrar| registrar.make_room(workers));
         Self {
             worker_sets: parts.worker_sets,
             responder: Responder::new(Outbox::new(ports, parts.counters), named),
@@ -165,7 +149,7 @@ where
             last_poll: 0,
             was_busy: false,
             ended: 0,
-            commands: AgentCommands::default(),
+            commands: parts.commands,
             former: AttachStats::default(),
         }
     }
@@ -493,6 +477,17 @@ where
     pub fn is_present(&self, place: Place) -> bool {
         let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(place.pool));
         worker_sets.any(|set| set.workers.present().any(|present| present == place))
+    }
+
+    /// All its workers, there or not.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.worker_sets.iter().flat_map(|set| set.workers.places())
+    }
+
+    /// Number of the membership that it works with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.commands.epoch()
     }
 
     /// Who came and went, in the order of the pools; last in those that are there no more.

@@ -136,19 +136,6 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// The same, changed by commands: there may be so many pools, and workers in all of them.
-    #[must_use]
-    pub fn with_commands(
-        mut self,
-        commands: AgentCommands<P::Buf>,
-        (pools, workers): (usize, usize),
-    ) -> Self {
-        self.worker_sets.reserve_exact(pools.saturating_sub(self.worker_sets.len()));
-        self.registrar.iter_mut().for_each(|registrar| registrar.make_room(workers));
-        self.commands = commands;
-        self
-    }
-
     /// Does what was asked for since.
     pub(super) fn apply_commands(&mut self) {
         while let Some(mut update) = self.commands.next() {

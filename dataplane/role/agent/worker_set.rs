@@ -260,6 +260,11 @@ impl<T: Work> WorkerSet<T> {
         &self.dispatcher
     }
 
+    /// All its workers, there or not.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.entries.iter().map(|entry| entry.place)
+    }
+
     /// The workers that are there, by place.
     pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
         let there = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
