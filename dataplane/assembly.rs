@@ -57,7 +57,8 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
     }
 }
 
-/// The network around the node at its first membership; `macs` are its own addresses, one for each port. The wire to the agent is the last port.
+/// The network around the node at its first membership; `macs` are its own addresses, one for each port. The wire to the agent
+/// is the last port.
 ///
 /// # Errors
 /// When no port leads to a server.

@@ -460,6 +460,7 @@ fn random_changes_under_load_lose_nothing() {
             if round % 16 == 0 {
                 rig.changing.look();
             }
+            rig.changing.assert_in_place();
         }
         assert!(made > 20, "seed {seed}: {made} changes");
         // Tasks may wait in pools that nobody works for.

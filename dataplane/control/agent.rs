@@ -13,7 +13,7 @@ use crate::config::PAYLOAD_MAX;
 use crate::io::{Buf, Token};
 use crate::limits::MEMBERS_MAX;
 use crate::policy::fifo::Slab;
-use crate::policy::{Core, Dispatcher, PolicySpec, Prepared, stream_seed};
+use crate::policy::{Core, Dispatcher, PolicySpec, stream_seed};
 use crate::ring::{Place, WorkerRegion};
 use crate::role::agent::{
     AgentCommands, Entry, PoolWorkers, Signer, Step, Update, WorkerEntry, WorkerSet,
@@ -204,7 +204,15 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     self.channels.remove(&place.id);
                     steps.push(Step::Remove { pool, member, place, entry: Box::new(None) });
                 }
-                (difference, Some(to)) => self.change(&mut steps, (pool, to), difference, table),
+                (difference, Some(to)) => {
+                    if difference == Difference::Queue {
+                        let room = &mut self.rooms[pool];
+                        *room = to.queue.max(*room);
+                        steps.push(Step::Room { pool, memory: Slab::with_room(*room) });
+                    }
+                    let setting = difference.setting(to, table.limits().workers, Core::ONLY);
+                    steps.extend(setting.map(|setting| Step::Set { pool, setting }));
+                }
                 _ => {}
             }
         }
@@ -277,34 +285,6 @@ impl<B: Buf + Token> AgentCores<B> {
         if let (Some(&channel), Some(region)) = (channel, &self.parts.region) {
             region.offer(channel, None);
         }
-    }
-
-    fn change(
-        &mut self,
-        steps: &mut Vec<Step<B>>,
-        (pool, to): (usize, &Pool),
-        difference: Difference,
-        table: &Table,
-    ) {
-        let members = table.limits().workers;
-        match difference {
-            Difference::Rates => {
-                steps.push(Step::Rates { pool, rates: to.rates(members) });
-            }
-            Difference::Policy => {
-                let policy = Box::new(Prepared::new(&to.policy, members, Core::ONLY));
-                steps.push(Step::Policy { pool, policy });
-            }
-            Difference::Queue => steps.push(self.queue(pool, to)),
-            _ => {}
-        }
-    }
-
-    fn queue(&mut self, pool: usize, to: &Pool) -> Step<B> {
-        let room = &mut self.rooms[pool];
-        *room = to.queue.max(*room);
-        let (bound, overflow, memory) = (to.queue, to.overflow, Slab::with_room(*room));
-        Step::Queue { pool, bound, overflow, memory }
     }
 
     /// Who is to sign from now on, when workers of pools with keys have come or gone.

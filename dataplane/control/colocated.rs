@@ -1,7 +1,7 @@
 //! What a control changes at a leaf with an agent on its core: what the leaf goes over to, and with it the agent.
 //!
-//! The leaf's membership has the agent's workers, too, at an address of their own. Who comes is known to the agent before the leaf
-//! sends there; who leaves is let go of by the leaf first, and by the agent when nothing more can come in its name.
+//! The leaf's membership has the agent's workers, too, at an address of their own. Who comes is known to the agent before the
+//! leaf sends there; who leaves is let go of by the leaf first, and by the agent when nothing more can come in its name.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -165,8 +165,8 @@ fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<W
     workers.find(|worker| worker.id == id)
 }
 
-/// The agent goes ahead to the workers that the leaf is to have there, and to their speeds. One change adds those of one pool with
-/// one speed, or sets one speed.
+/// The agent goes ahead to the workers that the leaf is to have there, and to their speeds. One change adds those of one pool
+/// with one speed, or sets one speed.
 fn lead<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     next: &Membership,
@@ -196,7 +196,8 @@ fn lead<B: Buf + Token>(
     Ok(())
 }
 
-/// The agent lets go of whom the leaf sends nothing more to, when all is answered or lost, and of pools that the leaf has no more.
+/// The agent lets go of whom the leaf sends nothing more to, when all is answered or lost, and of pools that the leaf has no
+/// more.
 fn follow<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     now: &Moment<'_>,

@@ -11,7 +11,7 @@ use super::{Change, ChangeError, Cores, Moment};
 use crate::config::is_unicast;
 use crate::limits::MEMBERS_MAX;
 use crate::node::Commands;
-use crate::policy::{Core, Dispatcher, Prepared, stream_seed};
+use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::affinity::AffinityTable;
 use crate::stage::network::NetworkError;
@@ -233,18 +233,12 @@ impl Updates<'_> {
             }
             Difference::Move(member) => steps.push(Step::Meet { pool, member }),
             Difference::Leave(member) => steps.push(Step::Choose { pool, member, active: false }),
-            Difference::Rates => {
-                steps.push(Step::Rates { pool, rates: to.rates(places) });
+            other => {
+                let setting = other.setting(to, places, core);
+                steps.extend(setting.map(|setting| Step::Set { pool, setting }));
+                // What takes no tasks the network knows.
+                step_of_ended(steps, pool, other);
             }
-            Difference::Policy => {
-                let policy = Box::new(Prepared::new(&to.policy, places, core));
-                steps.push(Step::Policy { pool, policy });
-            }
-            Difference::Queue => {
-                steps.push(Step::Queue { pool, bound: to.queue, overflow: to.overflow });
-            }
-            // What takes no tasks the network knows.
-            other => step_of_ended(steps, pool, other),
         }
     }
 }

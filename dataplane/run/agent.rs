@@ -14,7 +14,7 @@ use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spaw
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
-use crate::control::{Membership, signer};
+use crate::control::signer;
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
@@ -162,7 +162,7 @@ pub(super) fn start(
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe_agent(&mut ledger, changes.control().membership(), config.core, seed);
+    describe(&mut ledger, "agent", changes.control().membership(), &[config.core], seed);
     let attach_stats = attach_stats.into_iter().fold(AttachStats::default(), AttachStats::and);
     Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }
@@ -170,7 +170,7 @@ pub(super) fn start(
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
     let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
-    describe_agent(&mut ledger, &agent::membership(config), config.core, seed);
+    describe(&mut ledger, "agent", &agent::membership(config), &[config.core], seed);
     let (name, attach_stats) = (config.host.name.clone(), AttachStats::default());
     AgentStats { ledger, name, attach: attach_stats, registered: 0, senders: 0 }
 }
@@ -287,16 +287,4 @@ pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
             let _ = deaths.push(Death { channel, claim });
         }
     }
-}
-
-/// Tells of the workers and policies that were there last.
-pub(super) fn describe_agent(
-    ledger: &mut LeafStats,
-    membership: &Membership,
-    core: usize,
-    seed: u64,
-) {
-    let pools = membership.pools.iter().flatten().map(|pool| (pool.id, &pool.policy));
-    describe(ledger, "agent", pools, &[core], seed);
-    ledger.workers = membership.workers().count();
 }

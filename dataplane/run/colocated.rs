@@ -7,7 +7,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::agent as shell;
 use super::attach_log::AttachLog;
-use super::{LaunchError, manifest};
+use super::{LaunchError, describe, manifest};
 use crate::assembly::agent;
 use crate::config::{Config, HostConfig};
 use crate::control::{AgentCores, Control, Membership};
@@ -81,7 +81,7 @@ impl<'a> LocalAgent<'a> {
     ) -> AgentStats {
         let totals = self.table.counters(0).totals();
         let mut ledger = LeafStats::of(totals, seconds, manifest(&config.text, eal, hz));
-        shell::describe_agent(&mut ledger, membership, self.core, self.seed);
+        describe(&mut ledger, "agent", membership, &[self.core], self.seed);
         let (attach, registered) = ended;
         AgentStats { ledger, name: self.host.name.clone(), attach, registered, senders: 0 }
     }

@@ -21,8 +21,8 @@ use crate::io::pcap::Tap;
 use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
-use crate::stage::{Network, Stages};
-use crate::state::{Table, Totals};
+use crate::stage::Stages;
+use crate::state::Totals;
 use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
 
@@ -60,7 +60,7 @@ pub fn run(
     let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");
-        return not_started(config, &eal, hz, &table, seed);
+        return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, mut queues) = opened?;
     let macs = config.ports.iter().zip(&devices);
@@ -134,7 +134,7 @@ pub fn run(
     let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
-    describe_leaf(&mut account, config, &network, seed);
+    describe(&mut account, "leaf", changes.control().membership(), &config.leaf.cores, seed);
     let agent = agent.as_ref().zip(ended).zip(changes.control().cores().of_agent());
     account.agent = agent.map(|((agent, ended), membership)| {
         Box::new(agent.account(ended, seconds, config, membership, (&eal, hz)))
@@ -143,18 +143,10 @@ pub fn run(
 }
 
 /// The account of a leaf that was told to stop before its devices had started.
-fn not_started(
-    config: &Config,
-    eal: &Eal,
-    hz: u64,
-    table: &Table,
-    seed: u64,
-) -> Result<LeafStats, LaunchError> {
-    let macs = config.ports.iter().map(|port| port.mac.unwrap_or(Mac([0; 6])));
-    let network = assembly::network(config, &Membership::of(config), macs, table)?;
+fn not_started(config: &Config, eal: &Eal, hz: u64, seed: u64) -> LeafStats {
     let mut account = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
-    describe_leaf(&mut account, config, &network, seed);
-    Ok(account)
+    describe(&mut account, "leaf", &Membership::of(config), &config.leaf.cores, seed);
+    account
 }
 
 type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
@@ -278,10 +270,4 @@ fn join_all(cores: Vec<(usize, CoreThread<Option<Ended>>)>) -> Result<Option<End
     let ended: Vec<_> = cores.into_iter().map(|(cpu, core)| join(cpu, core)).collect();
     let ended: Result<Vec<_>, _> = ended.into_iter().collect();
     Ok(ended?.into_iter().flatten().next())
-}
-
-fn describe_leaf(account: &mut LeafStats, config: &Config, network: &Network, seed: u64) {
-    let pools = config.pools.iter().map(|pool| (pool.id, &pool.policy));
-    describe(account, "leaf", pools, &config.leaf.cores, seed);
-    account.workers = network.workers();
 }

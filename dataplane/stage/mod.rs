@@ -24,7 +24,7 @@ pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
-pub use update::{Capacity, NewPool, Step, Update};
+pub use update::{Capacity, NewPool, Setting, Step, Update};
 
 use fast::template::Template;
 

@@ -24,13 +24,15 @@ pub struct Changing<C> {
     /// What each epoch's state is to show.
     expected: BTreeMap<u64, Named>,
     seen: Vec<Snapshot>,
+    /// Where workers were at the last look, by id: index of the pool, and theirs.
+    indices: BTreeMap<u16, (usize, usize)>,
 }
 
 impl<C: Cores> Changing<C> {
     /// Of a node whose state is the file at `path`, which lies in `folder`.
     pub fn new(control: Control<C>, table: Arc<Table>, path: PathBuf, folder: TempDir) -> Self {
-        let (expected, seen) = (BTreeMap::new(), Vec::new());
-        let mut changing = Self { control, table, path, _folder: folder, expected, seen };
+        let (expected, seen, indices) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let mut changing = Self { control, table, path, _folder: folder, expected, seen, indices };
         changing.expect();
         changing
     }
@@ -62,6 +64,16 @@ impl<C: Cores> Changing<C> {
         self.table.publish();
         self.seen.push(Snapshot::open(&self.path).unwrap());
         self.seen.last().unwrap()
+    }
+
+    /// Who has stayed since the last look has kept its index.
+    pub fn assert_in_place(&mut self) {
+        let membership = self.control.membership();
+        let ids = membership.workers().map(|(_, worker)| worker.id);
+        let now: BTreeMap<_, _> = ids.map(|id| (id, membership.worker(id).unwrap())).collect();
+        let moved = now.iter().find(|(id, at)| self.indices.get(id).is_some_and(|was| was != *at));
+        assert_eq!(moved, None);
+        self.indices = now;
     }
 
     /// No task is at a worker, and all that was seen is what was to be shown.

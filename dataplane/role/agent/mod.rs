@@ -30,6 +30,7 @@ pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerS
 
 use responder::{NO_SET, Responder, named};
 
+use super::PollTime;
 use crate::clock::Progress;
 use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
@@ -106,8 +107,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
     next_tick: u64,
-    last_poll: u64,
-    was_busy: bool,
+    time: PollTime,
     /// Tasks that threads have ended themselves.
     ended: u64,
     commands: AgentCommands<P::Buf>,
@@ -146,8 +146,7 @@ where
             deaths: parts.deaths,
             timing: parts.timing,
             next_tick: 0,
-            last_poll: 0,
-            was_busy: false,
+            time: PollTime::default(),
             ended: 0,
             commands: parts.commands,
             former: AttachStats::default(),
@@ -175,7 +174,7 @@ where
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
-        self.account_time(now);
+        self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         let mut received = 0;
@@ -201,7 +200,7 @@ where
             self.tick(now);
         }
         self.responder.out.flush();
-        self.was_busy = received > 0 || replied > 0;
+        self.time.end(received > 0 || replied > 0);
         received
     }
 
@@ -209,18 +208,6 @@ where
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.responder.out.progress(self.next_tick)
-    }
-
-    #[inline]
-    fn account_time(&mut self, now: u64) {
-        let counters = &self.responder.out.counters;
-        if self.was_busy {
-            counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
-            counters.add(Counter::BusyPolls, 1);
-        } else {
-            counters.add(Counter::EmptyPolls, 1);
-        }
-        self.last_poll = now;
     }
 
     /// Deals with a packet that port `port` received.
@@ -403,6 +390,9 @@ where
         let now_ns = self.timing.to_ns(now);
         for PoolWorkers { workers, .. } in &mut self.worker_sets {
             workers.tick(now, now_ns, &mut |done| self.responder.finish(done));
+            while let Some(task) = workers.next_without_workers() {
+                self.responder.give_up(task, DropReason::NoMember);
+            }
         }
         self.register(now);
         self.responder.add_up();

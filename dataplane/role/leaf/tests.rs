@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
-use crate::policy::Overflow;
+use crate::policy::{Overflow, Prepared};
 use crate::rig::{self, Built, Sizes};
-use crate::stage::{Side, Update};
+use crate::stage::{Setting, Side, Step, Update};
 use crate::state::counters::{CounterKind, Kept};
 use crate::state::{Gauge, Member};
 use crate::wire::auth::Key;
@@ -142,7 +142,10 @@ impl Rig {
     /// Has the leaf take another policy for its first pool.
     fn set_policy(&self, name: &str) {
         let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
-        let update = Update::of_policy(1, 0, &name.parse().unwrap(), dispatcher);
+        let members = dispatcher.view().members();
+        let policy = Prepared::new(&name.parse().unwrap(), members, dispatcher.core());
+        let steps = vec![Step::Set { pool: 0, setting: Setting::Policy(Box::new(policy)) }];
+        let update = Update { epoch: 1, steps, touched: vec![0], ..Update::default() };
         self.commands.push(Box::new(update)).unwrap();
     }
 
