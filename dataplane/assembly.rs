@@ -3,10 +3,10 @@
 pub mod agent;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
-use crate::control::{self, Control, Membership};
+use crate::control::{Control, LeafCores, Membership, Parts};
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
@@ -14,7 +14,6 @@ use crate::stage::network::{Base, NetworkError};
 use crate::stage::{AffinityTable, Network, PortAddress, Side, Stages};
 use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
-use crate::wire::auth;
 use crate::wire::ether::Mac;
 
 /// The configured seed; one of the moment for those who set none, to be reported so that the run can be repeated.
@@ -27,14 +26,6 @@ pub fn seed(config: &Config) -> u64 {
 pub(crate) fn seed_of_the_moment() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
-}
-
-/// What was sent so long before a leaf's start it does not believe, if a key is to prove it: an earlier leaf may have.
-const BEFORE_START: Duration = Duration::from_secs(300);
-
-/// The first sequence that a leaf that starts now believes.
-pub(crate) fn first_believed() -> u64 {
-    auth::sequence_at(SystemTime::now().checked_sub(BEFORE_START).unwrap_or(UNIX_EPOCH))
 }
 
 /// The node's state, in the configured file or in memory of this process.
@@ -51,7 +42,7 @@ pub fn table(config: &Config, ticks_hz: u64, seed: u64) -> Result<Table, StateEr
 
 /// What the state file says of the configured node.
 fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
-    let Entries { servers, pools, .. } = Membership::of(config, 0).entries();
+    let Entries { servers, pools, .. } = Membership::of(config).entries();
     Spec {
         group: config.leaf.state_group,
         role: Role::Leaf,
@@ -66,38 +57,17 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
     }
 }
 
-/// The network around the node; `macs` are its own addresses, one for each port. The wire to the agent is the last port.
+/// The network around the node at its first membership; `macs` are its own addresses, one for each port. The wire to the agent
+/// is the last port.
 ///
 /// # Errors
 /// When no port leads to a server.
 pub fn network(
     config: &Config,
-    macs: impl IntoIterator<Item = Mac>,
-    table: &Table,
-) -> Result<Network, NetworkError> {
-    network_of(config, &Membership::of(config, first_believed()), macs, table)
-}
-
-/// The same, with the membership that its control starts from.
-///
-/// # Errors
-/// When no port leads to a server.
-pub fn network_and_membership(
-    config: &Config,
-    macs: impl IntoIterator<Item = Mac>,
-    table: &Table,
-) -> Result<(Arc<Network>, Membership), NetworkError> {
-    let membership = Membership::of(config, first_believed());
-    let network = network_of(config, &membership, macs, table)?;
-    Ok((Arc::new(network), membership))
-}
-
-fn network_of(
-    config: &Config,
     membership: &Membership,
     macs: impl IntoIterator<Item = Mac>,
     table: &Table,
-) -> Result<Network, NetworkError> {
+) -> Result<Arc<Network>, NetworkError> {
     let ports = config.ports.iter().zip(macs).map(|(port, mac)| PortAddress {
         mac,
         ip: port.ip.to_bits(),
@@ -119,7 +89,7 @@ fn network_of(
         inside: config.agent.as_ref().map(|_| config.ports.len()),
     };
     let (hosts, places) = membership.places(table.limits());
-    Network::with_places(base, &hosts, &places, &table.neighbours())
+    Network::with_places(base, &hosts, &places, &table.neighbours()).map(Arc::new)
 }
 
 /// The control of a node whose cores have these stages, and take these commands.
@@ -134,9 +104,18 @@ pub fn control(
     cores: Vec<Commands>,
     seed: u64,
 ) -> Control {
+    Control::of(table, membership, cores_of(stages, cores, seed))
+}
+
+/// Cores that have these stages and take these commands, as their control drives them.
+///
+/// # Panics
+/// When there is no core.
+#[must_use]
+pub fn cores_of(stages: &[Stages], commands: Vec<Commands>, seed: u64) -> LeafCores {
     assert!(!stages.is_empty(), "a node has a core");
     let (network, waiting) = (Arc::clone(&stages[0].network), stages[0].capacity().waiting);
-    Control::new(control::Parts { table, network, membership, cores, waiting, seed })
+    LeafCores::new(Parts { network, cores: commands, waiting, seed })
 }
 
 /// The stages of the core at `index`.
@@ -150,7 +129,7 @@ pub fn stages(
     index: usize,
 ) -> Stages {
     let core = Core { index, count: config.leaf.cores.len() };
-    let (membership, limits) = (Membership::of(config, 0), table.limits());
+    let (membership, limits) = (Membership::of(config), table.limits());
     let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
         let seed = stream_seed(seed, index, pool);
         let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
@@ -221,12 +200,12 @@ speed = 3
     #[test]
     fn faster_servers_get_more() {
         let config = Config::parse(Path::new("leaf.toml"), TEXT).unwrap();
-        let membership = Membership::of(&config, 0);
+        let membership = Membership::of(&config);
         let speeds = |pool: usize| membership.pools[pool].as_ref().unwrap().speeds(5);
         assert_eq!(speeds(0).unwrap()[..], [1.0, 1.0, 8.0, 8.0, 1.0]);
         assert_eq!(speeds(1), None);
         let table = table(&config, 1_000_000_000, 7).unwrap();
-        let network = Arc::new(network(&config, [Mac([2, 0, 0, 0, 0, 1])], &table).unwrap());
+        let network = network(&config, &membership, [Mac([2, 0, 0, 0, 0, 1])], &table).unwrap();
         for core in 0..2 {
             let mut stages = stages(&config, 1_000_000_000, &network, &table, 7, core);
             let mut picks = vec![None; 9000];

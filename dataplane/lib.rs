@@ -25,6 +25,9 @@ pub mod worker;
 // Unit tests share a rig with those in tests/, which name the crate.
 #[cfg(test)]
 extern crate self as wedjat;
+#[cfg(test)]
+#[path = "../tests/rig/mod.rs"]
+mod rig;
 
 /// Tests wait so long for what must come, whatever else the machine does: it ends only those that fail.
 #[cfg(test)]

@@ -43,8 +43,5 @@ pub const CONNECTIONS: usize = 1 << 16;
 /// few enough that 256 sources are needed to fill [`CONNECTIONS`].
 pub const MULTI_PACKET_PER_SOURCE: usize = 256;
 
-/// Bytes of the largest packet that the dataplane itself makes (ARP, refusals, signals).
-pub const OWN_PACKET_MAX: usize = 128;
-
 const _: () = assert!(CONNECTIONS.is_power_of_two());
 const _: () = assert!(MEMBERS_MAX <= u16::MAX as usize);

@@ -4,31 +4,25 @@
 
 mod changing;
 mod counting;
+mod rig;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use rand::{RngExt as _, SeedableRng};
-use wedjat::assembly::agent as assembly;
-use wedjat::config::AgentConfig;
-use wedjat::control::{AgentCores, Change, LEAVING_NS, signer};
+use wedjat::control::{AgentCores, LEAVING_NS};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
-use wedjat::node::Timing;
 use wedjat::reason::DropReason;
-use wedjat::ring::{WorkerEnd, WorkerRegion};
 use wedjat::role::Agent;
-use wedjat::role::agent::{AgentCommands, Parts};
-use wedjat::stage::{PortAddress, Side};
 use wedjat::state::{Counter, Gauge};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
-use changing::Changing;
+use changing::{Changing, Driven};
+use rig::{AgentHandles, BuiltAgent, Workers};
 
 const HZ: u64 = 1_000_000_000;
 /// Between two polls of the core.
@@ -58,6 +52,7 @@ state = "{}"
 [[port]]
 device = "memory"
 ip = "10.0.2.11/24"
+mac = "{AGENT_MAC}"
 [[pool]]
 id = 7
 policy = "jbsq(k=2)"
@@ -74,20 +69,17 @@ struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    region: Arc<WorkerRegion>,
+    /// A file with a key.
+    key: String,
+    handles: AgentHandles,
     changing: Changing<AgentCores<Frame>>,
     now: u64,
-    /// Workers that have attached, by id, and whether they were let in.
-    there: BTreeMap<u16, (WorkerEnd, bool)>,
-    /// Workers that do nothing.
-    stuck: BTreeSet<u16>,
+    workers: Workers,
     /// Tasks that were sent and not answered.
     open: BTreeSet<u16>,
     answered: u64,
     /// Acknowledgements that were sent.
     acknowledged: u64,
-    /// Tasks that each worker has done.
-    done: BTreeMap<u16, u64>,
     /// Workers that the leaf has heard of since it was last asked.
     heard: BTreeSet<u16>,
     /// Those in whose names something was signed.
@@ -103,48 +95,22 @@ impl Rig {
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
         let line = format!("key_file = '{}'", key.display());
         let text = text(&path, if has_key { &line } else { "" });
-        let config = AgentConfig::parse(Path::new("agent.toml"), &text).unwrap();
-        let signer = signer(&assembly::membership(&config), None).map(Arc::new);
-        assert_eq!(signer.is_some(), has_key);
-        let (host, places) = (&config.host, config.host.places());
-        let table = Arc::new(assembly::table(&config, HZ, 7).unwrap());
-        let region = Arc::new(WorkerRegion::heap_for(&places, host.shape()).unwrap());
-        let commands = AgentCommands::default();
-        let attached = (Some(Arc::clone(&region)), commands.clone());
-        let control =
-            assembly::control(&config, HZ, Arc::clone(&table), attached, (signer.clone(), 7));
         let frames = FramePool::new(1024, 256);
         let (near, wire) = pair(256, &frames);
-        let address =
-            PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
-        let link = |channel| region.channel(channel).into();
-        let agent = Agent::new(Parts {
-            ports: vec![(near, address)],
-            worker_sets: assembly::worker_sets(host, HZ, &table, link, 7),
-            registrar: assembly::registrar(&config, &places, HZ),
-            places,
-            pool: frames.clone(),
-            udp_port: 1234,
-            payload_max: host.payload,
-            deaths: Arc::new(ArrayQueue::new(8)),
-            counters: table.counters(0),
-            timing: Timing { ticks_hz: HZ },
-        });
-        let limits = (host.limits.pools, host.limits.workers);
-        let agent = agent.with_signer(signer).with_commands(commands, limits);
+        let BuiltAgent { agent, handles, table, control } =
+            rig::agent(&text, HZ, (vec![near], &frames), None);
         Self {
             agent,
             wire,
             frames,
-            region,
+            key: key.display().to_string(),
+            handles,
             changing: Changing::new(control, table, path, folder),
             now: 0,
-            there: BTreeMap::new(),
-            stuck: BTreeSet::new(),
+            workers: Workers::default(),
             open: BTreeSet::new(),
             answered: 0,
             acknowledged: 0,
-            done: BTreeMap::new(),
             heard: BTreeSet::new(),
             signed: BTreeSet::new(),
             next: 0,
@@ -159,28 +125,9 @@ impl Rig {
         rig
     }
 
-    fn change(&mut self, text: &str) -> u64 {
-        self.changing.change(text)
-    }
-
-    fn refused(&mut self, text: &str) -> String {
-        self.changing.refused(text)
-    }
-
-    fn tend(&mut self) {
-        self.changing.control.tend(self.now);
-        self.changing.expect();
-    }
-
     /// A worker comes; false when there is no place for it.
     fn attach(&mut self, id: u16) -> bool {
-        let mut channels = 0..self.region.shape().channels;
-        let own = channels.find(|&at| self.region.place(at).is_some_and(|place| place.id == id));
-        let Some(end) = own.and_then(|channel| self.region.claim(channel).unwrap()) else {
-            return false;
-        };
-        self.there.insert(id, (end, false));
-        true
+        self.workers.attach(&self.handles, id)
     }
 
     /// A client's task for a pool, by the name of a worker if one is given.
@@ -199,34 +146,10 @@ impl Rig {
         let before = counting::calls();
         self.agent.poll(self.now);
         assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
-        self.work(chance);
+        self.workers.work(chance);
         while let Some(packet) = self.wire.receive() {
             self.meet(packet.bytes());
         }
-    }
-
-    fn polls(&mut self, count: usize) {
-        (0..count).for_each(|_| self.poll(|| true));
-    }
-
-    fn work(&mut self, mut chance: impl FnMut() -> bool) {
-        for (id, (end, is_in)) in &mut self.there {
-            if !*is_in && end.receiver().is_granted() {
-                end.start();
-                *is_in = true;
-            }
-            let works = *is_in && !self.stuck.contains(id) && chance();
-            if works && end.take() == Ok(true) {
-                end.answer(|_, _| 0, || 1000);
-                *self.done.entry(*id).or_default() += 1;
-            }
-        }
-        // Who is told to, ends.
-        self.there.retain(|id, (end, is_in)| {
-            let receiver = end.receiver();
-            let has_ended = receiver.is_stopped() && !receiver.is_ready();
-            self.stuck.contains(id) || !has_ended && (!*is_in || receiver.is_granted())
-        });
     }
 
     /// What the agent says to its leaf or a client.
@@ -253,22 +176,6 @@ impl Rig {
         }
     }
 
-    /// Until the core has taken every change and nothing is leaving.
-    fn settle(&mut self) {
-        for round in 0..1000 {
-            // The leaf is given some time, and what is lost is let go of after seconds.
-            self.now += if round > 20 { LEAVING_NS / 100 } else { 0 };
-            self.polls(20);
-            self.tend();
-            if self.changing.control.is_settled() {
-                self.polls(20);
-                self.tend();
-                return;
-            }
-        }
-        panic!("not settled: {:?}", self.changing.control.membership());
-    }
-
     /// Tasks that were dropped, and counted: acknowledgements that came too late are not among them.
     fn dropped(&self) -> u64 {
         let counters = self.agent.counters();
@@ -277,13 +184,13 @@ impl Rig {
 
     /// Which workers do some of so many tasks of a pool.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
-        self.done.clear();
+        self.workers.done.clear();
         for _ in 0..tasks.div_ceil(20) {
             (0..20).for_each(|_| self.send(pool, None));
             self.polls(20);
         }
         self.polls(100);
-        self.done.keys().copied().collect()
+        self.workers.done.keys().copied().collect()
     }
 
     /// Workers that the leaf hears of now.
@@ -296,10 +203,6 @@ impl Rig {
             self.polls(20);
         }
         self.heard.clone()
-    }
-
-    fn index_of(&self, worker: u16) -> usize {
-        self.changing.control.membership().worker(worker).unwrap().1
     }
 
     /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
@@ -317,6 +220,24 @@ impl Rig {
         assert_eq!(self.frames.in_use(), 0);
         assert_eq!(self.open.len() as u64, self.dropped(), "{:?}", self.open);
         self.changing.assert_shown();
+    }
+}
+
+impl Driven for Rig {
+    type Cores = AgentCores<Frame>;
+
+    const SOON: usize = 20;
+
+    fn changing(&mut self) -> &mut Changing<AgentCores<Frame>> {
+        &mut self.changing
+    }
+
+    fn now(&mut self) -> &mut u64 {
+        &mut self.now
+    }
+
+    fn polls(&mut self, count: usize) {
+        (0..count).for_each(|_| self.poll(|| true));
     }
 }
 
@@ -358,7 +279,7 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
     assert!(rig.open.is_empty(), "done by another in its name");
     rig.settle();
     assert_eq!(rig.registered(), [12, 13, 20].into());
-    assert_eq!(rig.there.keys().copied().collect::<BTreeSet<_>>(), [12, 13, 20].into());
+    assert_eq!(rig.workers.ids(), [12, 13, 20].into());
     rig.send(7, Some(10));
     rig.polls(20);
     assert_eq!(rig.agent.counters().dropped(DropReason::UnknownWorker), 1);
@@ -380,12 +301,16 @@ fn what_is_said_in_the_name_of_a_worker_that_comes_is_signed_with_its_pools_key(
     rig.change("add-pool id=9 policy=jsq");
     rig.change("add-workers pool=7 workers=20");
     rig.change("add-workers pool=9 workers=30");
-    assert!(rig.attach(20) && rig.attach(30));
+    // A pool that comes has the key that it is given, or none.
+    rig.change(&format!("add-pool id=11 policy=jsq key-file={}", rig.key));
+    rig.change("add-workers pool=11 workers=40");
+    assert!([20, 30, 40].into_iter().all(|id| rig.attach(id)));
     rig.settle();
     assert_eq!(rig.workers_of(7, 60), [10, 11, 20].into());
     assert_eq!(rig.workers_of(9, 20), [30].into());
-    assert_eq!(rig.registered(), [10, 11, 20, 30].into());
-    assert_eq!(rig.signed, [10, 11, 20].into(), "a pool that was added has no key");
+    assert_eq!(rig.workers_of(11, 20), [40].into());
+    assert_eq!(rig.registered(), [10, 11, 20, 30, 40].into());
+    assert_eq!(rig.signed, [10, 11, 20, 40].into());
     rig.change("remove-workers workers=10-11");
     rig.settle();
     rig.signed.clear();
@@ -399,7 +324,7 @@ fn what_is_said_in_the_name_of_a_worker_that_comes_is_signed_with_its_pools_key(
 #[test]
 fn a_worker_that_never_answers_is_let_go_of_and_its_place_is_used_when_it_has_ended() {
     let mut rig = Rig::with_workers();
-    rig.stuck.insert(10);
+    rig.workers.stuck.insert(10);
     (0..8).for_each(|_| rig.send(7, None));
     rig.polls(20);
     assert_eq!(rig.open.len(), 2, "those of the worker that is stuck");
@@ -411,15 +336,15 @@ fn a_worker_that_never_answers_is_let_go_of_and_its_place_is_used_when_it_has_en
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agent.counters().dropped(DropReason::WorkerLost), 2);
-    assert!(rig.there[&10].0.receiver().is_stopped(), "it is told to end");
+    assert!(rig.workers.there[&10].0.receiver().is_stopped(), "it is told to end");
     // All places but that one.
     rig.change("add-workers pool=7 workers=20-25");
     rig.polls(20);
     let error = rig.refused("add-workers pool=7 workers=26");
     assert!(error.contains("have not ended, end them"), "{error}");
-    rig.stuck.clear();
+    rig.workers.stuck.clear();
     rig.polls(20);
-    assert!(!rig.there.contains_key(&10));
+    assert!(!rig.workers.there.contains_key(&10));
     rig.change("add-workers pool=7 workers=26");
     assert!((20..27).all(|id| rig.attach(id)));
     rig.settle();
@@ -447,7 +372,7 @@ fn pools_come_and_go_under_their_own_policies() {
     rig.settle();
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
     assert!(rig.changing.control.membership().pool(9).is_none());
-    assert_eq!(rig.there.keys().copied().collect::<BTreeSet<_>>(), range(10..=13));
+    assert_eq!(rig.workers.ids(), range(10..=13));
     assert_eq!(rig.agent.attach_stats().map(|stats| stats.left).sum::<u64>(), 2);
     // Another one in its place.
     rig.change("add-pool id=11 policy=round-robin");
@@ -461,7 +386,7 @@ fn pools_come_and_go_under_their_own_policies() {
     rig.change("add-pool id=12 policy=cfcfs");
     rig.change("add-workers pool=12 workers=50");
     assert!(rig.attach(50));
-    rig.stuck.insert(50);
+    rig.workers.stuck.insert(50);
     rig.settle();
     let before = rig.dropped();
     (0..12).for_each(|_| rig.send(12, None));
@@ -469,7 +394,7 @@ fn pools_come_and_go_under_their_own_policies() {
     rig.now += 1;
     rig.settle();
     assert_eq!(rig.dropped(), before + 12);
-    rig.stuck.clear();
+    rig.workers.stuck.clear();
     rig.assert_accounted();
 }
 
@@ -496,12 +421,12 @@ fn policies_speeds_and_queues_change() {
     rig.change("set-policy pool=7 policy=weighted-random");
     rig.change("set-speed workers=10 speed=100");
     rig.settle();
-    rig.done.clear();
+    rig.workers.done.clear();
     for _ in 0..600 {
         rig.send(7, None);
         rig.polls(2);
     }
-    assert!(rig.done[&10] > 450, "{:?}", rig.done);
+    assert!(rig.workers.done[&10] > 450, "{:?}", rig.workers.done);
     // One that lets tasks wait again.
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
     rig.settle();
@@ -511,6 +436,23 @@ fn policies_speeds_and_queues_change() {
     assert!(rig.changing.look().pools[0].policy.starts_with("jbsq(k=1"));
     rig.settle();
     assert_eq!((rig.open.len(), rig.dropped()), (1, 1));
+    rig.assert_accounted();
+}
+
+#[test]
+fn what_waits_under_a_policy_that_lets_nothing_wait_is_given_up_when_no_worker_is_there() {
+    let mut rig = Rig::with_workers();
+    (0..60).for_each(|_| rig.send(7, None));
+    rig.poll(|| false);
+    rig.poll(|| false);
+    rig.change("set-policy pool=7 policy=random");
+    // They leave before their rings have room for all, and before anything more can be given to them.
+    rig.workers.there.clear();
+    rig.polls(20);
+    assert_eq!((rig.agent.waiting(), rig.agent.held()), (0, 0));
+    let drops = [DropReason::NoMember, DropReason::WorkerLost];
+    let [waited, given] = drops.map(|reason| rig.agent.counters().dropped(reason));
+    assert!(waited >= 60 - 16 && waited + given == 60, "{waited} and {given}");
     rig.assert_accounted();
 }
 
@@ -535,6 +477,8 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
         ("add-pool id=8 policy=horus shared-workers=true", "leave it out here"),
         ("add-pool id=7 policy=horus", "pool 7: it is there already"),
         ("set-queue pool=8 queue=4", "pool 8: there is none"),
+        ("add-pool id=8 policy=horus key-file=/nowhere", "key-file=/nowhere: which can't be read"),
+        ("agent set-queue pool=7 queue=4", "no agent on this node's core; leave `agent` out"),
     ] {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");
@@ -573,20 +517,18 @@ fn random_changes_under_load_lose_nothing() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
         let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
-        let (mut made, mut indices) = (0, BTreeMap::<u16, (usize, usize)>::new());
+        let mut made = 0;
         for round in 0..1500 {
             for _ in 0..rng.random_range(0..4) {
                 let worker = rng.random_bool(0.3).then(|| rng.random_range(10..26));
                 rig.send(7 + rng.random_range(0..3), worker);
             }
             if rng.random_range(0..6) == 0 {
-                let change: Change = random_change(&mut rng).parse().unwrap();
-                made += usize::from(rig.changing.control.apply(&change).is_ok());
-                rig.changing.expect();
+                made += usize::from(rig.try_change(&random_change(&mut rng)));
             }
             match rng.random_range(0..20) {
                 0..=7 => _ = rig.attach(rng.random_range(10..26)),
-                8 => _ = rig.there.pop_first(),
+                8 => _ = rig.workers.there.pop_first(),
                 9 => rig.now += HZ / 4,
                 _ => {}
             }
@@ -597,14 +539,7 @@ fn random_changes_under_load_lose_nothing() {
             if round % 16 == 0 {
                 rig.changing.look();
             }
-            // Who stays keeps its index.
-            let there = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);
-            let now: BTreeMap<_, _> = there
-                .map(|id| (id, rig.changing.control.membership().worker(id).unwrap()))
-                .collect();
-            let moved = now.iter().find(|(id, at)| indices.get(id).is_some_and(|was| was != *at));
-            assert_eq!(moved, None, "seed {seed}, round {round}");
-            indices = now;
+            rig.changing.assert_in_place();
         }
         assert!(made > 40, "seed {seed}: {made} changes");
         rig.settle();

@@ -443,7 +443,9 @@ mod processes {
 
     pub fn leaf_and_agent_share_a_process_and_a_core() {
         let home = Home::new(64, ",infinite_rx=1");
-        let node = Running(Some(home.command("leaf").spawn().unwrap()));
+        let mut command = home.command_with("leaf", &["--changes", "-"]);
+        let mut node = Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()));
+        let mut lines = node.0.as_mut().unwrap().stdin.take().unwrap();
         let region = home.region();
         let mut workers: Vec<_> = (0..2).map(|_| home.worker()).collect();
         wait_for_workers(&region, 2);
@@ -468,10 +470,24 @@ mod processes {
             request.len()
         });
         drop(third);
+        // One comes by a change, gets tasks, and is let go of.
+        writeln!(lines, "add-workers pool=1 workers=30\nagent set-policy pool=1 policy=cfcfs")
+            .unwrap();
+        let fourth = home.worker_of_id(30);
+        wait_for_workers(&region, 2);
+        let before = home.counter("replies");
+        wait_until("replies go on", || home.counter("replies") > before + 1000);
+        writeln!(lines, "remove-workers workers=30").unwrap();
+        fourth.ended();
         node.signal("-TERM");
-        let account = account(&node.output());
+        let output = node.output();
+        let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(Running::ended);
+        for told in ["change 3: agent set-policy", "worker 30 of pool 1 is there", "let go of"] {
+            assert!(said.contains(told), "{told}: {said}");
+        }
         let agent = &account["agent"];
+        assert!(agent["policy"].as_str().unwrap().starts_with("cfcfs"), "{agent}");
         assert_eq!(agent["balanced"], true, "{agent}");
         assert_eq!(count(agent, "/attach/died"), 1, "{agent}");
         assert!(count(agent, "/attach/joined") >= 3, "{agent}");

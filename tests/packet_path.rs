@@ -10,18 +10,13 @@ mod rig;
 
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
-use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
-use wedjat::node::Timing;
+use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
-use wedjat::ring::{Place, WorkerEnd, WorkerRegion, handover};
-use wedjat::role::agent::{
-    NamedLoad, Packet, Parts, PoolWorkers, Registrar, ThreadWorker, WorkerSet,
-};
-use wedjat::role::{Agent, Leaf};
-use wedjat::stage::{Overflow, PortAddress, Side};
+use wedjat::ring::{Place, WorkerEnd, handover};
+use wedjat::role::Leaf;
+use wedjat::role::agent::{NamedLoad, ThreadWorker, WorkerLink};
 use wedjat::state::{Counter, Counters, Gauge, Member, View};
 use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
@@ -179,27 +174,13 @@ fn polls_allocate_nothing() {
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-/// An agent's parts, on a clock of nanoseconds and with no leaf to register with.
-fn agent_parts(
-    port: RingPort,
-    workers: WorkerSet<Packet<Frame>>,
-    places: &[Place],
-    pool: &FramePool,
-) -> Parts<RingPort, FramePool> {
-    let (mac, ip) = (AGENT_MAC, AGENT);
-    let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
-    Parts {
-        ports: vec![(port, address)],
-        worker_sets: vec![PoolWorkers { pool: Some(POOL), workers }],
-        registrar: None,
-        places: places.to_vec(),
-        pool: pool.clone(),
-        udp_port: 1234,
-        payload_max: 64,
-        deaths: Arc::new(ArrayQueue::new(8)),
-        counters: Counters::heap(),
-        timing: Timing { ticks_hz: 1_000_000_000 },
-    }
+/// An agent with workers 10 and 11; `further` are lines of `[agent]`.
+fn agent_text(policy: &str, further: &str) -> String {
+    format!(
+        "[agent]\nname = 'memory'\ncore = 0\nslots = 8\npayload = 64\nworker_timeout_ms = 0\n{further}\n\
+         [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\nworkers = '10-11'\nqueue = 16\noverflow = 'refuse'\n"
+    )
 }
 
 /// From the client to that agent.
@@ -228,13 +209,11 @@ fn threads_of_an_agent_allocate_nothing() {
         wires.push(wire);
     }
     let counters = workers.iter().map(|worker| worker.counters().clone()).collect();
-    let view = View::heap(places.len(), 1).remove(0);
-    let dispatcher = Dispatcher::new(&"jbsq(k=2)".parse().unwrap(), view, Core::ONLY, 7)
-        .with_queue(16, Overflow::Refuse);
-    let set = WorkerSet::new(dispatcher, places.into_iter().zip(ways).collect(), u64::MAX);
     let (near, mut far) = pair(256, &pool);
-    let parts = agent_parts(near, set, &places, &pool);
-    let mut agent = Agent::new(parts).with_threads(load, counters);
+    let (text, links) = (agent_text("jbsq(k=2)", ""), ways.into_iter().map(WorkerLink::from));
+    let rig::BuiltAgent { agent, .. } =
+        rig::agent(&text, rig::TICKS_HZ, (vec![near], &pool), Some(links.collect()));
+    let mut agent = agent.with_threads(load, counters);
     let mut now = 1_000_000;
     let mut calls = 0;
     let mut counted = |step: &mut dyn FnMut()| {
@@ -281,18 +260,11 @@ fn threads_of_an_agent_allocate_nothing() {
 #[test]
 fn polls_of_an_agent_allocate_nothing() {
     for policy in ["cfcfs", "jbsq(k=2)", "horus", "jsq", "random"] {
-        let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
-        let region = Arc::new(WorkerRegion::heap(&places, 8, 64).unwrap());
-        let view = View::heap(places.len(), 1).remove(0);
-        let dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
-            .with_queue(16, Overflow::Refuse);
-        let entries = places.iter().enumerate().map(|(at, &place)| (place, region.channel(at)));
-        let workers = WorkerSet::new(dispatcher, entries.collect(), u64::MAX);
         let pool = FramePool::new(1024, 256);
         let (near, mut far) = pair(256, &pool);
-        let registrar = Registrar::new(CLIENT, 0, Some(CLIENT_MAC), &places, 1_000_000_000);
-        let parts = agent_parts(near, workers, &places, &pool);
-        let mut agent = Agent::new(Parts { registrar: Some(registrar), ..parts });
+        let text = agent_text(policy, &format!("leaf = '10.0.2.1'\nleaf_mac = '{CLIENT_MAC}'"));
+        let rig::BuiltAgent { mut agent, handles, .. } =
+            rig::agent(&text, rig::TICKS_HZ, (vec![near], &pool), None);
         let (mut now, mut calls) = (1, 0);
         let mut poll = |now: &mut u64| {
             *now += 50_000;
@@ -300,7 +272,7 @@ fn polls_of_an_agent_allocate_nothing() {
             agent.poll(*now);
             calls += counting::calls() - before;
         };
-        let mut worker_ends: Vec<_> = (0..2).filter_map(|at| region.claim(at).unwrap()).collect();
+        let mut worker_ends: Vec<_> = (0..2).map(|at| handles.claim(at)).collect();
         (0..4).for_each(|_| poll(&mut now));
         worker_ends.iter_mut().for_each(WorkerEnd::start);
         for seq in 0..1_000u16 {

@@ -99,8 +99,8 @@ impl Conductor {
     }
 
     /// The same, but a node that does not become quiet is given up after so long.
-    #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
+    #[cfg(test)]
+    pub(super) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }

@@ -10,10 +10,9 @@ use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::raw_agent::Sends;
 use super::{ids, port, raw, raw_agent};
 use crate::limits::{MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
-use crate::policy::PolicySpec;
+use crate::policy::{Overflow, PolicySpec};
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, RegionShape};
-use crate::stage::Overflow;
 use crate::state::table::Limits;
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
@@ -188,7 +187,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, text: &str) -> AgentCon
         slots: entry.slots.as_ref(),
         payload: entry.payload.as_ref(),
         worker_timeout_ms: entry.worker_timeout_ms.as_ref(),
-        room: Some([entry.pools_max.as_ref(), entry.workers_max.as_ref()]),
+        room: [entry.pools_max.as_ref(), entry.workers_max.as_ref()],
         pools: &raw.pool,
         key: "pool",
     };
@@ -216,7 +215,7 @@ pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConf
         slots: raw.slots.as_ref(),
         payload: raw.payload.as_ref(),
         worker_timeout_ms: raw.worker_timeout_ms.as_ref(),
-        room: None,
+        room: [raw.pools_max.as_ref(), raw.workers_max.as_ref()],
         pools: &raw.pool,
         key: "agent.pool",
     };
@@ -229,8 +228,8 @@ struct About<'a> {
     slots: Option<&'a Spanned<usize>>,
     payload: Option<&'a Spanned<usize>>,
     worker_timeout_ms: Option<&'a Spanned<u64>>,
-    /// How many pools and workers there may be, where they may change while it runs.
-    room: Option<[Option<&'a Spanned<usize>>; 2]>,
+    /// How many pools and workers there may be while it runs.
+    room: [Option<&'a Spanned<usize>>; 2],
     pools: &'a [raw_agent::Pool],
     /// What the pools' tables are called.
     key: &'a str,
@@ -266,9 +265,7 @@ impl About<'_> {
 
     /// Unless configured there is room for some more workers than there are, as far as their rings fit.
     fn limits(&self, faults: &mut Faults<'_>, pools: &[AgentPool], named: RegionShape) -> Limits {
-        let Some([pools_max, workers_max]) = self.room else {
-            return Limits { pools: pools.len(), servers: 1, workers: named.channels };
-        };
+        let [pools_max, workers_max] = self.room;
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
         let more = RegionShape { channels: named.channels + WORKERS_MORE, ..named };

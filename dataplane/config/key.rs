@@ -14,21 +14,25 @@ use crate::wire::auth::{KEY_LEN, Key};
 const BYTES_MAX: u64 = 4096;
 /// Bits of a mode that give access to a group or others.
 const FOREIGN: u32 = 0o077;
-const ALLOWED: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
+/// What a key's file is to be.
+pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
 impl Faults<'_> {
     /// The key in the file that is named there.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
         let at = at?;
-        let read = read(Path::new(at.get_ref()));
+        let read = read_key(Path::new(at.get_ref()));
         let found = |reason| format!("{}, {reason}", quoted(at));
-        read.map_err(|reason| self.note(at, key, found(reason), ALLOWED)).ok()
+        read.map_err(|reason| self.note(at, key, found(reason), KEY_FILE)).ok()
     }
 }
 
-/// The key in a file, or what is wrong with the file.
-fn read(path: &Path) -> Result<Key, String> {
+/// The key in a file.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn read_key(path: &Path) -> Result<Key, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
     // First, so that nothing is opened that does something when it is opened.
     is_regular(&fs::symlink_metadata(path).map_err(cannot)?)?;
@@ -106,7 +110,7 @@ mod tests {
         for mode in [0o600, 0o400] {
             let _ = fs::remove_file(&path);
             write(&path, &format!("{DIGITS}\n"), mode);
-            assert!(read(&path).is_ok(), "{mode:o}");
+            assert!(read_key(&path).is_ok(), "{mode:o}");
         }
     }
 
@@ -126,21 +130,21 @@ mod tests {
         ];
         for (name, text, mode, expected) in cases {
             write(&at(name), &text, mode);
-            let found = read(&at(name)).unwrap_err();
+            let found = read_key(&at(name)).unwrap_err();
             assert!(found.contains(expected), "{name}: {found}");
             assert!(!found.contains("0102"), "{name}: {found}");
         }
         write(&at("good"), DIGITS, 0o600);
         symlink(at("good"), at("link")).unwrap();
-        assert!(read(&at("link")).unwrap_err().contains("symbolic link"));
-        assert!(read(folder.path()).unwrap_err().contains("no regular file"));
-        assert!(read(Path::new("/dev/zero")).unwrap_err().contains("no regular file"));
-        assert!(read(&at("missing")).unwrap_err().contains("can't be read"));
+        assert!(read_key(&at("link")).unwrap_err().contains("symbolic link"));
+        assert!(read_key(folder.path()).unwrap_err().contains("no regular file"));
+        assert!(read_key(Path::new("/dev/zero")).unwrap_err().contains("no regular file"));
+        assert!(read_key(&at("missing")).unwrap_err().contains("can't be read"));
         let fifo = at("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
         assert!(
-            read(&fifo).unwrap_err().contains("no regular file"),
+            read_key(&fifo).unwrap_err().contains("no regular file"),
             "and nobody waits for a writer"
         );
     }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use super::agent::HostConfig;
 use super::faults::Fault;
+use crate::policy::Overflow;
 use crate::policy::PolicySpec;
-use crate::stage::{Overflow, Side};
+use crate::stage::Side;
 use crate::state::table::Limits;
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;

@@ -86,5 +86,5 @@ fn addresses(
 pub fn buffers_needed(config: &HostConfig) -> usize {
     let holding = |runs| runs == Runs::LeafHolding;
     let queues = config.pools.iter().filter(|pool| holding(pool.policy.entry().runs));
-    queues.map(|pool| pool.queue).sum::<usize>() + config.places().len() * config.slots
+    queues.map(|pool| pool.queue).sum::<usize>() + config.limits.workers * config.slots
 }

@@ -17,8 +17,9 @@ mod raw;
 mod raw_agent;
 
 pub use address::is_unicast;
-pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress};
+pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use faults::{ConfigError, Fault};
+pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
 pub use raw_agent::Sends;
 

@@ -5,7 +5,8 @@ use toml::Spanned;
 
 use super::faults::{Fault, line_of};
 use super::raw_agent;
-use crate::stage::{Overflow, Side};
+use crate::policy::Overflow;
+use crate::stage::Side;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::stage::Overflow;
+use crate::policy::Overflow;
 
 /// The file as TOML has it.
 #[derive(Deserialize)]
@@ -69,6 +69,8 @@ pub struct Local {
     pub slots: Option<Spanned<usize>>,
     pub payload: Option<Spanned<usize>>,
     pub worker_timeout_ms: Option<Spanned<u64>>,
+    pub pools_max: Option<Spanned<usize>>,
+    pub workers_max: Option<Spanned<usize>>,
     #[serde(default)]
     pub pool: Vec<Pool>,
 }

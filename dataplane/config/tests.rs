@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::stage::{Overflow, Side};
+use crate::policy::Overflow;
+use crate::stage::Side;
 use crate::wire::ether::Mac;
 
 const GOOD: &str = r#"

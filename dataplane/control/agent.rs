@@ -5,13 +5,15 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::change::refused;
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool, Worker};
 use super::{Change, ChangeError, Cores};
+use crate::config::PAYLOAD_MAX;
 use crate::io::{Buf, Token};
 use crate::limits::MEMBERS_MAX;
 use crate::policy::fifo::Slab;
-use crate::policy::{Core, Dispatcher, PolicySpec, Prepared, stream_seed};
+use crate::policy::{Core, Dispatcher, PolicySpec, stream_seed};
 use crate::ring::{Place, WorkerRegion};
 use crate::role::agent::{
     AgentCommands, Entry, PoolWorkers, Signer, Step, Update, WorkerEntry, WorkerSet,
@@ -33,6 +35,8 @@ pub struct AgentParts<B: Buf + Token> {
     pub commands: AgentCommands<B>,
     /// Slots of each worker's ring.
     pub slots: usize,
+    /// Bytes that a task or a reply may have.
+    pub payload: usize,
     /// It tells a leaf of its workers.
     pub has_leaf: bool,
     /// Ticks of silence after which a worker with tasks is shut out.
@@ -107,11 +111,17 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 let reason = "it tells a leaf what to believe of workers; leave it out here";
                 refused("shared-workers=true", reason)
             }
-            Change::AddPool { ref policy, .. } | Change::SetPolicy { ref policy, .. } => {
-                self.check_bound(policy)
+            Change::AddPool { ref policy, ref key_file, .. } => {
+                self.check_bound(policy)?;
+                key_file.as_ref().map_or(Ok(()), |_| self.check_proof())
             }
+            Change::SetPolicy { ref policy, .. } => self.check_bound(policy),
             _ => Ok(()),
         }
+    }
+
+    fn own_host(&self) -> Ipv4Addr {
+        self.address
     }
 
     fn workers_max(&self) -> usize {
@@ -194,7 +204,15 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     self.channels.remove(&place.id);
                     steps.push(Step::Remove { pool, member, place, entry: Box::new(None) });
                 }
-                (difference, Some(to)) => self.change(&mut steps, (pool, to), difference, table),
+                (difference, Some(to)) => {
+                    if difference == Difference::Queue {
+                        let room = &mut self.rooms[pool];
+                        *room = to.queue.max(*room);
+                        steps.push(Step::Room { pool, memory: Slab::with_room(*room) });
+                    }
+                    let setting = difference.setting(to, table.limits().workers, Core::ONLY);
+                    steps.extend(setting.map(|setting| Step::Set { pool, setting }));
+                }
                 _ => {}
             }
         }
@@ -205,7 +223,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         self.parts.commands.push(update).map_err(|_| ChangeError::Busy)
     }
 
-    fn known_ns(&self) -> u64 {
+    fn known_ns(&self, _: u16) -> u64 {
         if self.parts.has_leaf { KNOWN_NS } else { 0 }
     }
 
@@ -222,6 +240,16 @@ impl<B: Buf + Token> AgentCores<B> {
         }
         let reason = format!("k of at most {slots}, the `slots` of each worker's ring");
         refused(format!("policy {policy}"), reason)
+    }
+
+    /// A reply has room for its proof.
+    fn check_proof(&self) -> Result<(), ChangeError> {
+        let (payload, most) = (self.parts.payload, PAYLOAD_MAX - auth::LEN);
+        if payload <= most {
+            return Ok(());
+        }
+        let reason = format!("replies of {payload} bytes have no room for proof; restart with");
+        refused("key-file", format!("{reason} a `payload` of at most {most}"))
     }
 
     fn begin(&mut self, steps: &mut Vec<Step<B>>, (pool, to): (usize, &Pool), table: &Table) {
@@ -259,34 +287,6 @@ impl<B: Buf + Token> AgentCores<B> {
         }
     }
 
-    fn change(
-        &mut self,
-        steps: &mut Vec<Step<B>>,
-        (pool, to): (usize, &Pool),
-        difference: Difference,
-        table: &Table,
-    ) {
-        let members = table.limits().workers;
-        match difference {
-            Difference::Rates => {
-                steps.push(Step::Rates { pool, rates: to.rates(members) });
-            }
-            Difference::Policy => {
-                let policy = Box::new(Prepared::new(&to.policy, members, Core::ONLY));
-                steps.push(Step::Policy { pool, policy });
-            }
-            Difference::Queue => steps.push(self.queue(pool, to)),
-            _ => {}
-        }
-    }
-
-    fn queue(&mut self, pool: usize, to: &Pool) -> Step<B> {
-        let room = &mut self.rooms[pool];
-        *room = to.queue.max(*room);
-        let (bound, overflow, memory) = (to.queue, to.overflow, Slab::with_room(*room));
-        Step::Queue { pool, bound, overflow, memory }
-    }
-
     /// Who is to sign from now on, when workers of pools with keys have come or gone.
     fn signing(&mut self, differences: &Differences<'_>) -> Option<Option<Arc<Signer>>> {
         let ids =
@@ -320,8 +320,4 @@ fn keys(membership: &Membership) -> Vec<(u16, Key)> {
 fn place_of(pool: &Pool, member: Member) -> Option<Place> {
     let worker = pool.members.get(member.index()).copied().flatten()?;
     Some(Place { id: worker.id, pool: pool.id })
-}
-
-fn refused<T>(what: impl Into<String>, reason: impl Into<String>) -> Result<T, ChangeError> {
-    Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
 }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::config::ids;
 use crate::limits::{QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
-use crate::policy::{PolicyError, PolicySpec};
-use crate::stage::Overflow;
+use crate::policy::{Overflow, PolicyError, PolicySpec};
 use crate::wire::ether::Mac;
 
 /// One change. As text a verb and `key=value` for each of its fields, as in `add-workers server=10.0.2.13 pool=1 workers=8-11`.
@@ -38,7 +38,7 @@ pub enum Change {
     },
     /// `add-workers [server=…] pool=… workers=… [speed=…]`.
     AddWorkers {
-        /// Their server's address; an agent's are on its own host.
+        /// Their server's address; none for those of an agent's own host.
         server: Option<Ipv4Addr>,
         /// Id of their pool.
         pool: u16,
@@ -52,7 +52,7 @@ pub enum Change {
         /// Their ids.
         workers: Vec<u16>,
     },
-    /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true]`.
+    /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true] [key-file=…]`.
     AddPool {
         /// Its id.
         id: u16,
@@ -64,6 +64,8 @@ pub enum Change {
         overflow: Overflow,
         /// Other schedulers send tasks to its workers, too.
         shared_workers: bool,
+        /// The file with its key, if what its workers say is to be proved.
+        key_file: Option<PathBuf>,
     },
     /// `remove-pool id=…`: it takes no new tasks; its workers leave when none waits, then it does.
     RemovePool {
@@ -93,6 +95,8 @@ pub enum Change {
         /// How fast each of them is, relative to others.
         speed: f64,
     },
+    /// `agent` and a change: of the agent's pools on a leaf's core.
+    OfAgent(Box<Self>),
 }
 
 /// Why a change is refused; nothing has changed then.
@@ -155,7 +159,7 @@ const VERBS: [(&str, &[&str]); 10] = [
     ("move-server", &["ip", "to", "[mac]"]),
     ("add-workers", &["[server]", "pool", "workers", "[speed]"]),
     ("remove-workers", &["workers"]),
-    ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]"]),
+    ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]", "[key-file]"]),
     ("remove-pool", &["id"]),
     ("set-policy", &["pool", "policy"]),
     ("set-queue", &["pool", "queue", "[overflow]"]),
@@ -192,6 +196,14 @@ struct Values<'a> {
     verb: &'static str,
     keys: &'static [&'static str],
     given: Vec<(&'a str, &'a str)>,
+}
+
+/// It can't be, for this reason.
+pub(super) fn refused<T>(
+    what: impl Into<String>,
+    reason: impl Into<String>,
+) -> Result<T, ChangeError> {
+    Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
 }
 
 /// The text is no change.
@@ -304,6 +316,9 @@ impl FromStr for Change {
     type Err = ChangeError;
 
     fn from_str(from: &str) -> Result<Self, ChangeError> {
+        if let Some(rest) = from.trim_start().strip_prefix("agent ") {
+            return Ok(Self::OfAgent(Box::new(rest.parse()?)));
+        }
         let values = Values::read(from)?;
         Ok(match values.verb {
             "add-server" => Self::AddServer {
@@ -330,6 +345,7 @@ impl FromStr for Change {
                 queue: values.queue()?,
                 overflow: values.overflow()?,
                 shared_workers: values.flag("shared-workers")?,
+                key_file: values.get("key-file").map(PathBuf::from),
             },
             "remove-pool" => Self::RemovePool { id: values.id("id")? },
             "set-policy" => Self::SetPolicy { pool: values.id("pool")?, policy: values.policy()? },

@@ -1,6 +1,8 @@
 //! What differs between two memberships: the same for every kind of node, each of which makes of it what its cores are given.
 
 use super::membership::{Membership, Pool, Server, Worker};
+use crate::policy::{Core, Prepared};
+use crate::stage::Setting;
 use crate::state::Member;
 
 /// One thing that differs; pools and members by index.
@@ -26,6 +28,18 @@ pub enum Difference {
     Policy,
     /// The queue's bound, or what becomes of tasks beyond it.
     Queue,
+}
+
+impl Difference {
+    /// What changes of a pool's scheduler on this core, if anything does, for so many members.
+    pub(super) fn setting(self, to: &Pool, members: usize, core: Core) -> Option<Setting> {
+        Some(match self {
+            Self::Rates => Setting::Rates(to.rates(members)),
+            Self::Policy => Setting::Policy(Box::new(Prepared::new(&to.policy, members, core))),
+            Self::Queue => Setting::Queue(to.queue, to.overflow),
+            _ => return None,
+        })
+    }
 }
 
 /// Two memberships.

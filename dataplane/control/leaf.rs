@@ -4,14 +4,14 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use super::change::text;
+use super::change::{refused, text};
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool};
-use super::{Change, ChangeError, Control, Cores};
+use super::{Change, ChangeError, Cores, Moment};
 use crate::config::is_unicast;
 use crate::limits::MEMBERS_MAX;
-use crate::node::{Command, Commands};
-use crate::policy::{Core, Dispatcher, Prepared, stream_seed};
+use crate::node::Commands;
+use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::affinity::AffinityTable;
 use crate::stage::network::NetworkError;
@@ -21,15 +21,11 @@ use crate::state::{Member, Table};
 /// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
 const HELD_NS: u64 = 2_000_000_000;
 
-/// What a control is made of.
+/// What the control of a leaf or a scheduler is made of, besides its state and its membership.
 #[derive(Debug)]
 pub struct Parts {
-    /// The node's state.
-    pub table: Arc<Table>,
     /// The network that the cores start with.
     pub network: Arc<Network>,
-    /// What that network is of.
-    pub membership: Membership,
     /// Each core's commands.
     pub cores: Vec<Commands>,
     /// Tasks that there is memory for to wait on each core.
@@ -54,14 +50,13 @@ pub struct LeafCores {
     old_hops_since_ns: Option<u64>,
 }
 
-impl Control {
-    /// Of a node whose cores start at `membership`.
+impl LeafCores {
+    /// Cores that have this network and take these commands.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { table, network, membership, cores, waiting, seed } = parts;
+        let Parts { network, cores, waiting, seed } = parts;
         let (has_old_hops, old_hops_since_ns) = (false, None);
-        let cores = LeafCores { network, waiting, cores, seed, has_old_hops, old_hops_since_ns };
-        Self::of(table, membership, cores)
+        Self { network, waiting, cores, seed, has_old_hops, old_hops_since_ns }
     }
 }
 
@@ -72,9 +67,11 @@ impl Cores for LeafCores {
 
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
-            Change::AddServer { ip, .. } | Change::MoveServer { to: ip, .. } => {
-                self.check_address(ip)
+            Change::MoveServer { ip, to, .. } => {
+                check_is_elsewhere(ip).and_then(|()| self.check_address(to))
             }
+            Change::AddServer { ip, .. } => self.check_address(ip),
+            Change::RemoveServer { ip } => check_is_elsewhere(ip),
             Change::AddWorkers { server: None, .. } => {
                 let allowed = "add-workers server=… pool=… workers=… [speed=…]";
                 Err(text("no `server` in `add-workers`", allowed))
@@ -130,13 +127,13 @@ impl Cores for LeafCores {
         for (index, commands) in self.cores.iter().enumerate() {
             let update = updates.of_core(table, (index, self.cores.len()), self.seed);
             // There was room for each, and nobody else gives commands that fill it.
-            commands.push(Command::Update(Box::new(update))).map_err(|_| ChangeError::Busy)?;
+            commands.push(Box::new(update)).map_err(|_| ChangeError::Busy)?;
         }
         self.network = network;
         Ok(())
     }
 
-    fn tend(&mut self, table: &Table, now_ns: u64) {
+    fn tend(&mut self, &Moment { table, now_ns, .. }: &Moment<'_>) {
         if !self.has_old_hops {
             return;
         }
@@ -151,24 +148,19 @@ impl Cores for LeafCores {
 impl LeafCores {
     fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
         let is_own = self.network.is_own(ip.to_bits());
-        let reason = match () {
-            () if is_own => "it is the node's own address",
-            () if !is_unicast(ip) => "it is no host's address",
-            () if ip.to_bits() == colocated::AGENT_IP => "it stands for this host's own workers",
-            () => return Ok(()),
-        };
-        Err(ChangeError::Refused { what: format!("server {ip}"), reason: reason.to_owned() })
+        match () {
+            () if is_own => refused(format!("server {ip}"), "it is the node's own address"),
+            () if !is_unicast(ip) => refused(format!("server {ip}"), "it is no host's address"),
+            () => check_is_elsewhere(ip),
+        }
     }
 
     fn check_queue(&self, queue: usize) -> Result<(), ChangeError> {
-        let reason = || {
-            let waiting = self.waiting;
-            format!(
-                "each core has memory for {waiting} tasks that wait; restart with a larger `queue`"
-            )
-        };
-        let refused = || ChangeError::Refused { what: format!("queue={queue}"), reason: reason() };
-        (queue <= self.waiting).then_some(()).ok_or_else(refused)
+        if queue <= self.waiting {
+            return Ok(());
+        }
+        let reason = format!("each core has memory for {} tasks that wait", self.waiting);
+        refused(format!("queue={queue}"), format!("{reason}; restart with a larger `queue`"))
     }
 
     /// Gives up next hops that nothing leads to any more; no core looks at them now.
@@ -179,6 +171,15 @@ impl LeafCores {
         let used: Vec<_> = servers.chain(gateway).collect();
         let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
         old.into_iter().for_each(|slot| neighbours.unpin(slot));
+    }
+}
+
+fn check_is_elsewhere(ip: Ipv4Addr) -> Result<(), ChangeError> {
+    match ip.to_bits() {
+        colocated::AGENT_IP => {
+            refused(format!("server {ip}"), "it stands for this host's own workers")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -222,24 +223,22 @@ impl Updates<'_> {
         match difference {
             Difference::Join(member) => {
                 let worker = to.members.get(member.index()).copied().flatten();
-                let active = worker.is_some_and(|worker| !worker.is_leaving);
+                let is_here = worker.is_some_and(|worker| self.differences.to.is_local(&worker));
                 steps.push(Step::Meet { pool, member });
-                steps.push(Step::Choose { pool, member, active });
+                // Who is on this core is chosen when the agent there says so.
+                if !is_here {
+                    let active = worker.is_some_and(|worker| !worker.is_leaving);
+                    steps.push(Step::Choose { pool, member, active });
+                }
             }
             Difference::Move(member) => steps.push(Step::Meet { pool, member }),
             Difference::Leave(member) => steps.push(Step::Choose { pool, member, active: false }),
-            Difference::Rates => {
-                steps.push(Step::Rates { pool, rates: to.rates(places) });
+            other => {
+                let setting = other.setting(to, places, core);
+                steps.extend(setting.map(|setting| Step::Set { pool, setting }));
+                // What takes no tasks the network knows.
+                step_of_ended(steps, pool, other);
             }
-            Difference::Policy => {
-                let policy = Box::new(Prepared::new(&to.policy, places, core));
-                steps.push(Step::Policy { pool, policy });
-            }
-            Difference::Queue => {
-                steps.push(Step::Queue { pool, bound: to.queue, overflow: to.overflow });
-            }
-            // What takes no tasks the network knows.
-            other => step_of_ended(steps, pool, other),
         }
     }
 }

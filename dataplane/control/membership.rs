@@ -3,15 +3,15 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::{AgentPool, Config, HostConfig};
-use crate::policy::PolicySpec;
+use crate::policy::{Overflow, PolicySpec};
 use crate::role::colocated;
-use crate::stage::Overflow;
 use crate::stage::auth::ReplyAuthenticator;
 use crate::stage::network::{Host, NetworkPool};
 use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
-use crate::wire::auth::Key;
+use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
 
 /// A host that workers run on.
@@ -100,34 +100,42 @@ pub struct Membership {
     pub pools: Vec<Option<Pool>>,
 }
 
-/// Puts something at the first free place, or behind the last; its index.
-pub(super) fn settle<T>(places: &mut Vec<Option<T>>, one: T) -> usize {
-    let free = places.iter().position(Option::is_none).unwrap_or(places.len());
-    match places.get_mut(free) {
-        Some(place) => *place = Some(one),
+/// What was sent so long before a pool is there is not believed, if a key is to prove it: an earlier leaf may have.
+const BEFORE_START: Duration = Duration::from_secs(300);
+
+/// The first sequence that a leaf believes of pools that are there from now on.
+pub(crate) fn first_believed() -> u64 {
+    auth::sequence_at(SystemTime::now().checked_sub(BEFORE_START).unwrap_or(UNIX_EPOCH))
+}
+
+/// What asks the workers of a pool for proof with this key.
+pub(super) fn authenticator(key: &Key, limits: Limits, first: u64) -> Arc<ReplyAuthenticator> {
+    Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first))
+}
+
+/// Puts something at the first place that is free and may be used, or behind the last.
+pub(super) fn settle<T>(places: &mut Vec<Option<T>>, one: T, is_usable: impl Fn(usize) -> bool) {
+    let free = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
+    match free {
+        Some(free) => places[free] = Some(one),
         None => places.push(Some(one)),
     }
-    free
 }
 
 impl Membership {
-    /// As the configuration has it: servers in its order, this host last when it has workers of its own. What is signed is
-    /// believed from sequence `first_believed` on.
+    /// As the configuration has it: servers in its order, this host last when it has workers of its own.
     #[must_use]
-    pub fn of(config: &Config, first_believed: u64) -> Self {
-        let limits = config.leaf.limits;
+    pub fn of(config: &Config) -> Self {
+        let (limits, first) = (config.leaf.limits, first_believed());
         let mut membership = Self { epoch: 1, servers: Vec::new(), pools: Vec::new() };
         for pool in &config.pools {
-            let authenticator = |key: &Key| {
-                Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first_believed))
-            };
             membership.pools.push(Some(Pool {
                 id: pool.id,
                 policy: pool.policy.clone(),
                 queue: pool.queue,
                 overflow: pool.overflow,
                 shared_workers: pool.shared_workers,
-                authenticator: pool.key.as_ref().map(authenticator),
+                authenticator: pool.key.as_ref().map(|key| authenticator(key, limits, first)),
                 key: None,
                 is_leaving: false,
                 members: Vec::new(),
@@ -166,6 +174,12 @@ impl Membership {
         };
         let pools = host.pools.iter().map(pool).collect();
         Self { epoch: 1, servers: vec![Some(here)], pools }
+    }
+
+    /// That of an agent on a leaf's core.
+    #[must_use]
+    pub fn beside_leaf(host: &HostConfig) -> Self {
+        Self::of_host(host, Ipv4Addr::from_bits(colocated::AGENT_IP))
     }
 
     fn add(
@@ -244,6 +258,13 @@ impl Membership {
         };
         let mut pools = self.pools.iter().enumerate();
         pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
+    }
+
+    /// A worker is on the leaf's own core, behind the agent there.
+    #[must_use]
+    pub fn is_local(&self, worker: &Worker) -> bool {
+        let server = self.servers[usize::from(worker.server)];
+        server.is_some_and(|server| server.ip.to_bits() == colocated::AGENT_IP)
     }
 
     /// All workers, with the index of their pools.

@@ -7,24 +7,31 @@
 
 mod agent;
 mod change;
+mod colocated;
 mod difference;
 mod leaf;
 mod membership;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use agent::{AgentCores, AgentParts, signer};
+use change::refused;
 pub use change::{Change, ChangeError};
+pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::{LeafCores, Parts};
+pub(crate) use membership::first_believed;
 pub use membership::{Membership, Pool, Server, Worker};
 
+use crate::config::{KEY_FILE, read_key};
 use crate::policy::{PolicySpec, Runs};
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
-use membership::settle;
+use crate::wire::auth::Key;
+use membership::{authenticator, settle};
 
 /// What a leaving worker has not answered for so long is lost: its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
@@ -51,6 +58,19 @@ pub trait Cores {
     /// # Errors
     /// Why the change can't be.
     fn check(&self, change: &Change) -> Result<(), ChangeError>;
+
+    /// Makes a change of an agent on the same core, which is part of this node's next one.
+    ///
+    /// # Errors
+    /// Why the change can't be, as when there is no such agent.
+    fn change_agent(&mut self, _change: &Change, _now: &Membership) -> Result<(), ChangeError> {
+        refused("agent", "there is no agent on this node's core; leave `agent` out")
+    }
+
+    /// Address of the host whose workers are added without a server.
+    fn own_host(&self) -> Ipv4Addr {
+        Ipv4Addr::UNSPECIFIED
+    }
 
     /// How many workers there may be in all.
     fn workers_max(&self) -> usize;
@@ -82,16 +102,41 @@ pub trait Cores {
     ) -> Result<(), ChangeError>;
 
     /// To be called now and then while all cores have taken all changes.
-    fn tend(&mut self, _table: &Table, _now_ns: u64) {}
+    fn tend(&mut self, _now: &Moment<'_>) {}
+
+    /// All that was given to the cores besides has been taken, and nothing of it is leaving.
+    fn is_settled(&self) -> bool {
+        true
+    }
 
     /// For how long the id of a worker that leaves is to be known at least.
-    fn known_ns(&self) -> u64 {
+    fn known_ns(&self, _worker: u16) -> u64 {
         0
     }
 
     /// What a worker that leaves does not answer in time is given up.
     fn gives_up(&self) -> bool {
         true
+    }
+}
+
+/// A moment at which all cores have taken all changes.
+#[derive(Debug)]
+pub struct Moment<'a> {
+    /// The node's state.
+    pub table: &'a Table,
+    /// What the cores work with.
+    pub membership: &'a Membership,
+    /// The time, ns.
+    pub now_ns: u64,
+    leaving_since_ns: &'a BTreeMap<Leaving, u64>,
+}
+
+impl Moment<'_> {
+    /// For so long a worker has been leaving, ns.
+    fn has_left_ns(&self, worker: u16) -> u64 {
+        let since_ns = self.leaving_since_ns.get(&Leaving::Worker(worker));
+        since_ns.map_or(0, |since_ns| self.now_ns.saturating_sub(*since_ns))
     }
 }
 
@@ -130,7 +175,8 @@ impl<C: Cores> Control<C> {
     /// All cores have taken all changes, and nothing is leaving.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.acknowledged() == self.membership.epoch && !self.is_leaving()
+        let is_told = self.acknowledged() == self.membership.epoch;
+        is_told && !self.is_leaving() && self.cores.is_settled()
     }
 
     fn is_leaving(&self) -> bool {
@@ -149,7 +195,17 @@ impl<C: Cores> Control<C> {
         let mut next = self.membership.clone();
         next.epoch += 1;
         self.change(&mut next, change)?;
+        if let Change::OfAgent(change) = change {
+            self.make_ready()?;
+            self.cores.change_agent(change, &self.membership)?;
+        }
         self.issue(next)
+    }
+
+    /// The cores, as far as they are not common to all kinds of node.
+    #[must_use]
+    pub fn cores(&self) -> &C {
+        &self.cores
     }
 
     fn change(&self, next: &mut Membership, change: &Change) -> Result<(), ChangeError> {
@@ -162,6 +218,7 @@ impl<C: Cores> Control<C> {
                 settle(
                     &mut next.servers,
                     Server { ip, mac, registers, is_leaving: false, was: None },
+                    |_| true,
                 );
                 full(next.servers.len(), self.limits.servers, "server", "servers_max")
             }
@@ -191,7 +248,7 @@ impl<C: Cores> Control<C> {
                     let seconds = LEAVING_NS / 1_000_000_000;
                     let reason = "it has moved a short time ago, and answers may still come from where it was";
                     let reason = format!("{reason}; try again after {seconds} s");
-                    return Err(ChangeError::Refused { what: format!("server {ip}"), reason });
+                    return refused(format!("server {ip}"), reason);
                 }
                 for &server in &servers {
                     let was = (to != ip).then_some(ip);
@@ -201,22 +258,26 @@ impl<C: Cores> Control<C> {
                 Ok(())
             }
             Change::AddWorkers { server, pool, ref workers, speed } => {
+                let server = server.unwrap_or_else(|| self.cores.own_host());
                 self.add_workers(next, (server, pool), workers, speed)
             }
+            Change::OfAgent(_) => Ok(()), // the membership of the node around it stays
             Change::RemoveWorkers { ref workers } => {
                 for &id in workers {
                     worker_of(next, id)?.is_leaving = true;
                 }
                 Ok(())
             }
-            Change::AddPool { id, ref policy, queue, overflow, shared_workers } => {
+            Change::AddPool { id, ref policy, queue, overflow, shared_workers, ref key_file } => {
                 check_policy(policy)?;
                 if let Some((_, pool)) = next.pool(id) {
                     let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
                 let (policy, members, is_leaving) = (policy.clone(), Vec::new(), false);
-                let (authenticator, key) = (None, None);
+                let key = key_file.as_deref().map(key_in).transpose()?;
+                let authenticator =
+                    key.as_ref().map(|key| authenticator(key, self.limits, first_believed()));
                 let pool = Pool {
                     id,
                     policy,
@@ -228,7 +289,8 @@ impl<C: Cores> Control<C> {
                     is_leaving,
                     members,
                 };
-                settle(&mut next.pools, pool);
+                // Tasks that waited for the one that ended may not have been dropped yet.
+                settle(&mut next.pools, pool, |at| self.queued(at) == 0);
                 full(next.pools.len(), self.limits.pools, "pool", "pools_max")
             }
             Change::RemovePool { id } => {
@@ -257,11 +319,11 @@ impl<C: Cores> Control<C> {
     fn add_workers(
         &self,
         next: &mut Membership,
-        (ip, id): (Option<Ipv4Addr>, u16),
+        (ip, id): (Ipv4Addr, u16),
         workers: &[u16],
         speed: f64,
     ) -> Result<(), ChangeError> {
-        let server = ip.map_or(Ok(0), |ip| servers_at(next, ip).map(|there| there[0]))?;
+        let server = servers_at(next, ip)?[0];
         if let Some(Server { ip, is_leaving: true, .. }) = next.servers[server] {
             return Err(ChangeError::Taken { what: format!("server {ip}"), is_leaving: true });
         }
@@ -281,17 +343,21 @@ impl<C: Cores> Control<C> {
             return Err(ChangeError::Taken { what: format!("pool {id}"), is_leaving: true });
         }
         for &id in workers {
-            settle(&mut pool.members, Worker { id, server, speed, is_leaving: false });
+            let worker = Worker { id, server, speed, is_leaving: false };
+            settle(&mut pool.members, worker, |_| true);
         }
         full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
 
+    /// Frees what cores have replaced; refused while one has not taken enough of the changes before.
+    fn make_ready(&mut self) -> Result<(), ChangeError> {
+        self.cores.free_what_is_done();
+        self.cores.has_room().then_some(()).ok_or(ChangeError::Busy)
+    }
+
     /// Has all cores go over to another membership.
     fn issue(&mut self, next: Membership) -> Result<u64, ChangeError> {
-        self.cores.free_what_is_done();
-        if !self.cores.has_room() {
-            return Err(ChangeError::Busy);
-        }
+        self.make_ready()?;
         let ready = self.cores.prepare(&self.table, &next)?;
         self.table.change(&next.entries());
         let differences = Differences { from: &self.membership, to: &next };
@@ -307,8 +373,10 @@ impl<C: Cores> Control<C> {
         if self.acknowledged() < self.membership.epoch {
             return;
         }
-        self.cores.tend(&self.table, now_ns);
         self.note_leaving(now_ns);
+        let (table, membership, leaving_since_ns) =
+            (&*self.table, &self.membership, &self.leaving_since_ns);
+        self.cores.tend(&Moment { table, membership, leaving_since_ns, now_ns });
         if self.leaving_since_ns.is_empty() && !self.is_leaving() {
             return;
         }
@@ -357,7 +425,7 @@ impl<C: Cores> Control<C> {
                 let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
                 let one = Leaving::Worker(worker.id);
                 let is_done = match self.outstanding(index, member) {
-                    ..=0 => has_left(one) >= self.cores.known_ns(),
+                    ..=0 => has_left(one) >= self.cores.known_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(one),
                 };
                 if is_done {
@@ -406,8 +474,14 @@ fn check_policy(policy: &PolicySpec) -> Result<(), ChangeError> {
     if policy.entry().runs != Runs::Spine {
         return Ok(());
     }
-    let reason = "it runs on a spine; `wedjat policies` lists those of a leaf".to_owned();
-    Err(ChangeError::Refused { what: format!("policy {policy}"), reason })
+    let reason = "it runs on a spine; `wedjat policies` lists those of a leaf";
+    refused(format!("policy {policy}"), reason)
+}
+
+/// The key in a file.
+fn key_in(path: &Path) -> Result<Key, ChangeError> {
+    let what = || format!("key-file={}", path.display());
+    read_key(path).or_else(|reason| refused(what(), format!("{reason}; allowed: {KEY_FILE}")))
 }
 
 /// Indices of the servers with this address: one, or one for each pool that the configuration names it for.

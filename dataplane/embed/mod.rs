@@ -43,7 +43,7 @@ pub use release::Released;
 
 use crate::assembly;
 use crate::config::{Config, ConfigError};
-use crate::control::Control;
+use crate::control::{Control, Membership};
 use crate::node::{Commands, Timing};
 use crate::stage::Network;
 use crate::stage::network::NetworkError;
@@ -125,7 +125,8 @@ impl Scheduler {
         let macs = macs(config, options.macs)?;
         let seed = assembly::seed(config);
         let table = Arc::new(assembly::table(config, ticks_hz, seed)?);
-        let (network, membership) = assembly::network_and_membership(config, macs, &table)?;
+        let membership = Membership::of(config);
+        let network = assembly::network(config, &membership, macs, &table)?;
         let cores = 0..config.leaf.cores.len();
         let stages = |core| assembly::stages(config, ticks_hz, &network, &table, seed, core);
         let stages: Vec<_> = cores.clone().map(stages).collect();

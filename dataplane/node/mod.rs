@@ -22,33 +22,17 @@ use arp::{ArpResolver, Ask};
 use crate::policy::fifo::{Fifo, Slab};
 use crate::reason::DropReason;
 use crate::stage::{Probe, Server, Stages, Update, Verdict};
+use crate::state::Gauge;
 use crate::state::neighbour::Slot;
-use crate::state::{Gauge, Member};
 use crate::wire::ether;
-
-/// What a control thread asks of a core; done between bursts.
-#[derive(Debug)]
-pub enum Command {
-    /// Let a member of a pool (both by index) be chosen, or no longer.
-    SetActive {
-        /// Index of the pool.
-        pool: usize,
-        /// The member.
-        member: Member,
-        /// Whether it may be chosen.
-        active: bool,
-    },
-    /// Go over to another membership.
-    Update(Box<Update>),
-}
 
 /// Commands that may wait for a core.
 const COMMANDS: usize = 256;
 
-/// A core's commands, on their way in, and those that lead to another membership on their way back. Any number of handles; one
-/// core takes commands. What a command is says the kind of node: `C` is a leaf's unless named.
+/// What a control thread asks of a core, to be done between bursts, on its way in, and with what it replaced on its way back. Any
+/// number of handles; one core takes commands. What a command is says the kind of node: `C` is a leaf's unless named.
 #[derive(Debug)]
-pub struct Commands<C = Command>(Arc<Mailbox<C>>);
+pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
 
 #[derive(Debug)]
 struct Mailbox<C> {
@@ -200,6 +184,12 @@ impl<T> Node<T> {
     #[must_use]
     pub fn next_tick(&self) -> u64 {
         self.next_tick
+    }
+
+    /// Number of the membership that it works with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.commands.epoch()
     }
 
     /// How many tasks may wait for workers, of all pools.
@@ -417,18 +407,11 @@ impl<T> Node<T> {
 
     /// Does what was asked for since.
     pub fn apply_commands(&mut self) {
-        while let Some(command) = self.commands.next() {
-            match command {
-                Command::SetActive { pool, member, active } => {
-                    self.stages.set_active(pool, member, active);
-                }
-                Command::Update(mut update) => {
-                    self.stages.update(&mut update);
-                    self.holds = self.stages.holds_tasks();
-                    self.next_servers = 0; // new ones are asked for at once
-                    self.commands.acknowledge(update.epoch, Command::Update(update));
-                }
-            }
+        while let Some(mut update) = self.commands.next() {
+            self.stages.update(&mut update);
+            self.holds = self.stages.holds_tasks();
+            self.next_servers = 0; // new ones are asked for at once
+            self.commands.acknowledge(update.epoch, update);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! and registers its workers with it. Besides, the leaf is told at once who came and who has gone: it need not wait
 //! for silence.
 
-use super::agent::AttachStats;
+use super::agent::{AttachStats, Parts};
 use super::{Agent, Leaf};
 use crate::clock::Progress;
 use crate::io::Token;
@@ -13,6 +13,8 @@ use crate::io::{Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::ring::Place;
+use crate::stage::network::Worker;
+use crate::stage::{PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
 use crate::wire::ether::Mac;
 
@@ -37,12 +39,21 @@ struct Local {
     present: bool,
 }
 
+impl Local {
+    fn is(&self, known: &Worker) -> bool {
+        (self.pool, self.member) == (usize::from(known.pool), known.member)
+    }
+}
+
 /// A leaf and an agent on one core, joined by a wire.
 #[derive(Debug)]
 pub struct Colocated<P: Port<Buf: Token>, A> {
     leaf: Leaf<Either<P>, A>,
     agent: Agent<End<P::Buf>, A>,
+    /// With room for as many as there may be.
     locals: Vec<Local>,
+    /// The memberships of leaf and agent that they are of.
+    epochs: (u64, u64),
     /// The agent's, when the leaf was last told.
     attach_stats: AttachStats,
 }
@@ -52,25 +63,40 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// A leaf and the agent at the other end of the last of its ports; `places` are the agent's workers, none of whom is
-    /// there yet.
+    /// A leaf, and an agent of these parts at the other end of the last of its ports, of whose workers none is there yet.
     #[must_use]
-    pub fn new(
-        mut leaf: Leaf<Either<P>, A>,
-        agent: Agent<End<P::Buf>, A>,
-        places: &[Place],
-    ) -> Self {
-        let network = leaf.stages().network();
-        let local = |place: &Place| {
-            let worker = network.worker(place.id)?;
-            let pool = usize::from(worker.pool);
-            Some(Local { place: *place, pool, member: worker.member, present: false })
-        };
-        let locals: Vec<_> = places.iter().filter_map(local).collect();
-        for local in &locals {
-            leaf.stages_mut().set_active(local.pool, local.member, false);
+    pub fn new(leaf: Leaf<Either<P>, A>, parts: Parts<P::Buf, A>, end: End<P::Buf>) -> Self {
+        let (_, workers) = parts.room;
+        let (mac, ip, prefix) = (AGENT_MAC, AGENT_IP, PREFIX);
+        let address = PortAddress { mac, ip, prefix, side: Side::Both, gateway: None };
+        let agent = Agent::new(parts, vec![(end, address)]);
+        let (locals, attach_stats) = (Vec::with_capacity(workers), AttachStats::default());
+        let mut both = Self { leaf, agent, locals, epochs: (0, 0), attach_stats };
+        both.review();
+        both
+    }
+
+    /// Whom both know, now that one of them has gone over to another membership: none of the new ones is there yet.
+    #[cold]
+    fn review(&mut self) {
+        self.epochs = (self.leaf.epoch(), self.agent.epoch());
+        let (stages, agent) = (self.leaf.stages_mut(), &self.agent);
+        self.locals.retain(|local| {
+            let known = stages.network().worker(local.place.id);
+            let stays = known.is_some_and(|known| local.is(&known));
+            stays && agent.places().any(|place| place == local.place)
+        });
+        for place in agent.places() {
+            let Some(known) = stages.network().worker(place.id) else { continue };
+            let pool = usize::from(known.pool);
+            let local = Local { place, pool, member: known.member, present: false };
+            let is_here =
+                known.ip == AGENT_IP && stages.network().pool_id(pool) == Some(place.pool);
+            if is_here && !self.locals.iter().any(|other| other.is(&known)) {
+                stages.set_active(local.pool, local.member, false);
+                self.locals.push(local);
+            }
         }
-        Self { leaf, agent, locals, attach_stats: AttachStats::default() }
     }
 
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
@@ -80,7 +106,11 @@ where
         // What several ports brought may be more than a burst.
         while self.agent.poll(now) == BURST {}
         let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
-        if attach_stats != self.attach_stats {
+        let has_changed = self.epochs != (self.leaf.epoch(), self.agent.epoch());
+        if has_changed {
+            self.review();
+        }
+        if has_changed || attach_stats != self.attach_stats {
             self.attach_stats = attach_stats;
             self.tell_leaf();
         }

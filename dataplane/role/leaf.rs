@@ -1,6 +1,7 @@
 //! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
 //! for every packet.
 
+use super::PollTime;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
@@ -28,8 +29,7 @@ pub struct Leaf<P: Port, A> {
     out: Outbox<P>,
     /// Where packets of its own come from.
     pool: A,
-    last_poll: u64,
-    was_busy: bool,
+    time: PollTime,
 }
 
 impl<P, A> Leaf<P, A>
@@ -48,15 +48,14 @@ where
             out: Outbox::new(ports, stages.counters().clone()),
             node: Node::new(stages, commands, timing),
             pool,
-            last_poll: 0,
-            was_busy: false,
+            time: PollTime::default(),
         }
     }
 
     /// One pass over all ports at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
-        self.account_time(now);
+        self.time.start(now, self.node.stages.counters());
         let mut received = 0;
         for port in 0..self.out.ports.len() {
             let mut burst = Burst::new();
@@ -72,21 +71,8 @@ where
             self.node.note_held(0);
         }
         self.flush();
-        self.was_busy = received > 0;
+        self.time.end(received > 0);
         received
-    }
-
-    /// A poll lasts until the next one starts: one reading of the clock a poll is enough.
-    #[inline]
-    fn account_time(&mut self, now: u64) {
-        let counters = self.node.stages.counters();
-        if self.was_busy {
-            counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
-            counters.add(Counter::BusyPolls, 1);
-        } else {
-            counters.add(Counter::EmptyPolls, 1);
-        }
-        self.last_poll = now;
     }
 
     /// Has a burst decided on.
@@ -199,6 +185,12 @@ where
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.out.progress(self.node.next_tick())
+    }
+
+    /// Number of the membership that it works with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.node.epoch()
     }
 
     /// What the leaf decides with.

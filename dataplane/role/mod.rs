@@ -6,6 +6,35 @@ pub mod colocated;
 mod fixtures;
 pub mod leaf;
 
+use crate::state::{Counter, Counters};
+
 pub use agent::Agent;
 pub use colocated::Colocated;
 pub use leaf::Leaf;
+
+/// How polls' time is accounted for: a poll lasts until the next one starts, so one reading of the clock a poll is enough.
+#[derive(Clone, Copy, Debug, Default)]
+struct PollTime {
+    last: u64,
+    was_busy: bool,
+}
+
+impl PollTime {
+    /// A poll starts at `now` ticks.
+    #[inline]
+    fn start(&mut self, now: u64, counters: &Counters) {
+        if self.was_busy {
+            counters.add(Counter::BusyTicks, now.saturating_sub(self.last));
+            counters.add(Counter::BusyPolls, 1);
+        } else {
+            counters.add(Counter::EmptyPolls, 1);
+        }
+        self.last = now;
+    }
+
+    /// Whether it brought any packet.
+    #[inline]
+    fn end(&mut self, was_busy: bool) {
+        self.was_busy = was_busy;
+    }
+}

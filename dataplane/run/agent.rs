@@ -14,18 +14,16 @@ use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spaw
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
-use crate::control::{Membership, signer};
+use crate::control::signer;
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
-use crate::node::Timing;
 use crate::ring::region::path_of;
 use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
-use crate::role::agent::{AgentCommands, AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
+use crate::role::agent::{AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
 use crate::stage::{PortAddress, Side};
-use crate::state::table::Limits;
 use crate::state::{Counters, Totals};
 use crate::stats::{AgentStats, LeafStats};
 use crate::wire::ether::Mac;
@@ -34,8 +32,6 @@ use crate::wire::ether::Mac;
 pub const WATCH: Duration = Duration::from_millis(5);
 /// A stopping agent ends at the latest after so long.
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// Deaths that may wait for the core.
-pub(super) const DEATHS: usize = 1024;
 
 type Ended = (Vec<AttachStats>, usize);
 
@@ -86,7 +82,7 @@ pub(super) fn start(
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
-    let (host, places) = (&config.host, config.host.places());
+    let host = &config.host;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
@@ -95,7 +91,7 @@ pub(super) fn start(
     let table = Arc::new(agent::table(config, hz, seed)?);
     let senders = match config.sends {
         Sends::Never => 0,
-        Sends::Try | Sends::Must if hire.is_some() => places.len(),
+        Sends::Try | Sends::Must if hire.is_some() => host.places().len(),
         _ => 0,
     };
     let opened = open_devices(config, &eal, &mbufs, senders, (options.patience, stop));
@@ -114,30 +110,20 @@ pub(super) fn start(
         Some(producer) => WorkerLink::from(producer),
         None => WorkerLink::from(region.channel(channel)),
     };
-    let deaths = Arc::new(ArrayQueue::new(DEATHS));
-    let commands = AgentCommands::default();
+    let registered = (config.udp_port, agent::registrar(config, hz));
+    let parts = agent::parts(host, registered, (&table, hz, seed), link, mbufs.handle());
+    let ports = ports.into_iter().zip(addresses(config, &devices)).collect();
+    let deaths = Arc::clone(&parts.deaths);
     let control = agent::control(
-        config,
+        (host, config.leaf.is_some()),
+        membership,
         hz,
         Arc::clone(&table),
-        (attached, commands.clone()),
+        (attached, parts.commands.clone()),
         (signer.clone(), seed),
     );
     let mut changes = Changes::new(control, options.changes.as_deref());
-    let (load, counters, limits) = (hired.load, hired.counters, host.limits);
-    let shared = Shared { load, counters, signer, commands, limits };
-    let parts = Parts {
-        ports: ports.into_iter().zip(addresses(config, &devices)).collect(),
-        worker_sets: agent::worker_sets(host, hz, &table, link, seed),
-        registrar: agent::registrar(config, &places, hz),
-        places,
-        pool: mbufs.handle(),
-        udp_port: config.udp_port,
-        payload_max: host.payload,
-        deaths: Arc::clone(&deaths),
-        counters: table.counters(0),
-        timing: Timing { ticks_hz: hz },
-    };
+    let shared = Shared { load: hired.load, counters: hired.counters, signer };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let senders = shared.counters.len();
@@ -147,10 +133,10 @@ pub(super) fn start(
     let counter = eal.clone();
     let core = spawn("agent", config.core, eal.clone(), move || {
         let (ended, time) = match clock {
-            Some(clock) => poll(clock, parts, shared, &told),
+            Some(clock) => poll(clock, (parts, ports), shared, &told),
             None => {
                 let clock = Watched::new(counter, parts.counters.clone());
-                poll(clock, parts, shared, &told)
+                poll(clock, (parts, ports), shared, &told)
             }
         };
         time.map(|()| ended).map_err(|error| error.to_string())
@@ -176,7 +162,7 @@ pub(super) fn start(
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe_agent(&mut ledger, changes.membership(), config.core, seed);
+    describe(&mut ledger, "agent", changes.control().membership(), &[config.core], seed);
     let attach_stats = attach_stats.into_iter().fold(AttachStats::default(), AttachStats::and);
     Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }
@@ -184,7 +170,7 @@ pub(super) fn start(
 /// The account of an agent that was told to stop before its devices had started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
     let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
-    describe_agent(&mut ledger, &agent::membership(config), config.core, seed);
+    describe(&mut ledger, "agent", &agent::membership(config), &[config.core], seed);
     let (name, attach_stats) = (config.host.name.clone(), AttachStats::default());
     AgentStats { ledger, name, attach: attach_stats, registered: 0, senders: 0 }
 }
@@ -259,22 +245,18 @@ struct Shared {
     load: Arc<NamedLoad>,
     counters: Vec<Counters>,
     signer: Option<Arc<Signer>>,
-    commands: AgentCommands<Mbuf>,
-    limits: Limits,
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
 /// was no more time.
 fn poll(
     mut clock: impl Clock,
-    parts: Parts<QueuePort, PoolHandle>,
+    (parts, ports): (Parts<Mbuf, PoolHandle>, Vec<(QueuePort, PortAddress)>),
     shared: Shared,
     stop: &AtomicBool,
 ) -> (Ended, Result<(), ClockError>) {
-    let Shared { load, counters, signer, commands, limits } = shared;
-    let mut agent = Agent::new(parts)
-        .with_signer(signer)
-        .with_commands(commands, (limits.pools, limits.workers));
+    let Shared { load, counters, signer } = shared;
+    let mut agent = Agent::new(parts, ports).with_signer(signer);
     if !counters.is_empty() {
         agent = agent.with_threads(load, counters);
     }
@@ -305,16 +287,4 @@ pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
             let _ = deaths.push(Death { channel, claim });
         }
     }
-}
-
-/// Tells of the workers and policies that were there last.
-pub(super) fn describe_agent(
-    ledger: &mut LeafStats,
-    membership: &Membership,
-    core: usize,
-    seed: u64,
-) {
-    let pools = membership.pools.iter().flatten().map(|pool| (pool.id, &pool.policy));
-    describe(ledger, "agent", pools, &[core], seed);
-    ledger.workers = membership.workers().count();
 }

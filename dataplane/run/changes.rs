@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Instant;
 
-use crate::control::{Change, ChangeError, Control, Cores, Membership};
+use crate::control::{Change, ChangeError, Control, Cores};
 
 /// The control of a node, and what is asked of it.
 pub(super) struct Changes<C> {
@@ -52,9 +52,9 @@ impl<C: Cores> Changes<C> {
         }
     }
 
-    /// What all that was asked for has led to.
-    pub fn membership(&self) -> &Membership {
-        self.control.membership()
+    /// The control, with what all that was asked for has led to.
+    pub fn control(&self) -> &Control<C> {
+        &self.control
     }
 
     fn next(&mut self) -> Option<String> {

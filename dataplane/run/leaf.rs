@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::changes::Changes;
-use super::colocated::{self, AgentParts, Ended, LocalAgent};
+use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly;
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
 use crate::config::Config;
+use crate::control::{ColocatedCores, Control, Membership};
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort};
@@ -20,8 +21,8 @@ use crate::io::pcap::Tap;
 use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
-use crate::stage::{Network, Stages};
-use crate::state::{Table, Totals};
+use crate::stage::Stages;
+use crate::state::Totals;
 use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
 
@@ -51,17 +52,21 @@ pub fn run(
     let hz = ticks_hz(clock.as_ref(), &eal);
     let table = Arc::new(assembly::table(config, hz, seed)?);
     let agent = config.agent.as_ref().zip(region);
-    let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, hz, seed));
-    let agent = agent.transpose()?;
+    let agent = agent.map(|agent| LocalAgent::new(config, agent, &mbufs, hz, seed)).transpose()?;
+    let (agent, mut parts, agents) = match agent {
+        Some((agent, parts, control)) => (Some(agent), Some(parts), Some(control)),
+        None => (None, None, None),
+    };
     let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");
-        return not_started(config, &eal, hz, &table, seed);
+        return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, mut queues) = opened?;
     let macs = config.ports.iter().zip(&devices);
     let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
-    let (network, membership) = assembly::network_and_membership(config, macs, &table)?;
+    let membership = Membership::of(config);
+    let network = assembly::network(config, &membership, macs, &table)?;
     log::info!(
         "leaf {} runs on {} cores with seed {seed}",
         config.leaf.id,
@@ -74,8 +79,9 @@ pub fn run(
         every.clone().map(|core| assembly::stages(config, hz, &network, &table, seed, core));
     let stages: Vec<_> = stages.collect();
     let commands: Vec<_> = every.map(|_| Commands::default()).collect();
-    let control =
-        assembly::control(Arc::clone(&table), membership, &stages, commands.clone(), seed);
+    let both = assembly::cores_of(&stages, commands.clone(), seed);
+    let both = ColocatedCores::new(both, agents);
+    let control = Control::of(Arc::clone(&table), membership, both);
     let mut changes = Changes::new(control, options.changes.as_deref());
     let mut cores = Vec::new();
     let started = Instant::now();
@@ -91,7 +97,7 @@ pub fn run(
             commands,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
-            agent: agent.as_ref().map(|agent| agent.parts(hz, &mbufs, config.leaf.udp_port)),
+            agent: parts.take(), // such a leaf has one core
             clock: clock.as_ref().map(|clock| clock.join(node)).transpose()?,
             mbufs: config.leaf.mbufs as usize,
         };
@@ -128,26 +134,19 @@ pub fn run(
     let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
-    describe_leaf(&mut account, config, &network, seed);
-    let agent = agent.as_ref().zip(ended);
-    account.agent =
-        agent.map(|(agent, ended)| Box::new(agent.account(ended, seconds, config, &eal, hz)));
+    describe(&mut account, "leaf", changes.control().membership(), &config.leaf.cores, seed);
+    let agent = agent.as_ref().zip(ended).zip(changes.control().cores().of_agent());
+    account.agent = agent.map(|((agent, ended), membership)| {
+        Box::new(agent.account(ended, seconds, config, membership, (&eal, hz)))
+    });
     Ok(account)
 }
 
 /// The account of a leaf that was told to stop before its devices had started.
-fn not_started(
-    config: &Config,
-    eal: &Eal,
-    hz: u64,
-    table: &Table,
-    seed: u64,
-) -> Result<LeafStats, LaunchError> {
-    let macs = config.ports.iter().map(|port| port.mac.unwrap_or(Mac([0; 6])));
-    let network = assembly::network(config, macs, table)?;
+fn not_started(config: &Config, eal: &Eal, hz: u64, seed: u64) -> LeafStats {
     let mut account = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
-    describe_leaf(&mut account, config, &network, seed);
-    Ok(account)
+    describe(&mut account, "leaf", &Membership::of(config), &config.leaf.cores, seed);
+    account
 }
 
 type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
@@ -189,7 +188,7 @@ struct CoreSetup {
     stop: Arc<AtomicBool>,
     pcap: Option<(PathBuf, usize)>,
     /// On the same core.
-    agent: Option<AgentParts>,
+    agent: Option<LocalParts>,
     /// Emulated time instead of the counter's.
     clock: Option<Emulated>,
     /// Packet buffers in all.
@@ -250,8 +249,7 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let (near, far) = link::pair(mbufs);
     let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
-    let places = parts.places.clone();
-    let mut both = Colocated::new(leaf, colocated::agent(parts, far), &places);
+    let mut both = Colocated::new(leaf, parts, far);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
         both.poll(now);
@@ -272,10 +270,4 @@ fn join_all(cores: Vec<(usize, CoreThread<Option<Ended>>)>) -> Result<Option<End
     let ended: Vec<_> = cores.into_iter().map(|(cpu, core)| join(cpu, core)).collect();
     let ended: Result<Vec<_>, _> = ended.into_iter().collect();
     Ok(ended?.into_iter().flatten().next())
-}
-
-fn describe_leaf(account: &mut LeafStats, config: &Config, network: &Network, seed: u64) {
-    let pools = config.pools.iter().map(|pool| (pool.id, &pool.policy));
-    describe(account, "leaf", pools, &config.leaf.cores, seed);
-    account.workers = network.workers();
 }

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::clock::{ClockError, ClockFile};
+use crate::control::{Membership, Pool};
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
 use crate::policy::stream_seed;
@@ -285,26 +286,28 @@ fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
     }
 }
 
-/// Tells the pools' policies, the cores and all seeds of a node, whose own seed has the name of its kind.
-fn describe<'a>(
+/// Tells the workers and policies that were there last, the cores, and all seeds of a node, whose own seed has its kind's name.
+fn describe(
     account: &mut LeafStats,
     kind: &str,
-    pools: impl Iterator<Item = (u16, &'a crate::policy::PolicySpec)>,
+    membership: &Membership,
     cores: &[usize],
     seed: u64,
 ) {
-    let pools: Vec<_> = pools.map(|(id, policy)| (id, policy.to_string())).collect();
-    let mut names: Vec<_> = pools.iter().map(|(_, policy)| policy.clone()).collect();
-    names.dedup();
-    account.policy = names.join(", ");
     account.cores = cores.to_vec();
     account.seeds = [(kind.to_owned(), seed)].into();
-    for core in 0..cores.len() {
-        for (pool, (id, _)) in pools.iter().enumerate() {
-            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, pool));
+    let mut names = Vec::new();
+    for (at, pool) in membership.pools.iter().enumerate() {
+        let Some(Pool { id, policy, .. }) = pool else { continue };
+        for core in 0..cores.len() {
+            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, at));
         }
+        names.push(policy.to_string());
+        account.policies.insert(*id, policy.to_string());
     }
-    account.policies = pools.into_iter().collect();
+    names.dedup();
+    account.policy = names.join(", ");
+    account.workers = membership.workers().count();
 }
 
 #[cfg(test)]

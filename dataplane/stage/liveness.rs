@@ -65,6 +65,8 @@ struct Watch {
     out: bool,
     /// It comes back into choice with its next sign of life.
     returns: bool,
+    /// It is to get no new tasks, whatever is said of it.
+    leaves: bool,
     /// This core looks after its counts: one core does for each member.
     is_ours: bool,
     /// Looks in a row at which its reports said less than is due.
@@ -92,6 +94,7 @@ impl Watch {
             hop: NO_HOP,
             out: false,
             returns: false,
+            leaves: false,
             is_ours: core.looks_after(member),
             contradictions: 0,
             surplus: (0, 0),
@@ -712,11 +715,16 @@ impl Liveness {
     }
 
     /// Whether a member may be chosen is decided elsewhere, too; for one that is out it takes effect when it is heard of
-    /// again. True when that is so.
+    /// again, and never for one that leaves. True when that is so.
     pub(super) fn defer(&mut self, pool: usize, member: Member, active: bool) -> bool {
         let watch = &mut self.watches[self.first[pool] + member.index()];
-        watch.returns = active;
-        watch.out
+        watch.returns = active && !watch.leaves;
+        watch.out || (active && watch.leaves)
+    }
+
+    /// A member is to get no new tasks until its place is another's.
+    pub(super) fn let_leave(&mut self, pool: usize, member: Member) {
+        self.watches[self.first[pool] + member.index()].leaves = true;
     }
 }
 

@@ -24,13 +24,12 @@ pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
-pub use update::{Capacity, NewPool, Step, Update};
+pub use update::{Capacity, NewPool, Setting, Step, Update};
 
 use fast::template::Template;
 
 use crate::io::Buf;
 use crate::limits::BURST;
-pub use crate::policy::Overflow;
 use crate::policy::{self, Dispatcher};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;

@@ -8,7 +8,6 @@ use super::auth::ReplyAuthenticator;
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
-use crate::wire::auth::Key;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::Mac;
 use crate::wire::{ipv4, task};
@@ -181,21 +180,6 @@ impl Target {
     }
 }
 
-/// A server to build a network with: who runs there, and where it is.
-#[derive(Clone, Debug)]
-pub struct ServerSpec {
-    /// Its address.
-    pub ip: u32,
-    /// Its MAC address, unless ARP shall find it.
-    pub mac: Option<Mac>,
-    /// Its workers' global ids.
-    pub workers: Vec<u16>,
-    /// Id of the pool they serve.
-    pub pool: u16,
-    /// Its workers register themselves: what does so for others is refused.
-    pub registers: bool,
-}
-
 /// A host that workers run on, as a network is built with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
@@ -324,40 +308,6 @@ pub struct Network {
 }
 
 impl Network {
-    /// The tables for these ports, pools and servers; the servers' next hops get a place among the
-    /// neighbours. Pool ids and worker ids must be distinct, worker ids at most
-    /// [`WORKER_ID_MAX`], and pools known: what the configuration's check ensures.
-    ///
-    /// # Errors
-    /// When no port leads to a server.
-    pub fn new(
-        udp_port: u16,
-        ports: Vec<PortAddress>,
-        pool_ids: Vec<u16>,
-        servers: &[ServerSpec],
-        neighbours: &Neighbours,
-    ) -> Result<Self, NetworkError> {
-        let base = Base { udp_port, node: 0, ports, inside: None };
-        let index = |id: u16| pool_ids.iter().position(|&pool| pool == id);
-        let mut pools: Vec<_> = pool_ids
-            .iter()
-            .map(|&id| NetworkPool { id: Some(id), ..NetworkPool::default() })
-            .collect();
-        for (at, server) in servers.iter().enumerate() {
-            let members = server.workers.iter().map(|&id| Some((id, at as u16)));
-            let pool = index(server.pool).and_then(|pool| pools.get_mut(pool));
-            pool.into_iter().for_each(|pool| pool.members.extend(members.clone()));
-        }
-        let host = |server: &ServerSpec| Host {
-            ip: server.ip,
-            mac: server.mac,
-            registers: server.registers,
-            was: None,
-        };
-        let hosts: Vec<_> = servers.iter().map(|server| Some(host(server))).collect();
-        Self::with_places(base, &hosts, &pools, neighbours)
-    }
-
     /// The tables for these hosts and pools, whose places may be free; the hosts' next hops are pinned.
     ///
     /// # Errors
@@ -447,19 +397,6 @@ impl Network {
     pub fn base(&self) -> Base {
         let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
         Base { udp_port, node, ports: self.ports.clone(), inside }
-    }
-
-    /// Believes what workers of a pool (by index) say only with proof: a tag under this key, and a sequence from
-    /// `first` on.
-    pub fn protect(&mut self, pool: usize, key: Key, first: u64) {
-        self.authenticators.resize_with(self.pools(), || None);
-        self.authenticators[pool] =
-            Some(Arc::new(ReplyAuthenticator::new(key, self.members[pool].len(), first)));
-    }
-
-    /// This port leads to workers inside this process: no proof is asked of them.
-    pub fn trust(&mut self, port: usize) {
-        self.inside = Some(port);
     }
 
     /// What asks for proof of what came to this port from workers of a pool (by index), if anything does.
@@ -623,6 +560,17 @@ mod tests {
         PortAddress { mac: Mac([2, 0, 0, 0, 0, 1]), ip, prefix, side, gateway }
     }
 
+    /// With one server.
+    fn network(
+        ports: Vec<PortAddress>,
+        ip: u32,
+        pools: &[NetworkPool],
+    ) -> Result<Network, NetworkError> {
+        let host = Host { ip, mac: None, registers: false, was: None };
+        let base = Base { udp_port: 1234, node: 0, ports, inside: None };
+        Network::with_places(base, &[Some(host)], pools, &neighbours())
+    }
+
     #[test]
     fn prefixes_reach() {
         let reaches =
@@ -638,14 +586,13 @@ mod tests {
             port(0x0A00_0101, 24, Side::Clients, Some(0x0A00_01FE)),
             port(0x0A00_0201, 24, Side::Workers, None),
         ];
-        let server = ServerSpec {
-            ip: 0x0A00_020B,
-            mac: None,
-            workers: vec![7, 9],
-            pool: 3,
-            registers: false,
-        };
-        let network = Network::new(1234, ports, vec![5, 3], &[server], &neighbours()).unwrap();
+        let members = vec![Some((7, 0)), Some((9, 0))];
+        let pools = [(5, Vec::new()), (3, members)].map(|(id, members)| NetworkPool {
+            id: Some(id),
+            members,
+            ..NetworkPool::default()
+        });
+        let network = network(ports, 0x0A00_020B, &pools).unwrap();
         assert_eq!((network.pool(3), network.pool(5), network.pool(0)), (Some(1), Some(0), None));
         assert_eq!(network.worker(8), None);
         assert_eq!(network.worker(u16::MAX), None);
@@ -668,9 +615,7 @@ mod tests {
     #[test]
     fn a_server_out_of_reach_is_refused() {
         let ports = vec![port(0x0A00_0101, 24, Side::Clients, None)];
-        let server =
-            ServerSpec { ip: 0x0A00_010B, mac: None, workers: vec![0], pool: 1, registers: false };
-        let error = Network::new(1234, ports, vec![1], &[server], &neighbours()).unwrap_err();
+        let error = network(ports, 0x0A00_010B, &[]).unwrap_err();
         assert!(error.to_string().contains("10.0.1.11"), "{error}");
     }
 }

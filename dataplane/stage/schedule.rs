@@ -171,7 +171,12 @@ pub fn offered(
         follow(stages, pool, now, frame, &packet, true)
     };
     match picked {
-        Err(DropReason::NoMember) if stages.dispatchers[pool].holds() => None,
+        // Unless its pool has ended meanwhile.
+        Err(DropReason::NoMember)
+            if stages.dispatchers[pool].holds() && stages.network.pool_id(pool).is_some() =>
+        {
+            None
+        }
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
             let target = stages.network.target(pool, pick.member);

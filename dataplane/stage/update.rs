@@ -4,9 +4,9 @@
 //! grows with what changes, and leaves in it what it replaced, so that memory is freed where it was taken.
 
 use super::affinity::PoolQueue;
-use super::{Overflow, Recognition, Stages};
+use super::{Recognition, Stages};
 use crate::limits::QUEUE_MAX;
-use crate::policy::{Dispatcher, PolicySpec, Prepared};
+use crate::policy::{Dispatcher, Overflow, Prepared};
 use crate::state::Member;
 
 /// A pool that a core has not had so far.
@@ -18,6 +18,28 @@ pub struct NewPool {
     pub shared_workers: bool,
     /// Where its unfinished tasks are kept.
     pub unfinished: PoolQueue,
+}
+
+/// What changes of a pool's scheduler, for every kind of node.
+#[derive(Debug)]
+pub enum Setting {
+    /// Speeds of all members, by place, relative to each other.
+    Rates(Box<[f64]>),
+    /// Another policy, the old one afterwards; what is known of the members stays.
+    Policy(Box<Prepared>),
+    /// Another bound of its queue, and what becomes of tasks beyond; what waits does so on.
+    Queue(usize, Overflow),
+}
+
+impl Setting {
+    /// Changes it so.
+    pub fn apply(&mut self, dispatcher: &mut Dispatcher) {
+        match self {
+            Self::Rates(rates) => dispatcher.view_mut().set_rates(rates),
+            Self::Policy(policy) => dispatcher.exchange(policy),
+            &mut Self::Queue(bound, overflow) => dispatcher.set_queue(bound, overflow),
+        }
+    }
 }
 
 /// One thing that changes; pools and members by index.
@@ -53,28 +75,12 @@ pub enum Step {
         /// The member.
         member: Member,
     },
-    /// Speeds of all members of a pool.
-    Rates {
+    /// A pool is scheduled in another way.
+    Set {
         /// The pool.
         pool: usize,
-        /// One for each place, relative to the others.
-        rates: Box<[f64]>,
-    },
-    /// Another policy; what is known of the members stays.
-    Policy {
-        /// The pool.
-        pool: usize,
-        /// The policy; the old one afterwards.
-        policy: Box<Prepared>,
-    },
-    /// Another bound of a pool's queue; what waits does so on.
-    Queue {
-        /// The pool.
-        pool: usize,
-        /// Tasks that may wait.
-        bound: usize,
-        /// What becomes of others.
-        overflow: Overflow,
+        /// What is other; the old policy afterwards.
+        setting: Setting,
     },
 }
 
@@ -98,16 +104,6 @@ pub struct Capacity {
     pub pools: usize,
     /// Tasks that wait for workers, of all pools.
     pub waiting: usize,
-}
-
-impl Update {
-    /// To another policy of a pool, at the same membership, for this core.
-    #[must_use]
-    pub fn of_policy(epoch: u64, pool: usize, spec: &PolicySpec, now: &Dispatcher) -> Self {
-        let policy = Prepared::new(spec, now.view().members(), now.core());
-        let steps = vec![Step::Policy { pool, policy: Box::new(policy) }];
-        Self { epoch, recognition: None, steps, touched: vec![pool] }
-    }
 }
 
 impl Stages {
@@ -157,6 +153,9 @@ impl Stages {
                 self.liveness.watch_worker(pool, member, &self.network, &self.dispatchers[pool]);
             }
             &mut Step::Choose { pool, member, active } => {
+                if !active {
+                    self.liveness.let_leave(pool, member);
+                }
                 if !self.liveness.defer(pool, member, active) {
                     self.dispatchers[pool].view_mut().set_active(member, active);
                 }
@@ -165,11 +164,7 @@ impl Stages {
                 self.affinity.forget_member(pool, member);
                 self.dispatchers[pool].view_mut().forget(member);
             }
-            Step::Rates { pool, rates } => self.dispatchers[*pool].view_mut().set_rates(rates),
-            Step::Policy { pool, policy } => self.dispatchers[*pool].exchange(policy),
-            &mut Step::Queue { pool, bound, overflow } => {
-                self.dispatchers[pool].set_queue(bound, overflow);
-            }
+            Step::Set { pool, setting } => setting.apply(&mut self.dispatchers[*pool]),
         }
     }
 

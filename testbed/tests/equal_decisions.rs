@@ -2,20 +2,18 @@
 //! through a [`Leaf`], and the same tasks must go to the same workers in the same order.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../tests/rig/mod.rs"]
+mod rig;
+
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use wedjat::io::Buf;
-use wedjat::io::memory::{FramePool, RingPort, pair};
-use wedjat::node::{Commands, Timing};
+use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Entry, PolicySpec, Runs, Task, stream_seed};
 use wedjat::role::Leaf;
-use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages};
-use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
-use wedjat::state::{Counter, Report, Table};
+use wedjat::state::{Counter, Report};
 use wedjat::wire::checksum::Sum;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Extension, Header};
@@ -76,46 +74,26 @@ struct Rig {
     with_options: bool,
 }
 
+fn text(policy: &PolicySpec) -> String {
+    let last = FIRST + WORKERS as u16 - 1;
+    format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = {SEED}\nworker_timeout_ms = 0\npools_max = 1\nworkers_max = {WORKERS}\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{}'\n\
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\nqueue = {TASKS}\n\
+         [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '{FIRST}-{last}'\npool = {POOL}\n",
+        LEAF_MACS[0], LEAF_MACS[1]
+    )
+}
+
 fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
-    let ids = FIRST..FIRST + WORKERS as u16;
-    let table = Table::heap(&Spec {
-        cores: 1,
-        ports: 2,
-        servers: vec![SERVER],
-        pools: vec![PoolSpec {
-            id: POOL,
-            policy: policy.to_string(),
-            workers: ids.clone().map(|id| WorkerSpec { id, server: 0 }).collect(),
-        }],
-        ..Spec::default()
-    });
-    let port = |at: usize, side| PortAddress {
-        mac: LEAF_MACS[at],
-        ip: LEAF[at],
-        prefix: 24,
-        side,
-        gateway: None,
-    };
-    let mac = Some(Mac([2, 0, 0, 0, 2, 11]));
-    let server =
-        ServerSpec { ip: SERVER, mac, workers: ids.collect(), pool: POOL, registers: false };
-    let neighbours = table.neighbours();
+    let mut staged = rig::stages(&text(policy), None);
+    let neighbours = staged.table.neighbours();
     neighbours.set_static(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
-    let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
-    let network = Network::new(1234, ports, vec![POOL], &[server], &neighbours).unwrap();
-    let seed = stream_seed(SEED, 0, 0);
-    let mut dispatcher = Dispatcher::new(policy, table.view(0, 0), Core::ONLY, seed)
-        .with_queue(TASKS as usize, Overflow::Drop);
-    dispatcher.set_rates(&SPEEDS);
-    let connections = AffinityTable::new(8, 1, 1, 7);
-    let counters = table.counters(0);
-    let stages =
-        Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters);
-    let pool = FramePool::new(TASKS as usize + 64, 128);
-    let ((near_clients, clients), (near_workers, workers)) = (pair(64, &pool), pair(64, &pool));
-    let ports = vec![near_clients, near_workers];
-    let timing = Timing { ticks_hz: 1_000_000_000 };
-    let leaf = Leaf::new(stages, ports, pool, Commands::default(), timing);
+    staged.stages[0].dispatcher_mut(0).unwrap().set_rates(&SPEEDS);
+    let sizes = rig::Sizes { depth: 64, frames: TASKS as usize + 64, bytes: 128 };
+    let rig::Built { leaf, mut far, .. } = rig::leaves(staged, sizes).0.remove(0);
+    let (workers, clients) = (far.remove(1), far.remove(0));
     Rig { leaf, clients, workers, now_ns: 0, sent: 0, with_options }
 }
 

@@ -1,4 +1,5 @@
 //! A control that tests drive, and what its node's state is to show: at each epoch that epoch's membership, and never a mixture.
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use wedjat::control::{Change, Control, Cores, Membership};
+use wedjat::control::{Change, Control, Cores, LEAVING_NS, Membership};
 use wedjat::state::Table;
 use wedjat::state::table::Snapshot;
 
@@ -23,13 +24,15 @@ pub struct Changing<C> {
     /// What each epoch's state is to show.
     expected: BTreeMap<u64, Named>,
     seen: Vec<Snapshot>,
+    /// Where workers were at the last look, by id: index of the pool, and theirs.
+    indices: BTreeMap<u16, (usize, usize)>,
 }
 
 impl<C: Cores> Changing<C> {
     /// Of a node whose state is the file at `path`, which lies in `folder`.
     pub fn new(control: Control<C>, table: Arc<Table>, path: PathBuf, folder: TempDir) -> Self {
-        let (expected, seen) = (BTreeMap::new(), Vec::new());
-        let mut changing = Self { control, table, path, _folder: folder, expected, seen };
+        let (expected, seen, indices) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let mut changing = Self { control, table, path, _folder: folder, expected, seen, indices };
         changing.expect();
         changing
     }
@@ -63,6 +66,16 @@ impl<C: Cores> Changing<C> {
         self.seen.last().unwrap()
     }
 
+    /// Who has stayed since the last look has kept its index.
+    pub fn assert_in_place(&mut self) {
+        let membership = self.control.membership();
+        let ids = membership.workers().map(|(_, worker)| worker.id);
+        let now: BTreeMap<_, _> = ids.map(|id| (id, membership.worker(id).unwrap())).collect();
+        let moved = now.iter().find(|(id, at)| self.indices.get(id).is_some_and(|was| was != *at));
+        assert_eq!(moved, None);
+        self.indices = now;
+    }
+
     /// No task is at a worker, and all that was seen is what was to be shown.
     pub fn assert_shown(&mut self) {
         for one in self.look().pools.iter().flat_map(|pool| &pool.members) {
@@ -72,6 +85,68 @@ impl<C: Cores> Changing<C> {
             let expected = &self.expected[&snapshot.epoch];
             assert_eq!(shown(snapshot), *expected, "epoch {}", snapshot.epoch);
         }
+    }
+}
+
+/// A node under traffic, whose control a test drives.
+pub trait Driven {
+    /// What its control drives.
+    type Cores: Cores;
+
+    /// After so many rounds of settling, seconds pass between them: what is lost is let go of after seconds.
+    const SOON: usize;
+
+    /// Its control.
+    fn changing(&mut self) -> &mut Changing<Self::Cores>;
+
+    /// The time of its next poll, in ns.
+    fn now(&mut self) -> &mut u64;
+
+    /// So many polls, between which tasks are done.
+    fn polls(&mut self, count: usize);
+
+    /// Makes a change, which must be one; returns its epoch.
+    fn change(&mut self, text: &str) -> u64 {
+        self.changing().change(text)
+    }
+
+    /// Why a change can't be made; nothing has changed.
+    fn refused(&mut self, text: &str) -> String {
+        self.changing().refused(text)
+    }
+
+    /// What becomes of a change that may be none; true when it was one.
+    fn try_change(&mut self, text: &str) -> bool {
+        let change: Change = text.parse().unwrap();
+        let is_made = self.changing().control.apply(&change).is_ok();
+        self.changing().expect();
+        is_made
+    }
+
+    /// What its watching thread does now and then.
+    fn tend(&mut self) {
+        let now = *self.now();
+        self.changing().control.tend(now);
+        self.changing().expect();
+    }
+
+    /// Until the cores have taken every change and nothing is leaving.
+    fn settle(&mut self) {
+        for round in 0..1000 {
+            *self.now() += if round > Self::SOON { LEAVING_NS / 100 } else { 0 };
+            self.polls(20);
+            self.tend();
+            if self.changing().control.is_settled() {
+                self.polls(20);
+                return self.tend();
+            }
+        }
+        panic!("not settled: {:?}", self.changing().control.membership());
+    }
+
+    /// A worker's index in its pool.
+    fn index_of(&mut self, worker: u16) -> usize {
+        self.changing().control.membership().worker(worker).unwrap().1
     }
 }
 

@@ -38,13 +38,18 @@ pub fn task(header: Header) -> Vec<u8> {
 /// A worker's reply, sent to the leaf's MAC address `to`.
 pub fn reply(worker: u16, qlen: u16, to: Mac) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+    reply_to(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) }, to)
+}
+
+/// The reply of this header, sent to the leaf's MAC address `to`.
+pub fn reply_to(header: Header, to: Mac) -> Vec<u8> {
     let flow = Flow {
         src_mac: Mac([2, 0, 0, 0, 2, 11]),
         dst_mac: to,
-        src: SERVERS[usize::from(worker - FIRST_WORKER) / 4],
+        src: SERVERS[usize::from(header.src - FIRST_WORKER) / 4],
         dst: CLIENT,
         src_port: 1234,
         dst_port: 40_000,
     };
-    frame(&flow, &Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
+    frame(&flow, &header)
 }

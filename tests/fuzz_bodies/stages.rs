@@ -5,15 +5,16 @@
 //! checksums again. Checksums are computed here a second time, by the book.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use wedjat::assembly;
+use wedjat::config::Config;
+use wedjat::control::Membership;
 use wedjat::io::Buf;
-use wedjat::policy::{Core, Dispatcher, PolicySpec};
 use wedjat::reason::DropReason;
-use wedjat::stage::network::ServerSpec;
-use wedjat::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages, Verdict};
-use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
-use wedjat::state::{Counter, Member, Neighbours, Table};
+use wedjat::stage::{Network, Stages, Verdict};
+use wedjat::state::{Counter, Member, Table};
 use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::udp::{Flow, PAYLOAD};
@@ -237,71 +238,59 @@ struct Rig {
     forwarded: (u64, u64),
 }
 
+/// A clock of microseconds.
+const TICKS_HZ: u64 = 1_000_000;
+
+fn text(policy: &str) -> String {
+    let server = |(at, pool, workers, further): (usize, u16, &str, &str)| {
+        let ip = std::net::Ipv4Addr::from_bits(SERVERS[at]);
+        format!("[[server]]\nip = '{ip}'\nworkers = '{workers}'\npool = {pool}\n{further}\n")
+    };
+    let pool = |(id, overflow): (u16, &str)| {
+        format!(
+            "[[pool]]\nid = {id}\npolicy = '{policy}'\nqueue = {QUEUE}\noverflow = '{overflow}'\n"
+        )
+    };
+    let [first, second] = POOLS;
+    let servers = [
+        (0, first, "10-11", "registers = true\nmac = '02:00:00:00:02:0b'"),
+        (1, first, "12-13", "registers = true"), // it is left to ARP
+        (2, second, "20-21", "mac = '02:00:00:00:02:0d'"),
+    ];
+    format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 8\nconnection_timeout_ms = 1\n\
+         worker_timeout_ms = {TIMEOUT_MS}\npools_max = 2\nservers_max = 3\nworkers_max = 4\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\n{}{}",
+        [(first, "drop"), (second, "refuse")].map(pool).concat(),
+        servers.map(server).concat()
+    )
+}
+
 /// The network's tables are large, and every run's are equal: they are built once. The neighbours are each run's own,
 /// and get their places in the same order.
 static NETWORK: OnceLock<Arc<Network>> = OnceLock::new();
+static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
 
-fn network(neighbours: &Neighbours) -> Arc<Network> {
-    let port = |at: usize, side| PortAddress {
-        mac: LEAF_MACS[at],
-        ip: LEAF[at],
-        prefix: 24,
-        side,
-        gateway: None,
-    };
-    let server = |at: usize| ServerSpec {
-        ip: SERVERS[at],
-        mac: (at != 1).then_some(Mac([2, 0, 0, 0, 2, 11 + at as u8])), // one is left to ARP
-        workers: WORKERS.iter().filter(|worker| worker.1 == at).map(|worker| worker.0).collect(),
-        pool: POOLS[at / 2],
-        registers: at != 2,
-    };
-    let ports = vec![port(0, Side::Clients), port(1, Side::Workers)];
-    let servers = [server(0), server(1), server(2)];
-    for server in &servers {
-        let slot = neighbours.pin(1, server.ip).expect("room for three");
+fn network(config: &Config, table: &Table) -> Arc<Network> {
+    let neighbours = table.neighbours();
+    for server in &config.servers {
+        let slot = neighbours.pin(1, server.ip.to_bits()).expect("room for three");
         if let Some(mac) = server.mac {
             neighbours.set_static(slot, mac);
         }
     }
-    let build = || Network::new(UDP_PORT, ports, POOLS.to_vec(), &servers, neighbours);
-    Arc::clone(NETWORK.get_or_init(|| Arc::new(build().expect("every server has a port"))))
+    let build = || assembly::network(config, &Membership::of(config), LEAF_MACS, table);
+    Arc::clone(NETWORK.get_or_init(|| build().expect("every server has a port")))
 }
 
-fn rig(policy: &str) -> Rig {
-    let workers = |pool: usize| {
-        let all = WORKERS.iter().filter(|worker| worker.2 == pool);
-        all.map(|&(id, server, _)| WorkerSpec { id, server: server as u16 }).collect()
-    };
-    let pool = |index: usize| PoolSpec {
-        id: POOLS[index],
-        policy: policy.to_owned(),
-        workers: workers(index),
-    };
-    let table = Table::heap(&Spec {
-        node: 1,
-        cores: 1,
-        ports: 2,
-        servers: SERVERS.to_vec(),
-        pools: vec![pool(0), pool(1)],
-        ticks_hz: 1_000_000_000,
-        seed: 7,
-        ..Spec::default()
-    });
-    let neighbours = table.neighbours();
-    let network = network(&neighbours);
-    let spec: PolicySpec = policy.parse().expect("a policy of the list above");
-    let dispatcher = |pool, overflow| {
-        Dispatcher::new(&spec, table.view(0, pool), Core::ONLY, 7).with_queue(QUEUE, overflow)
-    };
-    let mut stages = Stages::new(
-        network,
-        neighbours,
-        vec![dispatcher(0, Overflow::Drop), dispatcher(1, Overflow::Refuse)],
-        AffinityTable::new(4, 1_000, 2, 7),
-        table.counters(0),
-    );
-    stages.set_worker_timeout(u64::from(TIMEOUT_MS) * 1_000_000);
+fn rig(policy: usize) -> Rig {
+    let parse = |policy: &&str| Config::parse(Path::new("leaf.toml"), &text(policy));
+    let configs = || POLICIES.iter().map(|policy| parse(policy).expect("no fault")).collect();
+    let config = &CONFIGS.get_or_init(configs)[policy];
+    let table = assembly::table(config, TICKS_HZ, 7).expect("in memory");
+    let network = network(config, &table);
+    let stages = assembly::stages(config, TICKS_HZ, &network, &table, 7, 0);
     Rig { stages, queues: Default::default(), now: 1, forwarded: (0, 0) }
 }
 
@@ -507,7 +496,7 @@ fn answered(frame: &[u8], port: usize) {
 /// One input; returns how many of its packets went to a worker and how many to a client.
 pub fn run(input: &[u8]) -> (u64, u64) {
     let mut script = Script(input);
-    let mut rig = rig(POLICIES[usize::from(script.byte()) % POLICIES.len()]);
+    let mut rig = rig(usize::from(script.byte()) % POLICIES.len());
     while !script.0.is_empty() {
         let pause = u64::from(script.byte()) * 16;
         let count = 1 + usize::from(script.byte()) % BURST;

@@ -30,6 +30,7 @@ pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerS
 
 use responder::{NO_SET, Responder, named};
 
+use super::PollTime;
 use crate::clock::Progress;
 use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
@@ -57,13 +58,11 @@ pub struct Death {
     pub claim: u64,
 }
 
-/// What an agent is made of.
+/// What an agent is made of, besides its ports.
 #[derive(Debug)]
-pub struct Parts<P: Port<Buf: Token>, A> {
-    /// Its ports and its addresses there.
-    pub ports: Vec<(P, PortAddress)>,
+pub struct Parts<B: Buf + Token, A> {
     /// The workers of each pool.
-    pub worker_sets: Vec<PoolWorkers<P::Buf>>,
+    pub worker_sets: Vec<PoolWorkers<B>>,
     /// All workers, in the order of the sets.
     pub places: Vec<Place>,
     /// Where packets of its own come from.
@@ -80,27 +79,10 @@ pub struct Parts<P: Port<Buf: Token>, A> {
     pub counters: Counters,
     /// Of the clock that the caller of [`Agent::poll`] reads.
     pub timing: Timing,
-}
-
-impl<P: Port<Buf: Token>, A> Parts<P, A> {
-    /// The same with other ports.
-    #[must_use]
-    pub fn with_ports<Q: Port<Buf = P::Buf>>(self, ports: Vec<(Q, PortAddress)>) -> Parts<Q, A> {
-        let Self { worker_sets, places, pool, udp_port, payload_max, .. } = self;
-        let Self { registrar, deaths, counters, timing, .. } = self;
-        Parts {
-            ports,
-            worker_sets,
-            places,
-            pool,
-            udp_port,
-            payload_max,
-            registrar,
-            deaths,
-            counters,
-            timing,
-        }
-    }
+    /// What changes while it runs.
+    pub commands: AgentCommands<B>,
+    /// How many pools there may be then, and workers in all of them.
+    pub room: (usize, usize),
 }
 
 /// One pool's workers.
@@ -125,8 +107,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
     next_tick: u64,
-    last_poll: u64,
-    was_busy: bool,
+    time: PollTime,
     /// Tasks that threads have ended themselves.
     ended: u64,
     commands: AgentCommands<P::Buf>,
@@ -146,11 +127,14 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// An agent without workers yet: they come by attaching.
+    /// An agent with these ports, and its addresses there; without workers yet: they come by attaching.
     #[must_use]
-    pub fn new(parts: Parts<P, A>) -> Self {
-        let (ports, addresses): (Vec<_>, Vec<_>) = parts.ports.into_iter().unzip();
+    pub fn new(mut parts: Parts<P::Buf, A>, ports: Vec<(P, PortAddress)>) -> Self {
+        let (ports, addresses): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
         let named = named(&parts.places, &parts.worker_sets);
+        let (pools, workers) = parts.room;
+        parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
+        parts.registrar.iter_mut().for_each(|registrar| registrar.make_room(workers));
         Self {
             worker_sets: parts.worker_sets,
             responder: Responder::new(Outbox::new(ports, parts.counters), named),
@@ -162,10 +146,9 @@ where
             deaths: parts.deaths,
             timing: parts.timing,
             next_tick: 0,
-            last_poll: 0,
-            was_busy: false,
+            time: PollTime::default(),
             ended: 0,
-            commands: AgentCommands::default(),
+            commands: parts.commands,
             former: AttachStats::default(),
         }
     }
@@ -191,7 +174,7 @@ where
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
-        self.account_time(now);
+        self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         let mut received = 0;
@@ -217,7 +200,7 @@ where
             self.tick(now);
         }
         self.responder.out.flush();
-        self.was_busy = received > 0 || replied > 0;
+        self.time.end(received > 0 || replied > 0);
         received
     }
 
@@ -225,18 +208,6 @@ where
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.responder.out.progress(self.next_tick)
-    }
-
-    #[inline]
-    fn account_time(&mut self, now: u64) {
-        let counters = &self.responder.out.counters;
-        if self.was_busy {
-            counters.add(Counter::BusyTicks, now.saturating_sub(self.last_poll));
-            counters.add(Counter::BusyPolls, 1);
-        } else {
-            counters.add(Counter::EmptyPolls, 1);
-        }
-        self.last_poll = now;
     }
 
     /// Deals with a packet that port `port` received.
@@ -419,6 +390,9 @@ where
         let now_ns = self.timing.to_ns(now);
         for PoolWorkers { workers, .. } in &mut self.worker_sets {
             workers.tick(now, now_ns, &mut |done| self.responder.finish(done));
+            while let Some(task) = workers.next_without_workers() {
+                self.responder.give_up(task, DropReason::NoMember);
+            }
         }
         self.register(now);
         self.responder.add_up();
@@ -493,6 +467,17 @@ where
     pub fn is_present(&self, place: Place) -> bool {
         let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(place.pool));
         worker_sets.any(|set| set.workers.present().any(|present| present == place))
+    }
+
+    /// All its workers, there or not.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.worker_sets.iter().flat_map(|set| set.workers.places())
+    }
+
+    /// Number of the membership that it works with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.commands.epoch()
     }
 
     /// Who came and went, in the order of the pools; last in those that are there no more.

@@ -11,9 +11,9 @@ mod threads;
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
+use crate::rig::{self, AgentHandles, BuiltAgent};
 use crate::ring::{WorkerEnd, WorkerRegion};
-use crate::role::fixtures::{self, AgentHandles, HZ, TIMEOUT, work};
-use crate::stage::Side;
+use crate::role::fixtures::{self, HZ, TIMEOUT, work};
 use crate::state::View;
 use crate::state::counters::CounterKind;
 use crate::wire::task::{self, Extension};
@@ -29,6 +29,19 @@ const PAYLOAD: usize = 100;
 /// Workers 10, 11 and so on.
 fn places(workers: u16) -> Vec<Place> {
     (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect()
+}
+
+/// Workers 10, 11 and so on in one pool.
+fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String {
+    let (last, timeout) = (9 + workers, 1000 * TIMEOUT / HZ);
+    let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
+    format!(
+        "[agent]\nname = 'memory'\ncore = 0\nleaf = '10.0.2.1'\nslots = 8\npayload = {PAYLOAD}\n\
+         worker_timeout_ms = {timeout}\n\
+         [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\nworkers = '10-{last}'\nqueue = {queue}\n\
+         overflow = '{overflow}'\n"
+    )
 }
 
 struct Rig {
@@ -53,14 +66,10 @@ impl Rig {
         queue: usize,
         overflow: Overflow,
     ) -> Self {
-        let places = places(workers);
-        let registrar = Registrar::new(LEAF, 0, None, &places, HZ);
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
-        let address =
-            PortAddress { mac: AGENT_MAC, ip: AGENT, prefix: 24, side: Side::Both, gateway: None };
-        let pool = fixtures::Pool { policy, places, queue, overflow, payload: PAYLOAD };
-        let (agent, handles) = fixtures::agent_by((port, address), &frames, pool, registrar, links);
+        let text = text(policy, workers, queue, overflow);
+        let BuiltAgent { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), links);
         Self { agent, wire, frames, handles, now: 0 }
     }
 

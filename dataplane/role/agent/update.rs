@@ -14,9 +14,9 @@ use super::{Agent, PoolWorkers};
 use crate::io::{Buf, Pool, Port, Token};
 use crate::node::Commands;
 use crate::policy::fifo::Slab;
-use crate::policy::{Overflow, Prepared};
 use crate::reason::DropReason;
 use crate::ring::Place;
+use crate::stage::Setting;
 use crate::state::Member;
 
 /// How an agent's core is told of changes.
@@ -73,29 +73,18 @@ pub enum Step<B: Buf + Token> {
         /// What is left of it afterwards, in this memory.
         entry: Box<Option<Entry<B>>>,
     },
-    /// Speeds of all members of a pool.
-    Rates {
+    /// A pool is scheduled in another way.
+    Set {
         /// The pool.
         pool: usize,
-        /// One for each member, relative to the others.
-        rates: Box<[f64]>,
+        /// What is other; the old policy afterwards.
+        setting: Setting,
     },
-    /// Another policy.
-    Policy {
+    /// Other memory for tasks that wait.
+    Room {
         /// The pool.
         pool: usize,
-        /// The policy; the old one afterwards.
-        policy: Box<Prepared>,
-    },
-    /// Another bound of its queue; what waits does so on.
-    Queue {
-        /// The pool.
-        pool: usize,
-        /// Tasks that may wait.
-        bound: usize,
-        /// What becomes of others.
-        overflow: Overflow,
-        /// Memory for them, and for all that may wait already; the old one afterwards.
+        /// For as many as may wait, and all that may wait already; the old memory afterwards.
         memory: Slab<Packet<B>>,
     },
     /// Who signs in the workers' names; the one before afterwards.
@@ -111,9 +100,8 @@ impl<B: Buf + Token> fmt::Debug for Step<B> {
             Self::Add { pool, member, .. } => ("Add", Some(pool), Some(member)),
             Self::Retire { pool, member } => ("Retire", Some(pool), Some(member)),
             Self::Remove { pool, member, .. } => ("Remove", Some(pool), Some(member)),
-            Self::Rates { pool, .. } => ("Rates", Some(pool), None),
-            Self::Policy { pool, .. } => ("Policy", Some(pool), None),
-            Self::Queue { pool, .. } => ("Queue", Some(pool), None),
+            Self::Set { pool, .. } => ("Set", Some(pool), None),
+            Self::Room { pool, .. } => ("Room", Some(pool), None),
             Self::Sign(_) => ("Sign", None, None),
         };
         f.debug_struct(name).field("pool", &pool).field("member", &member).finish_non_exhaustive()
@@ -136,19 +124,6 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// The same, changed by commands: there may be so many pools, and workers in all of them.
-    #[must_use]
-    pub fn with_commands(
-        mut self,
-        commands: AgentCommands<P::Buf>,
-        (pools, workers): (usize, usize),
-    ) -> Self {
-        self.worker_sets.reserve_exact(pools.saturating_sub(self.worker_sets.len()));
-        self.registrar.iter_mut().for_each(|registrar| registrar.make_room(workers));
-        self.commands = commands;
-        self
-    }
-
     /// Does what was asked for since.
     pub(super) fn apply_commands(&mut self) {
         while let Some(mut update) = self.commands.next() {
@@ -189,13 +164,8 @@ where
                     registrar.remove(*place);
                 }
             }
-            Step::Rates { pool, rates } => self.worker_sets[*pool].workers.set_rates(rates),
-            Step::Policy { pool, policy } => {
-                self.worker_sets[*pool].workers.exchange_policy(policy);
-            }
-            Step::Queue { pool, bound, overflow, memory } => {
-                self.worker_sets[*pool].workers.exchange_queue(*bound, *overflow, memory);
-            }
+            Step::Set { pool, setting } => self.worker_sets[*pool].workers.set(setting),
+            Step::Room { pool, memory } => self.worker_sets[*pool].workers.exchange_memory(memory),
             Step::Sign(signer) => std::mem::swap(&mut self.responder.signer, signer),
         }
     }

@@ -8,9 +8,10 @@ use arrayvec::ArrayVec;
 use super::link::{Work, WorkerLink};
 use crate::limits::BURST;
 use crate::policy::fifo::Slab;
-use crate::policy::{Dispatcher, Overflow, Prepared, QueueingDispatcher, Task};
+use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, Place};
+use crate::stage::Setting;
 use crate::state::{Load, Member, Report};
 
 /// What became of a task.
@@ -200,21 +201,14 @@ impl<T: Work> WorkerSet<T> {
         Some(entry)
     }
 
-    /// Another policy; the old one is left in its place. [`WorkerSet::review_members`] is to follow.
-    pub fn exchange_policy(&mut self, policy: &mut Prepared) {
-        self.dispatcher.exchange(policy);
+    /// Its tasks are scheduled in another way. After another policy or speeds [`WorkerSet::review_members`] is to follow.
+    pub fn set(&mut self, setting: &mut Setting) {
+        setting.apply(&mut self.dispatcher);
     }
 
-    /// So many tasks may wait from now on, in other memory, which has room for those that wait already; the old one is left in
-    /// its place.
-    pub fn exchange_queue(&mut self, bound: usize, overflow: Overflow, memory: &mut Slab<T>) {
-        self.dispatcher.set_queue(bound, overflow);
+    /// Tasks wait in other memory from now on, which has room for those that wait already; the old one is left in its place.
+    pub fn exchange_memory(&mut self, memory: &mut Slab<T>) {
         self.dispatcher.exchange_memory(memory);
-    }
-
-    /// Speeds of all members, relative to each other. [`WorkerSet::review_members`] is to follow.
-    pub fn set_rates(&mut self, rates: &[f64]) {
-        self.dispatcher.view_mut().set_rates(rates);
     }
 
     /// Members, their speeds or the policy have changed.
@@ -225,6 +219,13 @@ impl<T: Work> WorkerSet<T> {
     /// The next task that waits, to be given up.
     pub fn next_waiting(&mut self) -> Option<T> {
         self.dispatcher.pop()
+    }
+
+    /// The next task that waits since another policy's time, while no worker is there: to be given up.
+    pub fn next_without_workers(&mut self) -> Option<T> {
+        let nobody = self.dispatcher.view().active().is_empty();
+        let is_lost = self.waiting() > 0 && nobody && !self.dispatcher.holds();
+        is_lost.then(|| self.dispatcher.pop()).flatten()
     }
 
     /// Tasks that wait or are with workers.
@@ -258,6 +259,11 @@ impl<T: Work> WorkerSet<T> {
     #[must_use]
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
+    }
+
+    /// All its workers, there or not.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.entries.iter().map(|entry| entry.place)
     }
 
     /// The workers that are there, by place.

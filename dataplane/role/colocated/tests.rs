@@ -1,20 +1,11 @@
 //! One core that is leaf and agent, between ports in memory and workers of the same thread.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::io::Buf;
-use crate::io::link;
 use crate::io::memory::{FramePool, RingPort};
-use crate::node::{Commands, Timing};
-use crate::policy::{Core, Dispatcher};
+use crate::rig::{self, AgentHandles, BuiltColocated, Sizes};
 use crate::ring::WorkerEnd;
-use crate::role::agent::Registrar;
-use crate::role::fixtures::{self, AgentHandles, HZ, work};
-use crate::stage::network::ServerSpec;
-use crate::stage::{AffinityTable, Network, Overflow, PortAddress, Side, Stages};
-use crate::state::Table;
-use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+use crate::role::fixtures::{self, work};
 use crate::state::view::Presence;
 use crate::wire::arp;
 use crate::wire::auth::{KEY_LEN, Key, addresses};
@@ -40,60 +31,15 @@ struct Rig {
     now: u64,
 }
 
-fn leaf(
-    policy: &str,
-    port: Either<RingPort>,
-    end: End<crate::io::memory::Frame>,
-    frames: &FramePool,
-    key: Option<Key>,
-) -> Leaf<Either<RingPort>, FramePool> {
-    let server = |ids: [u16; 2], server| ids.map(|id| WorkerSpec { id, server });
-    let workers = [server(REMOTE, 0), server(LOCAL, 1)].concat();
-    let table = Table::heap(&Spec {
-        node: 1,
-        cores: 1,
-        ports: 2,
-        servers: vec![SERVER, AGENT_IP],
-        pools: vec![PoolSpec { id: POOL, policy: policy.to_owned(), workers }],
-        ticks_hz: HZ,
-        seed: 7,
-        ..Spec::default()
-    });
-    let address = |mac, ip, prefix, side| PortAddress { mac, ip, prefix, side, gateway: None };
-    let ports = vec![
-        address(LEAF_PORT_MAC, LEAF, 24, Side::Both),
-        address(LEAF_MAC, LEAF_IP, PREFIX, Side::Workers),
-    ];
-    let server = |ip, mac, ids: [u16; 2]| ServerSpec {
-        ip,
-        mac: Some(mac),
-        workers: ids.to_vec(),
-        pool: POOL,
-        registers: true,
-    };
-    let servers = [server(SERVER, SERVER_MAC, REMOTE), server(AGENT_IP, AGENT_MAC, LOCAL)];
-    let mut network = Network::new(1234, ports, vec![POOL], &servers, &table.neighbours()).unwrap();
-    if let Some(key) = key {
-        network.protect(0, key, 0);
-        network.trust(1);
-    }
-    let dispatcher = Dispatcher::new(&policy.parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
-    let connections = AffinityTable::new(64, HZ, 1, 7);
-    let mut stages = Stages::new(
-        Arc::new(network),
-        table.neighbours(),
-        vec![dispatcher],
-        connections,
-        table.counters(0),
-    );
-    stages.set_worker_timeout(100_000_000);
-    let commands = Commands::default();
-    Leaf::new(
-        stages,
-        vec![port, Either::Link(end)],
-        frames.clone(),
-        commands,
-        Timing { ticks_hz: HZ },
+fn text(policy: &str) -> String {
+    let [remote, local] = [REMOTE, LOCAL].map(|[first, last]| format!("{first}-{last}"));
+    format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1000\nworker_timeout_ms = 100\n\
+         [[port]]\ndevice = 'memory'\nside = 'both'\nip = '10.0.1.1/24'\nmac = '{LEAF_PORT_MAC}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\n\
+         [[server]]\nip = '10.0.1.11'\nmac = '{SERVER_MAC}'\nworkers = '{remote}'\npool = {POOL}\nregisters = true\n\
+         [agent]\nname = 'memory'\nslots = 8\npayload = 64\n\
+         [[agent.pool]]\nid = {POOL}\npolicy = 'cfcfs'\nqueue = 64\nworkers = '{local}'\n"
     )
 }
 
@@ -103,29 +49,10 @@ impl Rig {
     }
 
     fn with_key(policy: &str, key: Option<Key>) -> Self {
-        let places = LOCAL.map(|id| Place { id, pool: POOL });
-        let frames = FramePool::new(512, 512);
-        let (port, wire) = crate::io::memory::pair(256, &frames);
-        let (near, far) = link::pair(512);
-        let address = PortAddress {
-            mac: AGENT_MAC,
-            ip: AGENT_IP,
-            prefix: PREFIX,
-            side: Side::Both,
-            gateway: None,
-        };
-        let pool = fixtures::Pool {
-            policy: "cfcfs",
-            places: places.to_vec(),
-            queue: 64,
-            overflow: Overflow::Drop,
-            payload: 64,
-        };
-        let registrar = Registrar::new(LEAF_IP, 0, Some(LEAF_MAC), &places, HZ);
-        let (agent, handles) = fixtures::agent((far, address), &frames, pool, registrar);
-        let leaf = leaf(policy, Either::Device(port), near, &frames, key);
-        let host = Colocated::new(leaf, agent, &places);
-        let mut rig = Self { host, wire, frames, handles, now: 0 };
+        let sizes = Sizes { depth: 256, frames: 512, bytes: 512 };
+        let built = rig::colocated(rig::stages(&text(policy), key), sizes);
+        let BuiltColocated { both, mut far, frames, handles, .. } = built;
+        let mut rig = Self { host: both, wire: far.remove(0), frames, handles, now: 0 };
         rig.meet_client();
         rig
     }
@@ -138,8 +65,8 @@ impl Rig {
         self.after(1);
     }
 
-    fn after(&mut self, ticks: u64) {
-        self.now += ticks;
+    fn after(&mut self, us: u64) {
+        self.now += us * 1000;
         self.host.poll(self.now);
     }
 
@@ -309,7 +236,7 @@ fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
     assert_eq!((rig.host.held(), dropped), (0, lost));
     assert_eq!(rig.sent().0.len(), 4, "two of three are elsewhere");
     // Silent for as long as the leaf waits, and back: chosen again.
-    (0..400).for_each(|_| rig.after(HZ / 1000));
+    (0..400).for_each(|_| rig.after(1000));
     assert_eq!(presence(&rig, 3), Presence::Silent);
     let mut back = rig.come(1);
     assert_eq!(presence(&rig, 3), Presence::Registered);

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
-use crate::node::Command;
-use crate::stage::{Overflow, Side, Update};
+use crate::policy::{Overflow, Prepared};
+use crate::rig::{self, Built, Sizes};
+use crate::stage::{Setting, Side, Step, Update};
 use crate::state::counters::{CounterKind, Kept};
 use crate::state::{Gauge, Member};
 use crate::wire::auth::Key;
@@ -16,10 +17,6 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
-
-#[path = "../../../tests/rig/mod.rs"]
-mod shared_rig;
-use shared_rig::{Built, Sizes};
 
 mod central;
 mod forged;
@@ -126,11 +123,7 @@ fn rigs_on(
         );
     }
     let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
-    let (built, table) = shared_rig::leaves(&text, sizes, |network| {
-        if let Some(key) = key {
-            network.protect(0, key, 0);
-        }
-    });
+    let (built, table, _) = rig::leaves(rig::stages(&text, key), sizes);
     if client_known {
         let neighbours = table.neighbours();
         neighbours.set_static(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
@@ -149,8 +142,16 @@ impl Rig {
     /// Has the leaf take another policy for its first pool.
     fn set_policy(&self, name: &str) {
         let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
-        let update = Update::of_policy(1, 0, &name.parse().unwrap(), dispatcher);
-        self.commands.push(Command::Update(Box::new(update))).unwrap();
+        let members = dispatcher.view().members();
+        let policy = Prepared::new(&name.parse().unwrap(), members, dispatcher.core());
+        let steps = vec![Step::Set { pool: 0, setting: Setting::Policy(Box::new(policy)) }];
+        let update = Update { epoch: 1, steps, touched: vec![0], ..Update::default() };
+        self.commands.push(Box::new(update)).unwrap();
+    }
+
+    /// Lets a member of its first pool be chosen, or no longer.
+    fn set_active(&mut self, member: u16, active: bool) {
+        self.leaf.stages_mut().set_active(0, Member(member), active);
     }
 
     /// Lets `ns` pass.
@@ -515,16 +516,15 @@ fn what_a_full_device_does_not_take_is_counted() {
 fn commands_change_members_and_policy_between_bursts() {
     let mut rig = rig("round-robin");
     for member in 1..8 {
-        let command = Command::SetActive { pool: 0, member: Member(member), active: false };
-        rig.commands.push(command).unwrap();
+        rig.set_active(member, false);
     }
     rig.wait(1_000_000);
     for seq in 0..4 {
         assert_eq!(rig.one(CLIENTS, &task(seq), WORKERS).1.dst, 10);
     }
     rig.set_policy("horus");
-    rig.commands.push(Command::SetActive { pool: 0, member: Member(0), active: false }).unwrap();
-    rig.commands.push(Command::SetActive { pool: 9, member: Member(0), active: false }).unwrap();
+    rig.set_active(0, false);
+    rig.leaf.stages_mut().set_active(9, Member(0), false);
     rig.wait(1_000_000);
     assert!(rig.through(CLIENTS, &task(9), WORKERS).is_empty());
     assert_eq!(rig.drops(), [("no_member", 1)]);

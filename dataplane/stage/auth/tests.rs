@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use proptest::prelude::*;
 
 use super::*;
-use crate::assembly::first_believed;
+use crate::control::first_believed;
 use crate::wire::auth::{SEQUENCES_A_MICROSECOND, sequence_at};
 
 /// A lap that a window is in after its start.

@@ -394,17 +394,12 @@ impl TaskRewriter<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::Arc;
-
     use proptest::prelude::*;
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::policy::{Core, Dispatcher};
     use crate::stage::fast::template::UDP;
-    use crate::stage::network::{ServerSpec, Side};
-    use crate::stage::{AffinityTable, PortAddress, Stages};
-    use crate::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+    use crate::stage::{Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::ChecksumDelta;
     use crate::wire::ether::Mac;
@@ -432,31 +427,19 @@ pub(super) mod tests {
     /// With that side behind the port at which packets come, and workers behind another; and a key, if there is one, for
     /// sequences from 0 on.
     fn stages_with(side: Side, key: Option<Key>) -> Stages {
-        let workers = (0..8).map(|id| WorkerSpec { id, server: 0 }).collect();
-        let pools = vec![PoolSpec { id: 0x0107, policy: "horus".to_owned(), workers }];
-        let server = if side == Side::Clients { SERVER | 0x300 } else { SERVER };
-        let spec = Spec { cores: 1, ports: 2, servers: vec![server], pools, ..Spec::default() };
-        let table = Table::heap(&spec);
-        let neighbours = table.neighbours();
-        let mac = LEAF_MAC;
-        let port = |ip, side| PortAddress { mac, ip, prefix: 24, side, gateway: None };
-        let ports = vec![port(LEAF, side), port(LEAF | 0x300, Side::Workers)];
-        let server = ServerSpec {
-            ip: server,
-            mac: Some(SERVER_MAC),
-            workers: (0..8).collect(),
-            pool: 0x0107,
-            registers: false,
+        let (behind, server) = match side {
+            Side::Clients => ("clients", "10.0.4.11"),
+            Side::Workers => ("workers", "10.0.1.11"),
+            Side::Both => ("both", "10.0.1.11"),
         };
-        let mut network = Network::new(1234, ports, vec![0x0107], &[server], &neighbours).unwrap();
-        if let Some(key) = key {
-            network.protect(0, key, 0);
-        }
-        let dispatcher =
-            Dispatcher::new(&"horus".parse().unwrap(), table.view(0, 0), Core::ONLY, 7);
-        let connections = AffinityTable::new(64, 1000, 1, 7);
-        let counters = table.counters(0);
-        Stages::new(Arc::new(network), neighbours, vec![dispatcher], connections, counters)
+        let text = format!(
+            "[leaf]\nid = 0\ncores = [0]\nseed = 7\nworker_timeout_ms = 0\nconnection_timeout_ms = 1\n\
+             [[port]]\ndevice = 'here'\nside = '{behind}'\nip = '10.0.1.1/24'\nmac = '{LEAF_MAC}'\n\
+             [[port]]\ndevice = 'there'\nside = 'both'\nip = '10.0.4.1/24'\n\
+             [[pool]]\nid = 263\npolicy = 'horus'\n\
+             [[server]]\nip = '{server}'\nmac = '{SERVER_MAC}'\nworkers = '0-7'\npool = 263\n"
+        );
+        crate::rig::stages(&text, key).stages.remove(0)
     }
 
     /// A task to the leaf, or a reply through it.

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use wedjat::assembly::{self, agent};
 use wedjat::clock::{ClockFile, Line, Progress, TurnError};
 use wedjat::config::{AgentConfig, Config};
+use wedjat::control::Membership;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::node::{Commands, Timing};
 use wedjat::ring::WorkerRegion;
-use wedjat::role::agent::Parts;
 use wedjat::role::{Agent, Leaf};
 use wedjat::stage::{PortAddress, Side};
 use wedjat::wire::ether::Mac;
@@ -70,8 +69,8 @@ impl Local {
         let hz = ClockFile::TICKS_HZ;
         let seed = assembly::seed(config);
         let table = assembly::table(config, hz, seed).map_err(|error| error.to_string())?;
-        let network = assembly::network(config, macs, &table).map_err(|error| error.to_string())?;
-        let network = Arc::new(network);
+        let network = assembly::network(config, &Membership::of(config), macs, &table);
+        let network = network.map_err(|error| error.to_string())?;
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (mut clients, mut workers) = (Vec::new(), Vec::new());
         let core = |core| {
@@ -201,33 +200,19 @@ impl LocalAgent {
         frames: usize,
     ) -> Result<(Self, RingPort, FramePool), String> {
         let (hz, seed) = (ClockFile::TICKS_HZ, config.seed.unwrap_or_default());
-        let (host, places) = (&config.host, config.host.places());
+        let host = &config.host;
         let table = agent::table(config, hz, seed).map_err(|error| error.to_string())?;
-        let region = WorkerRegion::heap(&places, host.slots, host.payload);
+        let region = WorkerRegion::heap_for(&host.places(), host.shape());
         let region = Arc::new(region.map_err(|error| error.to_string())?);
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &pool);
         let port = config.ports.first().ok_or("the agent has no port")?;
         let (ip, prefix) = (port.ip.to_bits(), port.prefix);
         let address = PortAddress { mac, ip, prefix, side: Side::Both, gateway: None };
-        let agent = Agent::new(Parts {
-            ports: vec![(near, address)],
-            worker_sets: agent::worker_sets(
-                host,
-                hz,
-                &table,
-                |channel| region.channel(channel).into(),
-                seed,
-            ),
-            registrar: agent::registrar(config, &places, hz),
-            places,
-            pool: pool.clone(),
-            udp_port: config.udp_port,
-            payload_max: host.payload,
-            deaths: Arc::new(ArrayQueue::new(1)),
-            counters: table.counters(0),
-            timing: Timing { ticks_hz: hz },
-        });
+        let link = |channel| region.channel(channel).into();
+        let registered = (config.udp_port, agent::registrar(config, hz));
+        let parts = agent::parts(host, registered, (&table, hz, seed), link, pool.clone());
+        let agent = Agent::new(parts, vec![(near, address)]);
         Ok((Self { agent, region, polls: 0 }, far, pool))
     }
 

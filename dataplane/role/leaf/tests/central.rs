@@ -1,7 +1,6 @@
 //! Central queues in the leaf: order, overflow, changes of policy and members, the end, and a storm.
 
 use super::*;
-use crate::stage::Overflow;
 
 const QUEUE: usize = 64;
 
@@ -184,19 +183,18 @@ fn a_pool_that_did_not_hold_may_hold_later() {
 #[test]
 fn tasks_wait_while_no_worker_is_there() {
     let mut rig = holding("jbsq(k=1)");
-    let set = |member: u16, active| Command::SetActive { pool: 0, member: Member(member), active };
     for member in 0..8 {
-        rig.commands.push(set(member, false)).unwrap();
+        rig.set_active(member, false);
     }
     rig.wait(1_000_000);
     send_tasks(&mut rig, 0..10);
     assert_held(&rig, 10);
-    rig.commands.push(set(3, true)).unwrap();
+    rig.set_active(3, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(13, 0)]);
     // The worker goes, and what waited for it waits for another.
-    rig.commands.push(set(3, false)).unwrap();
-    rig.commands.push(set(5, true)).unwrap();
+    rig.set_active(3, false);
+    rig.set_active(5, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(15, 1)]);
     assert_held(&rig, 8);
@@ -250,11 +248,7 @@ proptest! {
                     rig.far[CLIENTS].send(&task(seq));
                 },
                 6 | 7 => { rig.far[WORKERS].send(&reply(10 + member, member % 3)); }
-                8 => {
-                    let active = pause % 2 == 0;
-                    let command = Command::SetActive { pool: 0, member: Member(member), active };
-                    let _ = rig.commands.push(command);
-                }
+                8 => rig.set_active(member, pause % 2 == 0),
                 _ => {
                     let name = ["jbsq(k=1)", "cfcfs", "random", "jbsq(k=3)"][usize::from(member) % 4];
                     rig.set_policy(name);

@@ -334,21 +334,20 @@ fn silence_and_return_reach_all_cores() {
 #[test]
 fn who_is_taken_out_by_command_stays_out() {
     let mut rig = rig("random");
-    let set = |active| Command::SetActive { pool: 0, member: Member(2), active };
     rig.say(&join(12, 0));
     rig.live(150_000_000, &[]);
     // Silent, and then told to stay away: being heard of does not help.
-    rig.commands.push(set(false)).unwrap();
+    rig.set_active(2, false);
     rig.wait(1_000_000);
     rig.live(50_000_000, &[12]);
     assert_eq!(rig.presence(12), Presence::Registered);
     assert!(!rig.is_active(12));
-    rig.commands.push(set(true)).unwrap();
+    rig.set_active(2, true);
     rig.wait(1_000_000);
     assert!(rig.is_active(12));
     // Silent, and told to come: it does when it is heard of.
     rig.live(150_000_000, &[]);
-    rig.commands.push(set(true)).unwrap();
+    rig.set_active(2, true);
     rig.wait(1_000_000);
     assert!(!rig.is_active(12));
     rig.live(10_000_000, &[12]);

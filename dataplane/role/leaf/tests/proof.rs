@@ -1,10 +1,10 @@
 //! A pool with a key: the leaf, and an agent that has the key, another, or none, with nothing but bytes between them.
 
 use super::*;
-use crate::ring::{Place, WorkerEnd};
-use crate::role::agent::{Agent, Registrar, Signer};
-use crate::role::fixtures::{self, AgentHandles, HZ, work};
-use crate::stage::PortAddress;
+use crate::rig::AgentHandles;
+use crate::ring::WorkerEnd;
+use crate::role::agent::{Agent, Signer};
+use crate::role::fixtures::{HZ, work};
 use crate::state::view::Presence;
 use crate::wire::auth::{KEY_LEN, Signed, addresses};
 
@@ -29,17 +29,17 @@ struct Server {
 
 impl Server {
     fn new(key: Option<Key>) -> Self {
-        let places: Vec<_> = (10..14).map(|id| Place { id, pool: 7 }).collect();
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
-        let (mac, ip) = (server_mac(0), SERVERS[0]);
-        let address = PortAddress { mac, ip, prefix: 24, side: Side::Both, gateway: None };
-        let registrar = Registrar::new(LEAF_WORKERS, 0, Some(LEAF_MACS[WORKERS]), &places, HZ);
-        let policy = "random";
+        let (mac, leaf_mac) = (server_mac(0), LEAF_MACS[WORKERS]);
+        let text = format!(
+            "[agent]\nname = 'memory'\ncore = 0\nleaf = '10.0.2.1'\nleaf_mac = '{leaf_mac}'\npayload = 64\n\
+             [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{mac}'\n\
+             [[pool]]\nid = 7\npolicy = 'random'\nworkers = '10-13'\n"
+        );
+        let rig::BuiltAgent { agent, handles, .. } =
+            rig::agent(&text, HZ, (vec![port], &frames), None);
         let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
-        let pool =
-            fixtures::Pool { policy, places, queue: 64, overflow: Overflow::Drop, payload: 64 };
-        let (agent, handles) = fixtures::agent((port, address), &frames, pool, registrar);
         let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
         let agent = agent.with_signer(signer.map(Arc::new));
         let mut server = Self { agent, wire, worker_ends: Vec::new(), _doors: handles, now: 0 };

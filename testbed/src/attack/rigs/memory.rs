@@ -3,10 +3,10 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Arc;
 
 use wedjat::assembly;
 use wedjat::config::Config;
+use wedjat::control::Membership;
 use wedjat::io::Buf;
 use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::node::{Commands, Timing};
@@ -209,7 +209,8 @@ impl Rig {
     pub fn new(setup: &Setup<'_>) -> Result<Self, Failure> {
         let config = config(setup)?;
         let table = assembly::table(&config, HZ, setup.seed)?;
-        let network = Arc::new(assembly::network(&config, LEAF_MACS, &table)?);
+        let membership = Membership::of(&config);
+        let network = assembly::network(&config, &membership, LEAF_MACS, &table)?;
         let stages = assembly::stages(&config, HZ, &network, &table, setup.seed, 0);
         // Attackers and honest parties have their own buffers: neither can take the other's.
         let [attackers, others] = [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));

@@ -9,7 +9,7 @@ use wedjat::node::Timing;
 use wedjat::policy::{Core, Dispatcher, Overflow};
 use wedjat::ring::{Place, WorkerRegion};
 use wedjat::role::Agent;
-use wedjat::role::agent::{Death, Parts, PoolWorkers, WorkerLink, WorkerSet};
+use wedjat::role::agent::{AgentCommands, Death, Parts, PoolWorkers, WorkerLink, WorkerSet};
 use wedjat::stage::{PortAddress, Side};
 use wedjat::state::{Counters, View};
 use wedjat::wire::ether::Mac;
@@ -59,8 +59,8 @@ where
         places.iter().enumerate().map(|(at, &place)| (place, WorkerLink::from(region.channel(at))));
     let workers = WorkerSet::new(dispatcher, entries.collect(), u64::MAX);
     let address = PortAddress { mac: MAC, ip: IP, prefix: 24, side: Side::Both, gateway: None };
-    Ok(Agent::new(Parts {
-        ports: vec![(port, address)],
+    let room = (1, places.len());
+    let parts = Parts {
         worker_sets: vec![PoolWorkers { pool: Some(POOL), workers }],
         places,
         pool,
@@ -70,5 +70,8 @@ where
         deaths,
         counters: Counters::heap(),
         timing: Timing { ticks_hz },
-    }))
+        commands: AgentCommands::default(),
+        room,
+    };
+    Ok(Agent::new(parts, vec![(port, address)]))
 }

@@ -1,0 +1,225 @@
+//! What a control changes at a leaf with an agent on its core: what the leaf goes over to, and with it the agent.
+//!
+//! The leaf's membership has the agent's workers, too, at an address of their own. Who comes is known to the agent before the
+//! leaf sends there; who leaves is let go of by the leaf first, and by the agent when nothing more can come in its name.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::agent::AgentCores;
+use super::change::refused;
+use super::difference::Differences;
+use super::leaf::LeafCores;
+use super::membership::{Membership, Pool, Worker};
+use super::{Change, ChangeError, Control, Cores, LEAVING_NS, Moment};
+use crate::io::{Buf, Token};
+use crate::role::colocated::AGENT_IP;
+use crate::stage::Network;
+use crate::state::{Member, Table};
+
+/// The cores of a leaf, and on the first of them an agent if there is one.
+#[derive(Debug)]
+pub struct ColocatedCores<B: Buf + Token> {
+    leaf: LeafCores,
+    agent: Option<Control<AgentCores<B>>>,
+    /// The leaf's epoch that is reached only when the agent has reached that one.
+    awaited: (u64, u64),
+}
+
+impl<B: Buf + Token> ColocatedCores<B> {
+    /// Of a leaf whose cores start as the agent does, with the same workers there.
+    #[must_use]
+    pub fn new(leaf: LeafCores, agent: Option<Control<AgentCores<B>>>) -> Self {
+        Self { leaf, agent, awaited: (0, 0) }
+    }
+
+    /// What the newest change has led to at the agent.
+    #[must_use]
+    pub fn of_agent(&self) -> Option<&Membership> {
+        self.agent.as_ref().map(Control::membership)
+    }
+
+    fn has_agents(&self) -> bool {
+        let (_, agents) = self.awaited;
+        self.agent.as_ref().is_none_or(|agent| agent.acknowledged() >= agents)
+    }
+}
+
+impl<B: Buf + Token> Cores for ColocatedCores<B> {
+    type Ready = Arc<Network>;
+
+    const DECIDE: &'static str = LeafCores::DECIDE;
+
+    fn check(&self, change: &Change) -> Result<(), ChangeError> {
+        match change {
+            Change::AddWorkers { server: None, .. } if self.agent.is_some() => Ok(()),
+            _ => self.leaf.check(change),
+        }
+    }
+
+    fn change_agent(&mut self, change: &Change, now: &Membership) -> Result<(), ChangeError> {
+        let Some(agent) = &mut self.agent else { return self.leaf.change_agent(change, now) };
+        match *change {
+            Change::AddPool { id, .. } if now.pool(id).is_none_or(|(_, pool)| pool.is_leaving) => {
+                refused(format!("agent: pool {id}"), "add it to the leaf first, without `agent`")
+            }
+            Change::AddPool { key_file: Some(_), .. } => {
+                refused("key-file", "inside a process nothing need be proved; leave it out here")
+            }
+            Change::RemovePool { id } if has_workers(agent.membership(), id) => {
+                refused(format!("agent: pool {id}"), "it has workers; remove them first")
+            }
+            Change::AddPool { .. }
+            | Change::RemovePool { .. }
+            | Change::SetPolicy { .. }
+            | Change::SetQueue { .. } => agent.apply(change).map(|_| ()),
+            _ => {
+                let reason = "workers and speeds of both change together; leave `agent` out";
+                refused("agent", format!("{reason}, and `server` for workers of this host"))
+            }
+        }
+    }
+
+    fn own_host(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(AGENT_IP)
+    }
+
+    fn workers_max(&self) -> usize {
+        self.leaf.workers_max()
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        let (leafs, _) = self.awaited;
+        self.leaf.epoch().map(|epoch| if self.has_agents() { epoch } else { epoch.min(leafs - 1) })
+    }
+
+    fn has_room(&self) -> bool {
+        self.leaf.has_room() && self.agent.as_ref().is_none_or(|agent| agent.cores.has_room())
+    }
+
+    fn free_what_is_done(&mut self) {
+        self.leaf.free_what_is_done();
+        self.agent.iter_mut().for_each(|agent| agent.cores.free_what_is_done());
+    }
+
+    fn prepare(&mut self, table: &Table, next: &Membership) -> Result<Self::Ready, ChangeError> {
+        let network = self.leaf.prepare(table, next)?;
+        self.agent.iter_mut().try_for_each(|agent| lead(agent, next))?;
+        Ok(network)
+    }
+
+    fn issue(
+        &mut self,
+        table: &Table,
+        differences: &Differences<'_>,
+        network: Arc<Network>,
+    ) -> Result<(), ChangeError> {
+        if let Some(agent) = &self.agent {
+            let epoch = agent.membership().epoch;
+            // What was awaited before still is.
+            let leafs = if self.has_agents() { differences.to.epoch } else { self.awaited.0 };
+            self.awaited = (leafs, epoch);
+        }
+        self.leaf.issue(table, differences, network)
+    }
+
+    fn tend(&mut self, now: &Moment<'_>) {
+        self.leaf.tend(now);
+        if let Some(agent) = &mut self.agent {
+            // What a core is too busy for is tried again at the next time.
+            let _ = follow(agent, now);
+            agent.tend(now.now_ns);
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.agent.as_ref().is_none_or(Control::is_settled)
+    }
+
+    /// The agent must not speak in the name of a worker that the leaf has forgotten.
+    fn known_ns(&self, worker: u16) -> u64 {
+        let agents = self.agent.iter().flat_map(|agent| agent.membership().workers());
+        let stays = { agents }.any(|(_, there)| there.id == worker && !there.is_leaving);
+        if stays { u64::MAX } else { 0 }
+    }
+}
+
+fn has_workers(agents: &Membership, pool: u16) -> bool {
+    agents.pool(pool).is_some_and(|(_, pool)| pool.members.iter().any(Option::is_some))
+}
+
+/// The agent's workers, as the leaf's membership has them: with their pools, and their places there.
+fn locals(of: &Membership) -> impl Iterator<Item = (&Pool, usize, Member, &Worker)> {
+    let pools = of.pools.iter().enumerate().filter_map(|(at, pool)| Some((at, pool.as_ref()?)));
+    let members = pools.flat_map(|(at, pool)| {
+        let members = pool.members.iter().enumerate();
+        members.filter_map(move |(place, worker)| {
+            Some((pool, at, Member(place as u16), worker.as_ref()?))
+        })
+    });
+    members.filter(|(_, _, _, worker)| of.is_local(worker))
+}
+
+fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<Worker> {
+    let mut workers = agent.membership().workers().map(|(_, worker)| *worker);
+    workers.find(|worker| worker.id == id)
+}
+
+/// The agent goes ahead to the workers that the leaf is to have there, and to their speeds. One change adds those of one pool
+/// with one speed, or sets one speed.
+fn lead<B: Buf + Token>(
+    agent: &mut Control<AgentCores<B>>,
+    next: &Membership,
+) -> Result<(), ChangeError> {
+    let (mut new, mut others) = (Vec::new(), Vec::new());
+    let mut first = None;
+    for (pool, _, _, worker) in locals(next).filter(|(_, _, _, worker)| !worker.is_leaving) {
+        let speed = worker.speed;
+        match at_agent(agent, worker.id) {
+            Some(there) if !there.is_leaving && there.speed == speed => continue,
+            Some(there) if !there.is_leaving => others.push(worker.id),
+            _ => new.push(worker.id),
+        }
+        first = Some((pool.id, speed));
+    }
+    let Some((pool, speed)) = first else { return Ok(()) };
+    if agent.membership().pool(pool).is_none() {
+        let add = format!("there is none; `agent add-pool id={pool} policy=…` adds it");
+        return refused(format!("agent: pool {pool}"), add);
+    }
+    if !new.is_empty() {
+        agent.apply(&Change::AddWorkers { server: None, pool, workers: new, speed })?;
+    }
+    if !others.is_empty() {
+        agent.apply(&Change::SetSpeed { workers: others, speed })?;
+    }
+    Ok(())
+}
+
+/// The agent lets go of whom the leaf sends nothing more to, when all is answered or lost, and of pools that the leaf has no
+/// more.
+fn follow<B: Buf + Token>(
+    agent: &mut Control<AgentCores<B>>,
+    now: &Moment<'_>,
+) -> Result<(), ChangeError> {
+    let stays = |id| {
+        // Before the leaf knows nothing of it any more.
+        let is_lost = now.has_left_ns(id) > LEAVING_NS / 2;
+        let has_tasks = |pool, member| !is_lost && now.table.outstanding(pool, member) > 0;
+        let mut there = locals(now.membership).filter(|(_, _, _, worker)| worker.id == id);
+        there.any(|(_, at, member, worker)| !worker.is_leaving || has_tasks(at, member))
+    };
+    let agents = agent.membership().workers().map(|(_, worker)| worker);
+    let leave = agents.filter(|worker| !worker.is_leaving && !stays(worker.id));
+    let workers: Vec<_> = leave.map(|worker| worker.id).collect();
+    if !workers.is_empty() {
+        agent.apply(&Change::RemoveWorkers { workers })?;
+    }
+    let pools = agent.membership().pools.iter().flatten().filter(|pool| !pool.is_leaving);
+    let gone: Vec<_> =
+        pools.map(|pool| pool.id).filter(|&id| now.membership.pool(id).is_none()).collect();
+    for id in gone {
+        agent.apply(&Change::RemovePool { id })?;
+    }
+    Ok(())
+}

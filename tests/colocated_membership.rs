@@ -1,0 +1,497 @@
+//! A leaf with an agent on its core that change while tasks pass: workers of this host come and go at both, and nothing is lost
+//! uncounted.
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod changing;
+mod counting;
+mod frames;
+mod rig;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+use rand::{RngExt as _, SeedableRng};
+use wedjat::control::{ColocatedCores, LEAVING_NS, Membership};
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{Frame, FramePool, RingPort};
+use wedjat::reason::DropReason;
+use wedjat::role::Colocated;
+use wedjat::state::{Gauge, Member};
+use wedjat::wire::arp;
+use wedjat::wire::ether;
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp;
+
+use changing::{Changing, Driven};
+use frames::{CLIENT_MAC, LEAF_MACS};
+use rig::{AgentHandles, BuiltColocated, Sizes, Workers};
+
+const CLIENTS: usize = 0;
+const WORKERS: usize = 1;
+/// Between two polls of the core.
+const POLL_NS: u64 = 20_000;
+/// Pool 7's worker at the server elsewhere.
+const ELSEWHERE: u16 = 10;
+
+fn text(state: &Path) -> String {
+    format!(
+        r#"
+[leaf]
+id = 1
+cores = [1]
+seed = 7
+pools_max = 3
+state = "{}"
+[[port]]
+device = "clients"
+side = "clients"
+ip = "10.0.1.1/24"
+[[port]]
+device = "workers"
+side = "workers"
+ip = "10.0.2.1/24"
+[[pool]]
+id = 7
+policy = "round-robin"
+[[server]]
+ip = "10.0.2.11"
+mac = "02:00:00:00:02:0b"
+workers = "{ELSEWHERE}"
+pool = 7
+[agent]
+name = "memory"
+slots = 4
+payload = 64
+worker_timeout_ms = 0
+pools_max = 3
+workers_max = 8
+[[agent.pool]]
+id = 7
+policy = "jbsq(k=2)"
+queue = 64
+workers = "20-22"
+"#,
+        state.display()
+    )
+}
+
+/// A core that is leaf and agent, its control, its workers, and what is around it.
+struct Rig {
+    both: Colocated<RingPort, FramePool>,
+    far: Vec<RingPort>,
+    frames: FramePool,
+    handles: AgentHandles,
+    changing: Changing<ColocatedCores<Frame>>,
+    now: u64,
+    workers: Workers,
+    /// What the server elsewhere has not answered.
+    elsewhere: VecDeque<Vec<u8>>,
+    /// Tasks that were sent and not answered.
+    open: BTreeSet<u16>,
+    answered: u64,
+    next: u16,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
+        let built = rig::colocated(rig::stages(&text(&path), None), sizes);
+        let BuiltColocated { both, far, frames, handles, table, control } = built;
+        let changing = Changing::new(control, table, path, folder);
+        let mut rig = Self {
+            both,
+            far,
+            frames,
+            handles,
+            changing,
+            now: 0,
+            workers: Workers::default(),
+            elsewhere: VecDeque::new(),
+            open: BTreeSet::new(),
+            answered: 0,
+            next: 0,
+        };
+        rig.polls(50);
+        rig
+    }
+
+    /// With the workers of its configuration.
+    fn with_workers() -> Self {
+        let mut rig = Self::new();
+        (20..23).for_each(|id| assert!(rig.attach(id)));
+        rig.polls(50);
+        rig
+    }
+
+    fn attach(&mut self, id: u16) -> bool {
+        self.workers.attach(&self.handles, id)
+    }
+
+    fn send(&mut self, pool: u16) {
+        self.next = self.next.wrapping_add(1);
+        if self.far[CLIENTS].send(&frames::task(Header::new_task(pool, self.next))) {
+            self.open.insert(self.next);
+        }
+    }
+
+    /// One poll of the core, in which it takes and frees no memory; then workers do what they have, each with this chance.
+    fn poll(&mut self, mut chance: impl FnMut() -> bool) {
+        self.now += POLL_NS;
+        let before = counting::calls();
+        self.both.poll(self.now);
+        assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
+        self.workers.work(&mut chance);
+        while let Some(frame) = self.far[WORKERS].receive() {
+            self.elsewhere.push_back(frame.bytes().to_vec());
+        }
+        if chance() {
+            std::mem::take(&mut self.elsewhere).iter().for_each(|frame| self.serve(frame));
+        }
+        while let Some(frame) = self.far[CLIENTS].receive() {
+            self.meet_client(frame.bytes());
+        }
+    }
+
+    /// The server elsewhere does a task.
+    fn serve(&mut self, frame: &[u8]) {
+        let Ok(datagram) = udp::parse(frame, false) else { return };
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        assert_eq!(header.dst, ELSEWHERE);
+        *self.workers.done.entry(ELSEWHERE).or_default() += 1;
+        let reply = Header { code: Code::TaskDoneIdle, src: ELSEWHERE, dst: 0, qlen: 0, ..header };
+        assert!(self.far[WORKERS].send(&frames::reply_to(reply, LEAF_MACS[WORKERS])));
+    }
+
+    fn meet_client(&mut self, frame: &[u8]) {
+        if let Ok(ask) = arp::Packet::parse(frame) {
+            let mut bytes = [0; arp::FRAME_LEN];
+            ask.answer(CLIENT_MAC).emit(&mut bytes, ask.sender_mac);
+            assert!(self.far[CLIENTS].send(&bytes));
+            return;
+        }
+        assert_eq!(ether::dst(frame), CLIENT_MAC);
+        let datagram = udp::parse(frame, false).unwrap();
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        assert!(self.open.remove(&header.seq), "an answer to an open task, once");
+        self.answered += 1;
+    }
+
+    /// Which workers do some of so many tasks of a pool.
+    fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
+        self.workers.done.clear();
+        for _ in 0..tasks.div_ceil(20) {
+            (0..20).for_each(|_| self.send(pool));
+            self.polls(20);
+        }
+        self.polls(100);
+        self.workers.done.keys().copied().collect()
+    }
+
+    fn dropped(&self, reason: DropReason) -> [u64; 2] {
+        let leaf = self.both.leaf().stages().counters();
+        [leaf, self.both.agent().counters()].map(|counters| counters.dropped(reason))
+    }
+
+    fn dropped_total(&self) -> u64 {
+        let leaf = self.both.leaf().stages().counters();
+        leaf.dropped_total() + self.both.agent().counters().dropped_total()
+    }
+
+    fn agents(&self) -> &Membership {
+        self.changing.control.cores().of_agent().unwrap()
+    }
+
+    /// Ids of the agent's workers.
+    fn agents_workers(&self) -> BTreeSet<u16> {
+        self.agents().workers().map(|(_, worker)| worker.id).collect()
+    }
+
+    /// Tasks that the leaf holds, or believes to be at workers.
+    fn leaf_has(&self) -> u64 {
+        let stages = self.both.leaf().stages();
+        let pools = (0..stages.network().pools()).filter_map(|pool| stages.dispatcher(pool));
+        let at_workers = pools.map(|pool| {
+            let members = (0..pool.view().members() as u16).map(Member);
+            members.map(|member| u64::from(pool.view().outstanding(member))).sum::<u64>()
+        });
+        stages.counters().read(Gauge::Held) + at_workers.sum::<u64>()
+    }
+
+    /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
+    fn assert_accounted(&mut self) {
+        // What was dropped at the agent the leaf writes off when it has heard of its worker for long enough.
+        for _ in 0..1000 {
+            self.polls(20);
+            if self.both.held() == 0 && self.leaf_has() == 0 {
+                break;
+            }
+            self.now += rig::TICKS_HZ / 100;
+        }
+        self.polls(20);
+        for counters in [self.both.leaf().stages().counters(), self.both.agent().counters()] {
+            assert!(counters.balances());
+            assert_eq!(counters.read(Gauge::Held), 0);
+        }
+        assert_eq!(self.frames.in_use(), 0);
+        assert_eq!(self.open.len() as u64, self.dropped_total(), "{:?}", self.open);
+        self.changing.assert_shown();
+    }
+}
+
+impl Driven for Rig {
+    type Cores = ColocatedCores<Frame>;
+
+    const SOON: usize = 20;
+
+    fn changing(&mut self) -> &mut Changing<ColocatedCores<Frame>> {
+        &mut self.changing
+    }
+
+    fn now(&mut self) -> &mut u64 {
+        &mut self.now
+    }
+
+    fn polls(&mut self, count: usize) {
+        (0..count).for_each(|_| self.poll(|| true));
+    }
+}
+
+#[test]
+fn workers_of_this_host_come_and_go_at_leaf_and_agent() {
+    let mut rig = Rig::with_workers();
+    assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
+    let epoch = rig.change("add-workers pool=7 workers=30-31 speed=2");
+    assert!(rig.changing.control.acknowledged() < epoch);
+    assert!(rig.attach(30), "at once");
+    rig.settle();
+    assert_eq!(rig.changing.control.acknowledged(), epoch);
+    assert_eq!(rig.agents_workers(), [20, 21, 22, 30, 31].into());
+    // One has a place, and nobody is there.
+    assert_eq!(rig.workers_of(7, 400), [10, 20, 21, 22, 30].into());
+    assert_eq!(rig.both.agent().registered(), 4);
+    assert!(rig.attach(31));
+    rig.polls(20);
+    assert_eq!(rig.workers_of(7, 400), [10, 20, 21, 22, 30, 31].into());
+    // The leaf stops sending there first, and the agent lets go of them when they have answered.
+    rig.workers.stuck.insert(20);
+    (0..12).for_each(|_| rig.send(7));
+    rig.polls(5);
+    rig.change("remove-workers workers=20,30");
+    rig.polls(20);
+    rig.tend();
+    assert!(rig.agents().workers().any(|(_, worker)| worker.id == 20 && !worker.is_leaving));
+    rig.workers.stuck.clear();
+    rig.settle();
+    assert_eq!(rig.agents_workers(), [21, 22, 31].into());
+    assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "they were told to end");
+    assert_eq!(rig.workers_of(7, 400), [10, 21, 22, 31].into());
+    // Newcomers have what is free, at both.
+    rig.change("add-workers server=169.254.77.2 pool=7 workers=40-44");
+    assert!((40..45).all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!([40, 41, 42].map(|id| rig.index_of(id)), [1, 4, 6]);
+    assert!(rig.workers_of(7, 600).is_superset(&(40..45).collect()));
+    assert_eq!((rig.dropped_total(), rig.open.len()), (0, 0));
+    rig.assert_accounted();
+}
+
+#[test]
+fn all_workers_of_this_host_leave_and_nothing_is_lost() {
+    let mut rig = Rig::with_workers();
+    (0..40).for_each(|_| rig.send(7));
+    rig.poll(|| false);
+    rig.change("remove-workers workers=20-22");
+    for _ in 0..40 {
+        rig.send(7);
+        rig.poll(|| false);
+        rig.tend();
+    }
+    rig.settle();
+    assert_eq!((rig.agents_workers().len(), rig.workers.there.len()), (0, 0));
+    assert_eq!(rig.workers_of(7, 40), [10].into());
+    assert_eq!((rig.dropped_total(), rig.open.len()), (0, 0));
+    rig.assert_accounted();
+}
+
+#[test]
+fn one_that_comes_back_while_it_leaves_gets_nothing_more() {
+    let mut rig = Rig::with_workers();
+    rig.workers.stuck.insert(21);
+    (0..8).for_each(|_| rig.send(7));
+    rig.polls(5);
+    rig.change("remove-workers workers=20-21");
+    rig.polls(10);
+    // The process of one ends and another takes its place, while tasks are still due from the other.
+    drop(rig.workers.there.remove(&20));
+    rig.polls(10);
+    let is_back = rig.attach(20);
+    rig.polls(10);
+    let before = rig.workers.done.get(&20).copied();
+    rig.workers.done.clear();
+    (0..40).for_each(|_| rig.send(7));
+    rig.polls(20);
+    assert!(is_back, "{before:?}");
+    let leaf = rig.both.leaf().stages();
+    let given = leaf.network().worker(20).unwrap();
+    let view = leaf.dispatcher(usize::from(given.pool)).unwrap().view();
+    assert!(!view.is_active(given.member), "the leaf sends nothing there");
+    rig.workers.stuck.clear();
+    rig.settle();
+    rig.assert_accounted();
+}
+
+#[test]
+fn pools_policies_and_queues_change_at_both_or_at_one() {
+    let mut rig = Rig::with_workers();
+    rig.change("agent set-policy pool=7 policy=jbsq(k=1)");
+    let epoch = rig.change("agent set-queue pool=7 queue=4 overflow=refuse");
+    rig.change("set-policy pool=7 policy=random");
+    rig.settle();
+    assert!(rig.changing.control.acknowledged() > epoch);
+    let pool = rig.agents().pool(7).unwrap().1;
+    assert!(pool.policy.to_string().starts_with("jbsq(k=1") && pool.queue == 4);
+    assert!(rig.changing.look().pools[0].policy.starts_with("random"));
+    rig.change("agent set-queue pool=7 queue=64");
+    // A pool of this host alone.
+    rig.change("add-pool id=9 policy=jsq");
+    let error = rig.refused("add-workers pool=9 workers=50");
+    assert!(error.contains("`agent add-pool id=9 policy=…` adds it"), "{error}");
+    rig.change("agent add-pool id=9 policy=cfcfs");
+    rig.change("add-workers pool=9 workers=50-51");
+    assert!([50, 51].into_iter().all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 60), [50, 51].into());
+    assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
+    rig.change("set-policy pool=7 policy=weighted-random");
+    rig.change("set-speed workers=20 speed=100");
+    rig.settle();
+    let speed = |of: &Membership| of.workers().find(|(_, one)| one.id == 20).unwrap().1.speed;
+    assert_eq!([speed(rig.changing.control.membership()), speed(rig.agents())], [100.0; 2]);
+    // What waits when the pool leaves is done, and the agent's pool goes with the leaf's.
+    (0..20).for_each(|_| rig.send(9));
+    rig.poll(|| false);
+    rig.change("remove-pool id=9");
+    rig.settle();
+    assert!(rig.agents().pool(9).is_none());
+    assert_eq!(rig.workers.ids(), [20, 21, 22].into());
+    assert_eq!((rig.dropped_total(), rig.open.len()), (0, 0));
+    // Another one with its id, and in its place.
+    rig.change("add-pool id=9 policy=jsq");
+    rig.change("agent add-pool id=9 policy=jbsq(k=1)");
+    rig.change("add-workers pool=9 workers=50");
+    assert!(rig.attach(50));
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 20), [50].into());
+    rig.assert_accounted();
+}
+
+#[test]
+fn one_that_never_answers_is_let_go_of_by_both() {
+    let mut rig = Rig::with_workers();
+    rig.workers.stuck.insert(20);
+    (0..8).for_each(|_| rig.send(7));
+    rig.polls(20);
+    rig.change("remove-workers workers=20");
+    rig.now += LEAVING_NS / 2;
+    rig.polls(20);
+    rig.tend();
+    rig.tend();
+    assert!(!rig.changing.control.is_settled());
+    rig.settle();
+    assert_eq!(rig.agents_workers(), [21, 22].into());
+    assert!(rig.workers.there[&20].0.receiver().is_stopped(), "it is told to end");
+    let [_, lost] = rig.dropped(DropReason::WorkerLost);
+    assert!(lost > 0 && rig.dropped_total() == lost, "{lost} of {}", rig.dropped_total());
+    rig.workers.stuck.clear();
+    rig.assert_accounted();
+}
+
+#[test]
+fn what_can_not_be_is_refused_and_changes_nothing() {
+    let mut rig = Rig::with_workers();
+    for (change, says) in [
+        ("add-workers pool=7 workers=22", "worker 22: it is there already"),
+        ("add-workers pool=7 workers=10", "worker 10: it is there already"),
+        ("add-workers pool=8 workers=30", "pool 8: there is none"),
+        ("add-workers pool=7 workers=30-35", "room for 8; restart with a larger `workers_max`"),
+        ("remove-server ip=169.254.77.2", "it stands for this host's own workers"),
+        ("move-server ip=169.254.77.2 to=10.0.2.77", "it stands for this host's own workers"),
+        ("agent add-workers pool=7 workers=30", "leave `agent` out"),
+        ("agent remove-workers workers=20", "leave `agent` out"),
+        ("agent set-speed workers=20 speed=2", "leave `agent` out"),
+        ("agent add-pool id=9 policy=jsq", "agent: pool 9: add it to the leaf first"),
+        ("agent add-pool id=7 policy=jsq key-file=/k", "inside a process nothing need be proved"),
+        ("agent remove-pool id=7", "agent: pool 7: it has workers; remove them first"),
+        ("agent set-policy pool=7 policy=jbsq(k=5)", "k of at most 4"),
+        ("agent agent set-queue pool=7 queue=4", "leave `agent` out"),
+    ] {
+        let (before, error) = (rig.agents().epoch, rig.refused(change));
+        assert!(error.contains(says), "{change}: {error}");
+        assert_eq!(rig.agents().epoch, before, "{change}");
+    }
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
+    rig.assert_accounted();
+}
+
+/// Some change that may or may not be one.
+fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
+    let mut pick = |most: u16| rng.random_range(0..most);
+    let (pool, first) = (7 + pick(3), 20 + 2 * pick(6));
+    let policies = ["horus", "jbsq(k=2)", "cfcfs", "jsq", "racksched", "random"];
+    let agent = ["", "agent "][usize::from(pick(2))];
+    match pick(12) {
+        0..=3 => format!("add-workers pool={pool} workers={first}-{}", first + pick(4)),
+        4..=5 => format!("remove-workers workers={first}-{}", first + pick(2)),
+        6 => format!("{agent}add-pool id={pool} policy={}", policies[usize::from(pick(6))]),
+        7 => format!("{agent}remove-pool id={}", 8 + pick(2)),
+        8..=9 => format!("{agent}set-policy pool={pool} policy={}", policies[usize::from(pick(6))]),
+        10 => format!("{agent}set-queue pool={pool} queue={}", 1 + pick(80)),
+        _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
+    }
+}
+
+#[test]
+fn random_changes_under_load_lose_nothing() {
+    for seed in 0..6 {
+        let mut rig = Rig::with_workers();
+        let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut made = 0;
+        for round in 0..1500 {
+            for _ in 0..rng.random_range(0..4) {
+                rig.send(7 + rng.random_range(0..3));
+            }
+            if rng.random_range(0..6) == 0 {
+                made += usize::from(rig.try_change(&random_change(&mut rng)));
+            }
+            match rng.random_range(0..20) {
+                0..=7 => _ = rig.attach(rng.random_range(20..34)),
+                8 => _ = rig.workers.there.pop_first(),
+                9 => rig.now += rig::TICKS_HZ / 4,
+                _ => {}
+            }
+            rig.poll(|| rng.random_bool(0.7));
+            if round % 4 == 0 {
+                rig.tend();
+            }
+            if round % 16 == 0 {
+                rig.changing.look();
+            }
+            rig.changing.assert_in_place();
+        }
+        assert!(made > 40, "seed {seed}: {made} changes");
+        // Tasks may wait in pools that nobody works for.
+        (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
+        rig.settle();
+        let of_leaf = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);
+        let here: BTreeSet<_> = of_leaf.filter(|&id| id != ELSEWHERE).collect();
+        assert_eq!(here, rig.agents_workers(), "both know the same");
+        here.into_iter().for_each(|id| _ = rig.attach(id));
+        rig.settle();
+        assert!(rig.answered > 200, "seed {seed}: {} answered", rig.answered);
+        rig.assert_accounted();
+    }
+}
