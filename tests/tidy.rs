@@ -225,7 +225,7 @@ fn uses(name: &str, code: &str, modules: &BTreeMap<String, String>) -> BTreeSet<
 }
 
 /// Uses that close a circle between files of a room, and why they are left.
-const CIRCLES: [(&str, &str, &str); 6] = [
+const CIRCLES: [(&str, &str, &str); 3] = [
     (
         "ring/region",
         "ring/attach",
@@ -241,9 +241,6 @@ const CIRCLES: [(&str, &str, &str); 6] = [
         "stage/auth",
         "a pool has the authenticator that knows its key; whose workers are the network's",
     ),
-    ("state/idle", "state/view", "a member's index is a type of the view"),
-    ("state/region", "state/words", "a region hands out words in cache lines of one core"),
-    ("state/words", "state/view", "what the words hold are types of the view"),
 ];
 
 #[test]

@@ -19,8 +19,8 @@ use arrayvec::ArrayVec;
 
 use super::Network;
 use crate::policy::{Core, Dispatcher};
+use crate::state::Presence;
 use crate::state::neighbour::{PORT_SETS, Slot};
-use crate::state::view::Presence;
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
 /// Looks at each worker within a timeout: a worker is silent for at most so much of it too long.

@@ -8,8 +8,9 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-use super::region::Slice;
-use super::view::Member;
+use super::member::Member;
+use super::region::sealed::Sealed;
+use super::region::{Slice, Word};
 
 /// Lines of a ring, a power of two.
 pub const LINES: usize = 64;
@@ -25,6 +26,9 @@ pub struct Line {
     header: AtomicU32,
     messages: [AtomicU32; MESSAGES],
 }
+
+impl Sealed for Line {}
+impl Word for Line {}
 
 /// What the messages of a line tell of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::broadcast::{LINES, Messages, Received, Receiver, Sender, Subject};
 use super::layout::Layout;
+use super::member::Member;
 use super::region::Region;
-use super::view::Member;
 
 /// Exchanges between two publications of lines that are not full, while the core does not keep up.
 const PATIENCE: u32 = 64;

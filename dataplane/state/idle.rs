@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::layout::Layout;
+use super::member::Member;
 use super::region::{Region, Slice};
-use super::view::Member;
 
 /// Not in the list.
 const ABSENT: u16 = u16::MAX;

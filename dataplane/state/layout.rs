@@ -9,7 +9,7 @@
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
 //! | tokens | per pool, bits, see [`super::tokens`]; none where there is one core | any core |
-//! | presence | per pool, u32 per member, see [`super::view::Presence`] | any core; absent, control thread |
+//! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | per core: reported | per member: u64: reports that it took, and the load believed | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: elsewhere | as own, of which outstanding counts: what the other cores told; none where there is one core | that core |

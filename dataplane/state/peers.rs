@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::broadcast::{Sender, Subject, Topic};
 use super::layout::Layout;
+use super::member::{Load, Member};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
-use super::view::{Load, Member};
 use super::words::{Own, Words};
 use crate::limits::BURST;
 

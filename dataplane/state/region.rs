@@ -12,9 +12,6 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::SealFlags;
 
-use super::broadcast;
-use super::words::Own;
-
 /// What sections start at a multiple of: two cache lines, since neighbouring lines are fetched in pairs.
 pub const ALIGN: usize = 128;
 
@@ -155,7 +152,7 @@ impl std::fmt::Debug for Region {
     }
 }
 
-mod sealed {
+pub(super) mod sealed {
     pub trait Sealed {}
 }
 
@@ -165,13 +162,9 @@ pub trait Word: sealed::Sealed + Sync {}
 impl sealed::Sealed for AtomicU16 {}
 impl sealed::Sealed for AtomicU32 {}
 impl sealed::Sealed for AtomicU64 {}
-impl sealed::Sealed for Own {}
-impl sealed::Sealed for broadcast::Line {}
 impl Word for AtomicU16 {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
-impl Word for Own {}
-impl Word for broadcast::Line {}
 
 /// Words of a region, which it keeps alive.
 pub struct Slice<T: Word> {

@@ -6,8 +6,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::member::Member;
 use super::region::Slice;
-use super::view::Member;
 
 /// Tokens of a member at most.
 pub const LEVELS: usize = 64;

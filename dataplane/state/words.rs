@@ -8,8 +8,9 @@ use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::region::Slice;
-use super::view::{Belief, Load, Member};
+use super::member::{Belief, Load, Member};
+use super::region::sealed::Sealed;
+use super::region::{Slice, Word};
 
 /// What one core keeps of a member: four members to a cache line.
 #[derive(Debug, Default)]
@@ -22,6 +23,9 @@ pub struct Own {
     /// Tasks sent and not answered by way of this core.
     pub outstanding: AtomicU32,
 }
+
+impl Sealed for Own {}
+impl Word for Own {}
 
 /// The words of all members: reports, what this core keeps, and what the others do.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use crate::io::memory::{FramePool, RingPort};
 use crate::rig::{self, AgentHandles, BuiltColocated, Sizes};
 use crate::ring::WorkerEnd;
 use crate::role::fixtures::{self, work};
-use crate::state::view::Presence;
+use crate::state::Presence;
 use crate::wire::arp;
 use crate::wire::auth::{KEY_LEN, Key, addresses};
 use crate::wire::task::{Code, Header};

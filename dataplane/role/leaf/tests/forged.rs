@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::policy::{CATALOGUE, Runs};
+use crate::state::Presence;
 use crate::state::View;
-use crate::state::view::Presence;
 
 const MS: u64 = 1_000_000;
 /// Number of tasks of other clients, whose answers are not looked at.

@@ -1,7 +1,7 @@
 //! Who is where: what the leaf learns, whom it asks, and whom it gives up.
 
 use super::*;
-use crate::state::view::Presence;
+use crate::state::Presence;
 
 const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 const SECOND: u64 = 1_000_000_000;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::policy::{CATALOGUE, Runs};
-use crate::state::view::Presence;
+use crate::state::Presence;
 
 /// What a server sends to the leaf itself.
 fn word_from(server: u32, header: Header) -> Vec<u8> {

@@ -5,7 +5,7 @@ use crate::rig::AgentHandles;
 use crate::ring::WorkerEnd;
 use crate::role::agent::{Agent, Signer};
 use crate::role::fixtures::{HZ, work};
-use crate::state::view::Presence;
+use crate::state::Presence;
 use crate::wire::auth::{KEY_LEN, Signed, addresses};
 
 fn key(byte: u8) -> Key {

@@ -3,7 +3,7 @@
 
 use super::presence::{alive, join};
 use super::*;
-use crate::state::view::Presence;
+use crate::state::Presence;
 
 const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 

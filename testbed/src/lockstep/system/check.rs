@@ -11,7 +11,7 @@
 use wedjat::clock::Line;
 use wedjat::policy::Dispatcher;
 use wedjat::reason::DropReason;
-use wedjat::state::view::Presence;
+use wedjat::state::Presence;
 use wedjat::state::{Counter, Counters, Gauge, Member};
 
 use super::faults::Who;
