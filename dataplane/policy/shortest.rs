@@ -7,7 +7,7 @@
 use rand::Rng as _;
 
 use super::sample::{below, sample_two, share_idle};
-use super::structure::{Found, Front, Losses, Rank, Ranking, Watch};
+use super::structure::{Front, Losses, Rank, Ranking, Watch};
 use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
@@ -39,10 +39,6 @@ pub const BY_DELAY: Entry = Entry {
     )
 };
 
-/// Times that a ranking out of date, because another core sent or heard something, is put right in one
-/// decision. Each puts one member right for good.
-const CORRECTIONS: usize = 8;
-
 /// The shortest of all members' queues.
 #[derive(Clone, Debug)]
 pub struct Shortest {
@@ -68,76 +64,20 @@ impl Shortest {
     }
 }
 
-/// The first member, its queue as the view has it, and the front that it is of. A core that is alone is told of every
-/// task, and of all that is written off, so nothing is looked up.
+/// As one by one, but a member is found and counted up in one go. A core is told of every task, of all that is written off and of
+/// what others send, so nothing is looked up.
 #[inline(always)]
-fn first<R: Rank>(
-    ranks: &mut R,
-    mut front: R::Front,
-    words: Words<'_>,
-    view: &View,
-    rng: &mut Rng,
-) -> (R::Front, Option<Found>) {
-    let mut corrections = CORRECTIONS;
-    if !front.is_empty()
-        && let Some(found) = ranks.find(front, rng.next_u64() as u32)
-    {
-        if words.are_alone() {
-            return (front, Some(found));
-        }
-        let queue = words.of(found.member).outstanding();
-        if queue == found.queue {
-            return (front, Some(found));
-        }
-        corrections -= 1;
-        front = ranks.set_open(front, found.member, queue);
-    }
-    let mut state = rng.clone(); // what is lent lies in memory from then on
-    let found = look(ranks, front, corrections, view, &mut state);
-    *rng = state;
-    found
-}
-
-/// As [`first`], with so many corrections. Has the view and not its words: these would be put in memory for each decision.
-#[cold]
-#[inline(never)]
-fn look<R: Rank>(
-    ranks: &mut R,
-    mut front: R::Front,
-    mut corrections: usize,
-    view: &View,
-    rng: &mut Rng,
-) -> (R::Front, Option<Found>) {
-    loop {
-        if front.is_empty() {
-            let Some(next) = ranks.reopen(front) else { return (front, None) };
-            front = next;
-        }
-        let Some(found) = ranks.find(front, rng.next_u64() as u32) else { return (front, None) };
-        let queue = view.outstanding(found.member);
-        if queue == found.queue || corrections == 0 {
-            return (front, Some(found));
-        }
-        // Another core sent or heard something.
-        corrections -= 1;
-        front = ranks.set_open(front, found.member, queue);
-    }
-}
-
-/// As one by one, but a member is found and counted up in one go.
-#[inline(always)]
-fn pick_run(
-    ranks: &mut impl Rank,
-    picks: &mut [Option<Pick>],
-    words: Words<'_>,
-    view: &View,
-    rng: &mut Rng,
-) {
+fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
     let mut front = ranks.open();
     for pick in picks {
-        let found;
-        (front, found) = first(ranks, front, words, view, rng);
-        let Some(found) = found else {
+        if front.is_empty() {
+            let Some(next) = ranks.reopen(front) else {
+                *pick = None;
+                continue;
+            };
+            front = next;
+        }
+        let Some(found) = ranks.find(front, rng.next_u64() as u32) else {
             *pick = None;
             continue;
         };
@@ -146,17 +86,6 @@ fn pick_run(
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
     ranks.close(front);
-}
-
-/// As [`pick_run`], in a loop that knows what the run need not look at.
-#[inline(always)]
-fn pick_any(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &View, rng: &mut Rng) {
-    let words = view.words();
-    // What other cores tell is in the ranking already.
-    match words.are_alone() || !words.are_exact() {
-        true => pick_run(ranks, picks, words.alone(), view, rng),
-        false => pick_run(ranks, picks, words, view, rng),
-    }
 }
 
 /// As [`pick_run`] where idle members belong to one core at a time: the others rank them as if they had a task.
@@ -170,8 +99,7 @@ fn pick_shared(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &mut Vie
         picks[taken] = Some(Pick { member, idle: true });
         taken += 1;
     }
-    let words = view.words().alone();
-    pick_run(ranks, &mut picks[taken..], words, view, rng);
+    pick_run(ranks, &mut picks[taken..], view.words(), rng);
     for pick in picks[taken..].iter_mut().flatten() {
         pick.idle = false;
     }
@@ -275,8 +203,8 @@ impl Policy for Shortest {
             Ranking::Queue(ranks) if view.shares_idle() => {
                 pick_shared(ranks, picks, view, &mut local);
             }
-            Ranking::Queue(ranks) => pick_any(ranks, picks, view, &mut local),
-            Ranking::Delay(ranks) => pick_any(ranks, picks, view, &mut local),
+            Ranking::Queue(ranks) => pick_run(ranks, picks, view.words(), &mut local),
+            Ranking::Delay(ranks) => pick_run(ranks, picks, view.words(), &mut local),
         }
         *rng = local;
     }

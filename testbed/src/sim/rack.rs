@@ -121,7 +121,7 @@ impl Cores {
 
     /// As a device's hash spreads flows.
     fn of(self, number: u64, factor: u64) -> usize {
-        let mixed = (number + 1).wrapping_mul(factor);
+        let mixed = number.wrapping_add(1).wrapping_mul(factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (mixed >> 33) as usize % self.count
     }
