@@ -5,12 +5,14 @@ mod check;
 mod doctor;
 mod launch;
 mod leaf;
+mod node;
 mod policies;
 #[cfg(feature = "dpdk")]
 mod report;
 #[cfg(feature = "dpdk")]
 mod signals;
 mod state;
+mod top;
 
 use std::error::Error;
 use std::io::Write;
@@ -44,6 +46,9 @@ enum Command {
     /// Print a leaf's or agent's shared state, while it runs or after.
     #[command(after_help = state::EXAMPLE)]
     State(state::Arguments),
+    /// Watch a running leaf or agent: rates, cores, pools, drops, the worst workers.
+    #[command(after_help = top::EXAMPLE)]
+    Top(top::Arguments),
     /// List the scheduling policies.
     #[command(after_help = policies::EXAMPLE)]
     Policies,
@@ -65,6 +70,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::State(arguments) => state::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
         Command::Man { folder } => {
             clap_mangen::generate_to(Arguments::command(), folder)?;
