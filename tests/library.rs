@@ -101,6 +101,7 @@ fn what_is_installed_is_found_used_and_removed() {
     let page = fs::read_to_string(prefix.join("share/man/man1/wedjat-leaf.1")).unwrap();
     assert!(page.contains("duration"), "{page}");
     assert_eq!(pkg_config(&["--modversion", "wedjat"]), ["0.1.0"]);
+    assert!(prefix.join("lib/wireshark/plugins/wedjat.lua").exists());
     functions_have_their_pages(prefix);
 
     let folder = tempfile::tempdir().unwrap();
