@@ -9,7 +9,7 @@ const MINIMUM: &str = "21.11";
 /// Functions, inline or not, that wedjat calls.
 const FUNCTIONS: &[&str] = &[
     "rte_eal_(init|cleanup|get_runtime_dir|has_hugepages)",
-    "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|thread_(un)?register)",
+    "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|log_cur_msg_loglevel|thread_(un)?register)",
     "rte_intr_(callback_register|callback_unregister_pending|fd_set|instance_alloc|instance_free|type_set)",
     "rte_eth_dev_(adjust_nb_rx_tx_desc|close|configure|get_name_by_port|get_port_by_name|info_get)",
     "rte_eth_dev_(get_mtu|is_valid_port|socket_id|start|stop)",

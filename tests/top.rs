@@ -4,66 +4,13 @@
 
 mod frames;
 mod patience;
+mod running;
 
-use std::fs;
 use std::io::{Read, Write};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use wedjat::io::pcap::write_frames;
-use wedjat::state::Snapshot;
-use wedjat::wire::task::Header;
-
-use frames::*;
-use patience::*;
-
-const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
-
-/// A leaf that is given the same tasks again and again, killed when dropped.
-struct Running {
-    folder: tempfile::TempDir,
-    leaf: Child,
-}
-
-impl Running {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let frames: Vec<_> = (0..100).map(|seq| task(Header::new_task(POOL, seq))).collect();
-        // What nobody takes: each round is dropped with its reason.
-        let frames = [frames, vec![vec![0xFF; 60]]].concat();
-        write_frames(&path("in.pcap"), &frames).unwrap();
-        let cpu = core_affinity::get_core_ids().unwrap()[0].id;
-        let text = format!(
-            "[leaf]\nid = 1\ncores = [{cpu}]\nseed = 7\nstate = '{}'\n\
-             [[port]]\ndevice = 'net_pcap0,rx_pcap={},infinite_rx=1'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
-             [[pool]]\nid = {POOL}\npolicy = 'random'\n\
-             [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n",
-            path("state").display(),
-            path("in.pcap").display(),
-            LEAF_MACS[0],
-        );
-        fs::write(path("leaf.toml"), text).unwrap();
-        let mut command = Command::new(WEDJAT);
-        command.args(["leaf", "--duration", LIFETIME, "--config"]).arg(path("leaf.toml"));
-        let leaf = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let running = Self { folder, leaf };
-        let scheduled = |state: Snapshot| state.cores[0].counters["scheduled"] > 0;
-        wait_until("it schedules", || Snapshot::open(&running.state()).is_ok_and(scheduled));
-        running
-    }
-
-    fn state(&self) -> PathBuf {
-        self.folder.path().join("state")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.leaf.kill();
-        let _ = self.leaf.wait();
-    }
-}
+use running::*;
 
 fn said(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
@@ -72,8 +19,9 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn a_running_leaf_is_shown_once_and_on_a_terminal() {
-    let running = Running::start();
-    let state = running.state();
+    let home = Home::new();
+    let state = home.state();
+    let _leaf = home.start(home.leaf(&[]));
     let once = || {
         let mut command = Command::new(WEDJAT);
         command.args(["top", "--once", "--interval", "300ms"]).env_remove("WEDJAT_STATE");
@@ -102,13 +50,13 @@ fn a_running_leaf_is_shown_once_and_on_a_terminal() {
     assert!(said(&state_of.unwrap()).contains("\"running\": true"));
 
     drawn_on_a_terminal(&state);
-    let missing = once().arg("--node").arg(running.folder.path().join("none")).output().unwrap();
+    let missing = once().arg("--node").arg(home.path("none")).output().unwrap();
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("there is none"), "{missing:?}");
 }
 
 /// `script` gives it a terminal of its own, on which a key ends it.
-fn drawn_on_a_terminal(state: &std::path::Path) {
+fn drawn_on_a_terminal(state: &Path) {
     if !cfg!(feature = "top") || Command::new("script").arg("--version").output().is_err() {
         let _ = writeln!(
             std::io::stderr(),

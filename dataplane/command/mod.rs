@@ -5,6 +5,7 @@ mod check;
 mod doctor;
 mod launch;
 mod leaf;
+mod logs;
 mod node;
 mod policies;
 #[cfg(feature = "dpdk")]
@@ -58,6 +59,17 @@ enum Command {
         /// The folder.
         folder: PathBuf,
     },
+}
+
+impl Arguments {
+    /// How the log is to be.
+    pub fn logs(&self) -> logs::Logs {
+        match &self.command {
+            Command::Leaf(arguments) => arguments.launch.logs,
+            Command::Agent(arguments) => arguments.launch.logs,
+            _ => logs::Logs::default(),
+        }
+    }
 }
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;

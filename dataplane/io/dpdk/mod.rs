@@ -60,6 +60,7 @@
 mod eal;
 mod folders;
 mod gate;
+mod log;
 mod mbuf;
 mod memif;
 mod pages;
