@@ -89,7 +89,7 @@ BUILT = $${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFI
 # FEATURES=wedjat-testbed/rocksdb has the RocksDB workload as well. Of the whole workspace, so that crates of others have the features
 # that they have in tests, and what tests were built from is not built again.
 # The C library is built by itself: beside crates that use DPDK it would need libdpdk, too.
-install: deps ## commands, C library, headers, manual pages and Wireshark's dissector into PREFIX (/usr/local), below DESTDIR
+install: deps ## commands, C library, headers, manual pages, completions, Wireshark's dissector into PREFIX (/usr/local), below DESTDIR
 	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins $(if $(FEATURES),--features $(FEATURES))
 	$(CARGO) build --locked --profile $(PROFILE) --package wedjat-capi
 	scripts/install.sh install "$(BUILT)"

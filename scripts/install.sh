@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, and Wireshark's
-# view of the packets. LIBDIR is where libraries lie below PREFIX, lib unless it is set.
+# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, shells'
+# completions, and Wireshark's view of the packets. LIBDIR is where libraries lie below PREFIX, lib unless it is set.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
 #        PREFIX=/usr/local DESTDIR= scripts/install.sh uninstall
@@ -20,14 +20,19 @@ libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libwedjat.so.0 # capi/build.rs gives the library the same
 commands="wedjat wedjat-pktgen wedjat-testbed"
+completions="bash-completion/completions zsh/site-functions fish/vendor_completions.d"
 plugins=$libdir/wireshark/plugins # where a Wireshark of the same prefix looks
 
 install_all() {
     built=$1
     mkdir -p "$root/bin" "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3" "$root/$plugins"
+    for folder in $completions; do mkdir -p "$root/share/$folder"; done
     for command in $commands; do
         install -m 755 "$built/$command" "$root/bin/$command"
         "$built/$command" man "$root/share/man/man1"
+        "$built/$command" completions bash >"$root/share/bash-completion/completions/$command"
+        "$built/$command" completions zsh >"$root/share/zsh/site-functions/_$command"
+        "$built/$command" completions fish >"$root/share/fish/vendor_completions.d/$command.fish"
     done
     install -m 755 "$built/libwedjat_capi.so" "$root/$libdir/libwedjat.so.$version"
     ln -sf "libwedjat.so.$version" "$root/$libdir/$soname"
@@ -43,6 +48,8 @@ install_all() {
 uninstall_all() {
     for command in $commands; do
         rm -f "$root/bin/$command" "$root/share/man/man1/$command.1" "$root/share/man/man1/$command"-*.1
+        rm -f "$root/share/bash-completion/completions/$command" "$root/share/zsh/site-functions/_$command"
+        rm -f "$root/share/fish/vendor_completions.d/$command.fish"
     done
     rm -f "$root/$libdir/libwedjat.a" "$root/$libdir/libwedjat.so" "$root/$libdir/$soname" "$root/$libdir/libwedjat.so.$version"
     rm -f "$root/share/man/man3"/wedjat_*.3

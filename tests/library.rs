@@ -103,6 +103,7 @@ fn what_is_installed_is_found_used_and_removed() {
     assert_eq!(pkg_config(&["--modversion", "wedjat"]), ["0.1.0"]);
     assert!(prefix.join("lib/wireshark/plugins/wedjat.lua").exists());
     functions_have_their_pages(prefix);
+    shells_complete_the_commands(prefix);
 
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("calls");
@@ -123,6 +124,37 @@ fn what_is_installed_is_found_used_and_removed() {
     let mut left = Vec::new();
     remains(&elsewhere, &mut left);
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// What bash offers after the first letters of a subcommand or an option; other shells, where they are, can read theirs.
+fn shells_complete_the_commands(prefix: &Path) {
+    let share = prefix.join("share");
+    for (command, typed, offered) in [
+        ("wedjat", "to", "top"),
+        ("wedjat", "comp", "completions"),
+        ("wedjat-pktgen", "sear", "search"),
+        ("wedjat-testbed", "lockst", "lockstep"),
+    ] {
+        let file = share.join("bash-completion/completions").join(command);
+        let script = format!(
+            "source {file}; COMP_WORDS=({command} {typed}); COMP_CWORD=1
+             function=$(complete -p {command} | grep -o -- '-F [^ ]*' | cut -c4-)
+             $function {command} {typed} {command}; echo \"${{COMPREPLY[@]}}\"",
+            file = file.display()
+        );
+        let output = run(Command::new("bash").args(["-c", &script]));
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), offered, "{script}");
+        let others = [
+            ("zsh", share.join("zsh/site-functions").join(format!("_{command}"))),
+            ("fish", share.join("fish/vendor_completions.d").join(format!("{command}.fish"))),
+        ];
+        for (shell, file) in others {
+            assert!(fs::read_to_string(&file).unwrap().contains(offered), "{file:?}");
+            if let Ok(status) = Command::new(shell).arg("-n").arg(&file).status() {
+                assert!(status.success(), "{shell} reads {file:?}");
+            }
+        }
+    }
 }
 
 /// Of every function of the header, with its declaration and what it says of threads.

@@ -53,6 +53,12 @@ enum Command {
     /// List the scheduling policies.
     #[command(after_help = policies::EXAMPLE)]
     Policies,
+    /// Print a shell's completions of this command.
+    #[command(after_help = COMPLETIONS_EXAMPLE)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages into a folder; for the installation.
     #[command(hide = true)]
     Man {
@@ -60,6 +66,9 @@ enum Command {
         folder: PathBuf,
     },
 }
+
+const COMPLETIONS_EXAMPLE: &str = "Example:
+  wedjat completions bash > ~/.local/share/bash-completion/completions/wedjat";
 
 impl Arguments {
     /// How the log is to be.
@@ -84,6 +93,11 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::State(arguments) => state::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "wedjat", &mut text);
+            print(&String::from_utf8(text)?)
+        }
         Command::Man { folder } => {
             clap_mangen::generate_to(Arguments::command(), folder)?;
             Ok(ExitCode::SUCCESS)
