@@ -66,6 +66,8 @@ look_for_test() {
         need librocksdb-dev : "librocksdb with headers (Debian: librocksdb-dev; Fedora: rocksdb-devel)"
     fi
     has tshark || want tshark
+    has dpdk-telemetry.py || want dpdk-dev
+    ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"

@@ -20,13 +20,21 @@ const FUNCTIONS: &[&str] = &[
     "rte_mbuf_best_mempool_ops",
     "rte_ring_(create|free)",
     "rte_distributor_create",
+    "rte_telemetry_register_cmd",
+    "rte_tel_data_(start_dict|add_array_string|add_dict_string)",
     "wedjat_(errno|link_up)",
+    "wedjat_tel_.*",
     "wedjat_(rings|distributor)_.*",
 ];
 
 /// Constants, beyond the types that the functions bring along.
-const CONSTANTS: &[&str] =
-    &["WEDJAT_.*", "RTE_MAX_LCORE", "RTE_MAX_ETHPORTS", "RING_F_S[PC]_(ENQ|DEQ)"];
+const CONSTANTS: &[&str] = &[
+    "WEDJAT_.*",
+    "RTE_MAX_LCORE",
+    "RTE_MAX_ETHPORTS",
+    "RING_F_S[PC]_(ENQ|DEQ)",
+    "RTE_TEL_MAX_ARRAY_ENTRIES",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=wrapper.h");
@@ -107,6 +115,7 @@ fn generate(out: &Path, flags: &[String]) {
         .opaque_type("rte_mempool")
         .opaque_type("rte_ring")
         .opaque_type("rte_distributor")
+        .opaque_type("rte_tel_data")
         .blocklist_type("FILE|_IO_.*")
         .derive_default(true)
         .layout_tests(false)

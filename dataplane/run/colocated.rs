@@ -38,7 +38,7 @@ pub struct LocalAgent<'a> {
     host: &'a HostConfig,
     core: usize,
     region: WorkerRegion,
-    table: Table,
+    table: Arc<Table>,
     deaths: Arc<ArrayQueue<Death>>,
     attach_log: RefCell<AttachLog>,
     seed: u64,
@@ -69,11 +69,16 @@ impl<'a> LocalAgent<'a> {
             core: config.leaf.cores[0],
             attach_log: RefCell::new(AttachLog::new(&region)),
             region,
-            table,
+            table: Arc::new(table),
             deaths: Arc::new(ArrayQueue::new(shell::DEATHS)),
             seed,
             membership,
         })
+    }
+
+    /// The agent's state.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
     }
 
     /// What the core needs.

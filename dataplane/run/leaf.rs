@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::changes::Changes;
 use super::colocated::{self, AgentParts, Ended, LocalAgent};
-use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
+use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly;
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
@@ -21,6 +21,7 @@ use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
 use crate::stage::{Network, Stages};
+use crate::state::table::Role;
 use crate::state::{Table, Totals};
 use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
@@ -53,6 +54,8 @@ pub fn run(
     let agent = config.agent.as_ref().zip(region);
     let agent = agent.map(|(host, region)| LocalAgent::new(config, host, region, hz, seed));
     let agent = agent.transpose()?;
+    telemetry::show(&eal, Role::Leaf, &table);
+    agent.iter().for_each(|agent| telemetry::show(&eal, Role::Agent, agent.table()));
     let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");

@@ -7,6 +7,7 @@ mod changes;
 mod colocated;
 pub mod leaf;
 mod supervisor;
+mod telemetry;
 pub mod threads;
 
 use std::path::PathBuf;

@@ -66,6 +66,7 @@ mod memif;
 mod pages;
 mod pool;
 mod port;
+pub mod telemetry;
 mod turns;
 mod yardsticks;
 
