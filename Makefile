@@ -1,6 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures soak attack install uninstall deb deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures soak attack
+.PHONY: install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -107,4 +108,4 @@ uninstall: ## remove from PREFIX what was installed there
 
 clean: ## remove what the others made
 	$(CARGO) clean
-	rm -rf demo-report bench-report figures
+	rm -rf demo-report bench-report figures wedjat_*.deb

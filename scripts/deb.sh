@@ -34,7 +34,7 @@ if command -v strip >/dev/null; then
     strip --strip-debug "$root/usr/lib/$multiarch/libwedjat.a"
 fi
 
-# The libraries that the programs are linked with. Where dpkg-shlibdeps (dpkg-dev) is missing, no more than the C library is named.
+# The libraries that the programs are linked with. Where dpkg-shlibdeps (dpkg-dev) is missing, only the C library is named.
 libraries() {
     printf 'Source: wedjat\n\nPackage: wedjat\nArchitecture: any\n' >"$stage/debian/control"
     # shellcheck disable=SC2086

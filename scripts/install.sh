@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, shells'
-# completions, Wireshark's view of the packets, units for systemd, examples. LIBDIR is where libraries lie below PREFIX, lib unless it is set.
+# completions, Wireshark's view of the packets, units for systemd, examples. LIBDIR is where libraries lie below PREFIX, lib
+# unless it is set.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
 #        PREFIX=/usr/local DESTDIR= scripts/install.sh uninstall

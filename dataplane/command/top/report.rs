@@ -69,8 +69,9 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for node in &self.0 {
-            writeln!(f, "{}", node.head.cells.join("  "))?;
+        for (at, node) in self.0.iter().enumerate() {
+            let apart = if at > 0 { "\n" } else { "" };
+            writeln!(f, "{apart}{}", node.head.cells.join("  "))?;
             for section in &node.sections {
                 let names = section.columns.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
                 let widths = section.widths();
