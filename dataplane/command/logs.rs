@@ -110,12 +110,14 @@ mod tests {
 
     #[test]
     fn a_record_is_one_line_whatever_it_says() {
-        let record = log::Record::builder()
-            .level(log::Level::Warn)
-            .target("dpdk")
-            .args(format_args!("two\nlines of \"{}\" \u{1b}[31m", 7))
-            .build();
-        let line = json("2026-01-02T03:04:05.678Z".to_owned(), &record);
+        let said = |record: &log::Record<'_>| json("2026-01-02T03:04:05.678Z".to_owned(), record);
+        let line = said(
+            &log::Record::builder()
+                .level(log::Level::Warn)
+                .target("dpdk")
+                .args(format_args!("two\nlines of \"{}\" \u{1b}[31m", 7))
+                .build(),
+        );
         let expected = r#"{"time":"2026-01-02T03:04:05.678Z","level":"warn","target":"dpdk","message":"two\nlines of \"7\" \u001b[31m"}"#;
         assert_eq!(line, expected);
     }

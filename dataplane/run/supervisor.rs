@@ -1,4 +1,5 @@
-//! What a service manager is told of a node, by the protocol of sd_notify(3): that it is ready, that its cores poll, that it ends.
+//! What a service manager is told of a node, by the protocol of sd_notify(3): that it is ready, that its cores poll, that it
+//! ends.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -137,7 +138,8 @@ mod tests {
         cores[1].add(Counter::EmptyPolls, 1);
         assert_eq!(look(510), ["READY=1", "WATCHDOG=1"]);
         let poll = |core: usize| cores[core].add(Counter::EmptyPolls, 1);
-        (poll(0), poll(1));
+        poll(0);
+        poll(1);
         assert!(look(600).is_empty(), "not due");
         assert_eq!(look(610), ["WATCHDOG=1"]);
         poll(0);

@@ -1,5 +1,5 @@
-//! The nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`: read from the shared state, which
-//! costs the cores nothing.
+//! The nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`: read from the shared state,
+//! which costs the cores nothing.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -20,6 +20,7 @@ pub struct Row {
     /// One for each column.
     pub cells: Vec<String>,
     /// Something is not as it should be.
+    #[cfg_attr(not(feature = "top"), allow(dead_code, reason = "shown on the screen only"))]
     pub is_bad: bool,
 }
 

@@ -61,10 +61,12 @@ unsafe extern "C" fn answer(
     parameters: *const c_char,
     data: *mut sys::rte_tel_data,
 ) -> c_int {
-    // SAFETY: telemetry gives a string that lives during the call, or null for no parameters.
-    let text = |text: *const c_char| match text.is_null() {
-        true => String::new(),
-        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    let text = |text: *const c_char| {
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: telemetry gives a string that lives during the call, or null for no parameters.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     let (command, parameters) = (text(command), text(parameters));
     let answered =
