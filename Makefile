@@ -1,6 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures soak attack install uninstall deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures soak attack
+.PHONY: install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -82,20 +83,29 @@ figures: ## make the papers' figures again, in figures/; FULL=1 for runs ten tim
 # Where to; PROFILE=dev installs what tests were built from.
 export PREFIX ?= /usr/local
 export DESTDIR ?=
+export LIBDIR ?= lib
 PROFILE ?= release
 BUILT = $${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 # FEATURES=wedjat-testbed/rocksdb has the RocksDB workload as well. Of the whole workspace, so that crates of others have the features
 # that they have in tests, and what tests were built from is not built again.
 # The C library is built by itself: beside crates that use DPDK it would need libdpdk, too.
-install: deps ## commands, C library, headers and manual pages into PREFIX (/usr/local), below DESTDIR
+define BUILD
 	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins $(if $(FEATURES),--features $(FEATURES))
 	$(CARGO) build --locked --profile $(PROFILE) --package wedjat-capi
+endef
+
+install: deps ## commands, C library, headers, manual pages, completions, units into PREFIX (/usr/local), below DESTDIR
+	$(BUILD)
 	scripts/install.sh install "$(BUILT)"
+
+deb: deps ## a Debian package of what `install` installs, in OUT (.)
+	$(BUILD)
+	scripts/deb.sh "$(BUILT)" "$(or $(OUT),.)"
 
 uninstall: ## remove from PREFIX what was installed there
 	scripts/install.sh uninstall
 
 clean: ## remove what the others made
 	$(CARGO) clean
-	rm -rf demo-report bench-report figures
+	rm -rf demo-report bench-report figures wedjat_*.deb

@@ -8,14 +8,12 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let arguments = command::Arguments::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
-        .format_timestamp_millis()
-        .format_target(false)
-        .init();
+    let logs = arguments.logs();
+    logs.start();
     match command::run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("wedjat: {error}");
+            logs.fail(error.as_ref());
             ExitCode::FAILURE
         }
     }

@@ -11,6 +11,10 @@ rust_least=$(sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' Cargo.toml)
 # Packages to install, and the same needs in words for systems where this script installs nothing.
 packages=
 needs=
+# Packages of programs without which some tests are skipped.
+wants=
+
+want() { wants="$wants $1"; }
 
 need() { # need PACKAGE... : WORDS
     while [ "$1" != : ]; do
@@ -61,6 +65,9 @@ look_for_test() {
     if ! has pkg-config || ! pkg-config --exists rocksdb; then
         need librocksdb-dev : "librocksdb with headers (Debian: librocksdb-dev; Fedora: rocksdb-devel)"
     fi
+    has tshark || want tshark
+    has dpdk-telemetry.py || want dpdk-dev
+    ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"
@@ -76,7 +83,7 @@ look_for_bench() {
 }
 
 look() {
-    packages= needs=
+    packages= needs= wants=
     for purpose in $purposes; do "look_for_$purpose"; done
 }
 
@@ -89,11 +96,11 @@ can_install() {
 }
 
 install_packages() {
-    echo "installing with apt-get:$packages"
+    echo "installing with apt-get:$packages$wants"
     export DEBIAN_FRONTEND=noninteractive
     as_root apt-get update -qq
     # shellcheck disable=SC2086 # a list of words
-    as_root apt-get install -y -qq --no-install-recommends $packages >/dev/null
+    as_root apt-get install -y -qq --no-install-recommends $packages $wants >/dev/null
 }
 
 # Debian's Rust is mostly too old, and a toolchain is its owner's choice, so none is installed here.
@@ -128,7 +135,7 @@ for purpose in $purposes; do
 done
 
 look
-if [ -n "$needs" ] && can_install; then
+if [ -n "$needs$wants" ] && can_install; then
     install_packages || echo "apt-get failed" >&2
     look
 fi

@@ -1,5 +1,7 @@
 #!/bin/sh
-# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages.
+# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, shells'
+# completions, Wireshark's view of the packets, units for systemd, examples. LIBDIR is where libraries lie below PREFIX, lib
+# unless it is set.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
 #        PREFIX=/usr/local DESTDIR= scripts/install.sh uninstall
@@ -15,33 +17,56 @@ case $prefix in
     ;;
 esac
 root=${DESTDIR:-}$prefix
+libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libwedjat.so.0 # capi/build.rs gives the library the same
 commands="wedjat wedjat-pktgen wedjat-testbed"
+completions="bash-completion/completions zsh/site-functions fish/vendor_completions.d"
+units="wedjat-leaf@.service wedjat-agent@.service"
+documents=share/doc/wedjat
+plugins=$libdir/wireshark/plugins # where a Wireshark of the same prefix looks
 
 install_all() {
     built=$1
-    mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3"
+    mkdir -p "$root/bin" "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3" "$root/$plugins"
+    mkdir -p "$root/lib/systemd/system" "$root/$documents/examples"
+    for folder in $completions; do mkdir -p "$root/share/$folder"; done
     for command in $commands; do
         install -m 755 "$built/$command" "$root/bin/$command"
         "$built/$command" man "$root/share/man/man1"
+        "$built/$command" completions bash >"$root/share/bash-completion/completions/$command"
+        "$built/$command" completions zsh >"$root/share/zsh/site-functions/_$command"
+        "$built/$command" completions fish >"$root/share/fish/vendor_completions.d/$command.fish"
     done
-    install -m 755 "$built/libwedjat_capi.so" "$root/lib/libwedjat.so.$version"
-    ln -sf "libwedjat.so.$version" "$root/lib/$soname"
-    ln -sf "$soname" "$root/lib/libwedjat.so"
-    install -m 644 "$built/libwedjat_capi.a" "$root/lib/libwedjat.a"
+    install -m 755 "$built/libwedjat_capi.so" "$root/$libdir/libwedjat.so.$version"
+    ln -sf "libwedjat.so.$version" "$root/$libdir/$soname"
+    ln -sf "$soname" "$root/$libdir/libwedjat.so"
+    install -m 644 "$built/libwedjat_capi.a" "$root/$libdir/libwedjat.a"
     install -m 644 "$built/include/wedjat.h" capi/include/wedjat_dpdk.h "$root/include"
     install -m 644 "$built"/man3/wedjat_*.3 "$root/share/man/man3"
-    sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in >"$root/lib/pkgconfig/wedjat.pc"
+    install -m 644 share/wedjat.lua "$root/$plugins/wedjat.lua"
+    for unit in $units; do
+        sed -e "s|@PREFIX@|$prefix|" "share/systemd/$unit" >"$root/lib/systemd/system/$unit"
+    done
+    install -m 644 examples/*.toml examples/*.c examples/*.rs "$root/$documents/examples"
+    install -m 644 LICENSE "$root/$documents/copyright"
+    sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in \
+        >"$root/$libdir/pkgconfig/wedjat.pc"
 }
 
 uninstall_all() {
     for command in $commands; do
         rm -f "$root/bin/$command" "$root/share/man/man1/$command.1" "$root/share/man/man1/$command"-*.1
+        rm -f "$root/share/bash-completion/completions/$command" "$root/share/zsh/site-functions/_$command"
+        rm -f "$root/share/fish/vendor_completions.d/$command.fish"
     done
-    rm -f "$root/lib/libwedjat.a" "$root/lib/libwedjat.so" "$root/lib/$soname" "$root/lib/libwedjat.so.$version"
+    rm -f "$root/$libdir/libwedjat.a" "$root/$libdir/libwedjat.so" "$root/$libdir/$soname" "$root/$libdir/libwedjat.so.$version"
     rm -f "$root/share/man/man3"/wedjat_*.3
-    rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/lib/pkgconfig/wedjat.pc"
+    rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/$libdir/pkgconfig/wedjat.pc"
+    rm -f "$root/$plugins/wedjat.lua"
+    for unit in $units; do rm -f "$root/lib/systemd/system/$unit"; done
+    for example in examples/*; do rm -f "$root/$documents/$example"; done
+    rm -f "$root/$documents/copyright"
 }
 
 case "${1:-} $#" in

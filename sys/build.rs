@@ -9,7 +9,7 @@ const MINIMUM: &str = "21.11";
 /// Functions, inline or not, that wedjat calls.
 const FUNCTIONS: &[&str] = &[
     "rte_eal_(init|cleanup|get_runtime_dir|has_hugepages)",
-    "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|thread_(un)?register)",
+    "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|log_cur_msg_loglevel|thread_(un)?register)",
     "rte_intr_(callback_register|callback_unregister_pending|fd_set|instance_alloc|instance_free|type_set)",
     "rte_eth_dev_(adjust_nb_rx_tx_desc|close|configure|get_name_by_port|get_port_by_name|info_get)",
     "rte_eth_dev_(get_mtu|is_valid_port|socket_id|start|stop)",
@@ -20,13 +20,21 @@ const FUNCTIONS: &[&str] = &[
     "rte_mbuf_best_mempool_ops",
     "rte_ring_(create|free)",
     "rte_distributor_create",
+    "rte_telemetry_register_cmd",
+    "rte_tel_data_(start_dict|add_array_string|add_dict_string)",
     "wedjat_(errno|link_up)",
+    "wedjat_tel_.*",
     "wedjat_(rings|distributor)_.*",
 ];
 
 /// Constants, beyond the types that the functions bring along.
-const CONSTANTS: &[&str] =
-    &["WEDJAT_.*", "RTE_MAX_LCORE", "RTE_MAX_ETHPORTS", "RING_F_S[PC]_(ENQ|DEQ)"];
+const CONSTANTS: &[&str] = &[
+    "WEDJAT_.*",
+    "RTE_MAX_LCORE",
+    "RTE_MAX_ETHPORTS",
+    "RING_F_S[PC]_(ENQ|DEQ)",
+    "RTE_TEL_MAX_ARRAY_ENTRIES",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=wrapper.h");
@@ -107,6 +115,7 @@ fn generate(out: &Path, flags: &[String]) {
         .opaque_type("rte_mempool")
         .opaque_type("rte_ring")
         .opaque_type("rte_distributor")
+        .opaque_type("rte_tel_data")
         .blocklist_type("FILE|_IO_.*")
         .derive_default(true)
         .layout_tests(false)

@@ -17,6 +17,7 @@
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
+#include <rte_telemetry.h>
 #include <rte_version.h>
 
 #include "yardsticks.h"
@@ -83,4 +84,37 @@ static inline int wedjat_link_up(uint16_t port, uint32_t *speed_mbps)
 
 	*speed_mbps = link.link_speed;
 	return error == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+/* Numbers of telemetry's answers; the functions have other names since 23.03. */
+static inline int wedjat_tel_start_numbers(struct rte_tel_data *data)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_start_array(data, RTE_TEL_UINT_VAL);
+#else
+	return rte_tel_data_start_array(data, RTE_TEL_U64_VAL);
+#endif
+}
+
+static inline int wedjat_tel_start_texts(struct rte_tel_data *data)
+{
+	return rte_tel_data_start_array(data, RTE_TEL_STRING_VAL);
+}
+
+static inline int wedjat_tel_array_number(struct rte_tel_data *data, uint64_t number)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_add_array_uint(data, number);
+#else
+	return rte_tel_data_add_array_u64(data, number);
+#endif
+}
+
+static inline int wedjat_tel_dict_number(struct rte_tel_data *data, const char *name, uint64_t number)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_add_dict_uint(data, name, number);
+#else
+	return rte_tel_data_add_dict_u64(data, name, number);
+#endif
 }

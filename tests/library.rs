@@ -101,7 +101,9 @@ fn what_is_installed_is_found_used_and_removed() {
     let page = fs::read_to_string(prefix.join("share/man/man1/wedjat-leaf.1")).unwrap();
     assert!(page.contains("duration"), "{page}");
     assert_eq!(pkg_config(&["--modversion", "wedjat"]), ["0.1.0"]);
+    assert!(prefix.join("lib/wireshark/plugins/wedjat.lua").exists());
     functions_have_their_pages(prefix);
+    shells_complete_the_commands(prefix);
 
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("calls");
@@ -119,9 +121,39 @@ fn what_is_installed_is_found_used_and_removed() {
     let copied = Command::new("cp").arg("-R").arg(prefix).arg(&elsewhere).status().unwrap();
     assert!(copied.success());
     make(&["uninstall"], &elsewhere);
-    let mut left = Vec::new();
-    remains(&elsewhere, &mut left);
+    let left = below(&elsewhere);
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// What bash offers after the first letters of a subcommand or an option; other shells, where they are, can read theirs.
+fn shells_complete_the_commands(prefix: &Path) {
+    let share = prefix.join("share");
+    for (command, typed, offered) in [
+        ("wedjat", "to", "top"),
+        ("wedjat", "comp", "completions"),
+        ("wedjat-pktgen", "sear", "search"),
+        ("wedjat-testbed", "lockst", "lockstep"),
+    ] {
+        let file = share.join("bash-completion/completions").join(command);
+        let script = format!(
+            "source {file}; COMP_WORDS=({command} {typed}); COMP_CWORD=1
+             function=$(complete -p {command} | grep -o -- '-F [^ ]*' | cut -c4-)
+             $function {command} {typed} {command}; echo \"${{COMPREPLY[@]}}\"",
+            file = file.display()
+        );
+        let output = run(Command::new("bash").args(["-c", &script]));
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), offered, "{script}");
+        let others = [
+            ("zsh", share.join("zsh/site-functions").join(format!("_{command}"))),
+            ("fish", share.join("fish/vendor_completions.d").join(format!("{command}.fish"))),
+        ];
+        for (shell, file) in others {
+            assert!(fs::read_to_string(&file).unwrap().contains(offered), "{file:?}");
+            if let Ok(status) = Command::new(shell).arg("-n").arg(&file).status() {
+                assert!(status.success(), "{shell} reads {file:?}");
+            }
+        }
+    }
 }
 
 /// Of every function of the header, with its declaration and what it says of threads.
@@ -144,6 +176,81 @@ fn functions_have_their_pages(prefix: &Path) {
             assert!(from.contains(word), "{name}: where it may be called from, {word}: {page}");
         }
     }
+}
+
+/// Files below a folder, as paths from there.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    remains(folder, &mut files);
+    let mut files: Vec<_> =
+        files.iter().map(|file| file.strip_prefix(folder).unwrap().to_owned()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_debian_package_has_what_is_installed_runs_and_is_removed_without_a_rest() {
+    if Command::new("dpkg-deb").arg("--version").output().is_err() {
+        let _ =
+            writeln!(std::io::stderr(), "SKIPPED: a Debian package needs dpkg-deb (Debian: dpkg)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    make(&["deb", &format!("OUT={}", folder.path().display())], installed());
+    let packages = below(folder.path());
+    let [package] = &packages[..] else { panic!("{packages:?}") };
+    let package = folder.path().join(package);
+    assert!(package.to_str().unwrap().contains("wedjat_0.1.0_"), "{package:?}");
+    let fields = run(Command::new("dpkg-deb").arg("-f").arg(&package)).stdout;
+    let fields = String::from_utf8(fields).unwrap();
+    assert!(fields.contains("Depends: ") && fields.contains("libc6"), "{fields}");
+    if Command::new("dpkg-shlibdeps").arg("--version").output().is_ok() {
+        assert!(fields.contains("librte-eal"), "{fields}");
+    }
+
+    // Into a folder with a database of its own, in which no other package is.
+    let root = folder.path().join("root");
+    fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
+    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
+    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
+    let dpkg = |arguments: &[&str]| {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg(format!("--root={}", root.display()));
+        dpkg.args([
+            "--force-depends",
+            "--force-not-root",
+            "--force-script-chrootless",
+            "--force-bad-path",
+        ]);
+        run(dpkg.args(arguments));
+    };
+    dpkg(&["--install", package.to_str().unwrap()]);
+    let usr = root.join("usr");
+    let triplets = |path: &PathBuf| {
+        let text = path.to_str().unwrap();
+        let parts: Vec<_> = text.split('/').filter(|part| !part.contains("-linux-gnu")).collect();
+        PathBuf::from(parts.join("/"))
+    };
+    let mut found: Vec<_> = below(&usr).iter().map(triplets).collect();
+    found.sort();
+    assert_eq!(found, below(installed()), "what make install installs");
+    assert!(root.join("etc/wedjat").is_dir());
+    let unit = fs::read_to_string(usr.join("lib/systemd/system/wedjat-leaf@.service")).unwrap();
+    assert!(
+        unit.contains("ExecStart=/usr/bin/wedjat leaf") && !unit.contains("@PREFIX@"),
+        "{unit}"
+    );
+    for command in ["wedjat", "wedjat-pktgen", "wedjat-testbed"] {
+        run(Command::new(usr.join("bin").join(command)).arg("--version"));
+    }
+    for example in ["leaf.toml", "agent.toml"] {
+        let example = usr.join("share/doc/wedjat/examples").join(example);
+        run(Command::new(usr.join("bin/wedjat")).args(["check", "--config"]).arg(example));
+    }
+
+    dpkg(&["--purge", "wedjat"]);
+    let left: Vec<_> = below(&root).into_iter().filter(|path| !path.starts_with("var")).collect();
+    assert!(left.is_empty() && !usr.exists() && !root.join("etc").exists(), "{left:?}");
 }
 
 fn remains(folder: &Path, files: &mut Vec<PathBuf>) {

@@ -436,8 +436,15 @@ fn every_key_of_an_agents_configuration_is_explained() {
 }
 
 #[test]
-fn the_example_is_a_right_configuration() {
+fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.servers.iter().map(|server| server.workers.len()).sum::<usize>(), 32);
+    let path = root().join("examples/nic.toml");
+    let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        config.warnings().is_empty(),
+        "{:?}",
+        config.warnings().iter().map(ToString::to_string).collect::<Vec<_>>()
+    );
 }

@@ -17,7 +17,7 @@ Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
-    launch: Launch,
+    pub launch: Launch,
     /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,

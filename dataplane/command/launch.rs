@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::logs::Logs;
+
 /// Options of both.
 #[derive(Debug, Args)]
 pub struct Launch {
@@ -24,6 +26,8 @@ pub struct Launch {
     /// Wait so long for the server of a memif device of role client, as in 2m [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     patience: Option<Duration>,
+    #[command(flatten)]
+    pub logs: Logs,
     /// Arguments for EAL.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
@@ -51,9 +55,10 @@ impl Launch {
             patience: self.patience,
             ..options
         };
-        let account =
-            start(&options, &super::signals::stop_on_signals()?, &|text| report.say(text))?;
-        report.say(account.to_string().trim_end());
+        let account = start(&options, &super::signals::stop_on_signals()?, &|text| {
+            self.logs.rates(text, |text| report.say(text));
+        })?;
+        self.logs.account(account.to_string().trim_end(), |text| report.say(text));
         report.end(&account, is_balanced(&account))
     }
 }

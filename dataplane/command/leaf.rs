@@ -19,7 +19,7 @@ Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
-    launch: Launch,
+    pub launch: Launch,
     /// Record all packets, for looking into a problem: writes FILE.port0.core0.pcap and so on. Slow.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,

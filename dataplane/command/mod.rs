@@ -5,12 +5,15 @@ mod check;
 mod doctor;
 mod launch;
 mod leaf;
+mod logs;
+mod node;
 mod policies;
 #[cfg(feature = "dpdk")]
 mod report;
 #[cfg(feature = "dpdk")]
 mod signals;
 mod state;
+mod top;
 
 use std::error::Error;
 use std::io::Write;
@@ -44,15 +47,38 @@ enum Command {
     /// Print a leaf's or agent's shared state, while it runs or after.
     #[command(after_help = state::EXAMPLE)]
     State(state::Arguments),
+    /// Watch a running leaf or agent: rates, cores, pools, drops, the worst workers.
+    #[command(after_help = top::EXAMPLE)]
+    Top(top::Arguments),
     /// List the scheduling policies.
     #[command(after_help = policies::EXAMPLE)]
     Policies,
+    /// Print a shell's completions of this command.
+    #[command(after_help = COMPLETIONS_EXAMPLE)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages into a folder; for the installation.
     #[command(hide = true)]
     Man {
         /// The folder.
         folder: PathBuf,
     },
+}
+
+const COMPLETIONS_EXAMPLE: &str = "Example:
+  wedjat completions bash > ~/.local/share/bash-completion/completions/wedjat";
+
+impl Arguments {
+    /// How the log is to be.
+    pub fn logs(&self) -> logs::Logs {
+        match &self.command {
+            Command::Leaf(arguments) => arguments.launch.logs,
+            Command::Agent(arguments) => arguments.launch.logs,
+            _ => logs::Logs::default(),
+        }
+    }
 }
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
@@ -65,7 +91,13 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::State(arguments) => state::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "wedjat", &mut text);
+            print(&String::from_utf8(text)?)
+        }
         Command::Man { folder } => {
             clap_mangen::generate_to(Arguments::command(), folder)?;
             Ok(ExitCode::SUCCESS)

@@ -1,7 +1,6 @@
 //! `wedjat state`: a leaf's or agent's shared state as text or JSON.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wedjat::policy::Entry;
@@ -9,6 +8,7 @@ use wedjat::state::Snapshot;
 use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
 
 use super::Outcome;
+use super::node::{Node, is_gone};
 
 /// Shown below its options.
 pub const EXAMPLE: &str = "Example:
@@ -17,8 +17,8 @@ pub const EXAMPLE: &str = "Example:
 /// What `wedjat state` is told.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The state file, `leaf.state` or `agent.state` of the configuration.
-    file: PathBuf,
+    #[command(flatten)]
+    node: Node,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -26,7 +26,7 @@ pub struct Arguments {
 
 /// Prints the state file.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let snapshot = Snapshot::open(&arguments.file)?;
+    let snapshot = Snapshot::open(&arguments.node.state_file()?)?;
     if arguments.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
     }
@@ -61,11 +61,6 @@ fn text(snapshot: &Snapshot) -> String {
         let _ = writeln!(out, "neighbour {} on port {}: {mac}", host.address, host.port);
     }
     out
-}
-
-/// No process has this id; nobody can tell where there is no /proc.
-fn is_gone(pid: u64) -> bool {
-    Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
 }
 
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {

@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
 use super::changes::Changes;
-use super::{LaunchError, Links, Options, QUIET, Watch};
+use super::{LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
@@ -24,6 +24,7 @@ use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::{AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
 use crate::stage::{PortAddress, Side};
+use crate::state::table::Role;
 use crate::state::{Counters, Totals};
 use crate::stats::{AgentStats, LeafStats};
 use crate::wire::ether::Mac;
@@ -89,6 +90,7 @@ pub(super) fn start(
     let seed = config.seed.unwrap_or_else(seed_of_the_moment);
     let hz = ticks_hz(clock.as_ref(), &eal);
     let table = Arc::new(agent::table(config, hz, seed)?);
+    telemetry::show(&eal, Role::Agent, &table);
     let senders = match config.sends {
         Sends::Never => 0,
         Sends::Try | Sends::Must if hire.is_some() => host.places().len(),

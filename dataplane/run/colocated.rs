@@ -64,6 +64,11 @@ impl<'a> LocalAgent<'a> {
         Ok((Self { host, core, region, table, deaths, attach_log, seed }, parts, control))
     }
 
+    /// The agent's state.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
     /// Looks for workers whose process has ended.
     pub fn look(&self) {
         shell::look_for_deaths(&self.region, &self.deaths);

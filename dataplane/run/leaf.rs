@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::changes::Changes;
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
-use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch};
+use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
 use crate::assembly;
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
@@ -23,6 +23,7 @@ use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
 use crate::stage::Stages;
 use crate::state::Totals;
+use crate::state::table::Role;
 use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
 
@@ -57,6 +58,8 @@ pub fn run(
         Some((agent, parts, control)) => (Some(agent), Some(parts), Some(control)),
         None => (None, None, None),
     };
+    telemetry::show(&eal, Role::Leaf, &table);
+    agent.iter().for_each(|agent| telemetry::show(&eal, Role::Agent, agent.table()));
     let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("told to stop while {name} waited for its peer");

@@ -6,6 +6,8 @@ mod attach_log;
 mod changes;
 mod colocated;
 pub mod leaf;
+mod supervisor;
+mod telemetry;
 pub mod threads;
 
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use self::supervisor::Supervisor;
 use crate::clock::{ClockError, ClockFile};
 use crate::control::{Membership, Pool};
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
@@ -213,7 +216,8 @@ fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     ended.map_err(|reason| LaunchError::Core { cpu, reason })
 }
 
-/// The calling thread's part: it looks around every `interval`, and reports every second until the node is told to stop.
+/// The calling thread's part: it looks around every `interval`, tells the service manager if there is one, and reports every
+/// second until the node is told to stop.
 struct Watch<'a> {
     /// Stop by itself after so long.
     duration: Option<Duration>,
@@ -232,6 +236,7 @@ impl Watch<'_> {
         mut report: impl FnMut(&str),
     ) {
         let (mut before, mut reported) = (Totals::default(), self.started);
+        let mut supervisor = Supervisor::of_the_environment();
         while !cores.iter().any(|core| core.is_finished()) {
             let running = self.started.elapsed();
             let left = self.duration.map_or(self.interval, |all| all.saturating_sub(running));
@@ -239,6 +244,10 @@ impl Watch<'_> {
                 self.stop.store(true, Release);
             }
             look();
+            supervisor.look(self.counters, Instant::now());
+            if self.stop.load(Acquire) {
+                supervisor.stopping();
+            }
             std::thread::sleep(if left.is_zero() {
                 self.interval
             } else {
@@ -247,12 +256,15 @@ impl Watch<'_> {
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
                 let now = Totals::read(self.counters);
-                report(&stats::line(running.as_secs_f64(), &before, &now, seconds));
+                let line = stats::line(running.as_secs_f64(), &before, &now, seconds);
+                supervisor.status(&line);
+                report(&line);
                 (before, reported) = (now, Instant::now());
             }
         }
         // Whatever one ended by, the others end, too; workers may die while those wait for them.
         self.stop.store(true, Release);
+        supervisor.stopping();
         while !cores.iter().all(|core| core.is_finished()) {
             look();
             std::thread::sleep(self.interval);

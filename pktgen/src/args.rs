@@ -57,6 +57,13 @@ pub enum Command {
         wedjat-pktgen reflect --device net_memif0,role=server,socket=loop"
     )]
     Reflect(ReflectArgs),
+    /// Print a shell's completions of this command
+    #[command(after_help = "Example:\n  \
+        wedjat-pktgen completions bash > ~/.local/share/bash-completion/completions/wedjat-pktgen")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages into a folder; for the installation
     #[command(hide = true)]
     Man {

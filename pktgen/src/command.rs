@@ -32,6 +32,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Selftest(args) => self_test(&args),
         Command::Floor(args) => floor(&args),
         Command::Reflect(args) => network::reflect(&args).map(|()| true),
+        Command::Completions { shell } => {
+            let (mut command, mut out) = (Cli::command(), std::io::stdout().lock());
+            clap_complete::generate(shell, &mut command, "wedjat-pktgen", &mut out);
+            Ok(true)
+        }
         Command::Man { folder } => {
             clap_mangen::generate_to(Cli::command(), folder)?;
             Ok(true)

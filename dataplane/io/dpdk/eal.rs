@@ -11,6 +11,7 @@ use std::sync::Arc;
 use wedjat_sys as sys;
 
 use super::folders::{self, eal_prefix};
+use super::log as dpdk_log;
 use super::memif::{self, Interposed, Relays, SocketError};
 use super::turns;
 
@@ -134,7 +135,7 @@ impl Eal {
         if parsed < 0 {
             return Err(refusal(errno, &said, arguments));
         }
-        said.lines().for_each(|line| log::warn!("{line}"));
+        dpdk_log::note(&said);
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
         let running = Running { arguments: arguments.to_vec(), relays };
@@ -413,8 +414,7 @@ impl LogCapture {
     }
 
     pub(super) fn finish(mut self) -> String {
-        // SAFETY: a null stream means DPDK's default one, standard error.
-        unsafe { sys::rte_openlog_stream(std::ptr::null_mut()) };
+        dpdk_log::redirect();
         let mut text = String::new();
         let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
         read.map(|_| text).unwrap_or_default()

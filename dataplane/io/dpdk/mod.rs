@@ -60,11 +60,13 @@
 mod eal;
 mod folders;
 mod gate;
+mod log;
 mod mbuf;
 mod memif;
 mod pages;
 mod pool;
 mod port;
+pub mod telemetry;
 mod turns;
 mod yardsticks;
 

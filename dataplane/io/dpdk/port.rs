@@ -241,7 +241,7 @@ impl Device {
         let opened = setup.open(eal);
         let said = log.map(LogCapture::finish).unwrap_or_default();
         let opened = Arc::new(opened.map_err(|error| error.with_log(&said))?);
-        said.lines().for_each(|line| log::warn!("{line}"));
+        super::log::note(&said);
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
             let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());

@@ -104,6 +104,14 @@ pub enum Command {
         #[arg(long)]
         quick: bool,
     },
+    /// Print a shell's completions of this command
+    #[command(
+        after_help = "Example:\n  wedjat-testbed completions fish > ~/.config/fish/completions/wedjat-testbed.fish"
+    )]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages into a folder; for the installation
     #[command(hide = true)]
     Man {
@@ -150,6 +158,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         }
         Command::Reference { quick } => {
             Ok(sim::reference::report(quick, &mut std::io::stdout().lock())?)
+        }
+        Command::Completions { shell } => {
+            let (mut command, mut out) = (Cli::command(), std::io::stdout().lock());
+            clap_complete::generate(shell, &mut command, "wedjat-testbed", &mut out);
+            Ok(true)
         }
         Command::Man { folder } => {
             clap_mangen::generate_to(Cli::command(), folder)?;

@@ -1,0 +1,114 @@
+//! Which node a command looks at: by its state file.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use wedjat::state::Snapshot;
+use wedjat::state::table::agents_file;
+
+/// Where state files lie, as the configurations of the examples have it.
+const FOLDER: &str = "/dev/shm";
+/// Names the state file for commands that are told none.
+const VARIABLE: &str = "WEDJAT_STATE";
+
+/// The node that a command is told to look at.
+#[derive(Debug, Args)]
+pub struct Node {
+    /// The state file, `leaf.state` or `agent.state` of the configuration [default: that of WEDJAT_STATE, else of the only
+    /// node running whose state file is in /dev/shm]
+    #[arg(value_name = "STATEFILE")]
+    file: Option<PathBuf>,
+    /// The same as an option
+    #[arg(long, value_name = "STATEFILE", conflicts_with = "file")]
+    node: Option<PathBuf>,
+}
+
+impl Node {
+    /// Its state file.
+    ///
+    /// # Errors
+    /// When none is named and there is not one running node.
+    pub fn state_file(&self) -> Result<PathBuf, String> {
+        let named = self.file.clone().or(self.node.clone());
+        let variable = || std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+        match named.or_else(|| variable().map(PathBuf::from)) {
+            Some(path) => Ok(path),
+            None => only_one(running_in(Path::new(FOLDER))),
+        }
+    }
+}
+
+fn only_one(mut running: Vec<PathBuf>) -> Result<PathBuf, String> {
+    let how = format!("name its state file with --node or in {VARIABLE}");
+    match running.len() {
+        0 => {
+            Err(format!("no node is running whose state file is in {FOLDER}: start one, or {how}"))
+        }
+        1 => Ok(running.remove(0)),
+        count => {
+            let names: Vec<_> = running.iter().map(|path| path.display().to_string()).collect();
+            Err(format!("{count} nodes are running, {}: {how}", names.join(" and ")))
+        }
+    }
+}
+
+/// State files of nodes that are running, in order; an agent on a leaf's core is read with the leaf.
+fn running_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let is_running = |path: &PathBuf| {
+        Snapshot::open(path).is_ok_and(|snapshot| snapshot.running && !is_gone(snapshot.pid))
+    };
+    let mut running: Vec<_> = files.map(|entry| entry.path()).filter(is_running).collect();
+    let beside: Vec<_> = running.iter().map(|path| agents_file(path)).collect();
+    running.retain(|path| !beside.contains(path));
+    running.sort();
+    running
+}
+
+/// No process has this id; nobody can tell where there is no /proc.
+pub fn is_gone(pid: u64) -> bool {
+    Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wedjat::state::Table;
+    use wedjat::state::table::{PoolSpec, Role, Spec};
+
+    fn node(path: &Path, role: Role) -> Table {
+        let pools = vec![PoolSpec { id: 1, policy: "horus".into(), workers: Vec::new() }];
+        Table::create(path, &Spec { role, cores: 1, ports: 1, pools, ..Spec::default() }).unwrap()
+    }
+
+    #[test]
+    fn the_only_node_that_runs_is_found_and_of_several_none_is_guessed() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = || only_one(running_in(folder.path()));
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("foreign"), "the only copy of something").unwrap();
+        assert!(found().unwrap_err().contains("no node is running"));
+        drop(node(&at("ended"), Role::Leaf));
+        assert!(found().unwrap_err().contains("WEDJAT_STATE"));
+        let leaf = node(&at("leaf"), Role::Leaf);
+        let _agent_on_its_core = node(&agents_file(&at("leaf")), Role::Agent);
+        assert_eq!(found().unwrap(), at("leaf"));
+        let _other = node(&at("agent"), Role::Agent);
+        let error = found().unwrap_err();
+        let names = format!("{} and {}", at("agent").display(), at("leaf").display());
+        assert!(error.contains(&names) && error.contains("2 nodes"), "{error}");
+        drop(leaf);
+        assert!(found().is_err(), "the agents of both files are there still");
+    }
+
+    #[test]
+    fn what_is_named_is_taken() {
+        let named = |file: Option<&str>, node: Option<&str>| {
+            let path = |name: Option<&str>| name.map(PathBuf::from);
+            Node { file: path(file), node: path(node) }.state_file().unwrap()
+        };
+        assert_eq!(named(Some("one"), None), Path::new("one"));
+        assert_eq!(named(None, Some("two")), Path::new("two"));
+    }
+}

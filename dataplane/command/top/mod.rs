@@ -1,0 +1,78 @@
+//! `wedjat top`: what a running leaf or agent does at the moment, on a terminal that is drawn anew, or printed once.
+
+mod reading;
+mod report;
+#[cfg(feature = "top")]
+mod screen;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+
+use self::reading::Reading;
+use self::report::Report;
+use super::Outcome;
+use super::node::Node;
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example:
+  wedjat top /dev/shm/wedjat-leaf1 --interval 500ms
+Keys: q, Esc and Ctrl-C end it, p holds the picture.
+Columns: tx/s are packets received and sent on, busy is the share of time in polls that brought packets, away are workers that are
+silent or out of reach. The workers shown are the worst: first those away, then those with the most tasks outstanding.";
+
+/// Copies of the state are not made more often.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// What `wedjat top` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    node: Node,
+    /// Between two looks, from 100ms on
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Look twice, print what happened in between as plain text, and end
+    #[arg(long)]
+    once: bool,
+    /// Show so many workers of each node
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    workers: usize,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if interval < INTERVAL_MIN {
+        return Err("allowed: from 100ms on".to_owned());
+    }
+    Ok(interval)
+}
+
+/// Shows the node until it is told to end, or once.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let path = arguments.node.state_file()?;
+    let first = Reading::of(&path)?;
+    if arguments.once {
+        std::thread::sleep(arguments.interval);
+        let report = Report::between(&first, &Reading::of(&path)?, arguments.workers);
+        return super::print(&report.to_string());
+    }
+    watch(arguments, &path, first)
+}
+
+#[cfg(feature = "top")]
+fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
+    use std::io::IsTerminal;
+
+    if !std::io::stdout().is_terminal() {
+        return Err("standard output is no terminal; print with --once".into());
+    }
+    screen::run(path, first, arguments.interval, arguments.workers)?;
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+#[cfg(not(feature = "top"))]
+fn watch(_: &Arguments, _: &Path, _: Reading) -> Outcome {
+    Err("built without its screen; print with --once, or build with the feature `top` (the default)".into())
+}

@@ -1,0 +1,467 @@
+//! What happened between two readings of a state file, as tables of text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use wedjat::reason::DropReason;
+use wedjat::state::Presence;
+use wedjat::state::table::{CoreSnapshot, MemberSnapshot, PoolSnapshot};
+use wedjat::state::{Counter, Gauge, Snapshot};
+
+use super::reading::{NodeReading, Reading};
+use crate::command::node::is_gone;
+
+/// A state that was not written for so long is told of: its node stands still, or can't write.
+const STALE: Duration = Duration::from_secs(2);
+
+/// A line of a table.
+pub struct Row {
+    /// One for each column.
+    pub cells: Vec<String>,
+    /// Something is not as it should be.
+    #[cfg_attr(not(feature = "top"), allow(dead_code, reason = "shown on the screen only"))]
+    pub is_bad: bool,
+}
+
+/// A table: the first column is a name, the last one text, those between are numbers.
+pub struct Section {
+    pub columns: &'static [&'static str],
+    pub rows: Vec<Row>,
+}
+
+impl Section {
+    /// The width of each column.
+    pub fn widths(&self) -> Vec<usize> {
+        let cell = |at: usize| self.rows.iter().map(move |row| row.cells[at].chars().count());
+        let width = |(at, name): (usize, &&str)| cell(at).chain([name.len()]).max().unwrap_or(0);
+        self.columns.iter().enumerate().map(width).collect()
+    }
+}
+
+/// A node's part of the report.
+pub struct NodeReport {
+    /// Who it is, and how it is.
+    pub head: Row,
+    /// Cores, pools, drops, workers.
+    pub sections: Vec<Section>,
+}
+
+/// What the nodes of a state file did between two readings.
+pub struct Report(pub Vec<NodeReport>);
+
+impl Report {
+    /// Compares two readings of one file; of a node that was started in between there is only what it did since then.
+    pub fn between(before: &Reading, now: &Reading, workers: usize) -> Self {
+        let of = |now: &NodeReading| {
+            let same = |before: &&NodeReading| {
+                let started = |reading: &NodeReading| {
+                    let Snapshot { role, pid, started, .. } = reading.snapshot;
+                    (role as u64, pid, started)
+                };
+                started(before) == started(now)
+            };
+            let before = before.0.iter().find(same);
+            Change { before, now }.report(workers, SystemTime::now())
+        };
+        Self(now.0.iter().map(of).collect())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, node) in self.0.iter().enumerate() {
+            let apart = if at > 0 { "\n" } else { "" };
+            writeln!(f, "{apart}{}", node.head.cells.join("  "))?;
+            for section in &node.sections {
+                let names = section.columns.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+                let widths = section.widths();
+                writeln!(f)?;
+                for cells in
+                    std::iter::once(&names).chain(section.rows.iter().map(|row| &row.cells))
+                {
+                    writeln!(f, "{}", aligned(cells, &widths).join("  ").trim_end())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first and the last cell to the left, the others to the right.
+pub fn aligned(cells: &[String], widths: &[usize]) -> Vec<String> {
+    let last = cells.len() - 1;
+    let align = |(at, (cell, &width)): (usize, (&String, &usize))| match at {
+        at if at == 0 || at == last => format!("{cell:width$}"),
+        _ => format!("{cell:>width$}"),
+    };
+    cells.iter().zip(widths).enumerate().map(align).collect()
+}
+
+/// A node at two moments; the first one is missing when it was started since then.
+struct Change<'a> {
+    before: Option<&'a NodeReading>,
+    now: &'a NodeReading,
+}
+
+impl Change<'_> {
+    fn report(&self, workers: usize, moment: SystemTime) -> NodeReport {
+        let sections = vec![self.cores(), self.pools(), self.drops(), self.workers(workers)];
+        NodeReport { head: self.head(moment), sections }
+    }
+
+    /// Seconds between the two copies; none when no copy was made.
+    fn seconds(&self) -> Option<f64> {
+        let before = self.before?.written?;
+        let seconds = self.now.written?.duration_since(before).ok()?.as_secs_f64();
+        (seconds > 0.0).then_some(seconds)
+    }
+
+    /// So many a second, in whole numbers.
+    fn rate(&self, before: u64, now: u64) -> String {
+        let seconds = self.seconds();
+        let count = now.saturating_sub(before) as f64;
+        format!("{:.0}", seconds.map_or(0.0, |seconds| count / seconds))
+    }
+
+    fn head(&self, moment: SystemTime) -> Row {
+        let Snapshot { role, node, pid, epoch, running, .. } = &self.now.snapshot;
+        let age = self.now.written.and_then(|written| moment.duration_since(written).ok());
+        let trouble = match (running, age.filter(|&age| age > STALE)) {
+            (false, _) => "ended".to_owned(),
+            (true, _) if is_gone(*pid) => "gone without an orderly end".to_owned(),
+            (true, Some(age)) => format!("state not written for {:.0} s", age.as_secs_f64()),
+            (true, None) => String::new(),
+        };
+        let over = self.seconds().map(|seconds| format!("over {seconds:.2} s"));
+        let name = format!("{} {node}", role.name());
+        let mut cells = vec![name, format!("pid {pid}"), format!("epoch {epoch}")];
+        cells.extend(over);
+        let is_bad = !trouble.is_empty();
+        cells.extend(is_bad.then_some(trouble));
+        Row { cells, is_bad }
+    }
+
+    /// Each core at both moments.
+    fn both_cores(&self) -> impl Iterator<Item = (Option<&CoreSnapshot>, &CoreSnapshot)> {
+        let before = self.before.map(|before| &before.snapshot.cores[..]).unwrap_or_default();
+        self.now.snapshot.cores.iter().enumerate().map(|(at, now)| (before.get(at), now))
+    }
+
+    fn cores(&self) -> Section {
+        let cores: Vec<_> = self.both_cores().map(|(before, now)| Core::of(before, now)).collect();
+        let mut rows: Vec<_> = cores
+            .iter()
+            .enumerate()
+            .map(|(at, core)| self.core(&at.to_string(), core, 1))
+            .collect();
+        if cores.len() > 1 {
+            let all = cores.iter().fold(Core::default(), Core::and);
+            rows.push(self.core("all", &all, cores.len()));
+        }
+        Section { columns: Core::COLUMNS, rows }
+    }
+
+    fn core(&self, name: &str, core: &Core, of: usize) -> Row {
+        let rate = |since: u64| self.rate(0, since);
+        let busy_s = core.busy_ticks as f64 / self.now.snapshot.ticks_hz.max(1) as f64 / of as f64;
+        let busy = self.seconds().map_or(0.0, |seconds| (busy_s / seconds).min(1.0));
+        let mut cells = vec![name.to_owned(), format!("{:.1}%", 100.0 * busy)];
+        cells.extend(
+            [core.received, core.sent, core.scheduled, core.replies, core.refused].map(rate),
+        );
+        cells.extend(
+            [core.dropped, core.held, core.queued, core.pauses].map(|count| count.to_string()),
+        );
+        Row { cells, is_bad: core.dropped > 0 }
+    }
+
+    fn pools(&self) -> Section {
+        let row = |pool: &PoolSnapshot| {
+            let away = pool.members.iter().filter(|member| is_away(member)).count();
+            let outstanding: i64 = pool.members.iter().map(|member| member.outstanding).sum();
+            let waiting: u64 = pool.queued.iter().sum();
+            let load: f64 = pool.members.iter().map(|member| member.load).sum();
+            let replies: u64 = pool.members.iter().map(|member| self.reports(pool, member)).sum();
+            let cells = vec![
+                pool.id.to_string(),
+                pool.members.len().to_string(),
+                away.to_string(),
+                format!("{load:.0}"),
+                outstanding.to_string(),
+                waiting.to_string(),
+                self.rate(0, replies),
+                pool.policy.clone(),
+            ];
+            Row { cells, is_bad: away > 0 }
+        };
+        let columns =
+            &["pool", "workers", "away", "load", "outstanding", "waiting", "reports/s", "policy"];
+        Section { columns, rows: self.now.snapshot.pools.iter().map(row).collect() }
+    }
+
+    /// Reports of a worker since the first moment; of one that was not there then, none.
+    fn reports(&self, pool: &PoolSnapshot, now: &MemberSnapshot) -> u64 {
+        let pools = self.before.map(|before| &before.snapshot.pools[..]).unwrap_or_default();
+        let before = pools.iter().find(|before| before.id == pool.id);
+        let before = before.and_then(|pool| {
+            pool.members
+                .iter()
+                .find(|before| (before.member, before.worker) == (now.member, now.worker))
+        });
+        before.map_or(0, |before| u64::from(now.reports.wrapping_sub(before.reports)))
+    }
+
+    fn drops(&self) -> Section {
+        let mut reasons: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+        for (before, now) in self.both_cores() {
+            for (reason, &count) in &now.drops {
+                let earlier =
+                    before.and_then(|before| before.drops.get(reason)).copied().unwrap_or(0);
+                let [fresh, total] = reasons.entry(reason).or_default();
+                *fresh += count.saturating_sub(if self.before.is_some() { earlier } else { count });
+                *total += count;
+            }
+        }
+        let mut reasons: Vec<_> = reasons.into_iter().collect();
+        reasons.sort_by_key(|(_, counts)| std::cmp::Reverse(*counts));
+        let row = |(name, [fresh, total]): (&str, [u64; 2])| {
+            let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
+            let help = reason.map_or("", |reason| reason.help());
+            let cells =
+                vec![name.to_owned(), fresh.to_string(), total.to_string(), help.to_owned()];
+            Row { cells, is_bad: fresh > 0 }
+        };
+        let columns = &["dropped", "new", "total", "the packet"];
+        Section { columns, rows: reasons.into_iter().map(row).collect() }
+    }
+
+    /// The worst workers: those away, then those with the most tasks outstanding.
+    fn workers(&self, count: usize) -> Section {
+        let pools = self.now.snapshot.pools.iter();
+        let each = pools.flat_map(|pool| pool.members.iter().map(move |member| (pool, member)));
+        let mut all: Vec<_> = each.collect();
+        all.sort_by(|(_, one), (_, other)| {
+            let by_load = || other.load.total_cmp(&one.load);
+            let by_tasks =
+                is_away(other).cmp(&is_away(one)).then(other.outstanding.cmp(&one.outstanding));
+            by_tasks.then_with(by_load).then(one.worker.cmp(&other.worker))
+        });
+        let row = |(pool, member): (&PoolSnapshot, &MemberSnapshot)| {
+            let cells = vec![
+                member.worker.to_string(),
+                pool.id.to_string(),
+                member.server.to_string(),
+                format!("{}", member.load),
+                member.outstanding.to_string(),
+                self.rate(0, self.reports(pool, member)),
+                member.presence.name().to_owned(),
+            ];
+            Row { cells, is_bad: is_away(member) }
+        };
+        let columns = &["worker", "pool", "server", "load", "outstanding", "reports/s", "presence"];
+        Section { columns, rows: all.into_iter().take(count).map(row).collect() }
+    }
+}
+
+/// It gets no tasks, since nothing is heard of it.
+fn is_away(member: &MemberSnapshot) -> bool {
+    !matches!(member.presence, Presence::Configured | Presence::Registered)
+}
+
+/// What a core did between the two moments, and what it holds at the second.
+#[derive(Default)]
+struct Core {
+    busy_ticks: u64,
+    received: u64,
+    sent: u64,
+    scheduled: u64,
+    replies: u64,
+    refused: u64,
+    dropped: u64,
+    held: u64,
+    queued: u64,
+    pauses: u64,
+}
+
+impl Core {
+    const COLUMNS: &'static [&'static str] = &[
+        "core",
+        "busy",
+        "rx/s",
+        "tx/s",
+        "tasks/s",
+        "replies/s",
+        "refused/s",
+        "dropped",
+        "held",
+        "waiting",
+        "pauses",
+    ];
+
+    fn of(before: Option<&CoreSnapshot>, now: &CoreSnapshot) -> Self {
+        let Some(before) = before else { return Self::default() };
+        let since = |of: &dyn Fn(&CoreSnapshot) -> u64| of(now).saturating_sub(of(before));
+        let counted = |counter: Counter| since(&|core| count(core, counter.name()));
+        let tx_full =
+            since(&|core| core.drops.get(DropReason::TxFull.name()).copied().unwrap_or(0));
+        Self {
+            busy_ticks: counted(Counter::BusyTicks),
+            received: counted(Counter::RxPackets),
+            sent: counted(Counter::Forwarded).saturating_sub(tx_full),
+            scheduled: counted(Counter::Scheduled),
+            replies: counted(Counter::Replies),
+            refused: counted(Counter::Refused),
+            dropped: since(&|core| core.drops.values().sum()),
+            held: count(now, Gauge::Held.name()),
+            queued: count(now, Gauge::Queued.name()),
+            pauses: since(&|core| core.pauses),
+        }
+    }
+
+    /// The sum of two.
+    fn and(self, other: &Self) -> Self {
+        Self {
+            busy_ticks: self.busy_ticks + other.busy_ticks,
+            received: self.received + other.received,
+            sent: self.sent + other.sent,
+            scheduled: self.scheduled + other.scheduled,
+            replies: self.replies + other.replies,
+            refused: self.refused + other.refused,
+            dropped: self.dropped + other.dropped,
+            held: self.held + other.held,
+            queued: self.queued + other.queued,
+            pauses: self.pauses + other.pauses,
+        }
+    }
+}
+
+fn count(core: &CoreSnapshot, name: &str) -> u64 {
+    core.counters.get(name).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use wedjat::state::Presence;
+    use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
+    use wedjat::state::{Member, Table};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn table(path: &std::path::Path) -> Table {
+        let workers = (0..4).map(|id| WorkerSpec { id: 10 + id, server: id / 2 }).collect();
+        let spec = Spec {
+            node: 3,
+            cores: 2,
+            ports: 1,
+            servers: vec![0x0A00_020B, 0x0A00_020C],
+            pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
+            ticks_hz: 1000,
+            ..Spec::default()
+        };
+        Table::create(path, &spec).unwrap()
+    }
+
+    /// Readings of a node that works for two seconds, with one worker that falls silent.
+    fn readings() -> [Reading; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let table = table(&path);
+        table.counters(1).add(Counter::RxPackets, 1_000_000);
+        table.counters(0).drop(DropReason::NotUdp, 4);
+        let read = |at: u32| {
+            table.publish();
+            let mut reading = Reading::of(&path).unwrap();
+            reading.0[0].written = Some(SystemTime::UNIX_EPOCH + SECOND * at);
+            reading
+        };
+        let before = read(1);
+        table.counters(1).add(Counter::RxPackets, 4000);
+        table.counters(1).add(Counter::Forwarded, 3000);
+        table.counters(1).drop(DropReason::TxFull, 1000);
+        table.counters(1).add(Counter::BusyTicks, 500);
+        table.counters(0).drop(DropReason::Runt, 2);
+        let mut view = table.view(1, 0);
+        (0..3).for_each(|_| view.sent(Member(1)));
+        view.sent(Member(2));
+        view.set_presence(Member(3), Presence::Silent);
+        view.note_queued(6);
+        [before, read(3)]
+    }
+
+    pub fn report() -> Report {
+        let [before, now] = readings();
+        Report::between(&before, &now, 3)
+    }
+
+    fn cells(section: &Section) -> Vec<String> {
+        section.rows.iter().map(|row| row.cells.join(" ")).collect()
+    }
+
+    #[test]
+    fn rates_are_over_the_time_between_two_copies() {
+        let report = report();
+        let [node] = &report.0[..] else { panic!() };
+        let [cores, pools, drops, workers] = &node.sections[..] else { panic!() };
+        let expected = [
+            "0 0.0% 0 0 0 0 0 2 0 0 0",
+            "1 25.0% 2000 1000 0 0 0 1000 0 0 0",
+            "all 12.5% 2000 1000 0 0 0 1002 0 0 0",
+        ];
+        assert_eq!(cells(cores), expected);
+        assert_eq!(cells(pools), ["7 4 1 0 4 6 0 horus"]);
+        let drops: Vec<_> =
+            drops.rows.iter().map(|row| (row.cells[..3].join(" "), row.is_bad)).collect();
+        let expected = [("tx_full 1000 1000", true), ("runt 2 2", true), ("not_udp 0 4", false)];
+        assert_eq!(drops, expected.map(|(cells, is_bad)| (cells.to_owned(), is_bad)));
+        let expected = [
+            "13 7 10.0.2.12 0 0 0 silent",
+            "11 7 10.0.2.11 0 3 0 configured",
+            "12 7 10.0.2.12 0 1 0 configured",
+        ];
+        assert_eq!(cells(workers), expected, "the worst three, away first");
+    }
+
+    #[test]
+    fn a_node_that_was_started_anew_has_no_rates_yet() {
+        let [mut before, now] = readings();
+        before.0[0].snapshot.pid += 1;
+        let report = Report::between(&before, &now, 3);
+        assert_eq!(cells(&report.0[0].sections[0])[1], "1 0.0% 0 0 0 0 0 0 0 0 0");
+        let drops = &report.0[0].sections[2];
+        assert!(drops.rows.iter().all(|row| row.cells[1] == "0"), "none is new");
+    }
+
+    #[test]
+    fn the_head_says_how_the_node_is() {
+        let [before, mut now] = readings();
+        let head = |now: &Reading, age| {
+            let change = Change { before: before.0.first(), now: &now.0[0] };
+            change.head(SystemTime::UNIX_EPOCH + 3 * SECOND + age)
+        };
+        let own = std::process::id();
+        now.0[0].snapshot.pid = u64::from(own);
+        let row = head(&now, SECOND / 2);
+        assert_eq!(
+            (row.cells.join("  "), row.is_bad),
+            (format!("leaf 3  pid {own}  epoch 1  over 2.00 s"), false)
+        );
+        assert!(head(&now, 5 * SECOND).cells.join(" ").ends_with("state not written for 5 s"));
+        now.0[0].snapshot.pid = 1 << 40;
+        assert!(head(&now, SECOND).cells.join(" ").ends_with("gone without an orderly end"));
+        now.0[0].snapshot.running = false;
+        assert!(head(&now, SECOND).is_bad && head(&now, SECOND).cells.join(" ").ends_with("ended"));
+    }
+
+    #[test]
+    fn printed_columns_stand_below_each_other() {
+        let text = report().to_string();
+        let at = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
+        let lines: Vec<_> = text.lines().collect();
+        let head = lines.iter().position(|line| line.starts_with("core")).unwrap();
+        assert_eq!(at(lines[head], "busy"), at(lines[head + 2], "25.0%"), "{text}");
+        assert_eq!(at(lines[head], "rx/s"), at(lines[head + 2], "2000"), "{text}");
+        assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
+    }
+}

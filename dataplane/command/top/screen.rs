@@ -1,0 +1,183 @@
+//! The terminal's side of `wedjat top`: the report as tables, drawn anew after each interval.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Row as TableRow, Table};
+
+use super::reading::Reading;
+use super::report::{NodeReport, Report, Row, Section, aligned};
+
+/// Between two looks at keys and signals.
+const GLANCE: Duration = Duration::from_millis(100);
+const BAD: Style = Style::new().fg(Color::Red);
+const NAMES: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+/// What a key asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wish {
+    End,
+    Hold,
+}
+
+/// Draws until it is told to end. The terminal is as it was afterwards, also after a panic.
+///
+/// # Errors
+/// Those of the terminal.
+pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> io::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in
+        [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP]
+    {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let mut terminal = ratatui::try_init()?;
+    let (mut before, mut text, mut holds) = (first, Err("looking ...".to_owned()), false);
+    let result = loop {
+        if let Err(error) = terminal.draw(|frame| draw(frame, &text, holds)) {
+            break Err(error);
+        }
+        match wait(interval, &stop) {
+            Ok(None) if holds => {}
+            Ok(None) => text = look(path, &mut before, workers),
+            Ok(Some(Wish::Hold)) => holds = !holds,
+            Ok(Some(Wish::End)) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    ratatui::restore();
+    result
+}
+
+/// What has happened since the last reading, or why there is no reading: the node may be started anew.
+fn look(path: &Path, before: &mut Reading, workers: usize) -> Result<Report, String> {
+    let now = Reading::of(path).map_err(|error| error.to_string())?;
+    let report = Report::between(before, &now, workers);
+    *before = now;
+    Ok(report)
+}
+
+/// Until a key asks for something, or the interval is over.
+fn wait(interval: Duration, stop: &AtomicBool) -> io::Result<Option<Wish>> {
+    let until = Instant::now() + interval;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if stop.load(Relaxed) {
+            return Ok(Some(Wish::End));
+        }
+        if left.is_zero() {
+            return Ok(None);
+        }
+        if event::poll(left.min(GLANCE))?
+            && let Event::Key(key) = event::read()?
+            && let Some(wish) = wish(key)
+        {
+            return Ok(Some(wish));
+        }
+    }
+}
+
+fn wish(key: KeyEvent) -> Option<Wish> {
+    match (key.kind, key.code) {
+        (KeyEventKind::Release, _) => None,
+        (_, KeyCode::Char('c')) if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::End),
+        (_, KeyCode::Char('q') | KeyCode::Esc) => Some(Wish::End),
+        (_, KeyCode::Char('p')) => Some(Wish::Hold),
+        _ => None,
+    }
+}
+
+fn draw(frame: &mut Frame<'_>, text: &Result<Report, String>, holds: bool) {
+    let mut area = frame.area();
+    match text {
+        Ok(report) => report.0.iter().for_each(|node| area = draw_node(frame, area, node, holds)),
+        Err(text) => frame.render_widget(Line::raw(text.as_str()), area),
+    }
+}
+
+/// Draws what fits of a node, from above; the rest of the area.
+fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, holds: bool) -> Rect {
+    let height = |section: &Section| Constraint::Length(section.rows.len() as u16 + 2);
+    let heights = std::iter::once(Constraint::Length(1)).chain(node.sections.iter().map(height));
+    let areas = Layout::vertical(heights.chain([Constraint::Fill(1)])).split(area);
+    let held = if holds { "  (held; p goes on)" } else { "" };
+    let head = Line::raw(node.head.cells.join("  ") + held).style(style(&node.head));
+    frame.render_widget(head.style(style(&node.head).add_modifier(Modifier::BOLD)), areas[0]);
+    for (section, &area) in node.sections.iter().zip(&areas[1..]) {
+        draw_section(frame, area, section);
+    }
+    areas[areas.len() - 1]
+}
+
+fn style(row: &Row) -> Style {
+    if row.is_bad { BAD } else { Style::new() }
+}
+
+fn draw_section(frame: &mut Frame<'_>, area: Rect, section: &Section) {
+    let widths = section.widths();
+    let names: Vec<_> = section.columns.iter().map(|&name| name.to_owned()).collect();
+    let row = |row: &Row| TableRow::new(aligned(&row.cells, &widths)).style(style(row));
+    let constraints = widths.iter().map(|&width| Constraint::Length(width as u16));
+    let table = Table::new(section.rows.iter().map(row), constraints)
+        .header(TableRow::new(aligned(&names, &widths)).style(NAMES))
+        .column_spacing(2);
+    frame.render_widget(table, area);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::top::report::tests::report;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn screen(width: u16, height: u16, text: &Result<Report, String>) -> TestBackend {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, text, false)).unwrap();
+        terminal.backend().clone()
+    }
+
+    #[test]
+    fn the_report_is_drawn_with_what_is_wrong_in_red() {
+        let drawn = screen(120, 30, &Ok(report()));
+        let text = drawn.to_string();
+        for words in ["leaf 3", "core", "horus", "runt", "10.0.2.12"] {
+            assert!(text.contains(words), "{words} is not in:\n{text}");
+        }
+        let buffer = drawn.buffer();
+        let line = |y: u16| (0..120).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let colour = |words: &str| {
+            let y = (0..30).find(|&y| line(y).starts_with(words)).unwrap();
+            buffer[(0, y)].fg
+        };
+        assert_eq!((colour("runt"), colour("12 ")), (Color::Red, Color::Reset));
+    }
+
+    #[test]
+    fn a_small_terminal_shows_what_fits() {
+        for (width, height) in [(1, 1), (20, 3), (40, 8), (300, 100)] {
+            screen(width, height, &Ok(report()));
+            screen(width, height, &Err("no state file".to_owned()));
+        }
+    }
+
+    #[test]
+    fn keys_ask_for_what_the_help_says() {
+        let key = |code| wish(KeyEvent::new(code, KeyModifiers::NONE));
+        assert_eq!(key(KeyCode::Char('q')), Some(Wish::End));
+        assert_eq!(key(KeyCode::Esc), Some(Wish::End));
+        assert_eq!(key(KeyCode::Char('p')), Some(Wish::Hold));
+        assert_eq!((key(KeyCode::Char('c')), key(KeyCode::Enter)), (None, None));
+        let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(wish(control), Some(Wish::End));
+    }
+}

@@ -1,0 +1,171 @@
+//! What a service manager is told of a node, by the protocol of sd_notify(3): that it is ready, that its cores poll, that it
+//! ends.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+use crate::state::{Counter, Counters};
+
+/// Names the manager's socket: a path, or with `@` an abstract one.
+const SOCKET: &str = "NOTIFY_SOCKET";
+/// Microseconds within which the manager wants to hear of the process again, if it does.
+const WATCHDOG: &str = "WATCHDOG_USEC";
+/// The process that this is asked of.
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
+/// The manager hears so often within that time.
+const PINGS: u32 = 3;
+
+/// The side of the node; without a manager it does nothing.
+pub(super) struct Supervisor {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    /// Between two pings.
+    period: Option<Duration>,
+    pinged: Instant,
+    /// How often each core had polled at the last ping.
+    polls: Vec<u64>,
+    is_ready: bool,
+    is_stopping: bool,
+}
+
+impl Supervisor {
+    /// As the environment says. A socket that can't be is told of once.
+    pub fn of_the_environment() -> Self {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let socket = variable(SOCKET).and_then(|name| {
+            let failed = |error: &io::Error| {
+                log::warn!("{SOCKET}={name}: {error}; nobody is told how this node is")
+            };
+            socket(&name).inspect_err(failed).ok()
+        });
+        let asked = variable(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
+        let watchdog = variable(WATCHDOG).filter(|_| asked).and_then(|text| text.parse().ok());
+        Self::new(socket, watchdog.map(Duration::from_micros))
+    }
+
+    fn new(socket: Option<(UnixDatagram, SocketAddr)>, watchdog: Option<Duration>) -> Self {
+        let period =
+            watchdog.filter(|watchdog| !watchdog.is_zero()).map(|watchdog| watchdog / PINGS);
+        let (pinged, polls) = (Instant::now(), Vec::new());
+        Self { socket, period, pinged, polls, is_ready: false, is_stopping: false }
+    }
+
+    /// Tells what is to be told at this moment: READY when all cores have polled, and then now and then that all have polled
+    /// since the last time.
+    pub fn look(&mut self, cores: &[Counters], now: Instant) {
+        if self.socket.is_none() {
+            return;
+        }
+        let polls = || {
+            cores.iter().map(|core| core.read(Counter::BusyPolls) + core.read(Counter::EmptyPolls))
+        };
+        if !self.is_ready && polls().all(|polls| polls > 0) {
+            self.is_ready = self.tell("READY=1");
+        }
+        let is_due =
+            self.period.is_some_and(|period| now.saturating_duration_since(self.pinged) >= period);
+        let all_polled = || polls().zip(&self.polls).all(|(now, &then)| now > then);
+        if is_due && self.is_ready && all_polled() && self.tell("WATCHDOG=1") {
+            self.pinged = now;
+            self.polls = polls().collect();
+        }
+    }
+
+    /// Tells that the node ends, once.
+    pub fn stopping(&mut self) {
+        if !self.is_stopping {
+            self.is_stopping = self.tell("STOPPING=1");
+        }
+    }
+
+    /// Tells what the node does, in a line.
+    pub fn status(&self, line: &str) {
+        self.tell(&format!("STATUS={}", line.trim()));
+    }
+
+    /// Whether it was told. A manager that is slow makes nobody wait; it hears the next time.
+    fn tell(&self, text: &str) -> bool {
+        self.socket
+            .as_ref()
+            .is_some_and(|(socket, manager)| socket.send_to_addr(text.as_bytes(), manager).is_ok())
+    }
+}
+
+fn socket(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
+    let address = match name.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    Ok((socket, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// What the manager was told since the last time.
+    fn told(manager: &UnixDatagram) -> Vec<String> {
+        let mut text = [0; 1024];
+        let told = std::iter::from_fn(|| {
+            manager
+                .recv(&mut text)
+                .ok()
+                .map(|len| String::from_utf8_lossy(&text[..len]).into_owned())
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn it_is_ready_and_alive_while_all_cores_poll() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("manager");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let mut supervisor = Supervisor::new(socket(path.to_str().unwrap()).ok(), Some(300 * MS));
+        let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.pinged);
+        let mut look = |ms: u32| {
+            supervisor.look(&cores, start + ms * MS);
+            told(&manager)
+        };
+        assert!(look(0).is_empty());
+        cores[0].add(Counter::BusyPolls, 1);
+        assert!(look(500).is_empty(), "one core has not polled yet");
+        cores[1].add(Counter::EmptyPolls, 1);
+        assert_eq!(look(510), ["READY=1", "WATCHDOG=1"]);
+        let poll = |core: usize| cores[core].add(Counter::EmptyPolls, 1);
+        poll(0);
+        poll(1);
+        assert!(look(600).is_empty(), "not due");
+        assert_eq!(look(610), ["WATCHDOG=1"]);
+        poll(0);
+        assert!(look(5000).is_empty(), "a core stands still");
+        poll(1);
+        assert_eq!(look(5001), ["WATCHDOG=1"]);
+        supervisor.stopping();
+        supervisor.stopping();
+        supervisor.status("  7.0 s  rx\n");
+        assert_eq!(told(&manager), ["STOPPING=1", "STATUS=7.0 s  rx"]);
+    }
+
+    #[test]
+    fn an_abstract_socket_is_one_too_and_without_any_nothing_happens() {
+        let name = format!("wedjat-test-{}", std::process::id());
+        let manager =
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let core = Counters::heap();
+        core.add(Counter::EmptyPolls, 1);
+        Supervisor::new(socket(&format!("@{name}")).ok(), None)
+            .look(std::slice::from_ref(&core), Instant::now());
+        assert_eq!(told(&manager), ["READY=1"]);
+        let mut nobody = Supervisor::new(None, Some(MS));
+        nobody.look(&[core], Instant::now());
+        nobody.stopping();
+        assert!(!nobody.is_ready && !nobody.is_stopping);
+    }
+}

@@ -1,0 +1,266 @@
+//! `share/wedjat.lua` in tshark, on captures that the project's own code writes.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use wedjat::io::pcap::write_frames;
+use wedjat::wire::auth::{self, Key};
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
+use wedjat::wire::udp::{Flow, PAYLOAD};
+
+const CLIENT: u32 = 0x0A00_0102;
+const LEAF: u32 = 0x0A00_0101;
+const SERVER: u32 = 0x0A00_020B;
+const PAYLOAD_LEN: usize = 5;
+
+fn flow(header: &Header, port: u16) -> Flow {
+    let (src, dst, src_port, dst_port) = match header.code {
+        Code::NewTask | Code::TaskContinuation => (CLIENT, LEAF, 40_000, port),
+        _ if header.code.is_reply() => (SERVER, CLIENT, port, 40_000),
+        _ => (SERVER, LEAF, port, port),
+    };
+    let mac = |last| Mac([2, 0, 0, 0, 0, last]);
+    Flow { src_mac: mac(1), dst_mac: mac(2), src, dst, src_port, dst_port }
+}
+
+fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8> {
+    let (flow, len) = (flow(header, port), header.len() + PAYLOAD_LEN);
+    let mut frame = vec![0; PAYLOAD + len];
+    header.emit(&mut frame[PAYLOAD..]);
+    if let Some(extension) = extension {
+        extension.emit(&mut frame[PAYLOAD..]);
+    }
+    if header.authenticated {
+        let key = Key::new(std::array::from_fn(|at| at as u8));
+        key.sign(
+            &auth::addresses(flow.src, flow.dst),
+            &mut frame[PAYLOAD..],
+            0x1122_3344_5566_7788,
+        );
+    }
+    flow.emit(&mut frame, len);
+    frame
+}
+
+fn frame(header: &Header, extension: Option<Extension>) -> Vec<u8> {
+    frame_to(header, extension, 1234)
+}
+
+/// Nothing is tested without it; says so.
+fn has_tshark() -> bool {
+    let has = Command::new("tshark").arg("--version").output().is_ok();
+    if !has {
+        // Straight to standard error: what a passing test prints is not shown.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: the dissector needs tshark (Debian: tshark)");
+    }
+    has
+}
+
+/// The fields `wedjat.*` of each frame, as tshark shows them.
+fn dissected(frames: &[Vec<u8>], more: &[&str]) -> Vec<BTreeMap<String, String>> {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = folder.path().join("capture.pcap");
+    write_frames(&capture, frames).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("share/wedjat.lua");
+    let output = Command::new("tshark")
+        .env("HOME", folder.path())
+        .arg("-X")
+        .arg(format!("lua_script:{}", script.display()))
+        .args(more)
+        .args(["-n", "-2", "-T", "json", "-r"])
+        .arg(&capture)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("Lua"), "{said}");
+    let packets: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    packets.iter().map(|packet| fields(&packet["_source"]["layers"])).collect()
+}
+
+/// All that is called `wedjat.*`, however deep it lies.
+fn fields(layers: &Value) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![layers];
+    while let Some(value) = open.pop() {
+        for (name, value) in value.as_object().into_iter().flatten() {
+            if let (true, Some(text)) = (name.starts_with("wedjat."), value.as_str()) {
+                found.insert(name.clone(), text.to_owned());
+            }
+            open.push(value);
+        }
+    }
+    found
+}
+
+fn number(value: &str) -> u64 {
+    match value {
+        "True" | "true" => 1,
+        "False" | "false" => 0,
+        value => value.parse().unwrap_or_else(|_| panic!("{value} is no number")),
+    }
+}
+
+#[test]
+fn every_field_is_shown_as_it_was_written() {
+    if !has_tshark() {
+        return;
+    }
+    let extension =
+        Extension { app: 0xDEAD_BEEF, seq32: 0x0001_0203, service_ns: 50_000, class: 9 };
+    let mut sent = Vec::new();
+    for code in (0..32).filter_map(Code::from_bits) {
+        for bits in 0..8 {
+            let [extended, authenticated, more] = [1, 2, 4].map(|bit| bits & bit != 0);
+            if !(authenticated && code.is_task()) {
+                let seq = 1000 + sent.len() as u16;
+                let header = Header {
+                    code,
+                    extended,
+                    authenticated,
+                    more,
+                    pool: 7,
+                    src: 12,
+                    dst: 34,
+                    qlen: 3,
+                    seq,
+                };
+                sent.push(header);
+            }
+        }
+    }
+    assert!(sent.len() > 70, "{}", sent.len());
+    let frames: Vec<_> =
+        sent.iter().map(|header| frame(header, header.extended.then_some(extension))).collect();
+    let seen = dissected(&frames, &[]);
+    assert_eq!(seen.len(), sent.len());
+    for (header, seen) in sent.iter().zip(&seen) {
+        let value = |name: &str| seen.get(&format!("wedjat.{name}")).map(|value| number(value));
+        let expected = [
+            ("code", header.code as u64),
+            ("extended", header.extended.into()),
+            ("authenticated", header.authenticated.into()),
+            ("more", header.more.into()),
+            ("pool", 7),
+            ("src", 12),
+            ("dst", 34),
+            ("qlen", 3),
+            ("seq", header.seq.into()),
+        ];
+        for (name, expected) in expected {
+            assert_eq!(value(name), Some(expected), "{name} of {header:?}: {seen:?}");
+        }
+        let extension = header.extended.then_some([0xDEAD_BEEF, 0x0001_0203, 50_000, 9]);
+        let names = ["app", "seq32", "service_ns", "class"];
+        assert_eq!(
+            names.map(value),
+            extension.map_or([None; 4], |values| values.map(Some)),
+            "{seen:?}"
+        );
+        assert_eq!(
+            value("auth.sequence"),
+            header.authenticated.then_some(0x1122_3344_5566_7788),
+            "{seen:?}"
+        );
+        assert_eq!(seen.contains_key("wedjat.auth.tag"), header.authenticated, "{seen:?}");
+        assert_eq!(
+            seen.keys().filter(|key| key.contains("expert") || key.contains("short")).count(),
+            0,
+            "{seen:?}"
+        );
+    }
+}
+
+#[test]
+fn what_the_numbers_mean_is_told() {
+    if !has_tshark() {
+        return;
+    }
+    let task = Header::new_task(7, 1);
+    let headers = [
+        task,
+        Header { dst: 5, qlen: 1, ..task },
+        Header { code: Code::TaskDone, src: 5, dst: 0, qlen: 4, ..task },
+        // Whatever the field says, the code is what counts.
+        Header { code: Code::TaskDoneIdle, src: 5, dst: 0, qlen: 4, ..task },
+        Header::worker_id(7, 5, 2, 1),
+        Header::worker_id(7, 5, 2, 1).acknowledged_by(9, 100),
+    ];
+    let frames: Vec<_> = headers.iter().map(|header| frame(header, None)).collect();
+    let seen = dissected(&frames, &[]);
+    let value =
+        |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
+    assert_eq!((value(0, "worker"), value(0, "idle")), (None, None), "nobody is chosen yet");
+    assert_eq!((value(1, "worker"), value(1, "idle")), (Some(5), Some(1)));
+    assert_eq!((value(2, "worker"), value(2, "report")), (Some(5), Some(4)));
+    assert_eq!(value(3, "report"), Some(0));
+    assert_eq!((value(4, "worker"), value(4, "report")), (Some(5), Some(2)));
+    assert_eq!((value(5, "worker"), value(5, "timeout_ms")), (Some(5), Some(100)));
+}
+
+#[test]
+fn a_reply_names_its_task() {
+    if !has_tshark() {
+        return;
+    }
+    let extended = Header { extended: true, ..Header::new_task(7, 1) };
+    let ids = |seq32| Some(Extension { app: 1, seq32, ..Extension::default() });
+    let done = Header { code: Code::TaskDone, src: 5, dst: 0, ..extended };
+    let frames = [
+        frame(&extended, ids(1)),
+        frame(&extended, ids(65_537)), // of the same 16 bits
+        frame(&Header::new_task(7, 1), None),
+        frame(&done, ids(65_537)),
+        frame(&Header { extended: false, ..done }, None),
+    ];
+    let seen = dissected(&frames, &[]);
+    let value =
+        |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
+    assert_eq!([0, 1, 2].map(|at| value(at, "response_in")), [None, Some(4), Some(5)]);
+    assert_eq!([3, 4].map(|at| value(at, "response_to")), [Some(2), Some(3)]);
+    assert!(seen[3].contains_key("wedjat.time"), "{seen:?}");
+}
+
+#[test]
+fn what_is_wrong_is_told_and_ends_nothing() {
+    if !has_tshark() {
+        return;
+    }
+    let extended = Header { extended: true, ..Header::new_task(7, 1) };
+    let good = frame(&extended, Some(Extension::default()));
+    let cut = |payload: usize| {
+        let mut frame = good.clone();
+        frame.truncate(PAYLOAD + payload);
+        flow(&extended, 1234).emit(&mut frame, payload);
+        frame
+    };
+    let mut unknown = good.clone();
+    unknown[PAYLOAD] = 31;
+    let mut proof_of_a_task = good.clone();
+    proof_of_a_task[PAYLOAD] |= 0x40;
+    let mut frames: Vec<_> = (0..LEN + EXTENSION_LEN).map(cut).collect();
+    frames.extend([unknown, proof_of_a_task, good]);
+    let seen = dissected(&frames, &[]);
+    let has = |at: usize, name: &str| seen[at].contains_key(name);
+    // A datagram without payload is no task's.
+    assert!((1..LEN + EXTENSION_LEN).all(|at| has(at, "wedjat.short")), "{seen:?}");
+    let last = frames.len() - 3;
+    assert!(has(last, "wedjat.unknown") && has(last + 1, "wedjat.proof"), "{seen:?}");
+    assert!(
+        !["short", "unknown", "proof"].iter().any(|name| has(last + 2, &format!("wedjat.{name}")))
+    );
+}
+
+#[test]
+fn other_ports_are_a_preference() {
+    if !has_tshark() {
+        return;
+    }
+    let frames = [frame_to(&Header::new_task(7, 1), None, 4321)];
+    assert!(dissected(&frames, &[])[0].is_empty());
+    assert_eq!(dissected(&frames, &["-o", "wedjat.ports:4000-5000"])[0]["wedjat.pool"], "7");
+}

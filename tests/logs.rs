@@ -1,0 +1,111 @@
+//! What a leaf says while it runs: its log as text or JSON, what DPDK logs among it, and what is left out.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+mod patience;
+mod running;
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use running::*;
+
+/// Runs a leaf for longer than the second after which it says something.
+fn run(arguments: &[&str], rust_log: Option<&str>) -> (String, String) {
+    let home = Home::new();
+    let mut leaf = home.leaf(arguments);
+    leaf.envs(rust_log.map(|filter| ("RUST_LOG", filter)));
+    let leaf = home.start(leaf);
+    std::thread::sleep(Duration::from_millis(1500));
+    leaf.stop();
+    let [stdout, stderr] = home.said();
+    (stdout, stderr)
+}
+
+fn records(log: &str) -> Vec<Value> {
+    log.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect()
+}
+
+fn messages<'a>(records: &'a [Value], target: &str) -> Vec<&'a str> {
+    let of = |record: &&Value| record["target"] == target;
+    records.iter().filter(of).map(|record| record["message"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_log_as_json_has_all_that_is_said() {
+    let (stdout, stderr) = run(&["--log-format", "json"], None);
+    assert_eq!(stdout, "");
+    let records = records(&stderr);
+    for record in &records {
+        let keys: Vec<_> = record.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["level", "message", "target", "time"], "{record}");
+        assert!(record["time"].as_str().unwrap().ends_with('Z'), "{record}");
+    }
+    assert!(
+        messages(&records, "wedjat::run::leaf")
+            .iter()
+            .any(|text| text.contains("leaf 1 runs on 1 cores"))
+    );
+    assert!(messages(&records, "rates").iter().all(|text| text.contains("k/s")));
+    assert!(!messages(&records, "rates").is_empty());
+    assert!(
+        matches!(messages(&records, "account")[..], [text] if text.contains("ledger:") && text.contains('\n'))
+    );
+}
+
+#[test]
+fn what_dpdk_logs_is_in_the_same_log() {
+    let more =
+        ["--log-format", "json", "--", "--log-level=lib.eal:debug", "--log-level=lib.ethdev:debug"];
+    let (stdout, stderr) = run(&more, Some("warn,dpdk=debug"));
+    assert_eq!(stdout, "");
+    let records = records(&stderr);
+    let from_dpdk = messages(&records, "dpdk");
+    assert!(
+        !from_dpdk.is_empty() && from_dpdk.iter().all(|line| !line.ends_with('\n')),
+        "{from_dpdk:?}"
+    );
+    // At its end EAL says more, at a level that is its own.
+    assert!(
+        records.iter().any(|record| record["target"] == "dpdk" && record["level"] == "debug"),
+        "{stderr}"
+    );
+    assert!(
+        records.iter().all(|record| record["target"] == "dpdk"),
+        "the filter is RUST_LOG's: {stderr}"
+    );
+}
+
+#[test]
+fn a_quiet_leaf_gives_its_account_only() {
+    let (stdout, stderr) = run(&["--quiet"], Some("debug"));
+    assert!(stdout.starts_with("ledger:") && !stdout.contains("k/s"), "{stdout}");
+    assert_eq!(stderr, "");
+    let (stdout, stderr) = run(&["--quiet", "--log-format", "json"], None);
+    assert_eq!(stdout, "");
+    assert!(matches!(&records(&stderr)[..], [record] if record["target"] == "account"), "{stderr}");
+    let (stdout, stderr) = run(&[], None);
+    assert!(
+        stdout.contains("k/s") && stderr.contains("INFO") && stderr.contains("leaf 1 runs"),
+        "{stdout}{stderr}"
+    );
+}
+
+#[test]
+fn a_leaf_that_does_not_start_says_so_in_the_same_form() {
+    let home = Home::new();
+    fs::write(home.path("leaf.toml"), "[leaf]\nid = 1\ncores = []\n").unwrap();
+    let status = home.leaf(&["--log-format", "json"]).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let records = records(&home.said()[1]);
+    let last = records.last().unwrap();
+    assert!(
+        last["level"] == "error" && last["message"].as_str().unwrap().contains("leaf.toml"),
+        "{last}"
+    );
+}

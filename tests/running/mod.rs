@@ -1,0 +1,100 @@
+//! A leaf process that is given the same packets again and again: tasks, and one that nobody takes.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use wedjat::io::pcap::write_frames;
+use wedjat::state::Snapshot;
+use wedjat::wire::task::Header;
+
+use crate::frames::*;
+use crate::patience::*;
+
+pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+
+/// A folder with the capture, the configuration and the state of a leaf of pool [`POOL`] with workers 10 to 13.
+pub struct Home(tempfile::TempDir);
+
+impl Home {
+    pub fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        let tasks = (0..100).map(|seq| task(Header::new_task(POOL, seq)));
+        let frames: Vec<_> = tasks.chain([vec![0xFF; 60]]).collect();
+        write_frames(&home.path("in.pcap"), &frames).unwrap();
+        let cpu = core_affinity::get_core_ids().unwrap()[0].id;
+        let text = format!(
+            "[leaf]\nid = 1\ncores = [{cpu}]\nseed = 7\nstate = '{}'\n\
+             [[port]]\ndevice = 'net_pcap0,rx_pcap={},infinite_rx=1'\nside = 'both'\nip = '10.0.1.1/16'\nmac = '{}'\n\
+             [[pool]]\nid = {POOL}\npolicy = 'random'\n\
+             [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n",
+            home.state().display(),
+            home.path("in.pcap").display(),
+            LEAF_MACS[0],
+        );
+        fs::write(home.path("leaf.toml"), text).unwrap();
+        home
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.path("state")
+    }
+
+    /// `wedjat leaf` with its configuration and these arguments; it ends by itself only if its test fails.
+    pub fn leaf(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(WEDJAT);
+        command.args(["leaf", "--config"]).arg(self.path("leaf.toml"));
+        command.args(["--duration", LIFETIME]).args(arguments).env_remove("RUST_LOG");
+        // A pipe that nobody reads would stop it.
+        let file = |name: &str| fs::File::create(self.path(name)).unwrap();
+        command.stdout(file("stdout")).stderr(file("stderr"));
+        command
+    }
+
+    /// What it has said on standard output and on standard error.
+    pub fn said(&self) -> [String; 2] {
+        ["stdout", "stderr"].map(|name| fs::read_to_string(self.path(name)).unwrap())
+    }
+
+    /// Starts it and waits until it schedules.
+    pub fn start(&self, mut command: Command) -> Running {
+        let running = Running(Some(command.spawn().unwrap()));
+        let scheduled = |state: Snapshot| state.cores[0].counters["scheduled"] > 0;
+        wait_until("it schedules", || Snapshot::open(&self.state()).is_ok_and(scheduled));
+        running
+    }
+}
+
+/// A process, killed when dropped.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn id(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let id = self.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    /// Ends it by SIGTERM, as it should end.
+    pub fn stop(mut self) {
+        self.signal("-TERM");
+        assert!(self.0.take().unwrap().wait().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! A leaf under a service manager: what it says on its socket, and whether systemd takes the units.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+mod patience;
+mod running;
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+
+use patience::*;
+use running::*;
+
+#[test]
+fn a_leaf_says_that_it_is_ready_alive_and_ending() {
+    let home = Home::new();
+    let manager = UnixDatagram::bind(home.path("manager")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = || {
+        let mut text = [0; 1024];
+        let len = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    };
+    let mut leaf = home.leaf(&[]);
+    leaf.env("NOTIFY_SOCKET", home.path("manager")).env("WATCHDOG_USEC", "300000");
+    let leaf = home.start(leaf);
+    assert_eq!(hear(), "READY=1");
+    let mut heard = Vec::new();
+    let count =
+        |heard: &[String], start: &str| heard.iter().filter(|text| text.starts_with(start)).count();
+    while count(&heard, "WATCHDOG=1") < 5 || count(&heard, "STATUS=") < 1 {
+        heard.push(hear());
+    }
+    assert!(heard.iter().any(|text| text.contains("k/s")), "{heard:?}");
+    leaf.signal("-TERM");
+    while heard.last().unwrap() != "STOPPING=1" {
+        heard.push(hear());
+    }
+    drop(leaf);
+    assert!(!heard.contains(&"READY=1".to_owned()), "once only: {heard:?}");
+}
+
+/// The units with this program in the place of the installed one, as `systemd-analyze verify` looks whether it is there.
+#[test]
+fn systemd_takes_the_units() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("share/systemd");
+    let folder = tempfile::tempdir().unwrap();
+    let mut units = Vec::new();
+    for name in ["wedjat-leaf@.service", "wedjat-agent@.service"] {
+        let unit = std::fs::read_to_string(source.join(name)).unwrap();
+        assert!(unit.contains("@PREFIX@/bin/wedjat "), "{unit}");
+        let unit = unit.replace("@PREFIX@/bin/wedjat ", &format!("{WEDJAT} "));
+        let path = folder.path().join(name.replace('@', "@rack1"));
+        std::fs::write(&path, unit).unwrap();
+        units.push(path);
+    }
+    let mut verify = Command::new("systemd-analyze");
+    let Ok(output) = verify.args(["verify", "--man=no"]).args(&units).output() else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the units need systemd-analyze (Debian: systemd)"
+        );
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("wedjat-"), "{said}");
+}

@@ -1,0 +1,82 @@
+//! `wedjat top` beside a leaf that runs: printed once, on a terminal, and without being told which node.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+mod patience;
+mod running;
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use running::*;
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_running_leaf_is_shown_once_and_on_a_terminal() {
+    let home = Home::new();
+    let state = home.state();
+    let _leaf = home.start(home.leaf(&[]));
+    let once = || {
+        let mut command = Command::new(WEDJAT);
+        command.args(["top", "--once", "--interval", "300ms"]).env_remove("WEDJAT_STATE");
+        command
+    };
+    let text = said(&once().arg(&state).output().unwrap());
+    let after =
+        |word: &str| text.lines().skip_while(|line| !line.starts_with(word)).nth(1).unwrap();
+    let core: Vec<_> = after("core").split_whitespace().collect();
+    let numbers: Vec<f64> =
+        core.iter().map(|cell| cell.trim_end_matches('%').parse().unwrap()).collect();
+    assert!(numbers[1] > 0.0 && numbers[1] <= 100.0, "busy: {text}");
+    assert!(numbers[2] > numbers[3] && numbers[4] > 0.0 && numbers[7] > 0.0, "{text}");
+    assert!(after("pool").ends_with("random"), "{text}");
+    assert!(text.contains("leaf 1  pid") && text.contains("10.0.2.11"), "{text}");
+    let new = |line: &&str| line.split_whitespace().nth(1).is_some_and(|new| new != "0");
+    assert!(
+        text.lines().skip_while(|line| !line.starts_with("dropped")).skip(1).any(|line| new(&line)),
+        "{text}"
+    );
+    // The other ways to say which.
+    assert!(said(&once().arg("--node").arg(&state).output().unwrap()).contains("leaf 1"));
+    assert!(said(&once().env("WEDJAT_STATE", &state).output().unwrap()).contains("leaf 1"));
+    let state_of =
+        Command::new(WEDJAT).args(["state", "--json"]).env("WEDJAT_STATE", &state).output();
+    assert!(said(&state_of.unwrap()).contains("\"running\": true"));
+
+    drawn_on_a_terminal(&state);
+    let missing = once().arg("--node").arg(home.path("none")).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("there is none"), "{missing:?}");
+}
+
+/// `script` gives it a terminal of its own, on which a key ends it.
+fn drawn_on_a_terminal(state: &Path) {
+    if !cfg!(feature = "top") || Command::new("script").arg("--version").output().is_err() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the screen needs the feature top and the program script"
+        );
+        return;
+    }
+    let line = format!("stty rows 40 cols 120; {WEDJAT} top {} --interval 100ms", state.display());
+    let mut command = Command::new("script");
+    command.args(["-qefc", &line, "/dev/null"]).env("TERM", "xterm");
+    let mut top = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut keys, mut screen) = (top.stdin.take().unwrap(), top.stdout.take().unwrap());
+    let (mut drawn, mut piece) = (String::new(), [0; 4096]);
+    while !drawn.contains("10.0.2.11") {
+        let len = screen.read(&mut piece).unwrap();
+        assert!(len > 0, "it ended early: {drawn}");
+        drawn.push_str(&String::from_utf8_lossy(&piece[..len]));
+    }
+    keys.write_all(b"q").unwrap();
+    screen.read_to_string(&mut drawn).unwrap();
+    assert!(top.wait().unwrap().success(), "{drawn}");
+    assert!(drawn.contains("\u{1b}[?1049l"), "the terminal is given back: {drawn:?}");
+}
