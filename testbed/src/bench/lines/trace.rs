@@ -209,7 +209,7 @@ pub struct LineCost {
 /// Follows a trace.
 pub struct Tracer {
     map: Map,
-    /// Whose turn it is.
+    /// Whose turn it is: a core's, or [`NOBODY`]'s.
     turn: usize,
     warm: bool,
     instruction: u64,
@@ -244,22 +244,27 @@ impl Tracer {
 
     /// Takes what a line of the trace says.
     pub fn take(&mut self, event: Event) {
-        let Event::Access { address, bytes, reads, writes } = event else {
-            let Event::Instruction(address) = event else { return };
-            self.instruction = address;
-            if self.turn < NOBODY {
-                self.times[self.turn] += 1;
+        match event {
+            Event::Instruction(address) => {
+                self.instruction = address;
+                self.times.get_mut(self.turn).into_iter().for_each(|time| *time += 1);
             }
-            return;
-        };
-        if writes && let Some(turn) = self.map.turn(address) {
-            return self.turn_to(turn);
+            Event::Access { address, bytes, reads, writes } => {
+                match self.map.turn(address).filter(|_| writes) {
+                    Some(turn) => self.turn_to(turn),
+                    None => self.access(address, bytes, reads, writes),
+                }
+            }
         }
-        let (start, end) = self.map.stack;
-        if self.turn >= NOBODY || (start..end).contains(&address) {
-            return;
-        }
+    }
+
+    /// The core whose turn it is reads bytes, writes them, or reads and then writes them.
+    fn access(&mut self, address: u64, bytes: u64, reads: bool, writes: bool) {
         let (core, instruction) = (self.turn, self.instruction);
+        let (start, end) = self.map.stack;
+        if core == NOBODY || (start..end).contains(&address) {
+            return;
+        }
         let time = self.times[core];
         for line in lines(address, bytes) {
             let address = address.max(line * LINE);
