@@ -3,7 +3,7 @@
 //! Machines seldom have counters for it, and clouds never show them, so it is modelled over real addresses. This program runs
 //! itself under valgrind, whose tool lackey prints every access to memory; there [`workload`] has the cores of one leaf take
 //! bursts by turns in one thread, and tells whose turn it is by stores to known words. [`trace`] splits the accesses by core and
-//! feeds them to [`coherence`], a model of private caches under MESI that are never too small. docs/results.md says what is found.
+//! feeds them to [`coherence`], a model of private caches under MESI that are never too small. docs/results.md has what is found.
 
 mod coherence;
 mod trace;
