@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-library miri reference figures soak attack
-.PHONY: install uninstall deb deps clean
+.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
+.PHONY: attack install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -76,6 +76,9 @@ reference: ## hold the simulator against results found elsewhere, and leaf proce
 
 soak: ## run SEEDS seeds of faults (1000) on a leaf and two agents in emulated time; exit status 1 if one violates what must be so
 	$(SIM) lockstep --soak $(or $(SEEDS),1000) $(SOAK)
+
+bench-lines: ## cache lines that move between dispatcher cores, a packet; with valgrind, about a quarter of an hour
+	$(SIM) bench-lines $(BENCH)
 
 figures: ## make the papers' figures again, in figures/; FULL=1 for runs ten times as long
 	$(SIM) figures $(if $(FULL),--full)

@@ -21,6 +21,7 @@
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
 //! | per core: counters | u64 each; then how often it stood still, and a ring of u64 each time | that core |
 
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -159,6 +160,36 @@ impl Layout {
         Self { len: cursor.0, pool_entries, servers, workers, members, neighbours, pools, cores }
     }
 
+    /// The sections' names and their bytes, from the first byte to the last. There are several of one name where there is
+    /// one for each pool or core.
+    #[must_use]
+    pub fn sections(&self) -> Vec<(&'static str, Range<usize>)> {
+        let mut starts = vec![
+            ("header", 0),
+            ("pools", self.pool_entries),
+            ("servers", self.servers),
+            ("workers", self.workers),
+            ("neighbours", self.neighbours),
+        ];
+        for pool in &self.pools {
+            starts.extend([("presence", pool.presence), ("tokens", pool.tokens)]);
+        }
+        for core in &self.cores {
+            starts.extend([("reported", core.reported), ("own", core.own)]);
+            starts.extend([
+                ("elsewhere", core.elsewhere),
+                ("told", core.told),
+                ("ring", core.ring),
+            ]);
+            starts.extend(core.idle.iter().map(|idle| ("idle lists", idle.count)));
+            starts.extend([("queued", core.queued), ("oldest", core.oldest)]);
+            starts.extend([("bounds", core.bounds), ("counters", core.counters)]);
+        }
+        let ends = starts.iter().skip(1).map(|&(_, start)| start).chain([self.len]);
+        let sections = starts.iter().zip(ends).map(|(&(name, start), end)| (name, start..end));
+        sections.collect()
+    }
+
     /// Offset of a pool's entry.
     #[must_use]
     pub fn pool_entry(&self, pool: usize) -> usize {
@@ -246,5 +277,34 @@ mod tests {
         }
         let last = sections.last().unwrap();
         assert!(last.0 + last.1 <= layout.len);
+    }
+
+    #[test]
+    fn names_cover_it_all() {
+        let shape = TableShape { cores: 2, pools: vec![3, 700], servers: 5, ports: 1, pinned: 9 };
+        let layout = Layout::new(&shape);
+        let sections = layout.sections();
+        let ends: Vec<_> = sections.iter().map(|(_, bytes)| bytes.end).collect();
+        let starts: Vec<_> = sections.iter().map(|(_, bytes)| bytes.start).collect();
+        assert_eq!((starts[0], *ends.last().unwrap()), (0, layout.len));
+        assert_eq!(starts[1..], ends[..ends.len() - 1]);
+        let name = |at: usize| {
+            let holds = |(_, bytes): &&(_, Range<usize>)| bytes.contains(&at);
+            sections.iter().find(holds).map(|(name, _)| *name)
+        };
+        let core = &layout.cores[1];
+        for (at, expected) in [
+            (layout.neighbours + 8 * Neighbours::words(1, 9) - 1, "neighbours"),
+            (core.reported + 8 * 703 - 1, "reported"),
+            (layout.pools[1].tokens, "tokens"),
+            (core.ring, "ring"),
+            (layout.pools[1].presence, "presence"),
+            (core.own + 16 * 703 - 1, "own"),
+            (core.idle[1].places + 2 * 700 - 1, "idle lists"),
+            (core.queued, "queued"),
+            (core.counters, "counters"),
+        ] {
+            assert_eq!(name(at), Some(expected), "byte {at}");
+        }
     }
 }

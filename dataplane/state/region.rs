@@ -95,6 +95,12 @@ impl Region {
         self.len
     }
 
+    /// Where it begins in this process's memory.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.base.addr().get()
+    }
+
     /// There is none of it.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -329,6 +330,15 @@ impl Table {
                 presence[member].store(Presence::Configured as u32, Relaxed);
             }
         }
+    }
+
+    /// The sections' names and their addresses in this process, for those who watch who reads and writes what: see
+    /// [`Layout::sections`].
+    #[must_use]
+    pub fn sections(&self) -> Vec<(&'static str, Range<usize>)> {
+        let base = self.region.address();
+        let sections = self.layout.sections().into_iter();
+        sections.map(|(name, bytes)| (name, base + bytes.start..base + bytes.end)).collect()
     }
 
     /// How much there may be.

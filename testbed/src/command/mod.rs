@@ -83,6 +83,18 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
+    /// Count the cache lines that move between dispatcher cores of a leaf, with valgrind
+    #[command(
+        after_help = "Example:\n  wedjat-testbed bench-lines --cores 2,16 --workers 32 --policy horus --top 10"
+    )]
+    BenchLines {
+        /// What to count
+        #[command(flatten)]
+        arguments: bench::lines::Arguments,
+        /// Output
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     #[cfg(feature = "dpdk")]
     /// Measure what it costs to hand a task to a worker core, beside DPDK's own means
     #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
@@ -144,6 +156,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::BenchAuth { arguments, format } => {
             let json = format == Format::Json;
             bench::auth::report(&arguments, json, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
+        Command::BenchLines { arguments, format } => {
+            let json = format == Format::Json;
+            bench::lines::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
         #[cfg(feature = "dpdk")]

@@ -1,0 +1,63 @@
+//! The command that counts cache lines between dispatcher cores, on a load of a few bursts.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn valgrind_is_here() -> bool {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    valgrind.status().is_ok_and(|status| status.success())
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
+    command.args(["bench-lines", "--warm-up", "2", "--bursts", "2", "--workers", "32"]);
+    command.args(["--replies", "any", "--format", "json"]).args(arguments);
+    command.output().expect("the program starts")
+}
+
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let output = bench(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Transfers a packet of a row, or of a section of it, in both orders.
+fn transfers(of: &Value) -> [f64; 2] {
+    ["in_turn", "at_once"].map(|order| of[order]["transfers"].as_f64().expect("a number"))
+}
+
+/// A core alone shares with nobody; several share the state, and none has another's packets or queues.
+#[test]
+fn lines_move_between_cores_and_none_of_the_device() {
+    if !valgrind_is_here() {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    let rows = rows(&["--cores", "1,2", "--policy", "horus", "--top", "1"]);
+    let [alone, two] = &rows[..] else { panic!("{rows:?}") };
+    for (row, cores) in [(alone, 1), (two, 2)] {
+        assert_eq!(row["packets"], 2 * 32 * cores);
+        assert_eq!(row["reply_packets"], 2 * 16 * cores);
+        assert_eq!(transfers(&row["sections"]["wire"]), [0.0, 0.0]);
+    }
+    assert_eq!(transfers(&alone["lines"]), [0.0, 0.0]);
+    let [in_turn, at_once] = transfers(&two["lines"]);
+    assert!(0.0 < in_turn && in_turn < at_once, "{two}");
+    assert!(two["top"][0]["functions"][0][0].is_string(), "{two}");
+    assert_eq!(alone["top"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_load_that_can_not_be_is_told() {
+    if !valgrind_is_here() {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    let output = bench(&["--cores", "1", "--policy", "no-such-policy"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("no-such-policy"), "{said}");
+    assert!(!bench(&["--cores", "65"]).status.success());
+}
