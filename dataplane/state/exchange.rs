@@ -10,8 +10,9 @@ use super::region::Region;
 /// Exchanges between two publications of lines that are not full, while the core does not keep up.
 const PATIENCE: u32 = 64;
 
-/// See the module's text.
+/// See the module's text. It has cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Exchange {
     /// What this core tells.
     pub sender: Sender,

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use arrayvec::ArrayVec;
+
 use super::broadcast::{Sender, Subject, Topic};
 use super::layout::Layout;
 use super::member::{Load, Member};
@@ -20,8 +22,9 @@ use crate::limits::BURST;
 const SIXTEENTHS: u32 = 16;
 /// Members that a burst may touch before all are looked at: tasks and replies, and as many that follow.
 const TOUCHED_MOST: usize = 8 * BURST;
-/// While a core does not keep up, and there are so many cores at most, what is off by so many tasks is told.
-const COARSE: [(usize, u16); 2] = [(4, 2), (usize::MAX, 3)];
+/// While a core does not keep up, and there are so many cores at most, what is off by so many tasks is told. The more cores there
+/// are, the more read each message, and the more a member's load moves between two of a core's bursts.
+const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 
 /// What a policy has its core tell the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +55,9 @@ impl Sharing {
     }
 }
 
-/// One core's part.
+/// One core's part, in cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Peers {
     sharing: Sharing,
     /// Off by so much is told while the core does not keep up.
@@ -65,7 +69,7 @@ pub struct Peers {
     /// Sums of that, as a core's own.
     elsewhere: Slice<Own>,
     /// Members that may be off since the last exchange; all, when there are too many.
-    touched: Vec<Member>,
+    touched: ArrayVec<Member, TOUCHED_MOST>,
     all_touched: bool,
     /// Members that are off by less than is told.
     late: Vec<Member>,
@@ -107,7 +111,7 @@ impl Peers {
             others: others.map(other).collect(),
             elsewhere: region
                 .slice(layout.cores[core].elsewhere + size_of::<Own>() * first, members),
-            touched: Vec::with_capacity(TOUCHED_MOST),
+            touched: ArrayVec::new(),
             all_touched: false,
             late: Vec::with_capacity(members),
             is_late: vec![false; members].into(),
@@ -169,9 +173,7 @@ impl Peers {
     /// What is believed of a member may have changed.
     #[inline]
     pub fn touch(&mut self, member: Member) {
-        if self.touched.len() < TOUCHED_MOST {
-            self.touched.push(member);
-        } else {
+        if self.touched.try_push(member).is_err() {
             self.all_touched = true;
         }
     }
