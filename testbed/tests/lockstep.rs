@@ -116,6 +116,52 @@ fn cores_give_the_same_tasks_to_the_same_workers_as_in_the_simulator() {
     }
 }
 
+/// A leaf of which is noted for how long a place was free at a worker while a task waited, after the turns at which it was.
+struct PlacesWatched {
+    leaf: Local,
+    free_since_ns: Option<u64>,
+    longest_ns: u64,
+    waited: u64,
+}
+
+impl Scheduler for PlacesWatched {
+    fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        let line = self.leaf.turn(now_ns)?;
+        let dispatchers = self.leaf.cores().iter().filter_map(|core| core.stages().dispatcher(0));
+        let waiting = dispatchers.clone().filter(|dispatcher| dispatcher.waiting() > 0);
+        self.waited += waiting.clone().count() as u64;
+        // Its core may have kept it for a task of its own.
+        let kept = || dispatchers.clone().any(|one| !one.view().idle().is_empty());
+        let is_free = waiting.clone().any(|one| one.may_release() || kept());
+        let since_ns = *self.free_since_ns.get_or_insert(now_ns);
+        self.longest_ns = self.longest_ns.max(now_ns - since_ns);
+        if !is_free {
+            self.free_since_ns = None;
+        }
+        Ok(line)
+    }
+}
+
+#[test]
+fn no_place_stays_free_while_a_task_waits_on_another_core() {
+    for policy in ["jbsq(k=1)", "jbsq(k=2)", "cfcfs"] {
+        for (cores, replies) in [("2", "same"), ("2", "any"), ("6", "same"), ("6", "any")] {
+            let config = config(|args| {
+                args.policy = Some(policy.to_owned());
+                args.load = Some("0.85".to_owned());
+                (args.cores, args.replies) = (Some(cores.to_owned()), Some(replies.to_owned()));
+            });
+            let watched = |leaf| {
+                Box::new(PlacesWatched { leaf, free_since_ns: None, longest_ns: 0, waited: 0 })
+            };
+            let (_, scheduler, _) = run_of(&config, watched).unwrap();
+            let PlacesWatched { longest_ns, waited, .. } = *scheduler;
+            assert!(waited > 100, "{policy}: {waited}");
+            assert!(longest_ns <= 10_000, "{policy} on {cores}, {replies}: {longest_ns} ns");
+        }
+    }
+}
+
 #[test]
 fn ties_losses_and_speeds_make_no_difference() {
     let text = |text: &str| Some(text.to_owned());

@@ -119,6 +119,35 @@ fn central_queues_beat_horus_at_high_load() {
 }
 
 #[test]
+fn several_cores_of_a_leaf_do_as_well_as_one() {
+    for (policy, most) in [("horus", 1.05), ("jsq", 1.05), ("lsq-smart", 1.05), ("cfcfs", 1.1)] {
+        let rows = sim::rows(&args(&[
+            ("policy", policy),
+            ("load", "0.5,0.8,0.95"),
+            ("cores", "1,2,8"),
+            ("exchange", "1us"),
+            ("tasks", "100000"),
+            ("seeds", "2"),
+        ]))
+        .unwrap();
+        for cores in rows.chunks(3) {
+            let [one, two, eight] = cores else { panic!("three rows for each load") };
+            assert!(two.p99 < most * one.p99, "{policy}: {two:?} {one:?}");
+            assert!(eight.p99 < most * one.p99, "{policy}: {eight:?} {one:?}");
+        }
+    }
+    // As cores that share each word do not, since they take members for idle that others send to.
+    let rows = sim::rows(&args(&[
+        ("load", "0.9"),
+        ("cores", "8"),
+        ("exchange", "0us,shared"),
+        ("tasks", "100000"),
+    ]));
+    let rows = rows.unwrap();
+    assert!(rows[1].p99 > 1.2 * rows[0].p99, "{rows:?}");
+}
+
+#[test]
 fn faults_lose_tasks_and_the_rest_goes_on() {
     let rows = |keys: &[(&str, &str)]| {
         let mut all = vec![("racks", "8,8,8,8"), ("load", "0.6"), ("tasks", "100000")];
