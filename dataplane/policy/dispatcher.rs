@@ -382,7 +382,7 @@ where
         dispatcher.as_mut().view.tell(pool, &mut exchange.sender, keeps_up);
     }
     exchange.publish(keeps_up);
-    while let Some(heard) = exchange.next() {
+    while let Some(heard) = exchange.receive() {
         match heard {
             Heard::Messages(other, subject, messages) => {
                 if let Some(dispatcher) = dispatchers.get_mut(usize::from(subject.pool)) {

@@ -45,6 +45,8 @@ pub struct Horus;
 #[inline(always)]
 fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
+    let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
+    let (picks, count) = (&mut picks[taken..], count - taken);
     let mut parts = view.parts();
     let (idle, others) = picks[..count].split_at_mut(parts.idle.len().min(count));
     parts.picks.idle += idle.len() as u64;
@@ -54,14 +56,15 @@ fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut
             Pick { member, idle: true }
         });
     }
-    let shared = if parts.shares_idle() { take_shared(others, &mut parts) } else { 0 };
-    for picks in others[shared..].chunks_mut(BURST) {
+    for picks in others.chunks_mut(BURST) {
         of_two_run(picks, &mut parts, rng);
     }
 }
 
-/// Idle members that any of the node's cores may have; how many there were.
-fn take_shared(picks: &mut [Option<Pick>], parts: &mut Parts<'_>) -> usize {
+/// Idle members that this or any of the node's cores may have; how many there were.
+#[cold]
+pub(super) fn take_shared(picks: &mut [Option<Pick>], view: &mut View) -> usize {
+    let mut parts = view.parts();
     for (taken, pick) in picks.iter_mut().enumerate() {
         let Some(member) = parts.take_idle() else { return taken };
         parts.words.of(member).sent();

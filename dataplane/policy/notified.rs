@@ -1,6 +1,7 @@
 //! Members that tell when they have little to do come first: JIQ, JBT and their kin.
 
 use super::forgotten::Forgotten;
+use super::horus::take_shared;
 use super::member::Notify;
 use super::sample::{sample_one, share_idle};
 use super::shortest::sample_distinct;
@@ -141,11 +142,7 @@ impl Notified {
 
     #[inline(always)]
     fn pick(&mut self, parts: &mut Parts<'_>, rng: &mut Rng) -> Option<Pick> {
-        let first = match parts.shares_idle() {
-            true => parts.take_idle(),
-            false => self.line.first(),
-        };
-        if let Some(member) = first {
+        if let Some(member) = self.line.first() {
             self.line.leave(member);
             parts.idle.remove(member);
             parts.picks.idle += 1;
@@ -183,8 +180,10 @@ impl Policy for Notified {
         view: &mut View,
         rng: &mut Rng,
     ) {
+        let count = tasks.len().min(picks.len());
+        let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         let (mut parts, mut local) = (view.parts(), rng.clone());
-        for pick in picks.iter_mut().take(tasks.len()) {
+        for pick in &mut picks[taken..count] {
             *pick = self.pick(&mut parts, &mut local);
             pick.iter().for_each(|pick| parts.words.of(pick.member).sent());
         }

@@ -64,7 +64,7 @@ impl Exchange {
 
     /// What has come next, of all others in turn; none when that is all.
     #[inline]
-    pub fn next(&mut self) -> Option<Heard<'_>> {
+    pub fn receive(&mut self) -> Option<Heard<'_>> {
         while let Some(receiver) = self.receivers.get_mut(self.next) {
             match receiver.receive(&mut self.messages) {
                 None => self.next += 1,

@@ -186,7 +186,7 @@ impl Peers {
             Topic::Loads => {
                 let belief = words.of(member).belief();
                 let load = if self.sharing.drift { belief.total() } else { belief.load().0.into() };
-                let load = load * u64::from(SIXTEENTHS) >> 16;
+                let load = (load * u64::from(SIXTEENTHS)) >> 16;
                 let least = if self.sharing.idle { SIXTEENTHS as u16 } else { 0 };
                 (load.min(u64::from(u16::MAX)) as u16).max(least)
             }

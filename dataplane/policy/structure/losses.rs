@@ -51,16 +51,25 @@ impl Losses {
     /// Takes reports of replies, each counted as answered; returns how many came from members that owed none.
     #[inline(always)]
     pub fn answer_run(&mut self, reports: &[Report], view: &mut View) -> usize {
-        let mut parts = view.parts();
-        let mut watch = self.watch(parts.words.members());
-        for report in reports {
-            watch.answer(report, &mut parts);
+        let parts = view.parts();
+        let watch = self.watch(parts.words.members());
+        match parts.words.are_alone() {
+            true => watch.answer_each(reports, parts.alone()),
+            false => watch.answer_each(reports, parts),
         }
-        parts.surplus
     }
 }
 
 impl Watch<'_> {
+    /// Counts tasks as answered and takes their reports; returns how many came from members that owed none.
+    #[inline(always)]
+    fn answer_each(mut self, reports: &[Report], mut parts: Parts<'_>) -> usize {
+        for report in reports {
+            self.answer(report, &mut parts);
+        }
+        parts.surplus
+    }
+
     /// Counts a task as answered and takes its report. Returns how many are left at the member.
     #[inline(always)]
     pub fn answer(&mut self, report: &Report, parts: &mut Parts<'_>) -> u32 {
