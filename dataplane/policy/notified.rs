@@ -214,6 +214,9 @@ impl Policy for Notified {
         self.core = caller.core;
         self.forgotten.resize(view.members());
         self.follow_list(view);
+        if view.shares_idle() {
+            self.line.clear(view.members()); // any core takes them, in no order
+        }
         if self.otherwise == Otherwise::Weighted {
             self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
         }
