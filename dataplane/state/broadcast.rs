@@ -3,7 +3,7 @@
 //!
 //! A message is a word, and a line carries 15 of one pool under a header of its own, so that what has come is seen in the line
 //! that carries it and nobody shares a count. The writer waits for nobody: a reader that is overtaken is told so and looks
-//! at what the writer told last of each member ([`Sender::told`]) instead.
+//! at what the writer told last of each member ([`super::peers`]) instead.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};

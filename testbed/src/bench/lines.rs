@@ -1,9 +1,9 @@
 //! What several dispatcher cores of one leaf cost each other: cache lines that move between them, for each packet.
 //!
 //! Machines seldom have counters for it, and clouds never show them, so it is modelled over real addresses. This program runs
-//! itself under valgrind, whose tool lackey prints every access to memory; there [`workload`] has the cores of one leaf take
-//! bursts by turns in one thread, and tells whose turn it is by stores to known words. [`trace`] splits the accesses by core and
-//! feeds them to [`coherence`], a model of private caches under MESI that are never too small. docs/results.md has what is found.
+//! itself under valgrind, whose tool lackey prints every access to memory; there `workload` has the cores of one leaf take
+//! bursts by turns in one thread, and tells whose turn it is by stores to known words. `trace` splits the accesses by core and
+//! feeds them to `coherence`, a model of private caches under MESI that are never too small. docs/results.md has what is found.
 
 mod coherence;
 mod trace;
@@ -97,7 +97,7 @@ impl fmt::Display for Rates {
     }
 }
 
-/// Lines a packet in both orders: see [`trace`].
+/// Lines a packet in both orders: see `trace`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BothRates {
     /// Bursts of cores one after another.
