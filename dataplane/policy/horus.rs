@@ -5,7 +5,7 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
-use super::sample::{compare, sample_two, select, share_idle};
+use super::sample::{compare, sample_two, select, share_idle, take_shared};
 use super::structure::{Losses, Watch};
 use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task};
 use crate::limits::BURST;
@@ -46,6 +46,7 @@ pub struct Horus;
 fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
     let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
+    view.picks.idle += taken as u64;
     let (picks, count) = (&mut picks[taken..], count - taken);
     let mut parts = view.parts();
     let (idle, others) = picks[..count].split_at_mut(parts.idle.len().min(count));
@@ -59,19 +60,6 @@ fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut
     for picks in others.chunks_mut(BURST) {
         of_two_run(picks, &mut parts, rng);
     }
-}
-
-/// Idle members that this or any of the node's cores may have; how many there were.
-#[cold]
-pub(super) fn take_shared(picks: &mut [Option<Pick>], view: &mut View) -> usize {
-    let mut parts = view.parts();
-    for (taken, pick) in picks.iter_mut().enumerate() {
-        let Some(member) = parts.take_idle() else { return taken };
-        parts.words.of(member).sent();
-        parts.picks.idle += 1;
-        *pick = Some(Pick { member, idle: true });
-    }
-    picks.len()
 }
 
 /// Draws all pairs before it looks at the first: either loop alone has registers enough.

@@ -10,8 +10,8 @@
 use rand::Rng as _;
 
 use super::member::Notify;
-use super::sample::share_idle;
-use super::shortest::{rank_shared, sample_distinct};
+use super::sample::{rank_of, share_idle, take_shared};
+use super::shortest::sample_distinct;
 use super::structure::{Found, Front, Rank, Ranking};
 use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
@@ -240,25 +240,6 @@ fn pick_run(
     queues.close(front);
 }
 
-/// As [`pick_run`] where idle members belong to one core at a time: the others rank them as if they had a task.
-fn pick_shared(
-    queues: &mut impl Rank,
-    samples: Samples,
-    picks: &mut [Option<Pick>],
-    mut parts: Parts<'_>,
-    rng: &mut Rng,
-) {
-    let mut taken = 0;
-    while taken < picks.len()
-        && let Some(member) = parts.take_idle()
-    {
-        parts.words.of(member).sent();
-        picks[taken] = Some(Pick { member, idle: true });
-        taken += 1;
-    }
-    pick_run(queues, samples, &mut picks[taken..], parts, rng);
-}
-
 /// As [`pick_run`], in a loop that knows what the run need not look at.
 #[inline(always)]
 fn pick_any(
@@ -268,9 +249,7 @@ fn pick_any(
     parts: Parts<'_>,
     rng: &mut Rng,
 ) {
-    if parts.shares_idle() {
-        pick_shared(queues, samples, picks, parts, rng);
-    } else if samples.count == 0 {
+    if samples.count == 0 {
         pick_run(queues, Samples::NONE, picks, parts, rng);
     } else if samples == Samples::TWO && parts.are_alone() {
         pick_run(queues, Samples::TWO, picks, parts.alone(), rng);
@@ -286,7 +265,7 @@ fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>
         parts.surplus += usize::from(!words.answered());
         words.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
-        rank_shared(report.load.whole_tasks())
+        report.load.whole_tasks().max(1)
     });
     parts.surplus
 }
@@ -319,7 +298,9 @@ impl Policy for Lsq {
     ) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
-        let (samples, picks) = (self.samples, &mut picks[..count]);
+        // Those that belong to some core at a time; the others are ranked as if they had a task.
+        let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
+        let (samples, picks) = (self.samples, &mut picks[taken..count]);
         let parts = view.parts();
         match &mut self.queues {
             Ranking::Queue(ranks) => pick_any(ranks, samples, picks, parts, &mut local),
@@ -337,7 +318,7 @@ impl Policy for Lsq {
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         let queue = report.load.whole_tasks();
-        self.queues.set(report.member, if view.shares_idle() { rank_shared(queue) } else { queue });
+        self.queues.set(report.member, rank_of(queue, view));
     }
 
     fn on_told(&mut self, member: Member, view: &mut View) {
@@ -345,7 +326,7 @@ impl Policy for Lsq {
             0 => (view.estimate(member) >> 16) as u32,
             _ => view.outstanding(member), // as it samples
         };
-        self.queues.set(member, if view.shares_idle() { rank_shared(queue) } else { queue });
+        self.queues.set(member, rank_of(queue, view));
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

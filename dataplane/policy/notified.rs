@@ -1,9 +1,8 @@
 //! Members that tell when they have little to do come first: JIQ, JBT and their kin.
 
 use super::forgotten::Forgotten;
-use super::horus::take_shared;
 use super::member::Notify;
-use super::sample::{sample_one, share_idle};
+use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
 use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Task};
@@ -182,6 +181,7 @@ impl Policy for Notified {
     ) {
         let count = tasks.len().min(picks.len());
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
+        view.picks.idle += taken as u64;
         let (mut parts, mut local) = (view.parts(), rng.clone());
         for pick in &mut picks[taken..count] {
             *pick = self.pick(&mut parts, &mut local);

@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 
-use super::{Core, Rng};
+use super::{Core, Pick, Rng};
 use crate::state::{Belief, Member, View};
 
 /// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
@@ -42,6 +42,24 @@ pub(super) fn share_idle(core: Core, view: &mut View) {
             view.idle_mut().insert(member);
         }
     }
+}
+
+/// Idle members that this or any of the node's cores may have, for the first of these tasks; how many there were.
+#[cold]
+pub(super) fn take_shared(picks: &mut [Option<Pick>], view: &mut View) -> usize {
+    let mut parts = view.parts();
+    for (taken, pick) in picks.iter_mut().enumerate() {
+        let Some(member) = parts.take_idle() else { return taken };
+        parts.words.of(member).sent();
+        *pick = Some(Pick { member, idle: true });
+    }
+    picks.len()
+}
+
+/// How a member with so many tasks is ranked: where idle ones belong to one core, as if it had one.
+#[inline]
+pub(super) fn rank_of(queue: u32, view: &View) -> u32 {
+    if view.shares_idle() { queue.max(1) } else { queue }
 }
 
 /// One of a pair, chosen without a branch: the outcome is a coin toss, and a mispredicted branch costs

@@ -6,7 +6,7 @@
 
 use rand::Rng as _;
 
-use super::sample::{below, sample_two, share_idle};
+use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
 use super::structure::{Front, Losses, Rank, Ranking, Watch};
 use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
@@ -88,29 +88,6 @@ fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>,
     ranks.close(front);
 }
 
-/// As [`pick_run`] where idle members belong to one core at a time: the others rank them as if they had a task.
-fn pick_shared(ranks: &mut impl Rank, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
-    let mut parts = view.parts();
-    let mut taken = 0;
-    while taken < picks.len()
-        && let Some(member) = parts.take_idle()
-    {
-        parts.words.of(member).sent();
-        picks[taken] = Some(Pick { member, idle: true });
-        taken += 1;
-    }
-    pick_run(ranks, &mut picks[taken..], view.words(), rng);
-    for pick in picks[taken..].iter_mut().flatten() {
-        pick.idle = false;
-    }
-}
-
-/// How a member is ranked that has so many tasks, where idle ones belong to one core.
-#[inline]
-pub(super) fn rank_shared(queue: u32) -> u32 {
-    queue.max(1)
-}
-
 /// As one by one.
 #[inline(always)]
 fn reply_run(
@@ -138,7 +115,7 @@ fn reply_shared(
     ranks.set_all(reports, parts.words.members(), |report| {
         let left = watch.answer(report, &mut parts);
         parts.idle.note(report.member, left == 0);
-        rank_shared(left)
+        left.max(1)
     });
     parts.surplus
 }
@@ -198,11 +175,11 @@ impl Policy for Shortest {
             }
             return;
         }
+        // Those that belong to some core at a time; the others are ranked as if they had a task.
+        let taken = if view.shares_idle() { take_shared(picks, view) } else { 0 };
+        let picks = &mut picks[taken..];
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
-            Ranking::Queue(ranks) if view.shares_idle() => {
-                pick_shared(ranks, picks, view, &mut local);
-            }
             Ranking::Queue(ranks) => pick_run(ranks, picks, view.words(), &mut local),
             Ranking::Delay(ranks) => pick_run(ranks, picks, view.words(), &mut local),
         }
@@ -234,7 +211,7 @@ impl Policy for Shortest {
 
     fn on_told(&mut self, member: Member, view: &mut View) {
         let queue = view.outstanding(member);
-        self.ranks.set(member, if view.shares_idle() { rank_shared(queue) } else { queue });
+        self.ranks.set(member, rank_of(queue, view));
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {

@@ -16,7 +16,7 @@ use super::region::{Slice, Word};
 pub const LINES: usize = 64;
 /// Messages in a line.
 const MESSAGES: usize = 15;
-/// Words of a ring, its head included.
+/// Bytes of a ring: a line for its head, and its lines.
 pub const BYTES: usize = 64 * (LINES + 1);
 
 /// A cache line: a header, and messages.
@@ -176,6 +176,9 @@ pub enum Received {
 
 /// Room for what a reader takes at once.
 pub type Messages = [(Member, u16); MESSAGES];
+
+/// Room that nothing was taken into yet.
+pub const NO_MESSAGES: Messages = [(Member(0), 0); MESSAGES];
 
 impl Receiver {
     /// Of the ring of a writer that has told nothing yet.

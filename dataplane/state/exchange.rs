@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::broadcast::{LINES, Messages, Received, Receiver, Sender, Subject};
+use super::broadcast::{LINES, Messages, NO_MESSAGES, Received, Receiver, Sender, Subject};
 use super::layout::Layout;
 use super::member::Member;
 use super::region::Region;
@@ -46,7 +46,7 @@ impl Exchange {
             sender: Sender::new(lines, head),
             receivers: others.map(|(lines, head)| Receiver::new(lines, head)).collect(),
             next: 0,
-            messages: [(Member(0), 0); 15],
+            messages: NO_MESSAGES,
             unpublished: 0,
         }
     }

@@ -16,7 +16,6 @@ pub const LEVELS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Tokens {
     words: Slice<AtomicU64>,
-    members: usize,
     row: usize,
 }
 
@@ -31,7 +30,7 @@ impl Tokens {
     #[must_use]
     pub fn new(words: Slice<AtomicU64>, members: usize) -> Self {
         assert_eq!(words.len(), Self::words(members));
-        Self { words, members, row: members.div_ceil(64) }
+        Self { words, row: members.div_ceil(64) }
     }
 
     fn bit(&self, level: usize, member: Member) -> (&AtomicU64, u64) {
@@ -97,12 +96,6 @@ impl Tokens {
     pub fn has_some(&self, levels: usize) -> bool {
         let words = &self.words[..levels.min(LEVELS) * self.row];
         words.iter().any(|word| word.load(Relaxed) != 0)
-    }
-
-    /// Members that there may be tokens of.
-    #[must_use]
-    pub fn members(&self) -> usize {
-        self.members
     }
 }
 

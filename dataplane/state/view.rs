@@ -500,13 +500,13 @@ impl View {
     #[inline]
     pub fn tell(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(peers) = &mut self.peers else { return };
+        let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
         if peers.sharing().idle {
             // Those that wait elsewhere need them more.
             let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
                 true => 0,
                 false => BURST.min(self.active.len() / (self.others.len() + 1)),
             };
-            let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
             while self.idle.len() > keep
                 && let Some(member) = self.idle.take_last()
             {
@@ -518,7 +518,6 @@ impl View {
                 peers.let_go(member);
             }
         }
-        let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
         peers.tell(pool, words, sender, keeps_up);
     }
 

@@ -761,8 +761,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             return;
         }
         self.release_freed(0, core);
-        let waits = |core: &Watched<W>| core.waiting() > 0 && core.may_release();
-        if waits(&self.leaves[0].dispatchers[core]) {
+        if self.leaves[0].dispatchers[core].may_release() {
             let later = self.now + self.config.cores.delay.unwrap_or(0).max(POLL_TICKS);
             self.events.push(later, event::pack(event::EXCHANGE, core as u64));
         }

@@ -132,12 +132,6 @@ impl<W: Watch> Watched<W> {
         self.dispatcher.holds()
     }
 
-    /// [`Dispatcher::waiting`].
-    #[inline]
-    pub fn waiting(&self) -> usize {
-        self.dispatcher.waiting()
-    }
-
     /// [`Dispatcher::may_release`].
     #[inline]
     pub fn may_release(&self) -> bool {
