@@ -49,6 +49,7 @@ impl Launch {
             eal: self.eal.clone(),
             clock: self.clock.clone(),
             patience: self.patience,
+            reload: super::signals::reload_on_signal()?,
             ..options
         };
         let account =

@@ -222,12 +222,15 @@ impl Updates<'_> {
         match difference {
             Difference::Join(member) => {
                 let worker = to.members.get(member.index()).copied().flatten();
-                let active = worker.is_some_and(|worker| !worker.is_leaving);
+                let active = worker.is_some_and(|worker| worker.is_active());
                 steps.push(Step::Meet { pool, member });
                 steps.push(Step::Choose { pool, member, active });
             }
             Difference::Move(member) => steps.push(Step::Meet { pool, member }),
-            Difference::Leave(member) => steps.push(Step::Choose { pool, member, active: false }),
+            Difference::Leave(member) | Difference::Drain(member) => {
+                steps.push(Step::Choose { pool, member, active: false });
+            }
+            Difference::Undrain(member) => steps.push(Step::Choose { pool, member, active: true }),
             Difference::Rates => {
                 steps.push(Step::Rates { pool, rates: to.rates(places) });
             }

@@ -16,7 +16,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 pub use agent::{AgentCores, AgentParts, signer};
-pub use change::{Change, ChangeError};
+pub use change::{Change, ChangeError, overflow_name};
+#[cfg(feature = "control")]
+pub(crate) use change::{check_queue, check_speed, overflow_named, text};
 pub use difference::{Difference, Differences};
 pub use leaf::{LeafCores, Parts};
 pub use membership::{Membership, Pool, Server, Worker};
@@ -145,11 +147,33 @@ impl<C: Cores> Control<C> {
     /// # Errors
     /// Why not; nothing has changed then.
     pub fn apply(&mut self, change: &Change) -> Result<u64, ChangeError> {
-        self.cores.check(change)?;
+        self.apply_all(std::slice::from_ref(change))
+    }
+
+    /// Makes changes in their order, all at once; returns their epoch, which is the one that there is when there are none.
+    ///
+    /// # Errors
+    /// Why one can't be; nothing has changed then.
+    pub fn apply_all(&mut self, changes: &[Change]) -> Result<u64, ChangeError> {
+        if changes.is_empty() {
+            return Ok(self.membership.epoch);
+        }
+        let next = self.after(changes)?;
+        self.issue(next)
+    }
+
+    /// The membership that changes would lead to, as far as can be told without making them.
+    ///
+    /// # Errors
+    /// Why one can't be.
+    pub fn after(&self, changes: &[Change]) -> Result<Membership, ChangeError> {
         let mut next = self.membership.clone();
         next.epoch += 1;
-        self.change(&mut next, change)?;
-        self.issue(next)
+        for change in changes {
+            self.cores.check(change)?;
+            self.change(&mut next, change)?;
+        }
+        Ok(next)
     }
 
     fn change(&self, next: &mut Membership, change: &Change) -> Result<(), ChangeError> {
@@ -209,6 +233,8 @@ impl<C: Cores> Control<C> {
                 }
                 Ok(())
             }
+            Change::Drain { ref workers } => drain(next, workers, true),
+            Change::Undrain { ref workers } => drain(next, workers, false),
             Change::AddPool { id, ref policy, queue, overflow, shared_workers } => {
                 check_policy(policy)?;
                 if let Some((_, pool)) = next.pool(id) {
@@ -281,7 +307,7 @@ impl<C: Cores> Control<C> {
             return Err(ChangeError::Taken { what: format!("pool {id}"), is_leaving: true });
         }
         for &id in workers {
-            settle(&mut pool.members, Worker { id, server, speed, is_leaving: false });
+            settle(&mut pool.members, Worker::new(id, server, speed));
         }
         full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
@@ -400,6 +426,22 @@ fn full(
     setting: &'static str,
 ) -> Result<(), ChangeError> {
     if count <= most { Ok(()) } else { Err(ChangeError::Full { what, most, setting }) }
+}
+
+fn drain(
+    membership: &mut Membership,
+    workers: &[u16],
+    is_drained: bool,
+) -> Result<(), ChangeError> {
+    for &id in workers {
+        let worker = worker_of(membership, id)?;
+        if worker.is_leaving {
+            let reason = "it is leaving, and gets no tasks any more".to_owned();
+            return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
+        }
+        worker.is_drained = is_drained;
+    }
+    Ok(())
 }
 
 fn check_policy(policy: &PolicySpec) -> Result<(), ChangeError> {

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
-use super::changes::Changes;
-use super::{LaunchError, Links, Options, QUIET, Watch};
-use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
+use super::{LaunchError, Links, Options, Outside, QUIET, Watch};
+use super::{
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz,
+};
+use crate::admin::{Requests, reload};
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
@@ -85,6 +87,7 @@ pub(super) fn start(
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
+    let cpus = cpus_beside(&[config.core]);
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let (host, places) = (&config.host, config.host.places());
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
@@ -123,7 +126,13 @@ pub(super) fn start(
         (attached, commands.clone()),
         (signer.clone(), seed),
     );
-    let mut changes = Changes::new(control, options.changes.as_deref());
+    let reader = |now: &Membership| {
+        let wanted = AgentConfig::load(&config.path).map_err(|error| error.to_string())?;
+        reload::agent(config, &wanted, now, &agent::membership(&wanted))
+    };
+    let mut requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let reached = (&config.control, config.state.as_deref());
+    let outside = Outside::open(&requests, options, reached, &cpus)?;
     let (load, counters, limits) = (hired.load, hired.counters, host.limits);
     let shared = Shared { load, counters, signer, commands, limits };
     let parts = Parts {
@@ -157,9 +166,10 @@ pub(super) fn start(
     })?;
     let counters = [table.counters(0)];
     let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
-    let look = || {
+    let look = |time| {
         look_for_deaths(region, &deaths);
-        changes.look();
+        outside.look();
+        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
         attach_log.update(region);
         links.look(&devices, link_changed);
     };
@@ -176,7 +186,7 @@ pub(super) fn start(
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe_agent(&mut ledger, changes.membership(), config.core, seed);
+    describe_agent(&mut ledger, requests.membership(), config.core, seed);
     let attach_stats = attach_stats.into_iter().fold(AttachStats::default(), AttachStats::and);
     Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }

@@ -367,6 +367,12 @@ impl Table {
         self.header[word::EPOCH].load(Relaxed)
     }
 
+    /// What a reader of the state file would see now. It may be a few packets off, and it is of one epoch while nobody changes it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::read(&self.region, &self.layout)
+    }
+
     fn pool_entry(&self, pool: usize) -> Slice<AtomicU64> {
         self.region.slice(self.layout.pool_entry(pool), POOL_WORDS)
     }
