@@ -490,7 +490,7 @@ fn a_running_agent_is_changed_and_watched_from_outside() {
     fs::write(home.path("agent.toml"), &wanted).unwrap();
     let reloaded = answered(&home, &["reload"]);
     let changes = serde_json::json!([
-        "set-policy pool=7 policy=jbsq(k=2, silence-ms=1000)",
+        "set-policy pool=7 policy=jbsq(k=2, silence-ms=0)",
         "add-pool id=9 policy=sed queue=4096 overflow=drop",
         "remove-workers workers=8-9",
         "add-workers server=10.0.2.11 pool=9 workers=20 speed=2",
