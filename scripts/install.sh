@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages.
+# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, .proto.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
 #        PREFIX=/usr/local DESTDIR= scripts/install.sh uninstall
@@ -18,6 +18,7 @@ root=${DESTDIR:-}$prefix
 version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libwedjat.so.0 # capi/build.rs gives the library the same
 commands="wedjat wedjat-pktgen wedjat-testbed"
+proto=wedjat/v1/control.proto
 
 install_all() {
     built=$1
@@ -32,6 +33,7 @@ install_all() {
     install -m 644 "$built/libwedjat_capi.a" "$root/lib/libwedjat.a"
     install -m 644 "$built/include/wedjat.h" capi/include/wedjat_dpdk.h "$root/include"
     install -m 644 "$built"/man3/wedjat_*.3 "$root/share/man/man3"
+    install -D -m 644 "proto/$proto" "$root/share/wedjat/proto/$proto"
     sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in >"$root/lib/pkgconfig/wedjat.pc"
 }
 
@@ -41,6 +43,8 @@ uninstall_all() {
     done
     rm -f "$root/lib/libwedjat.a" "$root/lib/libwedjat.so" "$root/lib/$soname" "$root/lib/libwedjat.so.$version"
     rm -f "$root/share/man/man3"/wedjat_*.3
+    rm -rf "$root/share/wedjat/proto"
+    rmdir "$root/share/wedjat" 2>/dev/null || true
     rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/lib/pkgconfig/wedjat.pc"
 }
 

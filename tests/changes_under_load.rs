@@ -214,7 +214,8 @@ impl Rack {
     /// Workers answer what is done by now.
     fn complete(&mut self) {
         for (&worker, work) in &mut self.work {
-            while let Some(one) = work.pop_front_if(|one| one.done <= self.now) {
+            while work.front().is_some_and(|one| one.done <= self.now) {
+                let one = work.pop_front().unwrap();
                 let left = work.len() as u16;
                 let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
                 let reply = Header { code, src: worker, dst: 0, qlen: left, ..one.header };
@@ -281,10 +282,11 @@ impl Rack {
     }
 
     /// What the cores hold and have dropped, and the most that a worker has.
-    fn held(&self) -> (Vec<(u64, u64)>, Option<(usize, u16)>) {
+    fn held(&self) -> String {
         let counters = self.cores.iter().map(|core| core.stages().counters());
         let held = counters.map(|counters| (counters.read(Gauge::Held), counters.dropped_total()));
-        (held.collect(), self.work.iter().map(|(&worker, work)| (work.len(), worker)).max())
+        let most = self.work.iter().map(|(&worker, work)| (work.len(), worker)).max();
+        format!("held and dropped {:?}, at a worker {most:?}", held.collect::<Vec<_>>())
     }
 
     /// The 99th percentile of response times since the last time, in microseconds.

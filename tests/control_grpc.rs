@@ -521,6 +521,35 @@ fn the_socket_is_its_users_alone_and_follows_no_link() {
     assert!(server.is_some() && UnixStream::connect(&socket).is_ok());
 }
 
+#[test]
+fn another_user_is_turned_away_even_if_he_may_connect() {
+    use std::os::unix::process::CommandExt;
+
+    if !rustix::process::geteuid().is_root() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: only root can try as another user");
+        return;
+    }
+    let node = Node::start();
+    // Where he can run it.
+    let program = node.folder.path().join("wedjat");
+    fs::copy(env!("CARGO_BIN_EXE_wedjat"), &program).unwrap();
+    fs::set_permissions(node.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let show = |user: Option<u32>| {
+        let mut command = Command::new(&program);
+        command.args(["ctl", "show", "--node"]).arg(node.state()).current_dir("/");
+        user.map(|user| command.uid(user).gid(user));
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(show(None).0);
+    for mode in [0o600, 0o666] {
+        fs::set_permissions(node.socket(), fs::Permissions::from_mode(mode)).unwrap();
+        let (done, said) = show(Some(65_534));
+        assert!(!done && said.starts_with("wedjat: "), "{mode:o}: {said}");
+    }
+    assert!(show(None).0);
+}
+
 /// Of a node that has ended.
 fn handle() -> Handle {
     let mut node = Node {

@@ -369,7 +369,11 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
     let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
         + &format!("[control]\nmetrics = '{metrics}'\n");
     fs::write(home.path("leaf.toml"), &config).unwrap();
-    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = home.leaf(&["--duration", LIFETIME, "--stats", "-"]);
+    // Under nohup the tests ignore SIGHUP, and so would the leaf.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
+    let leaf = Running::start(command);
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     let shown = answered(&home, &["show"]);
     assert_eq!((&shown["version"], &shown["role"]), (&1.into(), &"leaf".into()));

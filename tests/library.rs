@@ -102,6 +102,8 @@ fn what_is_installed_is_found_used_and_removed() {
     assert!(page.contains("duration"), "{page}");
     assert_eq!(pkg_config(&["--modversion", "wedjat"]), ["0.1.0"]);
     functions_have_their_pages(prefix);
+    let proto = prefix.join("share/wedjat/proto/wedjat/v1/control.proto");
+    assert!(fs::read_to_string(proto).unwrap().contains("service Control"));
 
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("calls");

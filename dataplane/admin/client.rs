@@ -73,8 +73,12 @@ impl From<tonic::Status> for ClientError {
 /// # Errors
 /// When none or several do.
 pub fn find() -> Result<PathBuf, ClientError> {
+    find_in(FOLDERS.map(Path::new))
+}
+
+fn find_in<'a>(folders: impl IntoIterator<Item = &'a Path>) -> Result<PathBuf, ClientError> {
     let mut found = Vec::new();
-    for folder in FOLDERS {
+    for folder in folders {
         let Ok(entries) = std::fs::read_dir(folder) else { continue };
         let paths = entries.flatten().map(|entry| entry.path());
         let sockets = paths.filter(|path| path.extension().is_some_and(|name| name == "ctl"));
@@ -227,4 +231,31 @@ fn told(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn the_only_node_that_runs_is_found() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let find = || find_in(folders.iter().map(tempfile::TempDir::path));
+        let at = |folder: usize, name: &str| folders[folder].path().join(name);
+        let says = |error: ClientError| error.to_string();
+        assert!(says(find().unwrap_err()).contains("no running node was found"));
+        // A socket that a dead process left, a file, and a socket of something else.
+        drop(UnixListener::bind(at(0, "dead.ctl")).unwrap());
+        std::fs::write(at(0, "file.ctl"), "").unwrap();
+        let _other = UnixListener::bind(at(1, "other")).unwrap();
+        assert!(find().is_err());
+        let _one = UnixListener::bind(at(1, "leaf.1.ctl")).unwrap();
+        assert_eq!(find().unwrap(), at(1, "leaf.1"));
+        let _two = UnixListener::bind(at(0, "agent.ctl")).unwrap();
+        let error = says(find().unwrap_err());
+        assert!(error.contains("several nodes run: "), "{error}");
+        assert!(error.contains("leaf.1, ") || error.contains("agent, "), "{error}");
+    }
 }

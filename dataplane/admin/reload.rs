@@ -6,7 +6,6 @@ use std::net::Ipv4Addr;
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Worker};
 use crate::state::table::Limits;
-use crate::wire::ether::Mac;
 
 /// What leads from a leaf, which began with `started` and is at `now`, to one that begins with `wanted`.
 ///
@@ -144,32 +143,36 @@ impl Kept {
     }
 
     fn servers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
-        let there =
-            |of: &Membership, ip| of.servers.iter().flatten().find(|one| one.ip == ip).copied();
+        let at = |of: &Membership, ip| -> Vec<Server> {
+            of.servers.iter().flatten().filter(|one| one.ip == ip).copied().collect()
+        };
         for server in wanted.servers.iter().flatten() {
-            match there(now, server.ip) {
-                None => found.add_server(server),
-                Some(was) if was.is_leaving => {
-                    self.0.push(format!("server {} is leaving: wait until it has gone", server.ip));
+            let was = at(now, server.ip);
+            if was.iter().any(|was| was.is_leaving) {
+                self.0.push(format!("server {} is leaving: wait until it has gone", server.ip));
+            } else if was.is_empty() {
+                if !found.add_server(server) {
+                    self.note(format!("entries of server {} that differ", server.ip));
                 }
-                Some(was) => self.server(found, &was, server),
+            } else {
+                self.server(found, &was, server);
             }
         }
         let left = now.servers.iter().flatten().filter(|one| !one.is_leaving);
-        for server in left.filter(|one| there(wanted, one.ip).is_none()) {
+        for server in left.filter(|one| at(wanted, one.ip).is_empty()) {
             found.remove_server(server.ip);
         }
     }
 
-    fn server(&mut self, found: &mut Found, was: &Server, is: &Server) {
-        if was.registers != is.registers {
-            self.note(format!("`server.registers` of {}", is.ip));
+    /// A server of several pools has as many entries.
+    fn server(&mut self, found: &mut Found, was: &[Server], is: &Server) {
+        let mut alike = was.iter().filter(|was| was.registers == is.registers).peekable();
+        if alike.peek().is_none() {
+            return self.note(format!("`server.registers` of {}", is.ip));
         }
-        if was.mac != is.mac {
-            let change = Change::MoveServer { ip: is.ip, to: is.ip, mac: is.mac };
-            if !found.servers.contains(&change) {
-                found.servers.push(change);
-            }
+        let change = Change::MoveServer { ip: is.ip, to: is.ip, mac: is.mac };
+        if alike.all(|was| was.mac != is.mac) && !found.servers.contains(&change) {
+            found.servers.push(change);
         }
     }
 
@@ -273,13 +276,17 @@ impl Found {
         [self.servers, self.pools, self.removed, self.workers].concat()
     }
 
-    fn add_server(&mut self, server: &Server) {
-        let (ip, mac, registers): (Ipv4Addr, Option<Mac>, bool) =
-            (server.ip, server.mac, server.registers);
+    /// False when it comes with another entry, which says something else of it.
+    fn add_server(&mut self, server: &Server) -> bool {
+        let Server { ip, mac, registers, .. } = *server;
         let change = Change::AddServer { ip, mac, registers };
-        // A server of two pools has two entries.
-        if !self.servers.contains(&change) {
-            self.servers.push(change);
+        let is_there = |one: &&Change| matches!(one, Change::AddServer { ip: at, .. } if *at == ip);
+        match self.servers.iter().find(is_there) {
+            Some(there) => *there == change,
+            None => {
+                self.servers.push(change);
+                true
+            }
         }
     }
 
@@ -325,5 +332,91 @@ impl Found {
                 .workers
                 .push(Change::SetSpeed { workers: vec![of.worker.id], speed: of.worker.speed }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const LEAF: &str = "[leaf]\nid = 1\ncores = [1]\n\
+        [[port]]\ndevice = 'net_memif0'\nside = 'both'\nip = '10.0.2.1/24'\n\
+        [[pool]]\nid = 1\npolicy = 'horus'\n[[pool]]\nid = 2\npolicy = 'sed'\n\
+        [[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n\
+        [[server]]\nip = '10.0.2.11'\nworkers = '4-5'\npool = 2\nregisters = true\n";
+
+    fn parse(text: &str) -> Config {
+        let config = Config::parse(Path::new("leaf.toml"), text);
+        config.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// What a leaf of the file above has to change for another file.
+    fn changes(text: &str) -> Result<Vec<String>, String> {
+        let (started, wanted) = (parse(LEAF), parse(text));
+        let now = Membership::of(&started, 0);
+        let changes = leaf(&started, &wanted, &now)?;
+        Ok(changes.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn nothing_changes_for_the_same_file() {
+        assert_eq!(changes(LEAF), Ok(Vec::new()));
+        assert_eq!(changes(&format!("# The same.\n{LEAF}")), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_server_of_two_pools_is_one_server() {
+        let more = "[[server]]\nip = '10.0.2.12'\nworkers = '6'\npool = 1\n\
+                    [[server]]\nip = '10.0.2.12'\nworkers = '7-9'\npool = 2\n";
+        let expected = [
+            "add-server ip=10.0.2.12",
+            "add-workers server=10.0.2.12 pool=1 workers=6",
+            "add-workers server=10.0.2.12 pool=2 workers=7-9",
+        ];
+        assert_eq!(changes(&format!("{LEAF}{more}")).unwrap(), expected);
+        let moved = LEAF.replace("10.0.2.11'\n", "10.0.2.11'\nmac = '02:00:00:00:02:0b'\n");
+        let expected = ["move-server ip=10.0.2.11 to=10.0.2.11 mac=02:00:00:00:02:0b"];
+        assert_eq!(changes(&moved).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_pool_takes_its_workers_along_and_servers_theirs() {
+        let (first, rest) = LEAF.split_once("[[pool]]\nid = 2").unwrap();
+        let (_, rest) = rest.split_once("'sed'\n").unwrap();
+        let (rest, _) = rest.rsplit_once("[[server]]").unwrap();
+        assert_eq!(changes(&format!("{first}{rest}")).unwrap(), ["remove-pool id=2"]);
+        let elsewhere = LEAF.replace("10.0.2.11", "10.0.2.12").replace("0-3", "10-13");
+        let expected = [
+            "add-server ip=10.0.2.12",
+            "remove-server ip=10.0.2.11",
+            "add-workers server=10.0.2.12 pool=1 workers=10-13",
+            "add-workers server=10.0.2.12 pool=2 workers=14-15",
+        ];
+        let elsewhere = elsewhere.replace("4-5", "14-15");
+        assert_eq!(changes(&elsewhere.replace("registers = true\n", "")).unwrap(), expected);
+        let error = changes(&elsewhere).unwrap_err();
+        assert!(error.contains("entries of server 10.0.2.12 that differ can't change"), "{error}");
+    }
+
+    #[test]
+    fn all_that_can_not_change_is_named_at_once() {
+        let wanted = LEAF
+            .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
+            .replace("workers = '0-3'", "workers = '0-2'")
+            .replace("4-5", "3-5")
+            .replace("policy = 'sed'", "policy = 'sed'\nshared_workers = true");
+        let error = changes(&wanted).unwrap_err();
+        for says in [
+            "`leaf.id` can't change while it runs: restart it for that",
+            "`leaf.cores`",
+            "`leaf.workers_max`, 64, to 99:",
+            "`pool.shared_workers` of pool 2",
+            "worker 3 is in pool 1 at 10.0.2.11 and can't go to pool 2",
+        ] {
+            assert!(error.contains(says), "{says}: {error}");
+        }
+        assert_eq!(error.lines().count(), 5, "{error}");
     }
 }

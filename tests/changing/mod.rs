@@ -1,4 +1,5 @@
 //! A control that tests drive, and what its node's state is to show: at each epoch that epoch's membership, and never a mixture.
+#![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
