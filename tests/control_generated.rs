@@ -1,4 +1,5 @@
 //! The code of the control's gRPC is what its .proto says.
+#![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
