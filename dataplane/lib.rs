@@ -1,6 +1,7 @@
 //! wedjat: a software leaf scheduler for microsecond tasks.
 #![deny(unsafe_code)]
 
+pub mod admin;
 pub mod assembly;
 pub mod clock;
 pub mod config;

@@ -73,6 +73,7 @@ look_for_test() {
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"
     has ethtool || need ethtool : "ethtool (Debian, Fedora: ethtool)"
     has python3 || need python3 : "python3 (Debian, Fedora: python3)"
+    has promtool || need prometheus : "prometheus and promtool (Debian: prometheus)"
     has strace || need strace : "strace (Debian, Fedora: strace)"
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, shells'
-# completions, Wireshark's view of the packets, units for systemd, examples. LIBDIR is where libraries lie below PREFIX, lib
-# unless it is set.
+# completions, Wireshark's view of the packets, units for systemd, the control's .proto, examples. LIBDIR is where libraries lie
+# below PREFIX, lib unless it is set.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
 #        PREFIX=/usr/local DESTDIR= scripts/install.sh uninstall
@@ -25,6 +25,7 @@ completions="bash-completion/completions zsh/site-functions fish/vendor_completi
 units="wedjat-leaf@.service wedjat-agent@.service"
 documents=share/doc/wedjat
 plugins=$libdir/wireshark/plugins # where a Wireshark of the same prefix looks
+proto=wedjat/v1/control.proto
 
 install_all() {
     built=$1
@@ -44,6 +45,7 @@ install_all() {
     install -m 644 "$built/libwedjat_capi.a" "$root/$libdir/libwedjat.a"
     install -m 644 "$built/include/wedjat.h" capi/include/wedjat_dpdk.h "$root/include"
     install -m 644 "$built"/man3/wedjat_*.3 "$root/share/man/man3"
+    install -D -m 644 "proto/$proto" "$root/share/wedjat/proto/$proto"
     install -m 644 share/wedjat.lua "$root/$plugins/wedjat.lua"
     for unit in $units; do
         sed -e "s|@PREFIX@|$prefix|" "share/systemd/$unit" >"$root/lib/systemd/system/$unit"
@@ -62,6 +64,8 @@ uninstall_all() {
     done
     rm -f "$root/$libdir/libwedjat.a" "$root/$libdir/libwedjat.so" "$root/$libdir/$soname" "$root/$libdir/libwedjat.so.$version"
     rm -f "$root/share/man/man3"/wedjat_*.3
+    rm -rf "$root/share/wedjat/proto"
+    rmdir "$root/share/wedjat" 2>/dev/null || true
     rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/$libdir/pkgconfig/wedjat.pc"
     rm -f "$root/$plugins/wedjat.lua"
     for unit in $units; do rm -f "$root/lib/systemd/system/$unit"; done

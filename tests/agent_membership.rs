@@ -295,6 +295,47 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
 }
 
 #[test]
+fn drained_workers_get_no_tasks_until_that_ends_whoever_attaches() {
+    let mut rig = Rig::with_workers();
+    rig.change("drain workers=10-11");
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 200), range(12..=13));
+    assert_eq!(rig.changing.control.membership().workers().count(), 4, "they stay");
+    rig.change("add-workers pool=7 workers=20");
+    rig.change("drain workers=20");
+    assert!(rig.attach(20));
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 200), range(12..=13));
+    rig.change("undrain workers=10,20");
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 400), [10, 12, 13, 20].into());
+    rig.change("remove-workers workers=11");
+    let error = rig.refused("undrain workers=11");
+    assert!(error.contains("worker 11: it is leaving"), "{error}");
+    rig.settle();
+    assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_pool_comes_with_its_workers_at_once() {
+    let mut rig = Rig::with_workers();
+    let texts = [
+        "add-pool id=9 policy=sed",
+        "add-workers pool=9 workers=20",
+        "add-workers pool=9 workers=21 speed=2",
+    ];
+    let changes = texts.map(|text| text.parse().unwrap());
+    let epoch = rig.changing.control.membership().epoch;
+    assert_eq!(rig.changing.control.apply_all(&changes).unwrap(), epoch + 1);
+    rig.changing.expect();
+    assert!([20, 21].into_iter().all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!(rig.workers_of(9, 100), range(20..=21));
+    rig.assert_accounted();
+}
+
+#[test]
 fn what_is_said_in_the_name_of_a_worker_that_comes_is_signed_with_its_pools_key() {
     let mut rig = Rig::new(true);
     assert!((10..12).all(|id| rig.attach(id)));

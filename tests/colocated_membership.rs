@@ -410,6 +410,43 @@ fn one_that_never_answers_is_let_go_of_by_both() {
 }
 
 #[test]
+fn several_changes_at_once_are_those_of_each_worker_at_the_agent_too() {
+    let mut rig = Rig::with_workers();
+    rig.change("add-pool id=8 policy=jsq");
+    rig.change("agent add-pool id=8 policy=jsq");
+    rig.settle();
+    let speeds = |rig: &Rig| -> Vec<_> {
+        let agents = rig.agents();
+        let mut speeds: Vec<_> = agents
+            .workers()
+            .map(|(pool, worker)| {
+                (worker.id, agents.pools[pool].as_ref().unwrap().id, worker.speed)
+            })
+            .collect();
+        speeds.sort_by_key(|&(id, ..)| id);
+        speeds
+    };
+    let texts = [
+        "add-workers pool=7 workers=30 speed=2",
+        "add-workers pool=8 workers=31 speed=3",
+        "set-speed workers=20 speed=4",
+    ];
+    let changes = texts.map(|text| text.parse().unwrap());
+    let bad = [&changes[..], &["add-workers pool=9 workers=32".parse().unwrap()]].concat();
+    let before = speeds(&rig);
+    assert!(rig.changing.control.apply_all(&bad).is_err());
+    assert_eq!(speeds(&rig), before);
+    rig.changing.control.apply_all(&changes).unwrap();
+    rig.changing.expect();
+    let is = [(20, 7, 4.0), (21, 7, 1.0), (22, 7, 1.0), (30, 7, 2.0), (31, 8, 3.0)];
+    assert_eq!(speeds(&rig), is);
+    assert!([30, 31].into_iter().all(|id| rig.attach(id)));
+    rig.settle();
+    assert_eq!(rig.workers_of(8, 100), [31].into());
+    rig.assert_accounted();
+}
+
+#[test]
 fn what_can_not_be_is_refused_and_changes_nothing() {
     let mut rig = Rig::with_workers();
     for (change, says) in [
@@ -427,6 +464,8 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
         ("agent remove-pool id=7", "agent: pool 7: it has workers; remove them first"),
         ("agent set-policy pool=7 policy=jbsq(k=5)", "k of at most 4"),
         ("agent agent set-queue pool=7 queue=4", "leave `agent` out"),
+        ("drain workers=20", "worker 20: it is on the leaf's own core"),
+        ("undrain workers=20", "worker 20: it is on the leaf's own core"),
     ] {
         let (before, error) = (rig.agents().epoch, rig.refused(change));
         assert!(error.contains(says), "{change}: {error}");

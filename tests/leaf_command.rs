@@ -297,6 +297,218 @@ fn members_and_policy_change_under_traffic() {
     account(&output);
 }
 
+/// `wedjat ctl` as its arguments say, to the node with this state file.
+#[cfg(feature = "control")]
+fn ctl(home: &Home, arguments: &[&str]) -> Output {
+    let mut command = Command::new(WEDJAT);
+    command.arg("ctl").args(arguments).env("WEDJAT_STATE", home.path("state"));
+    command.output().unwrap()
+}
+
+/// The same as JSON, which it must give.
+#[cfg(feature = "control")]
+fn answered(home: &Home, arguments: &[&str]) -> Value {
+    let output = ctl(home, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// An address that nobody had a moment ago.
+#[cfg(feature = "control")]
+fn free_address() -> std::net::SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[cfg(feature = "control")]
+fn get(address: std::net::SocketAddr, path: &str) -> String {
+    use std::io::Read as _;
+
+    let mut answer = String::new();
+    if let Ok(mut stream) = std::net::TcpStream::connect(address) {
+        let _ = write!(stream, "GET {path} HTTP/1.0\r\nHost: node\r\n\r\n");
+        let _ = stream.read_to_string(&mut answer);
+    }
+    answer
+}
+
+/// A Prometheus that scrapes this node sees this metric of it.
+#[cfg(feature = "control")]
+fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
+    let address = free_address();
+    let text = format!(
+        "scrape_configs: [{{job_name: wedjat, scrape_interval: 100ms, scrape_timeout: 100ms, \
+         static_configs: [{{targets: ['{node}']}}]}}]"
+    );
+    fs::write(home.path("prometheus.yml"), text).unwrap();
+    let mut command = Command::new("prometheus");
+    command
+        .arg(format!("--config.file={}", home.path("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", home.path("tsdb").display()))
+        .arg(format!("--web.listen-address={address}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let Ok(prometheus) = command.spawn() else {
+        let _ = writeln!(io::stderr(), "SKIPPED: there is no prometheus (Debian: prometheus)");
+        return;
+    };
+    let _prometheus = Running(Some(prometheus));
+    wait_until("Prometheus has scraped the node", || {
+        let answer = get(address, &format!("/api/v1/query?query={metric}%3E0"));
+        answer.contains(&format!("\"__name__\":\"{metric}\""))
+    });
+    let down = get(address, "/api/v1/query?query=up%3D%3D0");
+    assert!(down.contains("\"result\":[]"), "{down}");
+}
+
+#[test]
+#[cfg(feature = "control")]
+fn a_running_leaf_is_changed_and_watched_from_outside() {
+    let packets = traffic();
+    let home = Home::new([&packets, &packets], ",infinite_rx=1");
+    let metrics = free_address();
+    let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
+        + &format!("[control]\nmetrics = '{metrics}'\n");
+    fs::write(home.path("leaf.toml"), &config).unwrap();
+    let leaf = home.leaf(&["--duration", LIFETIME, "--stats", "-"]);
+    // Under nohup the tests ignore SIGHUP, and so would the leaf.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
+    let leaf = Running::start(command);
+    wait_until("it answers", || ctl(&home, &["show"]).status.success());
+    let shown = answered(&home, &["show"]);
+    assert_eq!((&shown["version"], &shown["role"]), (&1.into(), &"leaf".into()));
+    assert_eq!(shown["pools"][0]["workers"].as_array().unwrap().len(), 8);
+    assert_eq!(answered(&home, &["drain", "10", "--wait"])["version"], 2);
+    let text_of = |arguments: &[&str]| text(&ctl(&home, arguments).stdout);
+    assert!(
+        text_of(&["workers"])
+            .lines()
+            .any(|line| line.contains("10  ") && line.ends_with("drained"))
+    );
+    for (arguments, version) in [
+        (&["undrain", "10"][..], 3),
+        (&["add-server", "10.0.2.13", "--mac", "02:00:00:00:02:0d"], 4),
+        (&["add-workers", "30-31", "--server", "10.0.2.13", "--pool", "7", "--speed", "2"], 5),
+        (&["pool", "create", "9", "--policy", "jbsq(k=3)", "--queue", "64"], 6),
+        (&["pool", "policy", "9", "round-robin"], 7),
+        (&["speed", "30-31", "3"], 8),
+    ] {
+        assert_eq!(answered(&home, arguments)["version"], version, "{arguments:?}");
+    }
+    assert!(text_of(&["show"]).contains("pool 9  policy round-robin"), "{}", text_of(&["show"]));
+    for (arguments, says) in [
+        (&["drain", "99"][..], "worker 99: there is none"),
+        (&["drain", "3-1"], "runs backwards"),
+        (&["pool", "delete", "8"], "pool 8: there is none"),
+        (&["pool", "policy", "7", "best"], "best"),
+        (&["undrain", "10", "--if-version", "3"], "the node's version is 8, not 3"),
+        (&["log", "loud"], "allowed: off, error"),
+    ] {
+        refused(&ctl(&home, arguments), &[says]);
+    }
+    assert_eq!(answered(&home, &["log", "debug"])["level"], "debug");
+    assert_eq!(answered(&home, &["log"])["level"], "debug");
+    // By the file, asked for over the socket and by a signal; the live changes go.
+    let reloaded = answered(&home, &["reload"]);
+    assert_eq!(reloaded["version"], 9);
+    assert!(
+        reloaded["changes"].as_array().unwrap().contains(&"remove-pool id=9".into()),
+        "{reloaded}"
+    );
+    fs::write(home.path("leaf.toml"), config.replace("'horus'", "'racksched'")).unwrap();
+    let hang_up = || {
+        let pid = leaf.0.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+    };
+    hang_up();
+    wait_until("the file's policy is that of the pool", || {
+        home.state().is_some_and(|state| state["pools"][0]["policy"] == "racksched")
+    });
+    fs::write(home.path("leaf.toml"), config.replace("seed = 7", "seed = 8")).unwrap();
+    refused(&ctl(&home, &["reload"]), &["`leaf.seed` can't change while it runs: restart it"]);
+    hang_up();
+    let text_of_metrics = get(metrics, "/metrics");
+    assert!(text_of_metrics.contains("wedjat_rx_packets_total{core=\"0\"}"), "{text_of_metrics}");
+    assert_scraped(&home, metrics, "wedjat_busy_seconds_total");
+    // Many changes while packets pass, each of them answered.
+    let access = wedjat::admin::Access::State(home.path("state"));
+    let mut connection = wedjat::admin::Connection::open(&access).unwrap();
+    let (mut dice, mut version) = (Dice(9), 0);
+    for _ in 0..300 {
+        let worker = 10 + dice.below(6);
+        let change = match dice.below(4) {
+            0 => format!("drain workers={worker}"),
+            1 => format!("undrain workers={worker}"),
+            2 => format!("set-speed workers={worker} speed={}", 1 + dice.below(5)),
+            _ => format!("set-policy pool=7 policy={}", ["horus", "sed", "jsq"][dice.below(3)]),
+        };
+        let now = connection.change(&[change.parse().unwrap()], None).unwrap();
+        assert!(now > version, "{change}");
+        version = now;
+    }
+    assert!(connection.show().unwrap().acknowledged >= version);
+    let output = leaf.stop("-TERM");
+    for words in [
+        "told to read the configuration again",
+        "reload refused: `leaf.seed`",
+        "change 2: drain workers=10",
+    ] {
+        assert!(
+            text(&output.stderr).contains(words),
+            "{words:?} is not in: {}",
+            text(&output.stderr)
+        );
+    }
+    account(&output);
+    refused(&ctl(&home, &["show"]), &["no node answers there", "WEDJAT_STATE"]);
+}
+
+#[test]
+#[cfg(feature = "control")]
+fn a_running_agent_is_changed_and_watched_from_outside() {
+    let home = Home::new([&traffic(), &traffic()], "");
+    let metrics = free_address();
+    let config = format!(
+        "[agent]\nname = '{}'\ncore = {}\nseed = 7\nstate = '{}'\nworkers_max = 8\n\
+         [[port]]\ndevice = 'net_pcap0,rx_pcap={}'\nip = '10.0.2.11/24'\n\
+         [[pool]]\nid = 7\npolicy = 'jsq'\nworkers = '0-3'\n\
+         [control]\nmetrics = '{metrics}'\n",
+        home.path("host").display(),
+        cpus()[0],
+        home.path("state").display(),
+        home.path("in0.pcap").display(),
+    );
+    fs::write(home.path("agent.toml"), &config).unwrap();
+    let mut command = Command::new(WEDJAT);
+    command.args(["agent", "--duration", LIFETIME, "--stats", "-", "--config"]);
+    command.arg(home.path("agent.toml"));
+    let agent = Running::start(command);
+    wait_until("it answers", || ctl(&home, &["show"]).status.success());
+    assert_eq!(answered(&home, &["show"])["role"], "agent");
+    assert_eq!(answered(&home, &["add-workers", "8-9", "--pool", "7"])["version"], 2);
+    assert_eq!(answered(&home, &["drain", "0", "--wait"])["version"], 3);
+    refused(&ctl(&home, &["add-server", "10.0.2.13"]), &["servers are a leaf's"]);
+    refused(&ctl(&home, &["add-workers", "20-40", "--pool", "7"]), &["`workers_max`"]);
+    let wanted = config.replace("'jsq'", "'jbsq(k=2)'")
+        + "[[pool]]\nid = 9\npolicy = 'sed'\nworkers = '20-21'\nspeeds = { 20 = 2 }\n";
+    fs::write(home.path("agent.toml"), &wanted).unwrap();
+    let reloaded = answered(&home, &["reload"]);
+    let changes = serde_json::json!([
+        "set-policy pool=7 policy=jbsq(k=2, silence-ms=0)",
+        "add-pool id=9 policy=sed queue=4096 overflow=drop",
+        "remove-workers workers=8-9",
+        "add-workers server=10.0.2.11 pool=9 workers=20 speed=2",
+        "add-workers server=10.0.2.11 pool=9 workers=21",
+    ]);
+    assert_eq!((&reloaded["version"], &reloaded["changes"]), (&4.into(), &changes));
+    fs::write(home.path("agent.toml"), wanted.replace("seed = 7", "seed = 8")).unwrap();
+    refused(&ctl(&home, &["reload"]), &["`agent.seed` can't change while it runs"]);
+    assert!(get(metrics, "/metrics").contains("wedjat_pool_workers{pool=\"9\"} 2"));
+    assert_scraped(&home, metrics, "wedjat_node_info");
+    let account = account(&agent.stop("-TERM"));
+    assert_eq!(account["policies"]["9"], "sed", "{account}");
+}
+
 /// What is mapped from a file is gone when somebody shortens it, and who touches it then gets SIGBUS.
 #[test]
 fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
@@ -525,18 +737,14 @@ fn a_peer_that_vanishes_may_return() {
 /// Told to stop while its memif client waits for a server, a leaf does not wait it out: that would end with a failure.
 #[test]
 fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
-    for signal in ["TERM", "HUP"] {
+    for signal in ["TERM", "INT"] {
         let home = Home::new([&traffic(), &traffic()], "");
         let socket = home.path("nobody");
         home.configure(&format!("net_memif0,role=client,socket={}", socket.display()), "");
         let account = home.path("account.json");
         let patience = format!("{}s", 2 * PATIENCE.as_secs());
         let arguments = ["--patience", &patience, "--stats", account.to_str().unwrap()];
-        let leaf = home.leaf(&arguments);
-        // Under nohup the tests ignore SIGHUP, and so would the leaf.
-        let mut command = Command::new("env");
-        command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
-        let mut leaf = Running::start(command);
+        let mut leaf = Running::start(home.leaf(&arguments));
         wait_until("it has a state file", || {
             assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it has ended");
             home.path("state").exists()

@@ -104,6 +104,8 @@ fn what_is_installed_is_found_used_and_removed() {
     assert!(prefix.join("lib/wireshark/plugins/wedjat.lua").exists());
     functions_have_their_pages(prefix);
     shells_complete_the_commands(prefix);
+    let proto = prefix.join("share/wedjat/proto/wedjat/v1/control.proto");
+    assert!(fs::read_to_string(proto).unwrap().contains("service Control"));
 
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("calls");

@@ -17,12 +17,12 @@ use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::role::Leaf;
 use wedjat::state::Gauge;
 use wedjat::wire::arp;
-use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
 use changing::{Changing, Driven};
-use frames::{CLIENT, CLIENT_MAC, LEAF_MACS};
+use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
 use rig::{Built, Sizes};
 
 const CLIENTS: usize = 0;
@@ -135,17 +135,7 @@ impl Rig {
     fn serve(&mut self, core: usize, frame: &[u8], work_ns: u64) {
         if ether::ether_type(frame) == ether::ARP {
             let ask = arp::Packet::parse(frame).unwrap();
-            let mac = mac_of(ask.target);
-            let answer = arp::Packet {
-                operation: arp::Operation::Reply,
-                sender_mac: mac,
-                sender: ask.target,
-                target_mac: ask.sender_mac,
-                target: ask.sender,
-            };
-            let mut bytes = vec![0; arp::FRAME_LEN];
-            answer.emit(&mut bytes, ask.sender_mac);
-            self.at_work.push((0, core, bytes));
+            self.at_work.push((0, core, arp_answer(&ask, mac_of(ask.target))));
             return;
         }
         let datagram = udp::parse(frame, false).unwrap();
@@ -171,16 +161,7 @@ impl Rig {
 
     fn meet_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
-            let answer = arp::Packet {
-                operation: arp::Operation::Reply,
-                sender_mac: CLIENT_MAC,
-                sender: CLIENT,
-                target_mac: ask.sender_mac,
-                target: ask.sender,
-            };
-            let mut bytes = vec![0; arp::FRAME_LEN];
-            answer.emit(&mut bytes, ask.sender_mac);
-            self.far[core][CLIENTS].send(&bytes);
+            self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
             return;
         }
         let datagram = udp::parse(frame, false).unwrap();
@@ -241,12 +222,6 @@ impl Driven for Rig {
     fn polls(&mut self, count: usize) {
         (0..count).for_each(|_| self.poll(50_000));
     }
-}
-
-/// Where the host with an address is.
-fn mac_of(ip: u32) -> Mac {
-    let [_, _, net, host] = ip.to_be_bytes();
-    Mac([2, 0, 0, 0, net, host])
 }
 
 fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
@@ -422,7 +397,7 @@ fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
     let mut pick = |most: u16| rng.random_range(0..most);
     let (ip, pool, first) = (server() + pick(5), 7 + pick(3), 10 + 4 * pick(8));
     let policies = ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "ppot"];
-    match pick(11) {
+    match pick(13) {
         0 => format!("add-server ip=10.0.2.{ip}"),
         1 => format!("remove-server ip=10.0.2.{ip}"),
         2 => format!("move-server ip=10.0.2.{ip} to=10.0.2.{}", 11 + pick(5)),
@@ -434,6 +409,8 @@ fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
         7 => format!("add-pool id={pool} policy={}", policies[usize::from(pick(8))]),
         8 => format!("remove-pool id={}", 8 + pick(2)),
         9 => format!("set-policy pool={pool} policy={}", policies[usize::from(pick(8))]),
+        10 => format!("drain workers={first}-{}", first + pick(4)),
+        11 => format!("undrain workers={first}-{}", first + pick(4)),
         _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
     }
 }

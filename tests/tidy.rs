@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use wedjat::admin::metrics::families;
 use wedjat::reason::DropReason;
 use wedjat::state::counters::{METRICS, Metric};
 
@@ -290,6 +291,34 @@ fn files_of_the_configuration_use_only_those_before_them() {
     assert_none(&found, "files of the configuration that use a later one");
 }
 
+/// Packages that a program has which depends on this package, built so.
+fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(root())
+        .args(["tree", "--locked", "--offline", "--prefix", "none", "--edges", "normal"])
+        .args(["--package", of])
+        .args(how)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn crates_of_the_control_stay_out_of_the_library_and_of_builds_without_it() {
+    let control = ["tonic", "prost", "tokio", "rustls", "hyper"];
+    let all = packages("wedjat", &[]);
+    assert!(control.iter().all(|name| all.contains(*name)), "{all:?}");
+    for (of, how) in [("wedjat-capi", &[][..]), ("wedjat", &["--no-default-features"])] {
+        let found = packages(of, how);
+        assert!(found.contains("wedjat") && found.contains("serde"), "{found:?}");
+        let foreign: Vec<_> = control.iter().filter(|name| found.contains(**name)).collect();
+        assert!(foreign.is_empty(), "{of} has {foreign:?}");
+    }
+}
+
 /// What stands between backquotes in a document, outside fenced blocks.
 fn quoted(text: &str) -> Vec<String> {
     let prose = text.split("```").step_by(2).collect::<String>();
@@ -395,6 +424,16 @@ fn tables_of_counters_and_drop_reasons_are_those_of_the_code() {
         format!("| `{name}` | {} | {unit} | {help} |\n", kind.name())
     });
     assert_table("docs/counters.md", "| name | kind | unit | what it tells |", rows);
+    let rows = families().into_iter().map(|family| {
+        let (kind, unit) = (family.kind.name(), family.unit);
+        format!(
+            "| `{}` | {kind} | {unit} | {} | {} |\n",
+            family.sample(),
+            family.labels,
+            family.help
+        )
+    });
+    assert_table("docs/control.md", "| metric | kind | unit | labels | what it tells |", rows);
     let rows = DropReason::ALL.iter().map(|reason| {
         format!("| `{}` | {} | {} |\n", reason.name(), reason.help(), reason.look_at())
     });
@@ -411,11 +450,25 @@ fn every_key_of_the_configuration_is_explained() {
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'))
         .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .filter(|key| !["leaf", "port", "pool", "server", "agent"].contains(&key.as_str()))
+        .filter(|key| {
+            !["leaf", "port", "pool", "server", "agent", "control"].contains(&key.as_str())
+        })
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
     assert_none(&silent, "keys that docs/configuration.md does not explain");
+}
+
+#[test]
+fn every_key_of_the_controls_configuration_is_explained() {
+    let text = fs::read_to_string(root().join("docs/control.md")).unwrap();
+    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
+    let source = fs::read_to_string(root().join("dataplane/config/raw_control.rs")).unwrap();
+    let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
+    let keys: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
+    assert!(keys.len() >= 5, "the keys are found: {keys:?}");
+    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
+    assert_none(&silent, "keys that docs/control.md does not explain");
 }
 
 #[test]
@@ -428,11 +481,28 @@ fn every_key_of_an_agents_configuration_is_explained() {
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "))
         .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .filter(|key| !["agent", "port", "pool"].contains(&key.as_str()))
+        .filter(|key| !["agent", "port", "pool", "control"].contains(&key.as_str()))
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
     assert_none(&silent, "keys that docs/agent.md does not explain");
+}
+
+#[test]
+fn the_dashboard_shows_metrics_that_there_are() {
+    let text = fs::read_to_string(root().join("examples/grafana.json")).unwrap();
+    let board: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(board["panels"].as_array().unwrap().len() > 5);
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let named = text.match_indices("wedjat_").map(|(at, _)| {
+        let end = text[at..].find(|letter| !is_name(letter)).unwrap_or(text.len() - at);
+        &text[at..at + end]
+    });
+    let named: BTreeSet<_> = named.collect();
+    let samples: BTreeSet<_> =
+        families().iter().map(wedjat::admin::metrics::Family::sample).collect();
+    let foreign: Vec<_> = named.iter().filter(|name| !samples.contains(**name)).collect();
+    assert!(named.len() > 8 && foreign.is_empty(), "{foreign:?} of {named:?}");
 }
 
 #[test]

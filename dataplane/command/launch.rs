@@ -53,6 +53,7 @@ impl Launch {
             eal: self.eal.clone(),
             clock: self.clock.clone(),
             patience: self.patience,
+            reload: super::signals::reload_on_signal()?,
             ..options
         };
         let account = start(&options, &super::signals::stop_on_signals()?, &|text| {

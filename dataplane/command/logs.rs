@@ -41,10 +41,11 @@ struct Record<'a> {
 }
 
 impl Logs {
-    /// Starts the log, which RUST_LOG filters; panics are in it, too, if it is JSON.
+    /// Starts the log, which RUST_LOG filters; panics are in it, too, if it is JSON. Its level may be changed while a node runs, up
+    /// to what RUST_LOG lets pass if it is set, or `--quiet`.
     pub fn start(self) {
         let mut log =
-            env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"));
+            env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("trace"));
         if self.quiet {
             log = env_logger::Builder::new();
             log.filter_level(log::LevelFilter::Warn).filter_module(ACCOUNT, log::LevelFilter::Info);
@@ -60,6 +61,9 @@ impl Logs {
             }
         }
         log.init();
+        if !self.quiet && std::env::var_os(env_logger::DEFAULT_FILTER_ENV).is_none() {
+            log::set_max_level(log::LevelFilter::Info);
+        }
     }
 
     /// Says why a command failed.

@@ -2,6 +2,8 @@
 
 mod agent;
 mod check;
+#[cfg(feature = "control")]
+mod ctl;
 mod doctor;
 mod launch;
 mod leaf;
@@ -47,6 +49,10 @@ enum Command {
     /// Print a leaf's or agent's shared state, while it runs or after.
     #[command(after_help = state::EXAMPLE)]
     State(state::Arguments),
+    /// Change and watch a running leaf or agent.
+    #[cfg(feature = "control")]
+    #[command(after_help = ctl::EXAMPLE)]
+    Ctl(ctl::Arguments),
     /// Watch a running leaf or agent: rates, cores, pools, drops, the worst workers.
     #[command(after_help = top::EXAMPLE)]
     Top(top::Arguments),
@@ -91,6 +97,8 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::State(arguments) => state::run(&arguments),
+        #[cfg(feature = "control")]
+        Command::Ctl(arguments) => ctl::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
         Command::Completions { shell } => {

@@ -29,12 +29,19 @@ impl Node {
     /// # Errors
     /// When none is named and there is not one running node.
     pub fn state_file(&self) -> Result<PathBuf, String> {
-        let named = self.file.clone().or(self.node.clone());
-        let variable = || std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
-        match named.or_else(|| variable().map(PathBuf::from)) {
-            Some(path) => Ok(path),
-            None => only_one(running_in(Path::new(FOLDER))),
-        }
+        state_file(self.file.clone().or(self.node.clone()))
+    }
+}
+
+/// The state file that is named, else that of the environment, else of the only node that runs.
+///
+/// # Errors
+/// When none is named and there is not one running node.
+pub fn state_file(named: Option<PathBuf>) -> Result<PathBuf, String> {
+    let variable = || std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    match named.or_else(|| variable().map(PathBuf::from)) {
+        Some(path) => Ok(path),
+        None => only_one(running_in(Path::new(FOLDER))),
     }
 }
 

@@ -6,19 +6,24 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-/// Set by SIGINT, SIGTERM and SIGHUP (unless that is ignored from the start, as under nohup). The second signal ends the
-/// process at once, the first in order. SIGUSR1 does nothing.
+/// Set by SIGINT and SIGTERM. The second signal ends the process at once, the first in order. SIGUSR1 does nothing.
 pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::default();
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if signal == SIGHUP && is_ignored(signal) {
-            continue;
-        }
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     signal_hook::flag::register(SIGUSR1, Arc::default())?;
     Ok(stop)
+}
+
+/// Set by SIGHUP, unless that is ignored from the start, as under nohup.
+pub fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
+    let reload = Arc::default();
+    if !is_ignored(SIGHUP) {
+        signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
+    }
+    Ok(reload)
 }
 
 /// Whether whoever started this process has it ignore a signal.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::address::{self, is_edge, reaches};
+use super::control::ControlConfig;
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::raw_agent::Sends;
-use super::{ids, port, raw, raw_agent};
+use super::{control, ids, port, raw, raw_agent};
 use crate::limits::{MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
@@ -32,6 +33,8 @@ const WORKER_TIMEOUT_MS: u64 = 10_000;
 /// A checked agent's configuration.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
+    /// The file it comes from.
+    pub path: PathBuf,
     /// Its text, for a run's manifest.
     pub text: String,
     /// Its workers.
@@ -56,6 +59,8 @@ pub struct AgentConfig {
     pub leaf: Option<LeafAddress>,
     /// `[[port]]`.
     pub ports: Vec<AgentPort>,
+    /// `[control]`.
+    pub control: ControlConfig,
 }
 
 /// Workers of a host, and what they attach to.
@@ -96,7 +101,7 @@ impl HostConfig {
 }
 
 /// Where the leaf is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafAddress {
     /// Its address.
     pub ip: Ipv4Addr,
@@ -107,7 +112,7 @@ pub struct LeafAddress {
 }
 
 /// A port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentPort {
     /// EAL's name of the device, or a PCI address.
     pub device: String,
@@ -168,7 +173,7 @@ impl AgentConfig {
         let raw = toml::from_str::<raw_agent::File>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         let mut faults = Faults::new(text);
-        let config = agent(&mut faults, &raw, text);
+        let config = agent(&mut faults, &raw, path, text);
         faults.none_or_all().map(|()| config).map_err(refuse)
     }
 }
@@ -179,7 +184,7 @@ pub(super) fn is_agents(text: &str) -> bool {
     table.is_ok_and(|table| table.contains_key("agent") && !table.contains_key("leaf"))
 }
 
-fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, text: &str) -> AgentConfig {
+fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
     let entry = &raw.agent;
     let ports = ports(faults, &raw.port);
     let about = About {
@@ -193,6 +198,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, text: &str) -> AgentCon
     };
     let id = (0, 0x7FFE);
     AgentConfig {
+        path: path.to_owned(),
         text: text.to_owned(),
         host: about.check(faults),
         core: entry.core,
@@ -205,6 +211,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, text: &str) -> AgentCon
         sends: entry.worker_sends.unwrap_or_default(),
         leaf: leaf(faults, entry, &ports),
         ports,
+        control: control::control(faults, raw.control.as_ref()),
     }
 }
 

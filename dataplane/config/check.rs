@@ -10,7 +10,7 @@ use super::address::{self, is_edge, is_unicast, reaches};
 use super::agent::HostConfig;
 use super::faults::{Fault, Faults, line_of, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
-use super::{local, port, raw};
+use super::{control, local, port, raw};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
     QUEUE, QUEUE_MAX, SPEEDS,
@@ -51,10 +51,11 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         Some(_) => {}
         None => leaf.mbufs = leaf.mbufs.max(needed),
     }
+    let control = control::control(&mut faults, raw.control.as_ref());
     let warnings = warnings(text, &raw, &ports, &servers);
     faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
-    Ok(Config { path, text, leaf, ports, pools, servers, agent, warnings })
+    Ok(Config { path, text, leaf, ports, pools, servers, agent, control, warnings })
 }
 
 /// Room that there is unless configured, for what comes while a leaf runs.

@@ -31,13 +31,28 @@ pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, Strin
     Ok(ids)
 }
 
+/// The list as it is read, in order.
+#[must_use]
+pub fn text(ids: &[u16]) -> String {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    let runs = ids.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let run = |run: &[u16]| match *run {
+        [first, .., last] => format!("{first}-{last}"),
+        [one] => one.to_string(),
+        [] => String::new(),
+    };
+    runs.map(run).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, text};
 
     #[test]
     fn lists() {
         assert_eq!(parse("0-2, 7,9-9", 0..=9), Ok(vec![0, 1, 2, 7, 9]));
+        assert_eq!(text(&[9, 0, 1, 2, 7]), "0-2,7,9");
         assert_eq!(parse("3,0-99999", 0..=9).unwrap_err(), "`0-99999` in `3,0-99999`");
         for bad in ["", "a", "1-", "-1", "3-1", "1,1", "0-3,2", "10", "9-10", "1;2", "70000"] {
             assert!(parse(bad, 0..=9).is_err(), "{bad}");

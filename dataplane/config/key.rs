@@ -33,6 +33,14 @@ impl Faults<'_> {
 /// # Errors
 /// What is wrong with the file.
 pub fn read_key(path: &Path) -> Result<Key, String> {
+    key(&private_bytes(path, BYTES_MAX)?).map(Key::new)
+}
+
+/// What is in a file that only this user, or root, can have written or read: one byte more than `most` at most.
+///
+/// # Errors
+/// What is wrong with the file.
+pub(crate) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
     // First, so that nothing is opened that does something when it is opened.
     is_regular(&fs::symlink_metadata(path).map_err(cannot)?)?;
@@ -42,8 +50,8 @@ pub fn read_key(path: &Path) -> Result<Key, String> {
     is_regular(&about)?;
     is_private(about.uid(), rustix::process::geteuid().as_raw(), about.mode() & 0o7777)?;
     let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    key(&bytes).map(Key::new)
+    file.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    Ok(bytes)
 }
 
 fn is_regular(about: &fs::Metadata) -> Result<(), String> {

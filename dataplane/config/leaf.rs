@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use super::agent::HostConfig;
+use super::control::ControlConfig;
 use super::faults::Fault;
 use crate::policy::Overflow;
 use crate::policy::PolicySpec;
@@ -29,6 +30,8 @@ pub struct Config {
     pub servers: Vec<ServerConfig>,
     /// `[agent]`: worker cores of the leaf's own host.
     pub agent: Option<HostConfig>,
+    /// `[control]`.
+    pub control: ControlConfig,
     /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
     pub(super) warnings: Vec<Fault>,
 }
@@ -63,7 +66,7 @@ pub struct LeafConfig {
 }
 
 /// A port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// EAL's name of the device, or a PCI address.
     pub device: String,

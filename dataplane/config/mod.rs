@@ -7,6 +7,7 @@
 mod address;
 mod agent;
 mod check;
+mod control;
 mod faults;
 pub(crate) mod ids;
 mod key;
@@ -15,10 +16,14 @@ mod local;
 mod port;
 mod raw;
 mod raw_agent;
+mod raw_control;
 
 pub use address::is_unicast;
 pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress, PAYLOAD_MAX};
+pub use control::{ControlConfig, TlsConfig};
 pub use faults::{ConfigError, Fault};
+#[cfg(feature = "control")]
+pub(crate) use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
 pub use raw_agent::Sends;

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::faults::{Fault, line_of};
-use super::raw_agent;
+use super::{raw_agent, raw_control};
 use crate::policy::Overflow;
 use crate::stage::Side;
 
@@ -19,6 +19,7 @@ pub struct Config {
     #[serde(default)]
     pub server: Vec<Server>,
     pub agent: Option<raw_agent::Local>,
+    pub control: Option<raw_control::Control>,
 }
 
 #[derive(Deserialize)]

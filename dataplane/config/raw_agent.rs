@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::raw_control;
 use crate::policy::Overflow;
 
 /// The file as TOML has it.
@@ -16,6 +17,7 @@ pub struct File {
     pub port: Vec<Port>,
     #[serde(default)]
     pub pool: Vec<Pool>,
+    pub control: Option<raw_control::Control>,
 }
 
 #[derive(Deserialize)]

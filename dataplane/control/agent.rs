@@ -197,6 +197,12 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     self.withdraw(to, member);
                     steps.push(Step::Retire { pool, member });
                 }
+                (Difference::Drain(member), _) => {
+                    steps.push(Step::Drain { pool, member, is_drained: true });
+                }
+                (Difference::Undrain(member), _) => {
+                    steps.push(Step::Drain { pool, member, is_drained: false });
+                }
                 (Difference::Forget(member), _) => {
                     let Some(place) = from.and_then(|from| place_of(from, member)) else {
                         continue;

@@ -52,6 +52,16 @@ pub enum Change {
         /// Their ids.
         workers: Vec<u16>,
     },
+    /// `drain workers=…`: they get no new tasks until they are undrained, and stay.
+    Drain {
+        /// Their ids.
+        workers: Vec<u16>,
+    },
+    /// `undrain workers=…`: they get tasks again.
+    Undrain {
+        /// Their ids.
+        workers: Vec<u16>,
+    },
     /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true] [key-file=…]`.
     AddPool {
         /// Its id.
@@ -153,12 +163,14 @@ pub enum ChangeError {
 }
 
 /// The keys of each verb; those in brackets may be left out.
-const VERBS: [(&str, &[&str]); 10] = [
+const VERBS: [(&str, &[&str]); 12] = [
     ("add-server", &["ip", "[mac]", "[registers]"]),
     ("remove-server", &["ip"]),
     ("move-server", &["ip", "to", "[mac]"]),
     ("add-workers", &["[server]", "pool", "workers", "[speed]"]),
     ("remove-workers", &["workers"]),
+    ("drain", &["workers"]),
+    ("undrain", &["workers"]),
     ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]", "[key-file]"]),
     ("remove-pool", &["id"]),
     ("set-policy", &["pool", "policy"]),
@@ -207,7 +219,7 @@ pub(super) fn refused<T>(
 }
 
 /// The text is no change.
-pub(super) fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
+pub(crate) fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
     ChangeError::Text { found: found.to_string(), allowed: allowed.to_string() }
 }
 
@@ -286,29 +298,99 @@ impl<'a> Values<'a> {
 
     fn speed(&self) -> Result<f64, ChangeError> {
         let (least, most) = SPEEDS;
-        let allowed = format!("{least} to {most}");
-        let speed = self.parsed("speed", &allowed)?.unwrap_or(1.0);
-        let found = || text(format!("speed={speed}"), &allowed);
-        (least..=most).contains(&speed).then_some(speed).ok_or_else(found)
+        check_speed(self.parsed("speed", &format!("{least} to {most}"))?.unwrap_or(1.0))
     }
 
     fn queue(&self) -> Result<usize, ChangeError> {
-        let allowed = format!("1 to {QUEUE_MAX}");
-        let queue = self.parsed("queue", &allowed)?.unwrap_or(QUEUE);
-        let found = || text(format!("queue={queue}"), &allowed);
-        (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(found)
+        check_queue(self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE))
     }
 
     fn overflow(&self) -> Result<Overflow, ChangeError> {
-        match self.get("overflow") {
-            None | Some("drop") => Ok(Overflow::Drop),
-            Some("refuse") => Ok(Overflow::Refuse),
-            Some(other) => Err(text(format!("overflow={other}"), "drop or refuse")),
-        }
+        overflow_named(self.get("overflow").unwrap_or("drop"))
     }
 
     fn policy(&self) -> Result<PolicySpec, ChangeError> {
         Ok(self.get("policy").unwrap_or_default().parse()?)
+    }
+}
+
+pub(crate) fn check_speed(speed: f64) -> Result<f64, ChangeError> {
+    let (least, most) = SPEEDS;
+    let found = || text(format!("speed={speed}"), format!("{least} to {most}"));
+    (least..=most).contains(&speed).then_some(speed).ok_or_else(found)
+}
+
+pub(crate) fn check_queue(queue: usize) -> Result<usize, ChangeError> {
+    let found = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
+    (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(found)
+}
+
+/// What becomes of tasks beyond a queue's bound, by its name.
+pub(crate) fn overflow_named(name: &str) -> Result<Overflow, ChangeError> {
+    match name {
+        "drop" => Ok(Overflow::Drop),
+        "refuse" => Ok(Overflow::Refuse),
+        other => Err(text(format!("overflow={other}"), "drop or refuse")),
+    }
+}
+
+/// The name of what becomes of tasks beyond a queue's bound.
+#[must_use]
+pub const fn overflow_name(overflow: Overflow) -> &'static str {
+    match overflow {
+        Overflow::Drop => "drop",
+        Overflow::Refuse => "refuse",
+    }
+}
+
+/// What a change says of MAC addresses that ARP finds.
+fn mac_text(mac: Option<Mac>) -> String {
+    mac.map_or_else(String::new, |mac| format!(" mac={mac}"))
+}
+
+/// As it is read.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = ids::text;
+        match self {
+            Self::AddServer { ip, mac, registers } => {
+                let registers = if *registers { " registers=true" } else { "" };
+                write!(f, "add-server ip={ip}{}{registers}", mac_text(*mac))
+            }
+            Self::RemoveServer { ip } => write!(f, "remove-server ip={ip}"),
+            Self::MoveServer { ip, to, mac } => {
+                write!(f, "move-server ip={ip} to={to}{}", mac_text(*mac))
+            }
+            Self::AddWorkers { server, pool, workers, speed } => {
+                let server = server.map_or_else(String::new, |ip| format!(" server={ip}"));
+                write!(f, "add-workers{server} pool={pool} workers={}", ids(workers))?;
+                if *speed == 1.0 { Ok(()) } else { write!(f, " speed={speed}") }
+            }
+            Self::RemoveWorkers { workers } => write!(f, "remove-workers workers={}", ids(workers)),
+            Self::Drain { workers } => write!(f, "drain workers={}", ids(workers)),
+            Self::Undrain { workers } => write!(f, "undrain workers={}", ids(workers)),
+            Self::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
+                let shared = if *shared_workers { " shared-workers=true" } else { "" };
+                let overflow = overflow_name(*overflow);
+                let key_file = key_file.as_ref();
+                let key =
+                    key_file.map_or_else(String::new, |at| format!(" key-file={}", at.display()));
+                write!(
+                    f,
+                    "add-pool id={id} policy={policy} queue={queue} overflow={overflow}{shared}{key}"
+                )
+            }
+            Self::RemovePool { id } => write!(f, "remove-pool id={id}"),
+            Self::OfAgent(change) => write!(f, "agent {change}"),
+            Self::SetPolicy { pool, policy } => write!(f, "set-policy pool={pool} policy={policy}"),
+            Self::SetQueue { pool, queue, overflow } => {
+                let overflow = overflow_name(*overflow);
+                write!(f, "set-queue pool={pool} queue={queue} overflow={overflow}")
+            }
+            Self::SetSpeed { workers, speed } => {
+                write!(f, "set-speed workers={} speed={speed}", ids(workers))
+            }
+        }
     }
 }
 
@@ -339,6 +421,8 @@ impl FromStr for Change {
                 speed: values.speed()?,
             },
             "remove-workers" => Self::RemoveWorkers { workers: values.workers()? },
+            "drain" => Self::Drain { workers: values.workers()? },
+            "undrain" => Self::Undrain { workers: values.workers()? },
             "add-pool" => Self::AddPool {
                 id: values.id("id")?,
                 policy: values.policy()?,
@@ -383,6 +467,27 @@ mod tests {
         let mac = Some(Mac([2, 0, 0, 0, 2, 13]));
         let ip = Ipv4Addr::new(10, 0, 2, 13);
         assert_eq!(change, Ok(Change::AddServer { ip, mac, registers: true }));
+    }
+
+    #[test]
+    fn changes_are_written_as_they_are_read() {
+        for text in [
+            "add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true",
+            "remove-server ip=10.0.2.13",
+            "move-server ip=10.0.2.13 to=10.0.2.14",
+            "add-workers server=10.0.2.13 pool=7 workers=8-9,12 speed=2.5",
+            "add-workers pool=7 workers=8",
+            "remove-workers workers=3",
+            "drain workers=1-3",
+            "undrain workers=1,3",
+            "add-pool id=9 policy=jbsq(k=3, silence-ms=1000) queue=64 overflow=refuse shared-workers=true",
+            "remove-pool id=9",
+            "set-policy pool=1 policy=racksched",
+            "set-queue pool=1 queue=10 overflow=drop",
+            "set-speed workers=4-5 speed=0.5",
+        ] {
+            assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
+        }
     }
 
     #[test]

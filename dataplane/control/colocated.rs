@@ -165,35 +165,25 @@ fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<W
     workers.find(|worker| worker.id == id)
 }
 
-/// The agent goes ahead to the workers that the leaf is to have there, and to their speeds. One change adds those of one pool
-/// with one speed, or sets one speed.
+/// The agent goes ahead to the workers that the leaf is to have there, and to their speeds, all at once.
 fn lead<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     next: &Membership,
 ) -> Result<(), ChangeError> {
-    let (mut new, mut others) = (Vec::new(), Vec::new());
-    let mut first = None;
+    let mut changes = Vec::new();
     for (pool, _, _, worker) in locals(next).filter(|(_, _, _, worker)| !worker.is_leaving) {
-        let speed = worker.speed;
-        match at_agent(agent, worker.id) {
-            Some(there) if !there.is_leaving && there.speed == speed => continue,
-            Some(there) if !there.is_leaving => others.push(worker.id),
-            _ => new.push(worker.id),
+        let (pool, workers, speed) = (pool.id, vec![worker.id], worker.speed);
+        match at_agent(agent, worker.id).filter(|there| !there.is_leaving) {
+            Some(there) if there.speed == speed => {}
+            Some(_) => changes.push(Change::SetSpeed { workers, speed }),
+            None if agent.membership().pool(pool).is_none() => {
+                let add = format!("there is none; `agent add-pool id={pool} policy=…` adds it");
+                return refused(format!("agent: pool {pool}"), add);
+            }
+            None => changes.push(Change::AddWorkers { server: None, pool, workers, speed }),
         }
-        first = Some((pool.id, speed));
     }
-    let Some((pool, speed)) = first else { return Ok(()) };
-    if agent.membership().pool(pool).is_none() {
-        let add = format!("there is none; `agent add-pool id={pool} policy=…` adds it");
-        return refused(format!("agent: pool {pool}"), add);
-    }
-    if !new.is_empty() {
-        agent.apply(&Change::AddWorkers { server: None, pool, workers: new, speed })?;
-    }
-    if !others.is_empty() {
-        agent.apply(&Change::SetSpeed { workers: others, speed })?;
-    }
-    Ok(())
+    agent.apply_all(&changes).map(|_| ())
 }
 
 /// The agent lets go of whom the leaf sends nothing more to, when all is answered or lost, and of pools that the leaf has no

@@ -8,7 +8,7 @@ use crate::state::Member;
 /// One thing that differs; pools and members by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// A pool begins, without members.
+    /// A pool begins, without members; those that it has join it.
     Begin,
     /// The pool takes no new tasks.
     Close,
@@ -20,6 +20,10 @@ pub enum Difference {
     Move(Member),
     /// The member leaves: it may not be chosen.
     Leave(Member),
+    /// The member is drained: it may not be chosen.
+    Drain(Member),
+    /// The member may be chosen again.
+    Undrain(Member),
     /// The member has gone.
     Forget(Member),
     /// Speeds.
@@ -72,7 +76,13 @@ impl Differences<'_> {
         let from = self.from.pools.get(pool).and_then(Option::as_ref);
         let mut found = Vec::new();
         match (from, &self.to.pools[pool]) {
-            (None, Some(_)) => found.push(Difference::Begin),
+            (None, Some(to)) => {
+                found.push(Difference::Begin);
+                self.members(&mut found, &[], &to.members);
+                if to.has_speeds() {
+                    found.push(Difference::Rates);
+                }
+            }
             (Some(from), None) => {
                 self.members(&mut found, &from.members, &[]);
                 found.push(Difference::End);
@@ -112,6 +122,9 @@ impl Differences<'_> {
                     }
                     if to.is_leaving && !from.is_leaving {
                         found.push(Difference::Leave(member));
+                    } else if to.is_drained != from.is_drained {
+                        let [drain, undrain] = [Difference::Drain, Difference::Undrain];
+                        found.push(if to.is_drained { drain } else { undrain }(member));
                     }
                 }
                 (None, None) => {}

@@ -227,12 +227,15 @@ impl Updates<'_> {
                 steps.push(Step::Meet { pool, member });
                 // Who is on this core is chosen when the agent there says so.
                 if !is_here {
-                    let active = worker.is_some_and(|worker| !worker.is_leaving);
+                    let active = worker.is_some_and(|worker| worker.is_active());
                     steps.push(Step::Choose { pool, member, active });
                 }
             }
             Difference::Move(member) => steps.push(Step::Meet { pool, member }),
-            Difference::Leave(member) => steps.push(Step::Choose { pool, member, active: false }),
+            Difference::Leave(member) | Difference::Drain(member) => {
+                steps.push(Step::Choose { pool, member, active: false });
+            }
+            Difference::Undrain(member) => steps.push(Step::Choose { pool, member, active: true }),
             other => {
                 let setting = other.setting(to, places, core);
                 steps.extend(setting.map(|setting| Step::Set { pool, setting }));

@@ -38,8 +38,24 @@ pub struct Worker {
     pub server: u16,
     /// How fast it is, relative to others.
     pub speed: f64,
+    /// It gets no new tasks until it is undrained.
+    pub is_drained: bool,
     /// It gets no new tasks, and goes when it has answered those that it has.
     pub is_leaving: bool,
+}
+
+impl Worker {
+    /// One that comes.
+    #[must_use]
+    pub const fn new(id: u16, server: u16, speed: f64) -> Self {
+        Self { id, server, speed, is_drained: false, is_leaving: false }
+    }
+
+    /// It may be given tasks.
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        !self.is_drained && !self.is_leaving
+    }
 }
 
 /// A pool.
@@ -159,7 +175,7 @@ impl Membership {
         let here = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
         let pool = |pool: &AgentPool| {
             let workers = pool.workers.iter().zip(&pool.speeds);
-            let member = |(&id, &speed)| Some(Worker { id, server: 0, speed, is_leaving: false });
+            let member = |(&id, &speed)| Some(Worker::new(id, 0, speed));
             Some(Pool {
                 id: pool.id,
                 policy: pool.policy.clone(),
@@ -192,10 +208,8 @@ impl Membership {
         let server = self.servers.len() as u16;
         self.servers.push(Some(Server { ip, mac, registers, is_leaving: false, was: None }));
         let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
-        let workers = workers
-            .iter()
-            .zip(speeds)
-            .map(|(&id, &speed)| Some(Worker { id, server, speed, is_leaving: false }));
+        let workers =
+            workers.iter().zip(speeds).map(|(&id, &speed)| Some(Worker::new(id, server, speed)));
         pool.into_iter().for_each(|pool| pool.members.extend(workers.clone()));
     }
 

@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 pub use agent::{AgentCores, AgentParts, signer};
 use change::refused;
-pub use change::{Change, ChangeError};
+pub use change::{Change, ChangeError, overflow_name};
+#[cfg(feature = "control")]
+pub(crate) use change::{check_queue, check_speed, overflow_named, text};
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::{LeafCores, Parts};
@@ -191,15 +193,40 @@ impl<C: Cores> Control<C> {
     /// # Errors
     /// Why not; nothing has changed then.
     pub fn apply(&mut self, change: &Change) -> Result<u64, ChangeError> {
-        self.cores.check(change)?;
-        let mut next = self.membership.clone();
-        next.epoch += 1;
-        self.change(&mut next, change)?;
-        if let Change::OfAgent(change) = change {
+        self.apply_all(std::slice::from_ref(change))
+    }
+
+    /// Makes changes in their order, all at once; returns their epoch, which is the one that there is when there are none.
+    ///
+    /// # Errors
+    /// Why one can't be; nothing has changed then.
+    pub fn apply_all(&mut self, changes: &[Change]) -> Result<u64, ChangeError> {
+        if changes.is_empty() {
+            return Ok(self.membership.epoch);
+        }
+        let next = self.after(changes)?;
+        if let [Change::OfAgent(change)] = changes {
             self.make_ready()?;
             self.cores.change_agent(change, &self.membership)?;
         }
         self.issue(next)
+    }
+
+    /// The membership that changes would lead to, as far as can be told without making them.
+    ///
+    /// # Errors
+    /// Why one can't be.
+    pub fn after(&self, changes: &[Change]) -> Result<Membership, ChangeError> {
+        let mut next = self.membership.clone();
+        next.epoch += 1;
+        if changes.len() > 1 && changes.iter().any(|change| matches!(change, Change::OfAgent(_))) {
+            return refused("agent", "a change of the agent's pools is made by itself");
+        }
+        for change in changes {
+            self.cores.check(change)?;
+            self.change(&mut next, change)?;
+        }
+        Ok(next)
     }
 
     /// The cores, as far as they are not common to all kinds of node.
@@ -268,6 +295,8 @@ impl<C: Cores> Control<C> {
                 }
                 Ok(())
             }
+            Change::Drain { ref workers } => drain(next, workers, true),
+            Change::Undrain { ref workers } => drain(next, workers, false),
             Change::AddPool { id, ref policy, queue, overflow, shared_workers, ref key_file } => {
                 check_policy(policy)?;
                 if let Some((_, pool)) = next.pool(id) {
@@ -343,8 +372,7 @@ impl<C: Cores> Control<C> {
             return Err(ChangeError::Taken { what: format!("pool {id}"), is_leaving: true });
         }
         for &id in workers {
-            let worker = Worker { id, server, speed, is_leaving: false };
-            settle(&mut pool.members, worker, |_| true);
+            settle(&mut pool.members, Worker::new(id, server, speed), |_| true);
         }
         full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
@@ -468,6 +496,28 @@ fn full(
     setting: &'static str,
 ) -> Result<(), ChangeError> {
     if count <= most { Ok(()) } else { Err(ChangeError::Full { what, most, setting }) }
+}
+
+fn drain(
+    membership: &mut Membership,
+    workers: &[u16],
+    is_drained: bool,
+) -> Result<(), ChangeError> {
+    for &id in workers {
+        let is_here = membership.workers().any(|(_, one)| one.id == id && membership.is_local(one));
+        if is_here {
+            let reason =
+                "it is on the leaf's own core, whose workers are not drained; remove it instead";
+            return refused(format!("worker {id}"), reason);
+        }
+        let worker = worker_of(membership, id)?;
+        if worker.is_leaving {
+            let reason = "it is leaving, and gets no tasks any more".to_owned();
+            return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
+        }
+        worker.is_drained = is_drained;
+    }
+    Ok(())
 }
 
 fn check_policy(policy: &PolicySpec) -> Result<(), ChangeError> {

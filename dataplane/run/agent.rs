@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
-use super::changes::Changes;
-use super::{LaunchError, Links, Options, QUIET, Watch, telemetry};
-use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
+use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
+use super::{
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz,
+};
+use crate::admin::{Requests, reload};
 use crate::assembly::{agent, seed_of_the_moment};
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
-use crate::control::signer;
+use crate::control::{Membership, signer};
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
@@ -82,6 +84,7 @@ pub(super) fn start(
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
+    let cpus = cpus_beside(&[config.core]);
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let host = &config.host;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
@@ -124,7 +127,13 @@ pub(super) fn start(
         (attached, parts.commands.clone()),
         (signer.clone(), seed),
     );
-    let mut changes = Changes::new(control, options.changes.as_deref());
+    let reader = |now: &Membership| {
+        let wanted = AgentConfig::load(&config.path).map_err(|error| error.to_string())?;
+        reload::agent(config, &wanted, now, &agent::membership(&wanted))
+    };
+    let mut requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let reached = (&config.control, config.state.as_deref());
+    let outside = Outside::open(&requests, options, reached, &cpus)?;
     let shared = Shared { load: hired.load, counters: hired.counters, signer };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
@@ -145,9 +154,10 @@ pub(super) fn start(
     })?;
     let counters = [table.counters(0)];
     let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
-    let look = || {
+    let look = |time| {
         look_for_deaths(region, &deaths);
-        changes.look();
+        outside.look();
+        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
         attach_log.update(region);
         links.look(&devices, link_changed);
     };
@@ -164,7 +174,8 @@ pub(super) fn start(
     drop(devices); // returns the buffers that receive queues hold
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
-    describe(&mut ledger, "agent", changes.control().membership(), &[config.core], seed);
+    let membership = requests.control().membership();
+    describe(&mut ledger, "agent", membership, &[config.core], seed);
     let attach_stats = attach_stats.into_iter().fold(AttachStats::default(), AttachStats::and);
     Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::changes::Changes;
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
-use super::{CoreThread, LaunchError, Links, Options, QUIET, Watch, telemetry};
-use super::{check_cpus, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz};
+use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
+use super::{
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz,
+};
+use crate::admin::{Requests, reload};
 use crate::assembly;
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
 use crate::config::Config;
@@ -43,6 +45,7 @@ pub fn run(
     report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
     check_cpus(&config.leaf.cores)?;
+    let cpus = cpus_beside(&config.leaf.cores);
     config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let region = colocated::region(config)?;
@@ -85,7 +88,13 @@ pub fn run(
     let both = assembly::cores_of(&stages, commands.clone(), seed);
     let both = ColocatedCores::new(both, agents);
     let control = Control::of(Arc::clone(&table), membership, both);
-    let mut changes = Changes::new(control, options.changes.as_deref());
+    let reader = |now: &Membership| {
+        let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
+        reload::leaf(config, &wanted, now)
+    };
+    let mut requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let reached = (&config.control, config.leaf.state.as_deref());
+    let outside = Outside::open(&requests, options, reached, &cpus)?;
     let mut cores = Vec::new();
     let started = Instant::now();
     let each = config.leaf.cores.iter().zip(stages).zip(commands).enumerate();
@@ -119,9 +128,10 @@ pub fn run(
         link_changed(port, device, is_up);
         neighbours.set_link(port, is_up);
     };
-    let look = || {
+    let look = |time| {
         links.look(&devices, changed);
-        changes.look();
+        outside.look();
+        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
         agent.as_ref().inspect(|agent| agent.look());
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
@@ -137,8 +147,8 @@ pub fn run(
     let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
-    describe(&mut account, "leaf", changes.control().membership(), &config.leaf.cores, seed);
-    let agent = agent.as_ref().zip(ended).zip(changes.control().cores().of_agent());
+    describe(&mut account, "leaf", requests.control().membership(), &config.leaf.cores, seed);
+    let agent = agent.as_ref().zip(ended).zip(requests.control().cores().of_agent());
     account.agent = agent.map(|((agent, ended), membership)| {
         Box::new(agent.account(ended, seconds, config, membership, (&eal, hz)))
     });

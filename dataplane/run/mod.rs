@@ -3,22 +3,24 @@
 
 pub mod agent;
 mod attach_log;
-mod changes;
 mod colocated;
 pub mod leaf;
 mod supervisor;
 mod telemetry;
 pub mod threads;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::supervisor::Supervisor;
+use crate::admin::{Handle, Requests};
 use crate::clock::{ClockError, ClockFile};
-use crate::control::{Membership, Pool};
+use crate::config::ControlConfig;
+use crate::control::{Cores, Membership, Pool};
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
 use crate::policy::stream_seed;
@@ -40,6 +42,8 @@ pub struct Options {
     pub pcap: Option<PathBuf>,
     /// Make the changes that stand in this file, a line each, as they come; `-` is standard input.
     pub changes: Option<PathBuf>,
+    /// Set from outside: read the configuration again, and make what differs so.
+    pub reload: Arc<AtomicBool>,
     /// Run on the emulated time of this clock file's conductor.
     pub clock: Option<PathBuf>,
     /// Wait so long for the server of a memif device of role client; as [`dpdk::DeviceOptions`] has it when none.
@@ -73,6 +77,10 @@ pub enum LaunchError {
     /// No emulated time.
     #[error(transparent)]
     Clock(#[from] ClockError),
+    /// Its control can't be reached.
+    #[cfg(feature = "control")]
+    #[error(transparent)]
+    Control(#[from] crate::admin::ServerError),
     /// A core that is not there.
     #[error(
         "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
@@ -174,6 +182,57 @@ impl Links {
     }
 }
 
+/// The CPUs of this process that are no dispatcher core's.
+fn cpus_beside(cores: &[usize]) -> Vec<usize> {
+    let usable = core_affinity::get_core_ids().unwrap_or_default();
+    usable.iter().map(|core| core.id).filter(|cpu| !cores.contains(cpu)).collect()
+}
+
+/// How a node is changed and watched from outside while it runs.
+struct Outside {
+    reload: Arc<AtomicBool>,
+    handle: Handle,
+    #[cfg(feature = "control")]
+    _server: Option<crate::admin::Server>,
+}
+
+impl Outside {
+    /// By lines, signals, and as configured, beside the state file; on these CPUs.
+    fn open<C: Cores>(
+        requests: &Requests<'_, C>,
+        options: &Options,
+        (config, state): (&ControlConfig, Option<&Path>),
+        cpus: &[usize],
+    ) -> Result<Self, LaunchError> {
+        let (handle, reload) = (requests.handle(), Arc::clone(&options.reload));
+        if let Some(path) = &options.changes {
+            crate::admin::read_lines(path, handle.clone());
+        }
+        #[cfg(feature = "control")]
+        let opened = {
+            let server = crate::admin::Server::start(config, state, handle.clone(), cpus)?;
+            Self { reload, handle, _server: server }
+        };
+        #[cfg(not(feature = "control"))]
+        let opened = {
+            let _ = (state, cpus);
+            if *config != ControlConfig::default() {
+                log::warn!("`[control]` is left out: built without the feature `control`");
+            }
+            Self { reload, handle }
+        };
+        Ok(opened)
+    }
+
+    /// Has the configuration read again if a signal asked for it.
+    fn look(&self) {
+        if self.reload.swap(false, AcqRel) {
+            log::info!("told to read the configuration again");
+            self.handle.reload(false, |_| {}); // what becomes of it is logged
+        }
+    }
+}
+
 fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     let usable: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
@@ -216,8 +275,8 @@ fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     ended.map_err(|reason| LaunchError::Core { cpu, reason })
 }
 
-/// The calling thread's part: it looks around every `interval`, tells the service manager if there is one, and reports every
-/// second until the node is told to stop.
+/// The calling thread's part: it looks around for as long as `interval` at a time, tells the service manager if there is one,
+/// and reports every second until the node is told to stop.
 struct Watch<'a> {
     /// Stop by itself after so long.
     duration: Option<Duration>,
@@ -232,7 +291,7 @@ impl Watch<'_> {
     fn until_ended<T>(
         &self,
         cores: &[&CoreThread<T>],
-        mut look: impl FnMut(),
+        mut look: impl FnMut(Duration),
         mut report: impl FnMut(&str),
     ) {
         let (mut before, mut reported) = (Totals::default(), self.started);
@@ -243,16 +302,11 @@ impl Watch<'_> {
             if left.is_zero() {
                 self.stop.store(true, Release);
             }
-            look();
             supervisor.look(self.counters, Instant::now());
             if self.stop.load(Acquire) {
                 supervisor.stopping();
             }
-            std::thread::sleep(if left.is_zero() {
-                self.interval
-            } else {
-                left.min(self.interval)
-            });
+            look(if left.is_zero() { self.interval } else { left.min(self.interval) });
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
                 let now = Totals::read(self.counters);
@@ -266,8 +320,7 @@ impl Watch<'_> {
         self.stop.store(true, Release);
         supervisor.stopping();
         while !cores.iter().all(|core| core.is_finished()) {
-            look();
-            std::thread::sleep(self.interval);
+            look(self.interval);
         }
     }
 }

@@ -224,10 +224,21 @@ impl Scratch<OwnedFd> {
     /// # Errors
     /// Those of the system.
     pub fn socket(path: &Path) -> io::Result<Self> {
+        Self::socket_of(path, SocketType::SEQPACKET)
+    }
+
+    /// The same of bytes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn stream_socket(path: &Path) -> io::Result<Self> {
+        Self::socket_of(path, SocketType::STREAM)
+    }
+
+    fn socket_of(path: &Path, kind: SocketType) -> io::Result<Self> {
         let mut entry = Entry::beside(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let item =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let item = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
         // Linux gives the name the mode that the socket has, so there is no moment with another one.
         rustix::fs::fchmod(&item, OWNERS)?;
         // By way of the open folder, since an address has room for 107 bytes only.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{Flow, PAYLOAD};
@@ -20,6 +21,26 @@ fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     header.emit(&mut frame[PAYLOAD..]);
     flow.emit(&mut frame, payload_len);
     frame
+}
+
+/// Where the worker server with an address is.
+pub fn mac_of(ip: u32) -> Mac {
+    let [_, _, net, host] = ip.to_be_bytes();
+    Mac([2, 0, 0, 0, net, host])
+}
+
+/// The answer to who has an address, of a host that has.
+pub fn arp_answer(ask: &arp::Packet, mac: Mac) -> Vec<u8> {
+    let answer = arp::Packet {
+        operation: arp::Operation::Reply,
+        sender_mac: mac,
+        sender: ask.target,
+        target_mac: ask.sender_mac,
+        target: ask.sender,
+    };
+    let mut bytes = vec![0; arp::FRAME_LEN];
+    answer.emit(&mut bytes, ask.sender_mac);
+    bytes
 }
 
 /// A client's packet of a task.

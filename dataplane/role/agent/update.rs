@@ -55,6 +55,15 @@ pub enum Step<B: Buf + Token> {
         /// Its entry; none afterwards.
         entry: Box<Option<Entry<B>>>,
     },
+    /// The worker gets no new tasks, or gets them again.
+    Drain {
+        /// The pool.
+        pool: usize,
+        /// The member.
+        member: Member,
+        /// It gets none.
+        is_drained: bool,
+    },
     /// The worker gets no new tasks, nobody attaches in its place, and the leaf hears of it no more.
     Retire {
         /// The pool.
@@ -98,6 +107,7 @@ impl<B: Buf + Token> fmt::Debug for Step<B> {
             Self::Close { pool } => ("Close", Some(pool), None),
             Self::End { pool } => ("End", Some(pool), None),
             Self::Add { pool, member, .. } => ("Add", Some(pool), Some(member)),
+            Self::Drain { pool, member, .. } => ("Drain", Some(pool), Some(member)),
             Self::Retire { pool, member } => ("Retire", Some(pool), Some(member)),
             Self::Remove { pool, member, .. } => ("Remove", Some(pool), Some(member)),
             Self::Set { pool, .. } => ("Set", Some(pool), None),
@@ -149,6 +159,9 @@ where
                 }
             }
             Step::Add { pool, member, place, entry } => self.add(*pool, *member, *place, entry),
+            &mut Step::Drain { pool, member, is_drained } => {
+                self.worker_sets[pool].workers.drain(member, is_drained);
+            }
             &mut Step::Retire { pool, member } => {
                 let retired = self.worker_sets[pool].workers.retire(member);
                 if let (Some(place), Some(registrar)) = (retired, &mut self.registrar) {

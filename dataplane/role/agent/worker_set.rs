@@ -86,6 +86,8 @@ pub struct WorkerEntry<T: Work> {
     last_active: u64,
     /// A thread that has been silent for too long: it keeps its tasks, and gets none until it answers.
     suspended: bool,
+    /// It gets no new tasks until that ends, whoever attaches.
+    is_drained: bool,
     /// It gets no new tasks, and nobody else gets its place.
     is_leaving: bool,
 }
@@ -100,6 +102,7 @@ impl<T: Work> WorkerEntry<T> {
             last_claim: 0,
             last_active: 0,
             suspended: false,
+            is_drained: false,
             is_leaving: false,
         }
     }
@@ -108,7 +111,13 @@ impl<T: Work> WorkerEntry<T> {
     #[must_use]
     pub fn renamed(self, place: Place) -> Self {
         self.link.channel().sender().reopen();
-        Self { place, suspended: false, is_leaving: false, ..self }
+        Self { place, suspended: false, is_drained: false, is_leaving: false, ..self }
+    }
+
+    /// It is there, and may be given tasks.
+    fn is_active(&self) -> bool {
+        let is_kept_from = self.suspended || self.is_drained || self.is_leaving;
+        self.link.sender().is_granted() && !is_kept_from
     }
 
     /// Index of its channel in the region that its worker attaches to.
@@ -168,6 +177,15 @@ impl<T: Work> WorkerSet<T> {
     pub fn add(&mut self, member: Member, entry: WorkerEntry<T>) {
         self.entry_of[member.index()] = self.entries.len() as u16;
         self.entries.push(WorkerEntry { member, ..entry });
+    }
+
+    /// The member gets no new tasks until this ends, and does those that it has.
+    pub fn drain(&mut self, member: Member, is_drained: bool) {
+        let at = usize::from(self.entry_of[member.index()]);
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        entry.is_drained = is_drained;
+        let is_active = entry.is_active();
+        self.dispatcher.set_active(member, is_active);
     }
 
     /// The member gets no new tasks, and nobody attaches in its place; who it is.
@@ -394,7 +412,7 @@ impl<T: Work> WorkerSet<T> {
 
     fn resume(&mut self, at: usize) {
         let entry = &mut self.entries[at];
-        if std::mem::take(&mut entry.suspended) && !entry.is_leaving {
+        if std::mem::take(&mut entry.suspended) && entry.is_active() {
             self.dispatcher.set_active(entry.member, true);
         }
     }
@@ -485,8 +503,8 @@ impl<T: Work> WorkerSet<T> {
         if !is_named || !entry.link.grant(claim) {
             return;
         }
-        let member = entry.member;
-        self.dispatcher.set_active(member, true);
+        let (member, is_active) = (entry.member, entry.is_active());
+        self.dispatcher.set_active(member, is_active);
         // Idle lists hold those that have said so.
         self.dispatcher.refresh(&Report::new(member, Load(0), 0));
         self.attach_stats.joined += 1;

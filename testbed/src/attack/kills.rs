@@ -40,7 +40,7 @@ pub static ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "signals",
-        summary: "SIGHUP, SIGUSR1, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent whose memif server is not there",
+        summary: "SIGHUP, SIGUSR1, SIGPIPE, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent whose memif server is not there",
         runs_on: RunsOn::Processes,
         run: |_, account| signals(account),
     },
@@ -132,9 +132,7 @@ fn tell(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
 }
 
 fn signals(account: &mut Account) -> Result<(), Failure> {
-    for (signal, name) in
-        [(Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")]
-    {
+    for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
         let site = Site::new()?;
         let mut leaf = site.leaf()?;
         site.drive(0.1)?;
@@ -149,13 +147,14 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
     }
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
-    for signal in [Signal::USR1, Signal::PIPE] {
+    // The first has it read its configuration again.
+    for signal in [Signal::HUP, Signal::USR1, Signal::PIPE] {
         tell(&leaf, signal)?;
         account.tried("signals", 1);
     }
     std::thread::sleep(Duration::from_millis(200));
-    if check_alive(account, "SIGUSR1 and SIGPIPE: the leaf lives", &mut leaf) {
-        check_end(account, "SIGUSR1 and SIGPIPE", leaf);
+    if check_alive(account, "SIGHUP, SIGUSR1 and SIGPIPE: the leaf lives", &mut leaf) {
+        check_end(account, "SIGHUP, SIGUSR1 and SIGPIPE", leaf);
     }
     let site = Site::new()?;
     let config =

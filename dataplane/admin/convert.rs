@@ -1,0 +1,283 @@
+//! Between messages of the control's gRPC and what they mean.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use tonic::{Code, Status};
+
+use super::generated as proto;
+use super::requests::{RequestError, Seen};
+use crate::control::{
+    Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named, text,
+};
+use crate::limits::{QUEUE, WORKER_ID_MAX};
+use crate::policy::PolicySpec;
+use crate::state::table::{MemberSnapshot, PoolSnapshot};
+use crate::wire::ether::Mac;
+
+/// Changes that one request may have.
+pub const CHANGES_MAX: usize = 256;
+
+/// The changes of a request.
+///
+/// # Errors
+/// What is no change, and what would be one.
+pub fn changes(all: Vec<proto::Change>) -> Result<Vec<Change>, ChangeError> {
+    if !(1..=CHANGES_MAX).contains(&all.len()) {
+        return Err(text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
+    }
+    all.into_iter().map(change).collect()
+}
+
+fn change(change: proto::Change) -> Result<Change, ChangeError> {
+    use proto::change::Change as Of;
+    let none = || text("a change of no kind", "one of those in control.proto, of this version");
+    Ok(match change.change.ok_or_else(none)? {
+        Of::AddServer(one) => {
+            let (ip, mac) = (host(&one.ip, "ip")?, mac(&one.mac)?);
+            Change::AddServer { ip, mac, registers: one.registers }
+        }
+        Of::RemoveServer(one) => Change::RemoveServer { ip: host(&one.ip, "ip")? },
+        Of::MoveServer(one) => {
+            let (ip, to) = (host(&one.ip, "ip")?, host(&one.to, "to")?);
+            Change::MoveServer { ip, to, mac: mac(&one.mac)? }
+        }
+        Of::AddWorkers(one) => Change::AddWorkers {
+            server: (!one.server.is_empty()).then(|| host(&one.server, "server")).transpose()?,
+            pool: pool(one.pool)?,
+            workers: workers(&one.workers)?,
+            speed: check_speed(one.speed.unwrap_or(1.0))?,
+        },
+        Of::RemoveWorkers(one) => Change::RemoveWorkers { workers: workers(&one.workers)? },
+        Of::Drain(one) => Change::Drain { workers: workers(&one.workers)? },
+        Of::Undrain(one) => Change::Undrain { workers: workers(&one.workers)? },
+        Of::AddPool(one) => Change::AddPool {
+            id: pool(one.id)?,
+            policy: policy(&one.policy)?,
+            queue: one.queue.map_or(Ok(QUEUE), queue)?,
+            overflow: overflow(&one.overflow)?,
+            shared_workers: one.shared_workers,
+            key_file: None,
+        },
+        Of::RemovePool(one) => Change::RemovePool { id: pool(one.id)? },
+        Of::SetPolicy(one) => {
+            Change::SetPolicy { pool: pool(one.pool)?, policy: policy(&one.policy)? }
+        }
+        Of::SetQueue(one) => {
+            let (pool, queue) = (pool(one.pool)?, queue(one.queue)?);
+            Change::SetQueue { pool, queue, overflow: overflow(&one.overflow)? }
+        }
+        Of::SetSpeed(one) => {
+            Change::SetSpeed { workers: workers(&one.workers)?, speed: check_speed(one.speed)? }
+        }
+    })
+}
+
+fn host(from: &str, field: &str) -> Result<Ipv4Addr, ChangeError> {
+    let allowed = "a host's IPv4 address such as 10.0.2.11";
+    from.parse().map_err(|_| text(format!("{field}={}", shown(from)), allowed))
+}
+
+fn mac(from: &str) -> Result<Option<Mac>, ChangeError> {
+    let allowed = "a unicast MAC address such as 02:00:00:00:02:0b, or nothing";
+    let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
+    let mac = || from.parse::<Mac>().ok().filter(one).map(Some);
+    if from.is_empty() {
+        return Ok(None);
+    }
+    mac().ok_or_else(|| text(format!("mac={}", shown(from)), allowed))
+}
+
+fn pool(id: u32) -> Result<u16, ChangeError> {
+    u16::try_from(id).map_err(|_| text(format!("pool {id}"), "a pool's id, 0 to 65535"))
+}
+
+fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
+    let allowed = || format!("one id or more from 0 to {WORKER_ID_MAX}, each once");
+    if ids.is_empty() || ids.len() > usize::from(WORKER_ID_MAX) + 1 {
+        return Err(text(format!("{} workers", ids.len()), allowed()));
+    }
+    let mut seen = BTreeSet::new();
+    let mut worker = |&id: &u32| {
+        let known = u16::try_from(id).ok().filter(|&id| id <= WORKER_ID_MAX);
+        let known = known.ok_or_else(|| text(format!("worker {id}"), allowed()))?;
+        if seen.insert(known) {
+            Ok(known)
+        } else {
+            Err(text(format!("worker {id} twice"), allowed()))
+        }
+    };
+    ids.iter().map(&mut worker).collect()
+}
+
+fn policy(from: &str) -> Result<PolicySpec, ChangeError> {
+    if from.len() > 256 {
+        let allowed = "a policy as `wedjat policies` lists them";
+        return Err(text(format!("a policy of {} letters", from.len()), allowed));
+    }
+    Ok(from.parse()?)
+}
+
+fn queue(bound: u64) -> Result<usize, ChangeError> {
+    check_queue(usize::try_from(bound).unwrap_or(usize::MAX))
+}
+
+fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
+    overflow_named(if name.is_empty() { "drop" } else { name })
+}
+
+/// What a client sent, as far as it belongs into a sentence.
+fn shown(from: &str) -> String {
+    let start: String = from.chars().take(40).filter(|letter| !letter.is_control()).collect();
+    if start == from { start } else { format!("{start}…") }
+}
+
+/// As a client sends it.
+#[must_use]
+pub fn message(of: &Change) -> proto::Change {
+    use proto::change::Change as To;
+    let ids = |workers: &[u16]| workers.iter().copied().map(u32::from).collect::<Vec<_>>();
+    let mac = |mac: &Option<Mac>| mac.map_or_else(String::new, |mac| mac.to_string());
+    let change = match of {
+        Change::AddServer { ip, mac: at, registers } => To::AddServer(proto::AddServer {
+            ip: ip.to_string(),
+            mac: mac(at),
+            registers: *registers,
+        }),
+        Change::RemoveServer { ip } => To::RemoveServer(proto::RemoveServer { ip: ip.to_string() }),
+        Change::MoveServer { ip, to, mac: at } => To::MoveServer(proto::MoveServer {
+            ip: ip.to_string(),
+            to: to.to_string(),
+            mac: mac(at),
+        }),
+        Change::AddWorkers { server, pool, workers, speed } => To::AddWorkers(proto::AddWorkers {
+            server: server.map_or_else(String::new, |ip| ip.to_string()),
+            pool: (*pool).into(),
+            workers: ids(workers),
+            speed: Some(*speed),
+        }),
+        Change::RemoveWorkers { workers } => {
+            To::RemoveWorkers(proto::Workers { workers: ids(workers) })
+        }
+        Change::Drain { workers } => To::Drain(proto::Workers { workers: ids(workers) }),
+        Change::Undrain { workers } => To::Undrain(proto::Workers { workers: ids(workers) }),
+        // The calls have no key file and no changes of a leaf's agent alone: these are refused as changes of no kind.
+        Change::AddPool { key_file: Some(_), .. } => return proto::Change::default(),
+        Change::AddPool { id, policy, queue, overflow, shared_workers, key_file: None } => {
+            To::AddPool(proto::AddPool {
+                id: (*id).into(),
+                policy: policy.to_string(),
+                queue: Some(*queue as u64),
+                overflow: overflow_name(*overflow).to_owned(),
+                shared_workers: *shared_workers,
+            })
+        }
+        Change::RemovePool { id } => To::RemovePool(proto::RemovePool { id: (*id).into() }),
+        Change::SetPolicy { pool, policy } => {
+            To::SetPolicy(proto::SetPolicy { pool: (*pool).into(), policy: policy.to_string() })
+        }
+        Change::SetQueue { pool, queue, overflow } => To::SetQueue(proto::SetQueue {
+            pool: (*pool).into(),
+            queue: *queue as u64,
+            overflow: overflow_name(*overflow).to_owned(),
+        }),
+        Change::OfAgent(_) => return proto::Change::default(),
+        Change::SetSpeed { workers, speed } => {
+            To::SetSpeed(proto::SetSpeed { workers: ids(workers), speed: *speed })
+        }
+    };
+    proto::Change { change: Some(change) }
+}
+
+/// The status that a refused change has.
+pub fn refusal(error: &ChangeError) -> Status {
+    let code = match error {
+        ChangeError::Text { .. } | ChangeError::Policy(_) => Code::InvalidArgument,
+        ChangeError::Unknown { .. } => Code::NotFound,
+        ChangeError::Taken { .. } => Code::AlreadyExists,
+        ChangeError::Full { .. } => Code::ResourceExhausted,
+        ChangeError::Refused { .. } => Code::FailedPrecondition,
+        ChangeError::Busy => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The status of something that has not been done.
+pub fn status(error: &RequestError) -> Status {
+    match error {
+        RequestError::Change(error) => refusal(error),
+        RequestError::Version { .. } => Status::aborted(error.to_string()),
+        RequestError::Reload(_) => Status::failed_precondition(error.to_string()),
+        RequestError::Late(_) => Status::deadline_exceeded(error.to_string()),
+    }
+}
+
+/// What there is, as it is told.
+pub fn shown_node(seen: &Seen) -> proto::ShowReply {
+    let Seen { membership, acknowledged, snapshot, ports } = seen;
+    let servers = membership.servers.iter().flatten().map(|server| proto::Server {
+        ip: server.ip.to_string(),
+        mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
+        registers: server.registers,
+        leaving: server.is_leaving,
+    });
+    let pools = membership.pools.iter().flatten().map(|pool| {
+        let state = snapshot.pools.iter().find(|one| one.id == pool.id);
+        shown_pool(seen, pool, state)
+    });
+    let counters = |named: &std::collections::BTreeMap<&'static str, u64>| {
+        named.iter().map(|(&name, &value)| (name.to_owned(), value)).collect()
+    };
+    let cores = snapshot.cores.iter().map(|core| proto::Core {
+        counters: counters(&core.counters),
+        drops: counters(&core.drops),
+    });
+    let ports = ports.iter().map(|port| proto::Port {
+        device: port.device.clone(),
+        driver: port.driver.clone(),
+        rx_missed: port.rx_missed,
+        rx_no_mbuf: port.rx_no_mbuf,
+        rx_errors: port.rx_errors,
+        tx_errors: port.tx_errors,
+    });
+    proto::ShowReply {
+        version: membership.epoch,
+        acknowledged: *acknowledged,
+        role: snapshot.role.name().to_owned(),
+        node: snapshot.node.into(),
+        pid: snapshot.pid,
+        started: snapshot.started,
+        pools: pools.collect(),
+        servers: servers.collect(),
+        cores: cores.collect(),
+        ports: ports.collect(),
+    }
+}
+
+fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
+    let worker = |(place, worker): (usize, &Option<crate::control::Worker>)| {
+        let worker = (*worker)?;
+        let is_it = |one: &&MemberSnapshot| usize::from(one.member) == place;
+        let member = state.and_then(|state| state.members.iter().find(is_it));
+        let server = seen.membership.servers.get(usize::from(worker.server)).copied().flatten();
+        Some(proto::Worker {
+            id: worker.id.into(),
+            server: server.map_or_else(String::new, |server| server.ip.to_string()),
+            speed: worker.speed,
+            presence: member.map_or("", |member| member.presence.name()).to_owned(),
+            load: member.map_or(0.0, |member| member.load),
+            outstanding: member.map_or(0, |member| member.outstanding),
+            drained: worker.is_drained,
+            leaving: worker.is_leaving,
+        })
+    };
+    proto::Pool {
+        id: pool.id.into(),
+        policy: pool.policy.to_string(),
+        queue: pool.queue as u64,
+        overflow: overflow_name(pool.overflow).to_owned(),
+        waiting: state.map_or(0, |state| state.queued.iter().sum()),
+        leaving: pool.is_leaving,
+        workers: pool.members.iter().enumerate().filter_map(worker).collect(),
+    }
+}

@@ -1,0 +1,51 @@
+//! Changes that come as lines of text, from a file or standard input, while a node runs.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, stdin};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use super::requests::Handle;
+use crate::control::Change;
+
+/// Asks for the changes of this file, `-` for standard input, a line each as they come, until it ends. Each waits for the one
+/// before.
+pub fn read_lines(path: &Path, handle: Handle) {
+    let path = path.to_owned();
+    let reader = move || read(&path, &handle);
+    let thread = std::thread::Builder::new().name("wedjat-changes".to_owned()).spawn(reader);
+    if let Err(error) = thread {
+        log::error!("changes: the system starts no thread to read them: {error}");
+    }
+}
+
+fn read(path: &PathBuf, handle: &Handle) {
+    let from: Box<dyn BufRead> = match path.as_os_str() == "-" {
+        true => Box::new(BufReader::new(stdin())),
+        false => match File::open(path) {
+            Ok(file) => Box::new(BufReader::new(file)),
+            Err(error) => return log::error!("changes: {}: {error}", path.display()),
+        },
+    };
+    for line in from.lines() {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => return log::error!("changes: {}: {error}", path.display()),
+        };
+        let text = line.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        match text.parse::<Change>() {
+            Ok(change) => {
+                let (done, answered) = mpsc::channel();
+                // What becomes of it is logged.
+                handle.change(vec![change], None, move |_| _ = done.send(()));
+                if answered.recv().is_err() {
+                    return; // the node has ended
+                }
+            }
+            Err(error) => log::error!("change refused: {text}: {error}"),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! A node's metrics as Prometheus and its like read them: those of the table of counters and gauges, of drop reasons, and what is
+//! known of pools, workers and ports.
+
+use std::fmt::{Display, Write as _};
+
+use super::requests::Seen;
+use crate::reason::DropReason;
+use crate::state::counters::CounterKind::{self, Counter, Gauge};
+use crate::state::counters::{METRICS, Metric};
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus's text format, version 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The one that a client accepts, by its `Accept` header.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// Its `Content-Type`.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// A metric, and all its samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Its name, which ends in its unit if it has one; samples of counters have `_total` behind it.
+    pub name: String,
+    /// How it changes.
+    pub kind: CounterKind,
+    /// Its unit; empty for what has none.
+    pub unit: &'static str,
+    /// What its samples are told apart by.
+    pub labels: &'static str,
+    /// What it tells, in a sentence.
+    pub help: &'static str,
+}
+
+impl Family {
+    /// The name of its samples.
+    #[must_use]
+    pub fn sample(&self) -> String {
+        match self.kind {
+            Counter => format!("{}_total", self.name),
+            Gauge => self.name.clone(),
+        }
+    }
+
+    /// That of a number that each core keeps. Ticks are told as seconds.
+    fn of_core(metric: &Metric) -> Self {
+        let Metric { name, kind, unit, help } = *metric;
+        let (name, unit) = match name.strip_suffix("_ticks") {
+            Some(name) => (name, "seconds"),
+            None => (name, unit),
+        };
+        let (unit_behind, unit) = match name.split('_').any(|word| word == unit) {
+            true if name.ends_with(unit) => (String::new(), unit),
+            true => (String::new(), ""), // a unit stands at the end
+            false => (format!("_{unit}"), unit),
+        };
+        Self { name: format!("wedjat_{name}{unit_behind}"), kind, unit, labels: CORE, help }
+    }
+}
+
+const CORE: &str = "core";
+const POOL: &str = "pool";
+const WORKER: &str = "pool, worker, server";
+const PORT: &str = "port, device, driver";
+
+/// What each core counts besides the table: names, kinds, units, labels, help.
+type Row = (&'static str, CounterKind, &'static str, &'static str, &'static str);
+
+const NODE_ROWS: [Row; 4] = [
+    ("wedjat_node_info", Gauge, "", "role, node, revision", "1; its labels tell what the node is."),
+    ("wedjat_start_time_seconds", Gauge, "seconds", "", "When the node started, since 1970."),
+    ("wedjat_membership_version", Gauge, "", "", "The newest version of the node's membership."),
+    (
+        "wedjat_membership_acknowledged_version",
+        Gauge,
+        "",
+        "",
+        "All cores decide by this version of the membership, or by a later one.",
+    ),
+];
+const DROPPED: Row = (
+    "wedjat_dropped_packets",
+    Counter,
+    "packets",
+    "core, reason",
+    "Received and dropped, by the reason; docs/failures.md has what each means.",
+);
+const PAUSES: Row = (
+    "wedjat_core_pauses",
+    Counter,
+    "",
+    CORE,
+    "Times that the core stood still for more than 20 us.",
+);
+const POOL_ROWS: [Row; 4] = [
+    ("wedjat_pool_info", Gauge, "", "pool, policy", "1; its labels tell the pool's policy."),
+    ("wedjat_pool_workers", Gauge, "workers", POOL, "Workers of the pool."),
+    (
+        "wedjat_pool_active_workers",
+        Gauge,
+        "workers",
+        POOL,
+        "Those that are neither drained nor leaving.",
+    ),
+    (
+        "wedjat_pool_queued_tasks",
+        Gauge,
+        "tasks",
+        POOL,
+        "Tasks that wait for a worker, on all cores.",
+    ),
+];
+const WORKER_ROWS: [Row; 5] = [
+    (
+        "wedjat_worker_info",
+        Gauge,
+        "",
+        "pool, worker, server, presence",
+        "1; presence tells whether it registered, and is silent.",
+    ),
+    ("wedjat_worker_active", Gauge, "", WORKER, "1 unless it is drained or leaving."),
+    ("wedjat_worker_load_tasks", Gauge, "tasks", WORKER, "Tasks in its last report."),
+    ("wedjat_worker_outstanding_tasks", Gauge, "tasks", WORKER, "Tasks sent and not answered."),
+    ("wedjat_worker_reports", Counter, "", WORKER, "Reports taken, modulo 2^32."),
+];
+const PORT_ROWS: [Row; 6] = [
+    (
+        "wedjat_port_rx_missed_packets",
+        Counter,
+        "packets",
+        PORT,
+        "Lost because a receive queue was full.",
+    ),
+    ("wedjat_port_rx_no_mbuf_packets", Counter, "packets", PORT, "Lost for want of a buffer."),
+    ("wedjat_port_rx_errors_packets", Counter, "packets", PORT, "Arrived damaged."),
+    ("wedjat_port_tx_errors_packets", Counter, "packets", PORT, "The device failed to send them."),
+    ("wedjat_port_peers_refused", Counter, "", PORT, "Peers that a memif socket refused."),
+    ("wedjat_port_peers_left", Counter, "", PORT, "Connections with memif peers that ended."),
+];
+
+fn family(row: &Row) -> Family {
+    let &(name, kind, unit, labels, help) = row;
+    Family { name: name.to_owned(), kind, unit, labels, help }
+}
+
+/// Numbers that each core keeps, without drop reasons.
+fn kept() -> impl Iterator<Item = &'static Metric> {
+    let is_reason = |name| DropReason::ALL.iter().any(|reason| reason.name() == name);
+    METRICS.iter().filter(move |metric| !is_reason(metric.name))
+}
+
+/// All metrics, in the order in which they are written.
+#[must_use]
+pub fn families() -> Vec<Family> {
+    let rows = [DROPPED, PAUSES];
+    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PORT_ROWS).map(family);
+    let node = NODE_ROWS.iter().map(family).chain(kept().map(Family::of_core));
+    node.chain(rows.iter().map(family)).chain(more).collect()
+}
+
+/// All of a node's metrics.
+#[must_use]
+pub fn render(seen: &Seen, format: Format) -> String {
+    let mut text = Text { out: String::new(), format };
+    let Seen { membership, acknowledged, snapshot, .. } = seen;
+    let node = [
+        ("role", &snapshot.role.name() as &dyn Display),
+        ("node", &snapshot.node),
+        ("revision", &crate::REVISION),
+    ];
+    let values: [(&[_], u64); 4] =
+        [(&node, 1), (&[], snapshot.started), (&[], membership.epoch), (&[], *acknowledged)];
+    for (row, (labels, value)) in NODE_ROWS.iter().zip(values) {
+        let family = family(row);
+        text.head(&family);
+        text.sample(&family, labels, &value);
+    }
+    cores(&mut text, seen);
+    pools(&mut text, seen);
+    workers(&mut text, seen);
+    ports(&mut text, seen);
+    if format == Format::OpenMetrics {
+        text.out.push_str("# EOF\n");
+    }
+    text.out
+}
+
+fn cores(text: &mut Text, seen: &Seen) {
+    let (cores, hz) = (&seen.snapshot.cores, seen.snapshot.ticks_hz.max(1) as f64);
+    for metric in kept() {
+        let family = Family::of_core(metric);
+        text.head(&family);
+        for (core, at) in cores.iter().zip(0..) {
+            let value = core.counters.get(metric.name).copied().unwrap_or_default();
+            let label = [("core", &at as &dyn Display)];
+            match metric.unit {
+                "ticks" => text.sample(&family, &label, &(value as f64 / hz)),
+                _ => text.sample(&family, &label, &value),
+            }
+        }
+    }
+    let dropped = family(&DROPPED);
+    text.head(&dropped);
+    for (core, at) in cores.iter().zip(0_usize..) {
+        for reason in DropReason::ALL {
+            let value = core.drops.get(reason.name()).copied().unwrap_or_default();
+            text.sample(&dropped, &[("core", &at), ("reason", &reason.name())], &value);
+        }
+    }
+    let pauses = family(&PAUSES);
+    text.head(&pauses);
+    for (core, at) in cores.iter().zip(0_usize..) {
+        text.sample(&pauses, &[("core", &at)], &core.pauses);
+    }
+}
+
+fn pools(text: &mut Text, seen: &Seen) {
+    for (row, at) in POOL_ROWS.iter().zip(0..) {
+        let family = family(row);
+        text.head(&family);
+        for pool in &seen.snapshot.pools {
+            let members = seen.membership.pool(pool.id);
+            let members = members.into_iter().flat_map(|(_, pool)| pool.members.iter().flatten());
+            let label = ("pool", &pool.id as &dyn Display);
+            match at {
+                0 => text.sample(&family, &[label, ("policy", &pool.policy)], &1),
+                1 => text.sample(&family, &[label], &members.count()),
+                2 => {
+                    let active = members.filter(|worker| worker.is_active()).count();
+                    text.sample(&family, &[label], &active);
+                }
+                _ => text.sample(&family, &[label], &pool.queued.iter().sum::<u64>()),
+            }
+        }
+    }
+}
+
+fn workers(text: &mut Text, seen: &Seen) {
+    let known = seen.membership.workers().map(|(_, worker)| (worker.id, worker.is_active()));
+    let active: std::collections::BTreeMap<_, _> = known.collect();
+    for (row, at) in WORKER_ROWS.iter().zip(0..) {
+        let family = family(row);
+        text.head(&family);
+        for pool in &seen.snapshot.pools {
+            for one in &pool.members {
+                let labels = [
+                    ("pool", &pool.id as &dyn Display),
+                    ("worker", &one.worker),
+                    ("server", &one.server),
+                ];
+                match at {
+                    0 => {
+                        let [pool, worker, server] = labels;
+                        let presence = ("presence", &one.presence.name() as &dyn Display);
+                        text.sample(&family, &[pool, worker, server, presence], &1);
+                    }
+                    1 => {
+                        let is_active = active.get(&one.worker).copied().unwrap_or_default();
+                        text.sample(&family, &labels, &u8::from(is_active));
+                    }
+                    2 => text.sample(&family, &labels, &one.load),
+                    3 => text.sample(&family, &labels, &one.outstanding),
+                    _ => text.sample(&family, &labels, &one.reports),
+                }
+            }
+        }
+    }
+}
+
+fn ports(text: &mut Text, seen: &Seen) {
+    for (row, at) in PORT_ROWS.iter().zip(0..) {
+        let family = family(row);
+        text.head(&family);
+        for (port, index) in seen.ports.iter().zip(0_usize..) {
+            let value = match at {
+                0 => port.rx_missed,
+                1 => port.rx_no_mbuf,
+                2 => port.rx_errors,
+                3 => port.tx_errors,
+                4 => port.peers_refused,
+                _ => port.peers_left,
+            };
+            let labels = [
+                ("port", &index as &dyn Display),
+                ("device", &port.device),
+                ("driver", &port.driver),
+            ];
+            text.sample(&family, &labels, &value);
+        }
+    }
+}
+
+/// What is being written.
+struct Text {
+    out: String,
+    format: Format,
+}
+
+impl Text {
+    fn head(&mut self, family: &Family) {
+        let (kind, out) = (family.kind.name(), &mut self.out);
+        let name = match self.format {
+            Format::Text => family.sample(),
+            Format::OpenMetrics => family.name.clone(),
+        };
+        let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        if self.format == Format::OpenMetrics && !family.unit.is_empty() {
+            let _ = writeln!(out, "# UNIT {name} {}", family.unit);
+        }
+    }
+
+    fn sample(&mut self, family: &Family, labels: &[(&str, &dyn Display)], value: &dyn Display) {
+        self.out.push_str(&family.sample());
+        for (at, (name, value)) in labels.iter().enumerate() {
+            let open = if at == 0 { '{' } else { ',' };
+            let value = value.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+            let value = value.replace('\n', "\\n");
+            let _ = write!(self.out, "{open}{name}=\"{value}\"");
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.out, "{close} {value}");
+    }
+}

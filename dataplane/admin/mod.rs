@@ -1,0 +1,33 @@
+//! Changing and watching a node while it runs: what is asked of its control by lines, by a signal and over gRPC, the
+//! configuration read again, and its metrics.
+//!
+//! The thread that watches a node has its [`Control`](crate::control::Control), and takes what others ask of it through
+//! [`Requests`]. None of this is on a dispatcher core, which hears of it by its commands alone.
+
+#[cfg(feature = "control")]
+mod client;
+#[cfg(feature = "control")]
+mod convert;
+#[cfg(feature = "control")]
+#[rustfmt::skip]
+#[expect(missing_docs, reason = "generated; the .proto says it")]
+pub mod generated;
+mod lines;
+pub mod metrics;
+pub mod reload;
+mod requests;
+#[cfg(feature = "control")]
+mod server;
+#[cfg(feature = "control")]
+mod service;
+#[cfg(feature = "control")]
+mod socket;
+
+#[cfg(feature = "control")]
+pub use client::{Access, ClientError, Connection};
+pub use lines::read_lines;
+pub use requests::{Answer, Handle, Reader, Reloaded, RequestError, Requests, Seen};
+#[cfg(feature = "control")]
+pub use server::{Server, ServerError};
+#[cfg(feature = "control")]
+pub use socket::socket_path;

@@ -1,0 +1,423 @@
+//! A configuration file read again while its node runs: what differs, as changes; or what can't change, which is told then.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
+use crate::control::{Change, Membership, Pool, Server, Worker};
+use crate::state::table::Limits;
+
+/// What leads from a leaf, which began with `started` and is at `now`, to one that begins with `wanted`.
+///
+/// # Errors
+/// What can't change while it runs, a line each.
+pub fn leaf(started: &Config, wanted: &Config, now: &Membership) -> Result<Vec<Change>, String> {
+    let mut kept = Kept(Vec::new());
+    let (was, is) = (&started.leaf, &wanted.leaf);
+    kept.same("leaf.id", &was.id, &is.id);
+    kept.same("leaf.udp_port", &was.udp_port, &is.udp_port);
+    kept.same("leaf.cores", &was.cores, &is.cores);
+    kept.same("leaf.state", &was.state, &is.state);
+    kept.same("leaf.state_group", &was.state_group, &is.state_group);
+    kept.same("leaf.seed", &was.seed, &is.seed);
+    kept.same("leaf.mbufs", &was.mbufs, &is.mbufs);
+    kept.same("leaf.connections", &was.connections, &is.connections);
+    let per_source = (was.multi_packet_per_source, is.multi_packet_per_source);
+    kept.same("leaf.multi_packet_per_source", &per_source.0, &per_source.1);
+    kept.same("leaf.connection_timeout_ms", &was.connection_timeout_ms, &is.connection_timeout_ms);
+    kept.same("leaf.worker_timeout_ms", &was.worker_timeout_ms, &is.worker_timeout_ms);
+    kept.limits("leaf", was.limits, is.limits);
+    kept.same("port", &started.ports, &wanted.ports);
+    kept.control(&started.control, &wanted.control);
+    kept.same("agent", &started.agent.is_some(), &wanted.agent.is_some());
+    if let (Some(was), Some(is)) = (&started.agent, &wanted.agent) {
+        kept.host("agent", was, is);
+        kept.pools("agent.pool", was, is);
+    }
+    let key = |config: &Config, id: u16| {
+        let pool = config.pools.iter().find(|pool| pool.id == id)?;
+        pool.key.clone()
+    };
+    for pool in &wanted.pools {
+        let was = started.pools.iter().find(|one| one.id == pool.id).is_some();
+        if (was || pool.key.is_some()) && key(started, pool.id) != pool.key {
+            kept.note(format!("`pool.key_file` of pool {}", pool.id));
+        }
+    }
+    kept.changes(now, &Membership::of(wanted))
+}
+
+/// The same of an agent.
+///
+/// # Errors
+/// What can't change while it runs, a line each.
+pub fn agent(
+    started: &AgentConfig,
+    wanted: &AgentConfig,
+    now: &Membership,
+    begun: &Membership,
+) -> Result<Vec<Change>, String> {
+    let mut kept = Kept(Vec::new());
+    kept.same("agent.core", &started.core, &wanted.core);
+    kept.same("agent.id", &started.id, &wanted.id);
+    kept.same("agent.udp_port", &started.udp_port, &wanted.udp_port);
+    kept.same("agent.state", &started.state, &wanted.state);
+    kept.same("agent.state_group", &started.state_group, &wanted.state_group);
+    kept.same("agent.seed", &started.seed, &wanted.seed);
+    kept.same("agent.mbufs", &started.mbufs, &wanted.mbufs);
+    kept.same("agent.worker_sends", &started.sends, &wanted.sends);
+    kept.same("agent.leaf", &started.leaf, &wanted.leaf);
+    kept.same("port", &started.ports, &wanted.ports);
+    kept.host("agent", &started.host, &wanted.host);
+    kept.limits("agent", started.host.limits, wanted.host.limits);
+    kept.control(&started.control, &wanted.control);
+    for pool in &wanted.host.pools {
+        let was = started.host.pools.iter().find(|one| one.id == pool.id);
+        let key = was.and_then(|was| was.key.clone());
+        if (was.is_some() || pool.key.is_some()) && key != pool.key {
+            kept.note(format!("`pool.key_file` of pool {}", pool.id));
+        }
+    }
+    kept.changes(now, begun)
+}
+
+/// What can't change and would have to, a line each.
+struct Kept(Vec<String>);
+
+impl Kept {
+    fn note(&mut self, what: String) {
+        self.0.push(format!("{what} can't change while it runs: restart it for that"));
+    }
+
+    fn same<T: PartialEq>(&mut self, key: &str, was: &T, is: &T) {
+        if was != is {
+            self.note(format!("`{key}`"));
+        }
+    }
+
+    fn limits(&mut self, table: &str, was: Limits, is: Limits) {
+        let Limits { pools, servers, workers } = was;
+        for (key, was, is) in [
+            ("pools_max", pools, is.pools),
+            ("servers_max", servers, is.servers),
+            ("workers_max", workers, is.workers),
+        ] {
+            if was != is {
+                self.note(format!("`{table}.{key}`, {was}, to {is}:"));
+            }
+        }
+    }
+
+    fn control(&mut self, was: &ControlConfig, is: &ControlConfig) {
+        self.same("control", was, is);
+    }
+
+    fn host(&mut self, table: &str, was: &HostConfig, is: &HostConfig) {
+        self.same(&format!("{table}.name"), &was.name, &is.name);
+        self.same(&format!("{table}.slots"), &was.slots, &is.slots);
+        self.same(&format!("{table}.payload"), &was.payload, &is.payload);
+        let timeouts = (was.worker_timeout_ms, is.worker_timeout_ms);
+        self.same(&format!("{table}.worker_timeout_ms"), &timeouts.0, &timeouts.1);
+    }
+
+    /// Pools of an agent on a leaf's core, which takes no changes.
+    fn pools(&mut self, table: &str, was: &HostConfig, is: &HostConfig) {
+        let told = |host: &HostConfig| {
+            let pools = host.pools.iter().map(|pool| {
+                let (policy, speeds) = (pool.policy.clone(), pool.speeds.clone());
+                let key = pool.key.clone();
+                (pool.id, policy, pool.workers.clone(), speeds, pool.queue, pool.overflow, key)
+            });
+            pools.collect::<Vec<_>>()
+        };
+        self.same(table, &told(was), &told(is));
+    }
+
+    /// What leads from one membership to another.
+    fn changes(mut self, now: &Membership, wanted: &Membership) -> Result<Vec<Change>, String> {
+        let mut found = Found::default();
+        self.servers(&mut found, now, wanted);
+        self.pools_of(&mut found, now, wanted);
+        self.workers(&mut found, now, wanted);
+        if self.0.is_empty() { Ok(found.in_order()) } else { Err(self.0.join("\n")) }
+    }
+
+    fn servers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
+        let at = |of: &Membership, ip| -> Vec<Server> {
+            of.servers.iter().flatten().filter(|one| one.ip == ip).copied().collect()
+        };
+        for server in wanted.servers.iter().flatten() {
+            let was = at(now, server.ip);
+            if was.iter().any(|was| was.is_leaving) {
+                self.0.push(format!("server {} is leaving: wait until it has gone", server.ip));
+            } else if was.is_empty() {
+                if !found.add_server(server) {
+                    self.note(format!("entries of server {} that differ", server.ip));
+                }
+            } else {
+                self.server(found, &was, server);
+            }
+        }
+        let left = now.servers.iter().flatten().filter(|one| !one.is_leaving);
+        for server in left.filter(|one| at(wanted, one.ip).is_empty()) {
+            found.remove_server(server.ip);
+        }
+    }
+
+    /// A server of several pools has as many entries.
+    fn server(&mut self, found: &mut Found, was: &[Server], is: &Server) {
+        let mut alike = was.iter().filter(|was| was.registers == is.registers).peekable();
+        if alike.peek().is_none() {
+            return self.note(format!("`server.registers` of {}", is.ip));
+        }
+        let change = Change::MoveServer { ip: is.ip, to: is.ip, mac: is.mac };
+        if alike.all(|was| was.mac != is.mac) && !found.servers.contains(&change) {
+            found.servers.push(change);
+        }
+    }
+
+    fn pools_of(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
+        for pool in wanted.pools.iter().flatten() {
+            match now.pool(pool.id) {
+                None => found.pools.push(Change::AddPool {
+                    id: pool.id,
+                    policy: pool.policy.clone(),
+                    queue: pool.queue,
+                    overflow: pool.overflow,
+                    shared_workers: pool.shared_workers,
+                    key_file: None, // one with a key is refused above
+                }),
+                Some((_, was)) if was.is_leaving => {
+                    self.0.push(format!("pool {} is leaving: wait until it has gone", pool.id));
+                }
+                Some((_, was)) => self.pool(found, was, pool),
+            }
+        }
+        let left = now.pools.iter().flatten().filter(|pool| !pool.is_leaving);
+        for pool in left.filter(|pool| wanted.pool(pool.id).is_none()) {
+            found.removed.push(Change::RemovePool { id: pool.id });
+            found.ending.push(pool.id);
+        }
+    }
+
+    fn pool(&mut self, found: &mut Found, was: &Pool, is: &Pool) {
+        let id = is.id;
+        if was.shared_workers != is.shared_workers {
+            self.note(format!("`pool.shared_workers` of pool {id}"));
+        }
+        if was.policy != is.policy {
+            found.pools.push(Change::SetPolicy { pool: id, policy: is.policy.clone() });
+        }
+        if (was.queue, was.overflow) != (is.queue, is.overflow) {
+            let (queue, overflow) = (is.queue, is.overflow);
+            found.pools.push(Change::SetQueue { pool: id, queue, overflow });
+        }
+    }
+
+    fn workers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
+        let (here, there) = (places(now), places(wanted));
+        for (&id, place) in &there {
+            match here.get(&id) {
+                None => found.add_worker(place),
+                Some(was) if was.worker.is_leaving => {
+                    self.0.push(format!("worker {id} is leaving: wait until it has gone"));
+                }
+                Some(was) if (was.pool, was.server) != (place.pool, place.server) => {
+                    self.0.push(format!(
+                        "worker {id} is in pool {} at {} and can't go to pool {} at {} in one reload: leave it out \
+                         of one, and add it in the next",
+                        was.pool, was.server, place.pool, place.server
+                    ));
+                }
+                Some(was) if was.worker.speed != place.worker.speed => found.set_speed(place),
+                Some(_) => {}
+            }
+        }
+        let gone =
+            here.iter().filter(|(id, was)| !there.contains_key(id) && !was.worker.is_leaving);
+        let gone = gone.filter(|(_, was)| !found.takes_along(was)).map(|(&id, _)| id);
+        let workers: Vec<_> = gone.collect();
+        if !workers.is_empty() {
+            found.removed.insert(0, Change::RemoveWorkers { workers });
+        }
+    }
+}
+
+/// A worker, and where it is.
+struct Placed {
+    worker: Worker,
+    pool: u16,
+    server: Ipv4Addr,
+}
+
+/// All workers, by id.
+fn places(of: &Membership) -> BTreeMap<u16, Placed> {
+    let placed = |(pool, worker): (usize, &Worker)| {
+        let pool = of.pools[pool].as_ref()?.id;
+        let server = of.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
+        Some((worker.id, Placed { worker: *worker, pool, server }))
+    };
+    of.workers().filter_map(placed).collect()
+}
+
+/// Changes, by when they are made.
+#[derive(Default)]
+struct Found {
+    servers: Vec<Change>,
+    pools: Vec<Change>,
+    removed: Vec<Change>,
+    workers: Vec<Change>,
+    /// Servers and pools whose workers leave with them.
+    leaving: Vec<Ipv4Addr>,
+    ending: Vec<u16>,
+}
+
+impl Found {
+    fn in_order(self) -> Vec<Change> {
+        [self.servers, self.pools, self.removed, self.workers].concat()
+    }
+
+    /// False when it comes with another entry, which says something else of it.
+    fn add_server(&mut self, server: &Server) -> bool {
+        let Server { ip, mac, registers, .. } = *server;
+        let change = Change::AddServer { ip, mac, registers };
+        let is_there = |one: &&Change| matches!(one, Change::AddServer { ip: at, .. } if *at == ip);
+        match self.servers.iter().find(is_there) {
+            Some(there) => *there == change,
+            None => {
+                self.servers.push(change);
+                true
+            }
+        }
+    }
+
+    fn remove_server(&mut self, ip: Ipv4Addr) {
+        if !self.leaving.contains(&ip) {
+            self.leaving.push(ip);
+            self.removed.push(Change::RemoveServer { ip });
+        }
+    }
+
+    fn takes_along(&self, worker: &Placed) -> bool {
+        self.leaving.contains(&worker.server) || self.ending.contains(&worker.pool)
+    }
+
+    fn add_worker(&mut self, of: &Placed) {
+        let same = self.workers.iter_mut().find_map(|change| match change {
+            Change::AddWorkers { server, pool, workers, speed }
+                if (*server, *pool, *speed) == (Some(of.server), of.pool, of.worker.speed) =>
+            {
+                Some(workers)
+            }
+            _ => None,
+        });
+        match same {
+            Some(workers) => workers.push(of.worker.id),
+            None => self.workers.push(Change::AddWorkers {
+                server: Some(of.server),
+                pool: of.pool,
+                workers: vec![of.worker.id],
+                speed: of.worker.speed,
+            }),
+        }
+    }
+
+    fn set_speed(&mut self, of: &Placed) {
+        let same = self.workers.iter_mut().find_map(|change| match change {
+            Change::SetSpeed { workers, speed } if *speed == of.worker.speed => Some(workers),
+            _ => None,
+        });
+        match same {
+            Some(workers) => workers.push(of.worker.id),
+            None => self
+                .workers
+                .push(Change::SetSpeed { workers: vec![of.worker.id], speed: of.worker.speed }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const LEAF: &str = "[leaf]\nid = 1\ncores = [1]\n\
+        [[port]]\ndevice = 'net_memif0'\nside = 'both'\nip = '10.0.2.1/24'\n\
+        [[pool]]\nid = 1\npolicy = 'horus'\n[[pool]]\nid = 2\npolicy = 'sed'\n\
+        [[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n\
+        [[server]]\nip = '10.0.2.11'\nworkers = '4-5'\npool = 2\nregisters = true\n";
+
+    fn parse(text: &str) -> Config {
+        let config = Config::parse(Path::new("leaf.toml"), text);
+        config.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// What a leaf of the file above has to change for another file.
+    fn changes(text: &str) -> Result<Vec<String>, String> {
+        let (started, wanted) = (parse(LEAF), parse(text));
+        let now = Membership::of(&started);
+        let changes = leaf(&started, &wanted, &now)?;
+        Ok(changes.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn nothing_changes_for_the_same_file() {
+        assert_eq!(changes(LEAF), Ok(Vec::new()));
+        assert_eq!(changes(&format!("# The same.\n{LEAF}")), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_server_of_two_pools_is_one_server() {
+        let more = "[[server]]\nip = '10.0.2.12'\nworkers = '6'\npool = 1\n\
+                    [[server]]\nip = '10.0.2.12'\nworkers = '7-9'\npool = 2\n";
+        let expected = [
+            "add-server ip=10.0.2.12",
+            "add-workers server=10.0.2.12 pool=1 workers=6",
+            "add-workers server=10.0.2.12 pool=2 workers=7-9",
+        ];
+        assert_eq!(changes(&format!("{LEAF}{more}")).unwrap(), expected);
+        let moved = LEAF.replace("10.0.2.11'\n", "10.0.2.11'\nmac = '02:00:00:00:02:0b'\n");
+        let expected = ["move-server ip=10.0.2.11 to=10.0.2.11 mac=02:00:00:00:02:0b"];
+        assert_eq!(changes(&moved).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_pool_takes_its_workers_along_and_servers_theirs() {
+        let (first, rest) = LEAF.split_once("[[pool]]\nid = 2").unwrap();
+        let (_, rest) = rest.split_once("'sed'\n").unwrap();
+        let (rest, _) = rest.rsplit_once("[[server]]").unwrap();
+        assert_eq!(changes(&format!("{first}{rest}")).unwrap(), ["remove-pool id=2"]);
+        let elsewhere = LEAF.replace("10.0.2.11", "10.0.2.12").replace("0-3", "10-13");
+        let expected = [
+            "add-server ip=10.0.2.12",
+            "remove-server ip=10.0.2.11",
+            "add-workers server=10.0.2.12 pool=1 workers=10-13",
+            "add-workers server=10.0.2.12 pool=2 workers=14-15",
+        ];
+        let elsewhere = elsewhere.replace("4-5", "14-15");
+        assert_eq!(changes(&elsewhere.replace("registers = true\n", "")).unwrap(), expected);
+        let error = changes(&elsewhere).unwrap_err();
+        assert!(error.contains("entries of server 10.0.2.12 that differ can't change"), "{error}");
+    }
+
+    #[test]
+    fn all_that_can_not_change_is_named_at_once() {
+        let wanted = LEAF
+            .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
+            .replace("workers = '0-3'", "workers = '0-2'")
+            .replace("4-5", "3-5")
+            .replace("policy = 'sed'", "policy = 'sed'\nshared_workers = true");
+        let error = changes(&wanted).unwrap_err();
+        for says in [
+            "`leaf.id` can't change while it runs: restart it for that",
+            "`leaf.cores`",
+            "`leaf.workers_max`, 64, to 99:",
+            "`pool.shared_workers` of pool 2",
+            "worker 3 is in pool 1 at 10.0.2.11 and can't go to pool 2",
+        ] {
+            assert!(error.contains(says), "{says}: {error}");
+        }
+        assert_eq!(error.lines().count(), 5, "{error}");
+    }
+}

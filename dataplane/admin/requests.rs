@@ -1,0 +1,289 @@
+//! What other threads ask of a node's control, and the answers: changes are answered when all cores have taken them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use crate::control::{Change, ChangeError, Control, Cores, Membership};
+use crate::state::Table;
+use crate::state::table::Snapshot;
+use crate::stats::PortStats;
+
+/// Cores have so long to take a change before whoever asked for it is told that they have not.
+const TAKEN_MAX: Duration = Duration::from_secs(5);
+/// Between two looks whether they have.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// Why something that was asked for has not been done.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    /// A change can't be; nothing has changed.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The version is another one; nothing has changed.
+    #[error(
+        "the node's version is {found}, not {wanted}: look at what has changed since, and ask again"
+    )]
+    Version {
+        /// That of the node.
+        found: u64,
+        /// The one that was asked for.
+        wanted: u64,
+    },
+    /// The configuration is wrong, or has what can't change while the node runs; nothing has changed.
+    #[error("{0}")]
+    Reload(String),
+    /// A core has not taken the change in time. It is made, and will be taken when the core polls again.
+    #[error("change {0} is made, and a core has not taken it for 5 s: it does not poll")]
+    Late(u64),
+}
+
+/// What a reload has done, or would do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reloaded {
+    /// All cores decide by this version.
+    pub version: u64,
+    /// What differed.
+    pub changes: Vec<Change>,
+}
+
+/// A node at one moment.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What there is, by the newest change.
+    pub membership: Membership,
+    /// All cores decide by this version, or by a later one.
+    pub acknowledged: u64,
+    /// Its state.
+    pub snapshot: Snapshot,
+    /// What its devices have counted.
+    pub ports: Vec<PortStats>,
+}
+
+/// Called with an answer, on the thread that watches the node: it must not wait for anybody. Dropped when the node ends first.
+pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What is asked.
+enum Request {
+    Look(Answer<Seen>),
+    Change {
+        changes: Vec<Change>,
+        if_version: Option<u64>,
+        since: Instant,
+        answer: Answer<Result<u64, RequestError>>,
+    },
+    Reload {
+        dry_run: bool,
+        since: Instant,
+        answer: Answer<Result<Reloaded, RequestError>>,
+    },
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Look(_) => "Look",
+            Self::Change { .. } => "Change",
+            Self::Reload { .. } => "Reload",
+        })
+    }
+}
+
+/// Asks. When the node has ended, answers are dropped at once.
+#[derive(Clone, Debug)]
+pub struct Handle(Sender<Request>);
+
+impl Handle {
+    /// For a node at this moment.
+    pub fn look(&self, answer: impl FnOnce(Seen) + Send + 'static) {
+        let _ = self.0.send(Request::Look(Box::new(answer)));
+    }
+
+    /// For changes, all of them at once or none, if the node's version is this one. The answer is the version that has them.
+    pub fn change(
+        &self,
+        changes: Vec<Change>,
+        if_version: Option<u64>,
+        answer: impl FnOnce(Result<u64, RequestError>) + Send + 'static,
+    ) {
+        let (since, answer) = (Instant::now(), Box::new(answer));
+        let _ = self.0.send(Request::Change { changes, if_version, since, answer });
+    }
+
+    /// For what the configuration file has by now; with `dry_run` only for what would change.
+    pub fn reload(
+        &self,
+        dry_run: bool,
+        answer: impl FnOnce(Result<Reloaded, RequestError>) + Send + 'static,
+    ) {
+        let (since, answer) = (Instant::now(), Box::new(answer));
+        let _ = self.0.send(Request::Reload { dry_run, since, answer });
+    }
+}
+
+/// What is to change so that a node is as its configuration file has it now, or why that can't be.
+pub type Reader<'a> = Box<dyn FnMut(&Membership) -> Result<Vec<Change>, String> + 'a>;
+
+/// Who waits for cores to take a change.
+struct Waiting {
+    epoch: u64,
+    since: Instant,
+    answer: Answer<Result<u64, RequestError>>,
+}
+
+/// A node's control, and what is asked of it.
+pub struct Requests<'a, C: Cores> {
+    control: Control<C>,
+    table: Arc<Table>,
+    sender: Sender<Request>,
+    asked: Receiver<Request>,
+    /// Taken, and not done yet: a core is busy.
+    next: VecDeque<Request>,
+    waiting: Vec<Waiting>,
+    reader: Reader<'a>,
+    /// The last epoch that was told of.
+    told: u64,
+    started: Instant,
+}
+
+impl<C: Cores> fmt::Debug for Requests<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl<'a, C: Cores> Requests<'a, C> {
+    /// To a control of the node with this state, whose configuration `reader` reads.
+    pub fn new(control: Control<C>, table: Arc<Table>, reader: Reader<'a>) -> Self {
+        let told = control.membership().epoch;
+        let (sender, asked) = mpsc::channel();
+        let (next, waiting) = (VecDeque::new(), Vec::new());
+        Self { control, table, sender, asked, next, waiting, reader, told, started: Instant::now() }
+    }
+
+    /// Asks.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle(self.sender.clone())
+    }
+
+    /// The control, with what all that was asked for has led to.
+    #[must_use]
+    pub fn control(&self) -> &Control<C> {
+        &self.control
+    }
+
+    /// Does what is asked for during this time. `ports` are looked at when somebody asks.
+    pub fn serve_for(&mut self, time: Duration, ports: &dyn Fn() -> Vec<PortStats>) {
+        let end = Instant::now() + time;
+        loop {
+            self.serve(self.started.elapsed().as_nanos() as u64, ports);
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
+            let time = if is_pending { left.min(LOOK) } else { left };
+            match self.asked.recv_timeout(time) {
+                Ok(request) => self.next.push_back(request),
+                // Whoever has the sender is here.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Does what has been asked for, answers whose changes all cores have taken, and lets go of what has left. `now_ns` is any
+    /// clock's that does not go back.
+    pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
+        self.control.tend(now_ns);
+        self.next.extend(self.asked.try_iter());
+        while let Some(request) = self.next.pop_front() {
+            if let Some(again) = self.meet(request, ports) {
+                self.next.push_front(again);
+                break;
+            }
+        }
+        self.answer();
+    }
+
+    fn answer(&mut self) {
+        let acknowledged = self.control.acknowledged();
+        if acknowledged > self.told {
+            self.told = acknowledged;
+            log::info!("change {acknowledged}: {}", C::DECIDE);
+        }
+        let is_over = |one: &Waiting| one.epoch <= acknowledged || one.since.elapsed() > TAKEN_MAX;
+        for one in self.waiting.extract_if(.., |one| is_over(one)) {
+            let taken = one.epoch <= acknowledged;
+            (one.answer)(if taken { Ok(one.epoch) } else { Err(RequestError::Late(one.epoch)) });
+        }
+    }
+
+    /// Does one thing, unless a core is busy: then it gives it back.
+    fn meet(&mut self, request: Request, ports: &dyn Fn() -> Vec<PortStats>) -> Option<Request> {
+        match request {
+            Request::Look(answer) => {
+                answer(Seen {
+                    membership: self.control.membership().clone(),
+                    acknowledged: self.control.acknowledged(),
+                    snapshot: self.table.snapshot(),
+                    ports: ports(),
+                });
+            }
+            Request::Change { changes, if_version, since, answer } => {
+                match self.change(&changes, if_version) {
+                    Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
+                        return Some(Request::Change { changes, if_version, since, answer });
+                    }
+                    Err(error) => {
+                        let text: Vec<_> = changes.iter().map(Change::to_string).collect();
+                        log::error!("change refused: {}: {error}", text.join("; "));
+                        answer(Err(error));
+                    }
+                    Ok(epoch) => self.waiting.push(Waiting { epoch, since, answer }),
+                }
+            }
+            Request::Reload { dry_run, since, answer } => match self.reload(dry_run) {
+                Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
+                    return Some(Request::Reload { dry_run, since, answer });
+                }
+                Err(error) => {
+                    log::error!("reload refused: {error}");
+                    answer(Err(error));
+                }
+                Ok(reloaded) if dry_run => answer(Ok(reloaded)),
+                Ok(reloaded) => {
+                    let (epoch, changes) = (reloaded.version, reloaded.changes);
+                    let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
+                        answer(taken.map(|version| Reloaded { version, changes }));
+                    });
+                    self.waiting.push(Waiting { epoch, since, answer });
+                }
+            },
+        }
+        None
+    }
+
+    fn change(&mut self, changes: &[Change], if_version: Option<u64>) -> Result<u64, RequestError> {
+        let found = self.control.membership().epoch;
+        if let Some(wanted) = if_version.filter(|&wanted| wanted != found) {
+            return Err(RequestError::Version { found, wanted });
+        }
+        let epoch = self.control.apply_all(changes)?;
+        changes.iter().for_each(|change| log::info!("change {epoch}: {change}"));
+        Ok(epoch)
+    }
+
+    fn reload(&mut self, dry_run: bool) -> Result<Reloaded, RequestError> {
+        let changes = (self.reader)(self.control.membership()).map_err(RequestError::Reload)?;
+        if dry_run {
+            self.control.after(&changes)?;
+            return Ok(Reloaded { version: self.control.membership().epoch, changes });
+        }
+        let version = self.change(&changes, None)?;
+        log::info!("reloaded: {} changes, version {version}", changes.len());
+        Ok(Reloaded { version, changes })
+    }
+}

@@ -1,0 +1,404 @@
+//! `wedjat ctl`: changes and watches a running leaf or agent.
+
+use std::fmt::{Display, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use wedjat::admin::generated::{Pool, ShowReply, Worker};
+use wedjat::admin::{Access, Connection};
+use wedjat::control::Change;
+
+use super::node::state_file;
+use super::{Outcome, print};
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Examples:
+  wedjat ctl workers
+  wedjat ctl --node /dev/shm/wedjat-leaf1 drain 5 --wait
+  wedjat ctl add-server 10.0.2.13 && wedjat ctl add-workers 8-11 --server 10.0.2.13 --pool 1
+  wedjat ctl pool policy 1 'jbsq(k=3)' --json
+A change is answered when all cores decide by it, with the new version. Exit status: 0 when it is done, 1 when it was refused.";
+
+/// Between two looks whether workers have answered what they had.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What `wedjat ctl` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The node's state file [default: that of WEDJAT_STATE, else of the only node running whose state file is in /dev/shm]
+    #[arg(long, global = true, value_name = "STATEFILE", conflicts_with = "connect")]
+    node: Option<PathBuf>,
+    /// Ask over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or http://127.0.0.1:7070
+    #[arg(long, global = true, value_name = "URL")]
+    connect: Option<String>,
+    /// With https, who signs nodes' certificates, in PEM
+    #[arg(long, global = true, value_name = "FILE", requires_all = ["certificate", "key"])]
+    ca: Option<PathBuf>,
+    /// With https, our certificate, in PEM
+    #[arg(long, global = true, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// With https, our certificate's key, in PEM
+    #[arg(long, global = true, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// As JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// Change nothing unless this is the node's version
+    #[arg(long, global = true, value_name = "VERSION")]
+    if_version: Option<u64>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What there is: version, pools, servers, cores, ports
+    Show,
+    /// All workers, with what they have
+    Workers,
+    /// Give workers no new tasks; they stay, and answer what they have
+    Drain {
+        /// Their ids, as in 5 or 0-3,8
+        workers: String,
+        /// Wait until they have answered all that they had
+        #[arg(long)]
+        wait: bool,
+        /// Wait at most so long
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+        timeout: Duration,
+    },
+    /// Give drained workers tasks again
+    Undrain {
+        /// Their ids
+        workers: String,
+    },
+    /// Add a host on which workers may be added; a leaf's only
+    AddServer {
+        /// Its address
+        ip: String,
+        /// Its MAC address, unless ARP is to find it
+        #[arg(long)]
+        mac: Option<String>,
+        /// Its workers register themselves
+        #[arg(long)]
+        registers: bool,
+    },
+    /// Let go of a server: its workers leave, then it does
+    RemoveServer {
+        /// Its address
+        ip: String,
+    },
+    /// Tell that a server has another address
+    MoveServer {
+        /// Its address so far
+        ip: String,
+        /// Its new address
+        to: String,
+        /// Its MAC address there, unless ARP is to find it
+        #[arg(long)]
+        mac: Option<String>,
+    },
+    /// Add workers
+    AddWorkers {
+        /// Their ids
+        workers: String,
+        /// Their pool
+        #[arg(long)]
+        pool: String,
+        /// Their server; at an agent none
+        #[arg(long)]
+        server: Option<String>,
+        /// How fast each of them is, relative to others
+        #[arg(long)]
+        speed: Option<String>,
+    },
+    /// Let go of workers, when they have answered what they have
+    RemoveWorkers {
+        /// Their ids
+        workers: String,
+    },
+    /// Pools
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Tell how fast workers are
+    Speed {
+        /// Their ids
+        workers: String,
+        /// Relative to others
+        speed: String,
+    },
+    /// Tell or set which messages the node logs
+    Log {
+        /// off, error, warn, info, debug or trace
+        level: Option<String>,
+    },
+    /// Have the node read its configuration again: all that differs is changed, or nothing
+    Reload {
+        /// Tell what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PoolCommand {
+    /// Begin a pool, which has no workers yet
+    Create {
+        /// Its id
+        id: String,
+        /// Its policy, as `wedjat policies` lists them
+        #[arg(long)]
+        policy: String,
+        /// Tasks that may wait on each core
+        #[arg(long)]
+        queue: Option<String>,
+        /// What becomes of those beyond: drop or refuse
+        #[arg(long)]
+        overflow: Option<String>,
+        /// Other schedulers send tasks to its workers, too
+        #[arg(long)]
+        shared_workers: bool,
+    },
+    /// Let go of a pool: it takes no new tasks, and goes when those it has are answered
+    Delete {
+        /// Its id
+        id: String,
+    },
+    /// Give a pool another policy
+    Policy {
+        /// Its id
+        id: String,
+        /// The policy
+        policy: String,
+    },
+    /// Bound a pool's queue anew
+    Queue {
+        /// Its id
+        id: String,
+        /// Tasks that may wait on each core
+        queue: String,
+        /// What becomes of those beyond: drop or refuse
+        #[arg(long)]
+        overflow: Option<String>,
+    },
+}
+
+/// Does it.
+pub fn run(arguments: &Arguments) -> Outcome {
+    // What is no change is told before anybody is asked.
+    let change = change(&arguments.command)?;
+    let mut node = Connection::open(&access(arguments)?)?;
+    if let Some(change) = change {
+        let version = node.change(std::slice::from_ref(&change), arguments.if_version)?;
+        return match &arguments.command {
+            Command::Drain { wait: true, timeout, .. } => {
+                drained(arguments, &mut node, &change, version, *timeout)
+            }
+            _ => tell(
+                arguments,
+                &format!("version {version}: {change}"),
+                &json!({ "version": version }),
+            ),
+        };
+    }
+    match &arguments.command {
+        Command::Log { level } => {
+            let level = node.log(level.as_deref().unwrap_or_default())?;
+            tell(
+                arguments,
+                &format!("messages of level {level} and above are logged"),
+                &json!({ "level": level }),
+            )
+        }
+        Command::Reload { dry_run } => {
+            let reply = node.reload(*dry_run)?;
+            let mut text = String::new();
+            reply.changes.iter().for_each(|change| text.push_str(&format!("{change}\n")));
+            let what = match (reply.changes.is_empty(), dry_run) {
+                (true, _) => "the file has nothing else",
+                (false, true) => "would be changed",
+                (false, false) => "changed",
+            };
+            let _ = write!(text, "version {}: {what}", reply.version);
+            tell(arguments, &text, &serde_json::to_value(&reply)?)
+        }
+        Command::Workers => {
+            let reply = node.show()?;
+            tell(
+                arguments,
+                &workers(&reply),
+                &json!({ "version": reply.version, "pools": reply.pools }),
+            )
+        }
+        _ => {
+            let reply = node.show()?;
+            tell(arguments, &show(&reply), &serde_json::to_value(&reply)?)
+        }
+    }
+}
+
+fn tell(arguments: &Arguments, text: &str, json: &Value) -> Outcome {
+    if arguments.json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(json)?));
+    }
+    print(&format!("{text}\n"))
+}
+
+fn access(arguments: &Arguments) -> Result<Access, Box<dyn std::error::Error>> {
+    if let Some(url) = &arguments.connect {
+        let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
+            (Some(ca), Some(certificate), Some(key)) => {
+                Some([ca.clone(), certificate.clone(), key.clone()])
+            }
+            _ if url.starts_with("https:") => {
+                return Err("https needs --ca, --certificate and --key".into());
+            }
+            _ => None,
+        };
+        return Ok(Access::Tcp { url: url.clone(), tls });
+    }
+    Ok(Access::State(state_file(arguments.node.clone())?))
+}
+
+/// A key of a change, if it has a value.
+fn with<T: Display>(key: &str, value: Option<T>) -> String {
+    value.map_or_else(String::new, |value| format!(" {key}={value}"))
+}
+
+/// The change that a command asks for, if it does.
+fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error>> {
+    let flag = |is_set: &bool| is_set.then_some(true);
+    let text = match command {
+        Command::Drain { workers, .. } => format!("drain workers={workers}"),
+        Command::Undrain { workers } => format!("undrain workers={workers}"),
+        Command::AddServer { ip, mac, registers } => {
+            let registers = with("registers", flag(registers));
+            format!("add-server ip={ip}{}{registers}", with("mac", mac.as_ref()))
+        }
+        Command::RemoveServer { ip } => format!("remove-server ip={ip}"),
+        Command::MoveServer { ip, to, mac } => {
+            format!("move-server ip={ip} to={to}{}", with("mac", mac.as_ref()))
+        }
+        Command::AddWorkers { workers, pool, server, speed } => {
+            let (server, speed) = (with("server", server.as_ref()), with("speed", speed.as_ref()));
+            format!("add-workers{server} pool={pool} workers={workers}{speed}")
+        }
+        Command::RemoveWorkers { workers } => format!("remove-workers workers={workers}"),
+        Command::Pool(PoolCommand::Create { id, policy, queue, overflow, shared_workers }) => {
+            let (queue, overflow) =
+                (with("queue", queue.as_ref()), with("overflow", overflow.as_ref()));
+            let shared = with("shared-workers", flag(shared_workers));
+            format!("add-pool id={id} policy={policy}{queue}{overflow}{shared}")
+        }
+        Command::Pool(PoolCommand::Delete { id }) => format!("remove-pool id={id}"),
+        Command::Pool(PoolCommand::Policy { id, policy }) => {
+            format!("set-policy pool={id} policy={policy}")
+        }
+        Command::Pool(PoolCommand::Queue { id, queue, overflow }) => {
+            format!("set-queue pool={id} queue={queue}{}", with("overflow", overflow.as_ref()))
+        }
+        Command::Speed { workers, speed } => format!("set-speed workers={workers} speed={speed}"),
+        Command::Show | Command::Workers | Command::Log { .. } | Command::Reload { .. } => {
+            return Ok(None);
+        }
+    };
+    Ok(Some(text.parse()?))
+}
+
+/// Waits until drained workers have answered all that they had.
+fn drained(
+    arguments: &Arguments,
+    node: &mut Connection,
+    change: &Change,
+    version: u64,
+    timeout: Duration,
+) -> Outcome {
+    let Change::Drain { workers } = change else { return Err("no drain".into()) };
+    let began = Instant::now();
+    loop {
+        let reply = node.show()?;
+        let all = reply.pools.iter().flat_map(|pool| &pool.workers);
+        let busy = all
+            .filter(|one| one.outstanding > 0 && workers.iter().any(|&id| u32::from(id) == one.id));
+        let tasks: i64 = busy.map(|worker| worker.outstanding).sum();
+        let seconds = began.elapsed().as_secs_f64();
+        if tasks == 0 {
+            let text = format!("version {version}: {change}; empty after {seconds:.3} s");
+            return tell(arguments, &text, &json!({ "version": version, "seconds": seconds }));
+        }
+        if began.elapsed() > timeout {
+            let text = format!("{tasks} tasks are not answered after {seconds:.1} s");
+            return Err(format!("{text}; the workers stay drained, version {version}").into());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn show(reply: &ShowReply) -> String {
+    let mut out =
+        format!("{} {}  pid {}  version {}", reply.role, reply.node, reply.pid, reply.version);
+    if reply.acknowledged < reply.version {
+        let _ = write!(out, " (cores decide by {})", reply.acknowledged);
+    }
+    for pool in &reply.pools {
+        let active = pool.workers.iter().filter(|one| !one.drained && !one.leaving).count();
+        let _ = write!(
+            out,
+            "\npool {}  policy {}  queue {} ({})  {} wait  {active} of {} workers active{}",
+            pool.id,
+            pool.policy,
+            pool.queue,
+            pool.overflow,
+            pool.waiting,
+            pool.workers.len(),
+            leaving(pool.leaving),
+        );
+    }
+    for server in &reply.servers {
+        let mac = if server.mac.is_empty() { String::new() } else { format!("  {}", server.mac) };
+        let registers = if server.registers { "  registers" } else { "" };
+        let _ = write!(out, "\nserver {}{mac}{registers}{}", server.ip, leaving(server.leaving));
+    }
+    for (index, core) in reply.cores.iter().enumerate() {
+        let count = |name| core.counters.get(name).copied().unwrap_or_default();
+        let dropped: u64 = core.drops.values().sum();
+        let _ = write!(
+            out,
+            "\ncore {index}  received {}  scheduled {}  replies {}  dropped {dropped}",
+            count("rx_packets"),
+            count("scheduled"),
+            count("replies"),
+        );
+    }
+    for (index, port) in reply.ports.iter().enumerate() {
+        let lost = port.rx_missed + port.rx_no_mbuf + port.rx_errors + port.tx_errors;
+        let _ = write!(out, "\nport {index}  {} ({})  lost {lost}", port.device, port.driver);
+    }
+    out
+}
+
+const fn leaving(is_leaving: bool) -> &'static str {
+    if is_leaving { "  leaving" } else { "" }
+}
+
+fn workers(reply: &ShowReply) -> String {
+    let mut out =
+        "worker   pool  server           speed  load  outstanding  presence      state".to_owned();
+    let row = |pool: &Pool, one: &Worker| {
+        let state = match one {
+            Worker { leaving: true, .. } => "leaving",
+            Worker { drained: true, .. } => "drained",
+            _ => "active",
+        };
+        format!(
+            "\n{:6}  {:5}  {:15}  {:5}  {:4}  {:11}  {:12}  {state}",
+            one.id, pool.id, one.server, one.speed, one.load, one.outstanding, one.presence
+        )
+    };
+    for pool in &reply.pools {
+        pool.workers.iter().for_each(|one| out.push_str(&row(pool, one)));
+    }
+    out
+}

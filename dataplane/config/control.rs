@@ -1,0 +1,73 @@
+//! `[control]`: where a node is changed and watched, beside the socket at its state file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use toml::Spanned;
+
+use super::faults::{Faults, quoted};
+use super::raw_control;
+
+/// Where a node is changed and watched over TCP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// Where changes are taken.
+    pub listen: Option<SocketAddr>,
+    /// Proof of who is who there; none on a loopback address only.
+    pub tls: Option<TlsConfig>,
+    /// Where /metrics is.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Files of mutual TLS, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The node's certificate, and those that lead to its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who signs certificates of clients that may change the node.
+    pub clients_ca: PathBuf,
+}
+
+/// The checked table.
+pub fn control(faults: &mut Faults<'_>, raw: Option<&raw_control::Control>) -> ControlConfig {
+    let Some(raw) = raw else { return ControlConfig::default() };
+    let listen = address(faults, raw.listen.as_ref(), "control.listen");
+    let files = [&raw.certificate, &raw.key, &raw.clients_ca];
+    let tls = match files {
+        [Some(certificate), Some(key), Some(clients_ca)] => {
+            let path = |of: &Spanned<String>| PathBuf::from(of.get_ref());
+            let [certificate, key, clients_ca] = [certificate, key, clients_ca].map(path);
+            Some(TlsConfig { certificate, key, clients_ca })
+        }
+        files => {
+            if let Some(at) = files.into_iter().flatten().next() {
+                let allowed = "all of `certificate`, `key` and `clients_ca`, or none";
+                faults.note(at, "control", "not all files of TLS", allowed);
+            }
+            None
+        }
+    };
+    if let (Some(at), Some(address), None) = (&raw.listen, listen, &tls)
+        && !address.ip().is_loopback()
+    {
+        let found = format!("{} without TLS", quoted(at));
+        let allowed = "a loopback address such as 127.0.0.1:7070, or `certificate`, `key` and `clients_ca` beside it";
+        faults.note(at, "control.listen", found, allowed);
+    }
+    if let (Some(at), None) = (&raw.certificate, &raw.listen) {
+        faults.note(at, "control.certificate", quoted(at), "`listen` beside it");
+    }
+    ControlConfig { listen, tls, metrics: address(faults, raw.metrics.as_ref(), "control.metrics") }
+}
+
+fn address(faults: &mut Faults<'_>, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
+    let at = at?;
+    let address = at.get_ref().parse().ok();
+    if address.is_none() {
+        let allowed = "an address and a port such as 127.0.0.1:7070 or [::1]:7070";
+        faults.note(at, key, quoted(at), allowed);
+    }
+    address
+}

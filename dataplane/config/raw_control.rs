@@ -1,0 +1,14 @@
+//! `[control]` of a leaf's or an agent's file, as TOML has it: right keys and types, values not yet looked at.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    pub listen: Option<Spanned<String>>,
+    pub certificate: Option<Spanned<String>>,
+    pub key: Option<Spanned<String>>,
+    pub clients_ca: Option<Spanned<String>>,
+    pub metrics: Option<Spanned<String>>,
+}

@@ -1,0 +1,101 @@
+//! Running nodes that are changed by `wedjat ctl` again and again while honest tasks pass.
+
+use std::process::Command;
+use std::time::Instant;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::rigs::processes::{Job, Site, check_alive, check_driven, check_end};
+use super::{Account, Attack, Budget, Failure, RunsOn};
+use crate::demo::leaf::LeafProcess;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "changed-leaf",
+        summary: "half of a leaf's workers are drained, let go of and added again, its policy and their speeds changed, under load",
+        runs_on: RunsOn::Processes,
+        run: |budget, account| {
+            let site = Site::new()?;
+            let (leaf, driver) = (site.leaf()?, site.start_drive(budget.seconds)?);
+            changed(&site, leaf, driver, &LEAF, budget, account)
+        },
+    },
+    Attack {
+        name: "changed-agent",
+        summary: "half of an agent's workers are drained, and its policy, queue and their speeds changed, under load",
+        runs_on: RunsOn::Processes,
+        run: |budget, account| {
+            let site = Site::new()?;
+            let (agent, driver) = (site.agent()?, site.start_attached(budget.seconds)?);
+            changed(&site, agent, driver, &AGENT, budget, account)
+        },
+    },
+];
+
+/// Changes of a leaf. Those of workers are of the second server's.
+const LEAF: [&str; 11] = [
+    "drain 4-5",
+    "undrain 4-5",
+    "drain 7",
+    "undrain 7",
+    "remove-workers 6-7",
+    "add-workers 6-7 --server 10.0.2.12 --pool 1",
+    "pool policy 1 horus",
+    "pool policy 1 jbsq(k=3)",
+    "pool policy 1 racksched",
+    "speed 4-7 1.1",
+    "speed 4-7 1",
+];
+/// Of an agent, whose workers are the driver's and stay.
+const AGENT: [&str; 9] = [
+    "drain 4-7",
+    "undrain 4-7",
+    "drain 6",
+    "undrain 6",
+    "pool policy 1 jbsq(k=2)",
+    "pool policy 1 cfcfs",
+    "pool policy 1 jsq",
+    "pool queue 1 2000",
+    "speed 4-7 1.1",
+];
+
+/// Changes a node until its driver is about to end; every one must be answered, and every task.
+fn changed(
+    site: &Site,
+    mut node: LeafProcess,
+    driver: Job,
+    changes: &[&str],
+    budget: &Budget,
+    account: &mut Account,
+) -> Result<(), Failure> {
+    site.until("tasks pass", || Ok(site.counter("scheduled")? > 0))?;
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+    let began = Instant::now();
+    let (mut made, mut refused, mut silent) = (0_u64, 0_u64, Vec::new());
+    while began.elapsed().as_secs_f64() < 0.8 * budget.seconds && node.check().is_ok() {
+        let change = changes[random.random_range(0..changes.len())];
+        let mut command = Command::new(site.binary());
+        command.args(["ctl", "--node"]).arg(site.state()).args(change.split(' '));
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Workers may be there already, or leave still, or be gone.
+        let is_refusal = said.contains("it is there already")
+            || said.contains("there is none now")
+            || said.contains("it is leaving");
+        match output.status.success() {
+            true => made += 1,
+            false if is_refusal => refused += 1,
+            false => silent.push(format!("{change}: {}", said.trim())),
+        }
+    }
+    account.tried("changes", made + refused);
+    account.check("every change is answered", silent.is_empty(), silent.join("; "));
+    account.check("changes are made", made > 0, format!("{made} made, {refused} refused"));
+    check_driven(account, "every task is answered", driver.driven());
+    if check_alive(account, "the node lives", &mut node) {
+        check_end(account, "the node", node);
+    }
+    Ok(())
+}

@@ -1,0 +1,403 @@
+//! Thousands of changes on emulated time, in a rack whose workers are busy for four fifths of it: nothing is lost, every change has
+//! its answer, and all cores have it within a millisecond.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod changing;
+mod frames;
+mod rig;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::Write;
+use std::path::Path;
+
+use rand::{RngExt as _, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use wedjat::control::{Change, ChangeError, LEAVING_NS, LeafCores, Membership};
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{FramePool, RingPort};
+use wedjat::policy::{CATALOGUE, Runs};
+use wedjat::role::Leaf;
+use wedjat::state::Gauge;
+use wedjat::wire::arp;
+use wedjat::wire::ether;
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
+
+use changing::Changing;
+use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
+use rig::{Built, Sizes};
+
+const CORES: usize = 2;
+const CLIENTS: usize = 0;
+const WORKERS: usize = 1;
+/// Between two polls of a core.
+const POLL_NS: u64 = 2_000;
+/// Mean time that a task takes.
+const SERVICE_NS: f64 = 50_000.0;
+const LOAD: f64 = 0.8;
+/// All cores have a change after so long.
+const TAKEN_NS: u64 = 1_000_000;
+
+fn text(state: &Path) -> String {
+    let servers: String = (0..8)
+        .map(|at| {
+            let (ip, first) = (11 + at, 10 + 4 * at);
+            let workers = format!("'{first}-{}'", first + 3);
+            format!("[[server]]\nip = '10.0.2.{ip}'\nworkers = {workers}\npool = 7\n")
+        })
+        .collect();
+    format!(
+        "[leaf]\nid = 1\ncores = [1, 2]\nseed = 7\nstate = '{}'\n\
+         [[port]]\ndevice = 'clients'\nside = 'clients'\nip = '10.0.1.1/24'\n\
+         [[port]]\ndevice = 'workers'\nside = 'workers'\nip = '10.0.2.1/24'\n\
+         [[pool]]\nid = 7\npolicy = 'horus'\n{servers}",
+        state.display()
+    )
+}
+
+/// A task that a worker has.
+struct Work {
+    done: u64,
+    core: usize,
+    server: u32,
+    header: Header,
+}
+
+struct Rack {
+    cores: Vec<Leaf<RingPort, FramePool>>,
+    far: Vec<Vec<RingPort>>,
+    changing: Changing<LeafCores>,
+    now: u64,
+    rng: Xoshiro256PlusPlus,
+    /// When the next task comes.
+    due: u64,
+    /// What each worker has, in order.
+    work: BTreeMap<u16, VecDeque<Work>>,
+    /// When tasks were sent, by sequence number.
+    open: HashMap<u16, u64>,
+    /// Response times since they were last taken.
+    responses: Vec<u64>,
+    sent: u64,
+    next: u16,
+    /// Changes that not all cores have yet, and since when.
+    pending: VecDeque<(u64, u64)>,
+}
+
+impl Rack {
+    fn new(seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
+        let (built, table, control) = rig::leaves(rig::stages(&text(&path), None), sizes);
+        let (cores, far) = built.into_iter().map(|Built { leaf, far, .. }| (leaf, far)).unzip();
+        let mut rack = Self {
+            cores,
+            far,
+            changing: Changing::new(control, table, path, folder),
+            now: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            due: u64::MAX,
+            work: BTreeMap::new(),
+            open: HashMap::new(),
+            responses: Vec::new(),
+            sent: 0,
+            next: 0,
+            pending: VecDeque::new(),
+        };
+        rack.run(1_000_000);
+        rack.due = rack.now;
+        rack
+    }
+
+    fn membership(&self) -> &Membership {
+        self.changing.control.membership()
+    }
+
+    /// Pools whose tasks are taken, by cores that have all changes, with how many workers may have them.
+    fn pools(&self) -> Vec<(u16, usize)> {
+        let pools = self.membership().pools.iter().flatten().filter(|pool| !pool.is_leaving);
+        let active = |members: &[Option<wedjat::control::Worker>]| {
+            members.iter().flatten().filter(|worker| worker.is_active()).count()
+        };
+        let pools = pools.map(|pool| (pool.id, active(&pool.members)));
+        pools.filter(|&(_, active)| active > 0).collect()
+    }
+
+    fn exponential(&mut self, mean: f64) -> u64 {
+        let uniform: f64 = self.rng.random();
+        (-mean * (1.0 - uniform).ln()) as u64
+    }
+
+    /// Tasks that are due by now; each goes to a worker's pool as often as that has workers.
+    fn arrive(&mut self) {
+        while self.due <= self.now {
+            let pools = self.pools();
+            let active: usize = pools.iter().map(|&(_, active)| active).sum();
+            let mut at = self.rng.random_range(0..active);
+            let mut chosen = pools.iter().find(|&&(_, active)| {
+                let is_here = at < active;
+                at = at.saturating_sub(active);
+                is_here
+            });
+            // Not all cores may know of a new pool, or of its workers.
+            if !self.pending.is_empty() {
+                chosen = pools.iter().find(|&&(id, _)| id == 7);
+            }
+            self.next = self.next.wrapping_add(1);
+            let header = Header::new_task(chosen.unwrap().0, self.next);
+            let core = self.rng.random_range(0..CORES);
+            assert!(self.far[core][CLIENTS].send(&frames::task(header)), "the ring has room");
+            let before = self.open.insert(self.next, self.now);
+            assert_eq!(
+                before,
+                None,
+                "a task is open for too long by {}: {:?}",
+                self.now,
+                self.held()
+            );
+            self.sent += 1;
+            self.due += 1 + self.exponential(SERVICE_NS / (LOAD * active as f64));
+        }
+    }
+
+    fn poll(&mut self) {
+        self.now += POLL_NS;
+        if self.due != u64::MAX {
+            self.arrive();
+        }
+        self.complete();
+        for core in 0..CORES {
+            self.cores[core].poll(self.now);
+            while let Some(frame) = self.far[core][WORKERS].receive() {
+                self.serve(core, frame.bytes());
+            }
+            while let Some(frame) = self.far[core][CLIENTS].receive() {
+                self.meet_client(core, frame.bytes());
+            }
+        }
+        let acknowledged = self.changing.control.acknowledged();
+        while let Some(&(epoch, since)) = self.pending.front() {
+            if epoch > acknowledged {
+                assert!(self.now - since <= TAKEN_NS, "change {epoch} is late");
+                break;
+            }
+            self.pending.pop_front();
+        }
+    }
+
+    fn run(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            self.poll();
+        }
+    }
+
+    /// Workers answer what is done by now.
+    fn complete(&mut self) {
+        for (&worker, work) in &mut self.work {
+            while work.front().is_some_and(|one| one.done <= self.now) {
+                let one = work.pop_front().unwrap();
+                let left = work.len() as u16;
+                let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+                let reply = Header { code, src: worker, dst: 0, qlen: left, ..one.header };
+                let flow = Flow {
+                    src_mac: mac_of(one.server),
+                    dst_mac: LEAF_MACS[WORKERS],
+                    src: one.server,
+                    dst: CLIENT,
+                    src_port: 1234,
+                    dst_port: 40_000,
+                };
+                let len = reply.len() + 9;
+                let mut bytes = vec![0; udp::PAYLOAD + len];
+                reply.emit(&mut bytes[udp::PAYLOAD..]);
+                flow.emit(&mut bytes, len);
+                assert!(self.far[one.core][WORKERS].send(&bytes), "the ring has room");
+            }
+        }
+    }
+
+    fn serve(&mut self, core: usize, frame: &[u8]) {
+        if ether::ether_type(frame) == ether::ARP {
+            let ask = arp::Packet::parse(frame).unwrap();
+            self.far[core][WORKERS].send(&arp_answer(&ask, mac_of(ask.target)));
+            return;
+        }
+        let datagram = udp::parse(frame, false).unwrap();
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        let service = self.exponential(SERVICE_NS);
+        let work = self.work.entry(header.dst).or_default();
+        let begins = work.back().map_or(self.now, |last| last.done.max(self.now));
+        let server = datagram.dst;
+        work.push_back(Work { done: begins + service, core, server, header });
+    }
+
+    fn meet_client(&mut self, core: usize, frame: &[u8]) {
+        if let Ok(ask) = arp::Packet::parse(frame) {
+            self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
+            return;
+        }
+        let datagram = udp::parse(frame, false).unwrap();
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        let sent = self.open.remove(&header.seq).expect("an answer to an open task, once");
+        self.responses.push(self.now - sent);
+    }
+
+    fn change(&mut self, text: &str) -> Result<u64, ChangeError> {
+        let answer = self.changing.control.apply(&text.parse::<Change>()?);
+        if let Ok(epoch) = answer {
+            self.pending.push_back((epoch, self.now));
+        }
+        self.changing.expect();
+        answer
+    }
+
+    fn tend(&mut self) {
+        let before = self.membership().epoch;
+        self.changing.control.tend(self.now);
+        let after = self.membership().epoch;
+        if after > before {
+            self.pending.push_back((after, self.now));
+        }
+        self.changing.expect();
+    }
+
+    /// What the cores hold and have dropped, and the most that a worker has.
+    fn held(&self) -> String {
+        let counters = self.cores.iter().map(|core| core.stages().counters());
+        let held = counters.map(|counters| (counters.read(Gauge::Held), counters.dropped_total()));
+        let most = self.work.iter().map(|(&worker, work)| (work.len(), worker)).max();
+        format!("held and dropped {:?}, at a worker {most:?}", held.collect::<Vec<_>>())
+    }
+
+    /// The 99th percentile of response times since the last time, in microseconds.
+    fn p99_us(&mut self) -> f64 {
+        let mut responses = std::mem::take(&mut self.responses);
+        responses.sort_unstable();
+        responses[responses.len() * 99 / 100] as f64 / 1000.0
+    }
+
+    /// At the end: everything is answered, and nothing is anywhere.
+    fn assert_nothing_is_lost(&mut self) {
+        self.due = u64::MAX;
+        self.run(20_000_000);
+        for core in &self.cores {
+            let counters = core.stages().counters();
+            assert!(counters.balances());
+            assert_eq!((counters.read(Gauge::Held), counters.dropped_total()), (0, 0));
+        }
+        assert_eq!(self.open.len(), 0, "of {} tasks", self.sent);
+        self.now += LEAVING_NS; // what had moved may move again
+        self.tend();
+        self.run(1_000_000);
+        self.tend();
+        self.run(1_000_000);
+        assert!(self.changing.control.is_settled());
+        self.changing.assert_shown();
+    }
+}
+
+/// Policies that a leaf runs.
+fn policies() -> Vec<&'static str> {
+    let on_leaf = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
+    on_leaf.map(|entry| entry.name).collect()
+}
+
+/// Some change, that may be one or not. Pool 7 keeps some workers of which none is drained or removed.
+fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
+    let mut pick = |most: u16| rng.random_range(0..most);
+    let policy = policies[usize::from(pick(policies.len() as u16))];
+    // Servers 11 and 12, and their workers 10 to 17, stay.
+    let (ip, pool, first) = (13 + pick(10), 7 + pick(3), 18 + 4 * pick(10));
+    let last = first + pick(4);
+    match pick(16) {
+        0 | 1 => format!("add-server ip=10.0.2.{ip}"),
+        2 => format!("remove-server ip=10.0.2.{ip}"),
+        3 => format!("move-server ip=10.0.2.{ip} to=10.0.2.{}", 13 + pick(20)),
+        4..=6 => format!("add-workers server=10.0.2.{ip} pool={pool} workers={first}-{last}"),
+        7 => format!("remove-workers workers={first}-{last}"),
+        8 | 9 => format!("drain workers={first}-{last}"),
+        10 | 11 => format!("undrain workers={first}-{last}"),
+        12 => format!("add-pool id={pool} policy={policy}"),
+        13 => format!("remove-pool id={}", 8 + pick(2)),
+        14 => format!("set-policy pool={pool} policy={policy}"),
+        // Near what they are, so that policies that go by it overload nobody.
+        _ => format!("set-speed workers={first}-{last} speed=1.0{}", pick(10)),
+    }
+}
+
+#[test]
+fn ten_thousand_random_changes_lose_nothing_and_each_has_its_answer() {
+    let (mut rack, policies) = (Rack::new(15), policies());
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(16);
+    let (mut made, mut refused) = (0_u32, 0_u32);
+    while made < 10_000 {
+        rack.run(60_000);
+        let text = random_change(&mut rng, &policies);
+        let before = rack.membership().epoch;
+        match rack.change(&text) {
+            Ok(epoch) => {
+                assert_eq!(epoch, before + 1, "{text}");
+                made += 1;
+            }
+            Err(ChangeError::Busy) => panic!("{text}: a core has not taken what was before"),
+            Err(error) => {
+                assert!(error.to_string().len() > 20, "{text}: {error}");
+                assert_eq!(rack.membership().epoch, before, "{text}");
+                refused += 1;
+            }
+        }
+        rack.run(20_000);
+        rack.tend();
+        if (made + refused) % 50 == 0 {
+            let epoch = rack.membership().epoch;
+            assert_eq!(rack.changing.look().epoch, epoch);
+        }
+    }
+    assert!(refused > 1_000, "{refused} refused");
+    assert!(rack.sent > 500_000, "{} tasks", rack.sent);
+    rack.assert_nothing_is_lost();
+}
+
+#[test]
+fn draining_the_busiest_of_eight_servers_loses_nothing() {
+    let mut rack = Rack::new(3);
+    rack.run(20_000_000);
+    rack.responses.clear();
+    rack.run(100_000_000);
+    let before = rack.p99_us();
+    let has = |rack: &Rack, server: u16| -> usize {
+        (10 + 4 * server..14 + 4 * server)
+            .map(|id| rack.work.get(&id).map_or(0, VecDeque::len))
+            .sum()
+    };
+    let busiest = (0..8).max_by_key(|&server| has(&rack, server)).unwrap();
+    let (first, had) = (10 + 4 * busiest, has(&rack, busiest));
+    assert!(had > 0);
+    rack.change(&format!("drain workers={first}-{}", first + 3)).unwrap();
+    let began = rack.now;
+    let mut empty = None;
+    while rack.now - began < 20_000_000 {
+        rack.poll();
+        if empty.is_none() && rack.pending.is_empty() && has(&rack, busiest) == 0 {
+            empty = Some(rack.now - began);
+        }
+    }
+    let empty = empty.expect("it becomes empty");
+    rack.run(100_000_000);
+    assert_eq!(has(&rack, busiest), 0, "and stays so");
+    let during = rack.p99_us();
+    rack.change(&format!("undrain workers={first}-{}", first + 3)).unwrap();
+    rack.run(20_000_000);
+    rack.responses.clear();
+    rack.run(100_000_000);
+    let after = rack.p99_us();
+    assert!(rack.work[&first].iter().len() + has(&rack, busiest) > 0, "it has tasks again");
+    let _ = writeln!(
+        std::io::stderr(),
+        "draining the busiest of 8 servers at load {LOAD}: {had} tasks, empty after {:.3} ms; p99 {before:.0} us before, \
+         {during:.0} us while drained, {after:.0} us after",
+        empty as f64 / 1e6
+    );
+    rack.assert_nothing_is_lost();
+}

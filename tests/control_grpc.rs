@@ -1,0 +1,766 @@
+//! A node's control over gRPC, as clients of all kinds meet it: what each call does, and what bad input does not.
+#![cfg(feature = "control")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod patience;
+mod rig;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status};
+use wedjat::admin::generated as proto;
+use wedjat::admin::generated::change::Change as Of;
+use wedjat::admin::generated::control_client::ControlClient;
+use wedjat::admin::metrics::families;
+use wedjat::admin::{Access, Connection, Handle, Requests, Server, reload, socket_path};
+use wedjat::config::{Config, ControlConfig};
+use wedjat::control::Membership;
+use wedjat::stats::PortStats;
+
+use patience::{PATIENCE, wait_until};
+use rig::{Built, Sizes};
+
+fn text(state: &Path, more: &str) -> String {
+    format!(
+        "[leaf]\nid = 1\ncores = [1]\nseed = 7\npools_max = 6\nstate = '{}'\n\
+         [[port]]\ndevice = 'clients'\nside = 'clients'\nip = '10.0.1.1/24'\n\
+         [[port]]\ndevice = 'workers'\nside = 'workers'\nip = '10.0.2.1/24'\n\
+         [[pool]]\nid = 7\npolicy = 'horus'\n\
+         [[server]]\nip = '10.0.2.11'\nworkers = '10-13'\npool = 7\n\
+         [[server]]\nip = '10.0.2.12'\nworkers = '14-17'\npool = 7\n{more}",
+        state.display()
+    )
+}
+
+/// A leaf that polls in the background, and all that is around it.
+struct Node {
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    /// The core does not poll while this is set.
+    pause: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    server: Option<Server>,
+}
+
+impl Node {
+    fn start() -> Self {
+        Self::with("")
+    }
+
+    /// With more in its configuration.
+    fn with(more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, file) = (folder.path().join("state"), folder.path().join("leaf.toml"));
+        fs::write(&file, text(&state, more)).unwrap();
+        let config = Config::load(&file).unwrap_or_else(|error| panic!("{error}"));
+        let (stop, pause) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let mut node = Self { folder, stop, pause, threads: Vec::new(), server: None };
+        let handle = node.run(config.clone());
+        let server = Server::start(&config.control, Some(&state), handle, &[]).unwrap();
+        node.server = server;
+        node
+    }
+
+    fn run(&mut self, config: Config) -> Handle {
+        let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
+        let (mut cores, table, control) = rig::leaves(rig::stages(&config.text, None), sizes);
+        let Built { mut leaf, far, .. } = cores.remove(0);
+        let (stop, pause) = (Arc::clone(&self.stop), Arc::clone(&self.pause));
+        self.threads.push(std::thread::spawn(move || {
+            let (began, _far) = (Instant::now(), far);
+            while !stop.load(Acquire) {
+                if !pause.load(Acquire) {
+                    leaf.poll(began.elapsed().as_nanos() as u64);
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }));
+        let (made, handle) = mpsc::channel();
+        let stop = Arc::clone(&self.stop);
+        self.threads.push(std::thread::spawn(move || {
+            let reader = |now: &Membership| {
+                let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
+                reload::leaf(&config, &wanted, now)
+            };
+            let mut requests = Requests::new(control, table, Box::new(reader));
+            made.send(requests.handle()).unwrap();
+            let port = PortStats { device: "net \"0\"".to_owned(), ..PortStats::default() };
+            while !stop.load(Acquire) {
+                requests.serve_for(Duration::from_millis(20), &|| vec![port.clone()]);
+            }
+        }));
+        handle.recv().unwrap()
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    fn socket(&self) -> PathBuf {
+        socket_path(&self.state())
+    }
+
+    fn connect(&self) -> Connection {
+        Connection::open(&Access::State(self.state())).unwrap()
+    }
+
+    /// A client that may send what it likes.
+    fn raw(&self) -> Raw {
+        Raw::open(Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap())
+            .unwrap()
+    }
+
+    fn configure(&self, change: impl FnOnce(String) -> String) {
+        let text = text(&self.state(), "");
+        fs::write(self.folder.path().join("leaf.toml"), change(text)).unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        self.stop.store(true, Release);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Raw {
+    runtime: tokio::runtime::Runtime,
+    client: ControlClient<Channel>,
+}
+
+impl Raw {
+    fn open(endpoint: Endpoint) -> Result<Self, tonic::transport::Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let channel = runtime.block_on(endpoint.connect())?;
+        Ok(Self { runtime, client: ControlClient::new(channel) })
+    }
+
+    fn show(&mut self) -> Result<proto::ShowReply, Status> {
+        let reply = self.runtime.block_on(self.client.show(proto::ShowRequest {}));
+        reply.map(tonic::Response::into_inner)
+    }
+
+    fn change(&mut self, changes: Vec<Of>, if_version: Option<u64>) -> Result<u64, Status> {
+        let changes = changes.into_iter().map(|one| proto::Change { change: Some(one) }).collect();
+        let request = proto::ChangeRequest { changes, if_version };
+        let reply = self.runtime.block_on(self.client.change(request));
+        reply.map(|reply| reply.into_inner().version)
+    }
+}
+
+fn drain(workers: &[u32]) -> Of {
+    Of::Drain(proto::Workers { workers: workers.to_vec() })
+}
+
+fn set_policy(pool: u32, policy: &str) -> Of {
+    Of::SetPolicy(proto::SetPolicy { pool, policy: policy.to_owned() })
+}
+
+#[test]
+fn every_change_is_answered_with_the_version_that_all_cores_have() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    let before = connection.show().unwrap();
+    assert_eq!((before.version, &before.role[..], before.node), (1, "leaf", 1));
+    assert_eq!(before.pools[0].workers.len(), 8);
+    for (change, version) in [
+        ("add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true", 2),
+        ("add-workers server=10.0.2.13 pool=7 workers=20-23 speed=2", 3),
+        ("drain workers=10,20", 4),
+        ("undrain workers=20", 5),
+        ("add-pool id=9 policy=jbsq(k=3) queue=64 overflow=refuse", 6),
+        ("set-policy pool=9 policy=round-robin", 7),
+        ("set-queue pool=9 queue=32", 8),
+        ("set-speed workers=11 speed=4", 9),
+        ("move-server ip=10.0.2.12 to=10.0.2.14", 10),
+    ] {
+        let done = connection.change(&[change.parse().unwrap()], None);
+        assert_eq!(done.unwrap_or_else(|error| panic!("{change}: {error}")), version, "{change}");
+        assert!(connection.show().unwrap().acknowledged >= version, "{change}");
+    }
+    let now = connection.show().unwrap();
+    let worker = |id: u32| now.pools[0].workers.iter().find(|one| one.id == id).unwrap();
+    assert!(worker(10).drained && !worker(20).drained && !worker(11).drained);
+    assert_eq!((worker(11).speed, worker(20).speed), (4.0, 2.0));
+    assert_eq!((&worker(14).server[..], &worker(20).server[..]), ("10.0.2.14", "10.0.2.13"));
+    let nine = &now.pools[1];
+    assert_eq!((nine.id, nine.queue, &nine.overflow[..]), (9, 32, "drop"));
+    assert!(nine.policy.starts_with("round-robin"));
+    let there = now.servers.iter().find(|server| server.ip == "10.0.2.13").unwrap();
+    assert_eq!((&there.mac[..], there.registers), ("02:00:00:00:02:0d", true));
+    connection.change(&["remove-server ip=10.0.2.13".parse().unwrap()], None).unwrap();
+    connection.change(&["remove-pool id=9".parse().unwrap()], None).unwrap();
+    wait_until("they have gone", || {
+        let now = connection.show().unwrap();
+        now.servers.len() == 2 && now.pools.len() == 1 && now.pools[0].workers.len() == 8
+    });
+}
+
+#[test]
+fn several_changes_are_made_at_once_or_none_of_them() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    let all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    let changes = all(&[
+        "add-server ip=10.0.2.13",
+        "add-pool id=9 policy=sed",
+        "add-workers server=10.0.2.13 pool=9 workers=20-21",
+        "add-workers server=10.0.2.13 pool=9 workers=22 speed=3",
+    ]);
+    assert_eq!(connection.change(&changes, Some(1)).unwrap(), 2);
+    let now = connection.show().unwrap();
+    let speeds: Vec<_> = now.pools[1].workers.iter().map(|one| (one.id, one.speed)).collect();
+    assert_eq!(speeds, [(20, 1.0), (21, 1.0), (22, 3.0)]);
+    let changes = all(&["drain workers=10", "remove-pool id=9", "drain workers=99"]);
+    let error = connection.change(&changes, None).unwrap_err().to_string();
+    assert!(error.contains("worker 99: there is none"), "{error}");
+    let same = connection.show().unwrap();
+    assert_eq!((same.version, same.pools), (now.version, now.pools));
+}
+
+#[test]
+fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_nothing() {
+    let node = Node::start();
+    let mut raw = node.raw();
+    let before = raw.show().unwrap();
+    let ip = |ip: &str| ip.to_owned();
+    let workers = |workers: Vec<u32>| proto::Workers { workers };
+    let add = |server: &str, pool, workers: &[u32], speed| {
+        let (server, workers) = (server.to_owned(), workers.to_vec());
+        Of::AddWorkers(proto::AddWorkers { server, pool, workers, speed })
+    };
+    let server = |at: &str, mac: &str| {
+        Of::AddServer(proto::AddServer { ip: ip(at), mac: ip(mac), registers: false })
+    };
+    let pool = |id, policy: &str, queue, overflow: &str| {
+        Of::AddPool(proto::AddPool {
+            id,
+            policy: policy.to_owned(),
+            queue,
+            overflow: overflow.to_owned(),
+            shared_workers: false,
+        })
+    };
+    let invalid = Code::InvalidArgument;
+    let long = "9".repeat(100_000);
+    for (change, code, says) in [
+        (drain(&[99]), Code::NotFound, "worker 99: there is none"),
+        (drain(&[]), invalid, "0 workers; allowed: one id or more"),
+        (drain(&[70_000]), invalid, "worker 70000; allowed: "),
+        (drain(&[10, 10]), invalid, "worker 10 twice"),
+        (drain(&vec![1; 50_000]), invalid, "50000 workers"),
+        (Of::Undrain(workers(vec![u32::MAX])), invalid, "worker 4294967295"),
+        (Of::RemoveWorkers(workers((100..30_000).collect())), Code::NotFound, "worker 100"),
+        (server("10.0.2", ""), invalid, "ip=10.0.2; allowed: a host's IPv4 address"),
+        (server(&long, ""), invalid, "ip=9999"),
+        (server("10.0.2.11", ""), Code::AlreadyExists, "server 10.0.2.11: it is there already"),
+        (server("10.0.2.1", ""), Code::FailedPrecondition, "the node's own address"),
+        (server("192.168.0.7", ""), Code::FailedPrecondition, "no port on the workers' side"),
+        (server("10.0.2.13", "ff:ff:ff:ff:ff:ff"), invalid, "mac=ff:ff:ff:ff:ff:ff"),
+        (
+            Of::RemoveServer(proto::RemoveServer { ip: ip("10.0.2.99") }),
+            Code::NotFound,
+            "server 10.0.2.99",
+        ),
+        (
+            Of::MoveServer(proto::MoveServer { ip: ip("10.0.2.11"), to: ip(""), mac: ip("") }),
+            invalid,
+            "to=; allowed",
+        ),
+        (add("", 7, &[20], None), invalid, "no `server` in `add-workers`"),
+        (add("10.0.2.11", 7, &[13], None), Code::AlreadyExists, "worker 13"),
+        (add("10.0.2.11", 70_000, &[20], None), invalid, "pool 70000"),
+        (add("10.0.2.11", 8, &[20], None), Code::NotFound, "pool 8"),
+        (add("10.0.2.11", 7, &[20], Some(0.0)), invalid, "speed=0; allowed: 0.001 to 1000"),
+        (add("10.0.2.11", 7, &[20], Some(f64::NAN)), invalid, "speed=NaN"),
+        (
+            add("10.0.2.11", 7, &(100..200).collect::<Vec<_>>(), None),
+            Code::ResourceExhausted,
+            "room for 64; restart with a larger `workers_max`",
+        ),
+        (pool(7, "horus", None, ""), Code::AlreadyExists, "pool 7"),
+        (pool(9, "best", None, ""), invalid, "best"),
+        (pool(9, &long, None, ""), invalid, "a policy of 100000 letters"),
+        (pool(9, "horus-spine", None, ""), Code::FailedPrecondition, "runs on a spine"),
+        (pool(9, "jbsq", Some(0), ""), invalid, "queue=0; allowed: 1 to 65536"),
+        (pool(9, "jbsq", Some(u64::MAX), ""), invalid, "allowed: 1 to 65536"),
+        (pool(9, "jbsq", None, "wait"), invalid, "overflow=wait; allowed: drop or refuse"),
+        (Of::RemovePool(proto::RemovePool { id: 8 }), Code::NotFound, "pool 8"),
+        (set_policy(7, "jbsq(k=0)"), invalid, "k"),
+        (
+            Of::SetQueue(proto::SetQueue { pool: 7, queue: 60_000, overflow: ip("") }),
+            Code::FailedPrecondition,
+            "restart with a larger `queue`",
+        ),
+        (
+            Of::SetSpeed(proto::SetSpeed { workers: vec![10], speed: f64::INFINITY }),
+            invalid,
+            "speed=inf",
+        ),
+    ] {
+        let status = raw.change(vec![change.clone()], None).unwrap_err();
+        let said = status.message();
+        assert_eq!(status.code(), code, "{change:?}: {said}");
+        assert!(said.contains(says) && said.len() < 400, "{says}: {said}");
+    }
+    // An old version, no change, too many, and one of a kind that is not known.
+    let old = raw.change(vec![drain(&[10])], Some(9)).unwrap_err();
+    assert_eq!(old.code(), Code::Aborted, "{old}");
+    assert!(old.message().contains("the node's version is 1, not 9"), "{old}");
+    for (count, says) in [(0, "0 changes; allowed: 1 to 256"), (257, "257 changes")] {
+        let status = raw.change(vec![drain(&[10]); count], None).unwrap_err();
+        assert_eq!(status.code(), invalid);
+        assert!(status.message().contains(says), "{status}");
+    }
+    let request =
+        proto::ChangeRequest { changes: vec![proto::Change::default()], if_version: None };
+    let status = raw.runtime.block_on(raw.client.change(request)).unwrap_err();
+    assert!(status.message().contains("a change of no kind"), "{status}");
+    // More bytes than a request may have.
+    let status = raw.change(vec![drain(&vec![30_000; 200_000])], None).unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    let status = raw
+        .runtime
+        .block_on(raw.client.log(proto::LogRequest { level: "loud".to_owned() }))
+        .unwrap_err();
+    assert!(status.message().contains("allowed: off, error, warn"), "{status}");
+    let after = raw.show().unwrap();
+    assert_eq!((after.version, &after.pools, &after.servers), (1, &before.pools, &before.servers));
+}
+
+#[test]
+fn half_messages_and_clients_that_hang_keep_nobody_from_the_node() {
+    let node = Node::start();
+    let began = Instant::now();
+    // Who says nothing, half of how a connection begins, something else, and half a frame.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let half_a_frame = [0, 0xFF, 0xFF, 1, 4, 0, 0, 0, 1, 0x82];
+    let mut hanging = Vec::new();
+    for say in [
+        &b""[..],
+        &preface[..10],
+        b"GET /metrics HTTP/1.1\r\n\r\n",
+        &[preface, &settings[..]].concat(),
+        &[preface, &settings[..], &half_a_frame].concat(),
+        &[0xAA; 4096],
+    ] {
+        let mut stream = UnixStream::connect(node.socket()).unwrap();
+        let _ = stream.write_all(say);
+        hanging.push(stream);
+    }
+    let mut connection = node.connect();
+    let version = connection.change(&["drain workers=10".parse().unwrap()], None).unwrap();
+    assert_eq!(version, 2);
+    // More connections than there are places: those that say nothing lose theirs.
+    let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(node.socket()).unwrap()).collect();
+    let waiting = std::thread::spawn({
+        let state = node.state();
+        move || {
+            let mut one =
+                (0..100).find_map(|_| Connection::open(&Access::State(state.clone())).ok());
+            one.as_mut().map(|one| one.show().unwrap().version)
+        }
+    });
+    assert_eq!(waiting.join().unwrap(), Some(2));
+    assert!(began.elapsed() < PATIENCE);
+    for mut stream in silent.into_iter().take(30) {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()); // ended by the node
+    }
+    assert_eq!(connection.show().unwrap().version, 2);
+}
+
+#[test]
+fn a_core_that_does_not_poll_is_told_of_and_holds_nobody_up() {
+    let node = Node::start();
+    let mut raw = node.raw();
+    assert_eq!(raw.change(vec![drain(&[10])], None).unwrap(), 2);
+    node.pause.store(true, Release);
+    let other = std::thread::spawn({
+        let state = node.state();
+        move || Connection::open(&Access::State(state)).unwrap().show().unwrap().version
+    });
+    let status = raw.change(vec![drain(&[11])], None).unwrap_err();
+    assert!(other.join().unwrap() >= 2, "others are answered meanwhile");
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    assert!(status.message().contains("change 3 is made, and a core has not taken it"), "{status}");
+    let seen = raw.show().unwrap();
+    assert_eq!((seen.version, seen.acknowledged), (3, 2));
+    node.pause.store(false, Release);
+    wait_until("it has taken it", || raw.show().unwrap().acknowledged == 3);
+}
+
+#[test]
+fn a_file_read_again_is_made_so_at_once_or_not_at_all() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    let none = connection.reload(false).unwrap();
+    assert_eq!((none.version, none.changes.len()), (1, 0));
+    let change = |text: String| {
+        text.replace("'horus'", "'round-robin'").replace("'10-13'", "'10-12,18'")
+            + "[[pool]]\nid = 9\npolicy = 'sed'\nqueue = 64\n\
+               [[server]]\nip = '10.0.2.13'\nworkers = '20-21'\npool = 9\nspeed = 2\n"
+    };
+    node.configure(change);
+    let expected = [
+        "add-server ip=10.0.2.13",
+        "set-policy pool=7 policy=round-robin",
+        "add-pool id=9 policy=sed queue=64 overflow=drop",
+        "remove-workers workers=13",
+        "add-workers server=10.0.2.11 pool=7 workers=18",
+        "add-workers server=10.0.2.13 pool=9 workers=20-21 speed=2",
+    ];
+    let dry = connection.reload(true).unwrap();
+    assert_eq!((dry.version, &dry.changes[..]), (1, &expected.map(str::to_owned)[..]));
+    assert_eq!(connection.show().unwrap().version, 1);
+    let done = connection.reload(false).unwrap();
+    assert_eq!((done.version, &done.changes[..]), (2, &expected.map(str::to_owned)[..]));
+    wait_until("what left has gone", || connection.show().unwrap().pools[0].workers.len() == 8);
+    let now = connection.show().unwrap();
+    assert_eq!((now.pools[1].workers.len(), now.servers.len()), (2, 3));
+    // What the file does not have goes again, live changes included.
+    connection.change(&["add-server ip=10.0.2.20".parse().unwrap()], None).unwrap();
+    node.configure(|text| text);
+    let back = connection.reload(false).unwrap();
+    assert!(back.changes.contains(&"remove-server ip=10.0.2.20".to_owned()), "{back:?}");
+    assert!(back.changes.contains(&"remove-pool id=9".to_owned()), "{back:?}");
+    wait_until("all has gone", || {
+        let now = connection.show().unwrap();
+        (now.pools.len(), now.servers.len()) == (1, 2)
+    });
+    // Faults, and what can't change, are told; what could change beside them does not.
+    let before = connection.show().unwrap();
+    for (old, new, says) in [
+        ("id = 7", "id = 'x'", "leaf.toml"),
+        ("'10.0.2.11'", "'10.0.9.11'", "server.ip"),
+        ("cores = [1]", "cores = [1, 2]", "`leaf.cores` can't change while it runs"),
+        ("seed = 7", "seed = 8", "`leaf.seed` can't change"),
+        ("10.0.1.1/24", "10.0.1.5/24", "`port` can't change"),
+        ("pools_max = 6", "pools_max = 7", "`leaf.pools_max`, 6, to 7"),
+        ("pool = 7\n", "pool = 7\nregisters = true\n", "`server.registers` of 10.0.2.11"),
+        ("policy = 'horus'", "policy = 'sed'\nshared_workers = true", "`pool.shared_workers`"),
+    ] {
+        node.configure(|text| text.replacen(old, new, 1).replace("'14-17'", "'14-16'"));
+        let error = connection.reload(false).unwrap_err().to_string();
+        assert!(error.contains(says), "{new}: {error}");
+    }
+    node.configure(|text| text.replace("'10-13'", "'10-14'").replace("'14-17'", "'15-17'"));
+    let error = connection.reload(false).unwrap_err().to_string();
+    assert!(error.contains("worker 14 is in pool 7 at 10.0.2.12 and can't go to"), "{error}");
+    let after = connection.show().unwrap();
+    assert_eq!((after.version, after.pools), (before.version, before.pools));
+}
+
+#[test]
+fn the_socket_is_its_users_alone_and_follows_no_link() {
+    let node = Node::start();
+    let about = fs::symlink_metadata(node.socket()).unwrap();
+    assert!(about.file_type().is_socket());
+    assert_eq!(about.permissions().mode() & 0o7777, 0o600);
+    // A second node on the same state file.
+    let second = Server::start(&ControlConfig::default(), Some(&node.state()), handle(), &[]);
+    let error = second.unwrap_err().to_string();
+    assert!(error.contains("another node has it") && error.contains("process"), "{error}");
+    let socket = node.socket();
+    let folder = tempfile::tempdir().unwrap();
+    drop(node);
+    assert!(!socket.exists(), "it goes with its node");
+    let state = folder.path().join("state");
+    let socket = socket_path(&state);
+    for lie in ["link", "file", "folder"] {
+        let target = folder.path().join("target");
+        match lie {
+            "link" => symlink(&target, &socket).unwrap(),
+            "file" => fs::write(&socket, "mine").unwrap(),
+            _ => fs::create_dir(&socket).unwrap(),
+        }
+        let error = Server::start(&ControlConfig::default(), Some(&state), handle(), &[]);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("lies there; remove it"), "{lie}: {error}");
+        assert!(!target.exists(), "{lie}");
+        let _ = fs::remove_file(&socket).or_else(|_| fs::remove_dir(&socket));
+    }
+    // One that a dead process left is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let server = Server::start(&ControlConfig::default(), Some(&state), handle(), &[]).unwrap();
+    assert!(server.is_some() && UnixStream::connect(&socket).is_ok());
+}
+
+#[test]
+fn another_user_is_turned_away_even_if_he_may_connect() {
+    use std::os::unix::process::CommandExt;
+
+    if !rustix::process::geteuid().is_root() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: only root can try as another user");
+        return;
+    }
+    let node = Node::start();
+    // Where he can run it.
+    let program = node.folder.path().join("wedjat");
+    fs::copy(env!("CARGO_BIN_EXE_wedjat"), &program).unwrap();
+    fs::set_permissions(node.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let show = |user: Option<u32>| {
+        let mut command = Command::new(&program);
+        command.args(["ctl", "show", "--node"]).arg(node.state()).current_dir("/");
+        user.map(|user| command.uid(user).gid(user));
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(show(None).0);
+    for mode in [0o600, 0o666] {
+        fs::set_permissions(node.socket(), fs::Permissions::from_mode(mode)).unwrap();
+        let (done, said) = show(Some(65_534));
+        assert!(!done && said.starts_with("wedjat: "), "{mode:o}: {said}");
+    }
+    assert!(show(None).0);
+}
+
+/// Of a node that has ended.
+fn handle() -> Handle {
+    let mut node = Node {
+        folder: tempfile::tempdir().unwrap(),
+        stop: Arc::default(),
+        pause: Arc::default(),
+        threads: Vec::new(),
+        server: None,
+    };
+    let path = node.folder.path().join("leaf.toml");
+    let config = Config::parse(&path, &text(&node.state(), "")).unwrap();
+    node.run(config)
+}
+
+#[test]
+fn a_node_that_has_ended_answers_that() {
+    let node = Node::start();
+    let mut raw = node.raw();
+    node.stop.store(true, Release);
+    wait_until("its threads have ended", || node.threads.iter().all(JoinHandle::is_finished));
+    let status = raw.show().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("the node is ending"), "{status}");
+}
+
+fn tls(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)).unwrap()
+}
+
+/// Files of TLS in a folder, as `[control]` names them.
+fn tls_files(folder: &Path) -> String {
+    for name in ["ca.pem", "node.pem", "node.key"] {
+        let path = folder.join(name);
+        fs::write(&path, tls(name)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let path = |name: &str| folder.join(name).display().to_string();
+    format!(
+        "certificate = '{}'\nkey = '{}'\nclients_ca = '{}'\n",
+        path("node.pem"),
+        path("node.key"),
+        path("ca.pem")
+    )
+}
+
+#[test]
+fn over_tcp_only_who_has_a_certificate_of_the_authority_is_let_in() {
+    let files = tempfile::tempdir().unwrap();
+    let node =
+        Node::with(&format!("[control]\nlisten = '127.0.0.1:0'\n{}", tls_files(files.path())));
+    let address = node.server.as_ref().unwrap().listen.unwrap();
+    let client = |ca: &str, who: Option<&str>, name: &str| {
+        let mut config =
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls(ca))).domain_name(name);
+        if let Some(who) = who {
+            let (certificate, key) = (tls(&format!("{who}.pem")), tls(&format!("{who}.key")));
+            config = config.identity(Identity::from_pem(certificate, key));
+        }
+        let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
+        let opened = Raw::open(endpoint.tls_config(config).unwrap());
+        opened.map_err(|_| ()).and_then(|mut raw| raw.show().map_err(|_| ()))
+    };
+    assert_eq!(client("ca.pem", Some("client"), "leaf1").unwrap().version, 1);
+    assert!(client("ca.pem", None, "leaf1").is_err(), "no certificate");
+    assert!(client("ca.pem", Some("stranger"), "leaf1").is_err(), "another authority's");
+    assert!(client("ca.pem", Some("node"), "leaf1").is_err(), "a node's is no client's");
+    assert!(client("other-ca.pem", Some("client"), "leaf1").is_err(), "the client checks, too");
+    assert!(client("ca.pem", Some("client"), "leaf2").is_err(), "and by name");
+    let plain = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    assert!(Raw::open(plain).map(|mut raw| raw.show()).is_ok_and(|shown| shown.is_err()));
+    // As `wedjat ctl --connect` does it.
+    let written = |name: &str| {
+        let path = files.path().join(name);
+        fs::write(&path, tls(name)).unwrap();
+        path
+    };
+    let tls = Some(["ca.pem", "client.pem", "client.key"].map(written));
+    let url = format!("https://localhost:{}", address.port()).replace("localhost", "127.0.0.1");
+    let mut connection = Connection::open(&Access::Tcp { url, tls }).unwrap();
+    assert_eq!(connection.show().unwrap().version, 1);
+}
+
+#[test]
+fn tcp_without_tls_is_for_loopback_and_wrong_files_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let parse = |more: &str| Config::parse(Path::new("leaf.toml"), &text(&state, more));
+    for (more, says) in [
+        ("[control]\nlisten = '0.0.0.0:7070'\n", "control.listen"),
+        ("[control]\nlisten = '[::]:7070'\n", "without TLS"),
+        ("[control]\nlisten = '127.0.0.1:7070'\nkey = 'k'\n", "all of `certificate`, `key` and"),
+        ("[control]\nlisten = 'localhost'\n", "an address and a port"),
+        ("[control]\nmetrics = '9464'\n", "control.metrics"),
+        ("[control]\nport = 7\n", "control.port"),
+    ] {
+        let error = parse(more).unwrap_err().to_string();
+        assert!(error.contains(says), "{more}: {error}");
+    }
+    let start = |more: &str| {
+        let config = parse(more).unwrap_or_else(|error| panic!("{error}"));
+        Server::start(&config.control, None, handle(), &[])
+    };
+    let refused = |more: &str| start(more).unwrap_err().to_string();
+    let files = tls_files(folder.path());
+    let listen = "[control]\nlisten = '127.0.0.1:0'\n";
+    assert!(start(&format!("{listen}{files}")).unwrap().is_some());
+    fs::set_permissions(folder.path().join("node.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    let error = refused(&format!("{listen}{files}"));
+    assert!(error.contains("`control.key`") && error.contains("mode 0644"), "{error}");
+    tls_files(folder.path());
+    fs::set_permissions(folder.path().join("node.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(folder.path().join("node.pem"), "no certificate").unwrap();
+    let error = refused(&format!("{listen}{files}"));
+    assert!(error.contains("files in PEM"), "{error}");
+    let error = refused(&format!("{listen}{}", files.replace("ca.pem", "missing.pem")));
+    assert!(error.contains("`control.clients_ca`") && error.contains("missing.pem"), "{error}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = refused(&format!("[control]\nmetrics = '{}'\n", taken.local_addr().unwrap()));
+    assert!(error.contains("`control.metrics`") && error.contains("a free port"), "{error}");
+    assert!(start("").unwrap().is_none(), "nothing to listen at");
+}
+
+#[test]
+fn tools_learn_the_calls_by_reflection() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+    let node = Node::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let endpoint = Endpoint::from_shared(format!("unix:{}", node.socket().display())).unwrap();
+    let names = runtime.block_on(async {
+        let mut client = ServerReflectionClient::new(endpoint.connect().await.unwrap());
+        let request = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let asked = tokio_stream::iter([request]);
+        let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
+        match answers.message().await.unwrap().unwrap().message_response.unwrap() {
+            MessageResponse::ListServicesResponse(list) => {
+                list.service.into_iter().map(|one| one.name).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    assert!(names.contains(&"wedjat.v1.Control".to_owned()), "{names:?}");
+}
+
+fn get(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{request}\r\nHost: node\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A node with metrics, and where they are.
+fn with_metrics() -> (Node, SocketAddr) {
+    let node = Node::with("[control]\nmetrics = '127.0.0.1:0'\n");
+    let address = node.server.as_ref().unwrap().metrics.unwrap();
+    (node, address)
+}
+
+#[test]
+fn metrics_have_every_family_with_its_help_and_unit() {
+    let (node, address) = with_metrics();
+    node.connect().change(&["drain workers=10".parse().unwrap()], None).unwrap();
+    let open = get(
+        address,
+        "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+    );
+    assert!(open.contains("application/openmetrics-text") && open.ends_with("# EOF\n"), "{open}");
+    let text = get(address, "GET /metrics HTTP/1.1");
+    assert!(text.contains("text/plain; version=0.0.4") && !text.contains("# EOF"));
+    for family in families() {
+        let (name, sample) = (&family.name, family.sample());
+        assert!(open.contains(&format!("# TYPE {name} {}\n", family.kind.name())), "{name}");
+        assert!(text.contains(&format!("# TYPE {sample} ")), "{name}");
+        for answer in [&open, &text] {
+            let lines = answer.lines().filter(|line| !line.starts_with('#'));
+            let mut samples = lines.filter(|line| {
+                line.strip_prefix(&sample).is_some_and(|rest| rest.starts_with(['{', ' ']))
+            });
+            assert!(samples.next().is_some(), "{name} has samples");
+        }
+        if !family.unit.is_empty() {
+            assert!(open.contains(&format!("# UNIT {name} {}\n", family.unit)), "{name}");
+            assert!(name.ends_with(family.unit), "{name}");
+        }
+    }
+    for line in [
+        "wedjat_membership_version 2",
+        "wedjat_pool_active_workers{pool=\"7\"} 7",
+        "wedjat_worker_active{pool=\"7\",worker=\"10\",server=\"10.0.2.11\"} 0",
+        "wedjat_rx_packets_total{core=\"0\"} 0",
+        "wedjat_dropped_packets_total{core=\"0\",reason=\"tx_full\"} 0",
+        "device=\"net \\\"0\\\"\"",
+    ] {
+        assert!(open.contains(line) && text.contains(line), "{line}\n{text}");
+    }
+    for (request, says) in [
+        ("GET / HTTP/1.1", "404 Not Found"),
+        ("POST /metrics HTTP/1.1", "405 Method Not Allowed"),
+        ("NONSENSE", "400 Bad Request"),
+    ] {
+        let answer = get(address, request);
+        assert!(answer.contains(says), "{request}: {answer}");
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let (_node, address) = with_metrics();
+    let answer = get(address, "GET /metrics HTTP/1.0");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let tool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut tool) = tool else {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: there is no promtool (Debian: prometheus)");
+        return;
+    };
+    tool.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}
