@@ -2,7 +2,7 @@
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool};
+use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool, RssFields};
 use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::limits::BURST;
@@ -153,9 +153,12 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
 }
 
 fn null(eal: &Eal, pool: &MbufPool) {
-    let two = DeviceOptions { queues: 2, promiscuous: true, ..DeviceOptions::default() };
+    let rss = RssFields::Source;
+    let two = DeviceOptions { queues: 2, promiscuous: true, rss, ..DeviceOptions::default() };
     let (device, mut ports) = Device::open(eal, "net_null0,size=64", pool, &two).unwrap();
     assert_eq!(ports.len(), 2);
+    // It has RSS, but not by one end alone; what it cannot it is not told.
+    assert_eq!(device.rss(), Some(RssFields::FourTuple));
     let mut burst = Burst::new();
     for port in &mut ports {
         assert_eq!(port.rx_burst(&mut burst), BURST);

@@ -17,13 +17,13 @@ use crate::config::Config;
 use crate::control::{ColocatedCores, Control, Membership};
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
-use crate::io::dpdk::{PoolHandle, QueuePort};
+use crate::io::dpdk::{PoolHandle, QueuePort, RssFields};
 use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
 use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
-use crate::stage::Stages;
+use crate::stage::{Side, Stages};
 use crate::state::Totals;
 use crate::state::table::Role;
 use crate::stats::LeafStats;
@@ -176,6 +176,11 @@ fn open_devices(
     for port in &config.ports {
         let options = DeviceOptions {
             queues: config.leaf.cores.len() as u16,
+            rss: match port.side {
+                Side::Clients => RssFields::Source,
+                Side::Workers => RssFields::Destination,
+                Side::Both => RssFields::FourTuple,
+            },
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
             // A device that has another MAC address than we use must pass ours.
@@ -185,6 +190,9 @@ fn open_devices(
         };
         let (device, ports) = Device::open(eal, &port.device, mbufs, &options)?;
         log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
+        if let Some(fields) = device.rss().filter(|_| options.queues > 1) {
+            log::info!("{} spreads packets over the cores by {fields}", device.name());
+        }
         devices.push(device);
         queues.push(ports);
     }

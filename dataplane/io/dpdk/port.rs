@@ -18,6 +18,7 @@ use super::gate::Pass;
 use super::mbuf::Mbuf;
 use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
+use super::rss::RssFields;
 use super::turns::take_turn;
 use crate::io::{Burst, Port};
 
@@ -37,9 +38,11 @@ const REFUSALS: u32 = 8;
 /// How to set a device up.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// RX/TX queue pairs, one a dispatcher core. With several, the device spreads packets by RSS over the UDP 4-tuple
-    /// where it can; otherwise by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
+    /// RX/TX queue pairs, one a dispatcher core. With several, the device spreads packets by RSS where it can; otherwise
+    /// by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
     pub queues: u16,
+    /// What RSS spreads them by.
+    pub rss: RssFields,
     /// Transmit queues beside the pairs, for threads that only send, see [`Device::open_with_outlets`]. A device that has
     /// fewer gives what it has.
     pub outlets: u16,
@@ -65,6 +68,7 @@ impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
             queues: 1,
+            rss: RssFields::default(),
             outlets: 0,
             inlets: 0,
             rx_slots: 1024,
@@ -314,6 +318,14 @@ impl Device {
     pub fn node(&self) -> Option<usize> {
         // SAFETY: the port is open.
         usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id) }).ok()
+    }
+
+    /// What it spreads packets over its queues by, as its driver says; none where it has a rule of its own.
+    pub fn rss(&self) -> Option<RssFields> {
+        let mut conf = sys::rte_eth_rss_conf::default();
+        // SAFETY: the port is open and `conf` is valid for writing; without room for a key none is given.
+        let error = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.0.id, &mut conf) };
+        if error == 0 { RssFields::of(conf.rss_hf) } else { None }
     }
 
     /// State of the link, without waiting.
@@ -654,12 +666,16 @@ impl Setup<'_> {
         if self.options.checksums {
             conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;
         }
-        let rss = info.flow_type_rss_offloads & sys::WEDJAT_RSS_UDP;
-        if self.rx > 1 && rss != 0 {
+        let mut rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size);
+        if let Some(rss) = rss.as_mut().filter(|_| self.rx > 1) {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
-            conf.rx_adv_conf.rss_conf.rss_hf = rss;
+            let told = &mut conf.rx_adv_conf.rss_conf;
+            told.rss_hf = rss.fields;
+            if let Some(key) = &mut rss.key {
+                (told.rss_key, told.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
+            }
         }
-        // SAFETY: the port is valid and not started, and `conf` is copied.
+        // SAFETY: the port is valid and not started, and `conf` is copied, with the key that it points to.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
     }

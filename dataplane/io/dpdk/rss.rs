@@ -1,0 +1,159 @@
+//! How a device with several receive queues spreads packets over them: receive-side scaling (RSS).
+//!
+//! A task comes from its client's address and port, and the reply to it goes there. A device that hashes nothing but the
+//! client's end brings both to the same core, whichever worker answers: by the source on the clients' side, by the
+//! destination on the workers'. So that both devices come to the same queue they have the same key, and it repeats after 16
+//! bits: then it is the same to the hash whether an address stands in the source's place or in the destination's.
+
+use std::fmt;
+
+use wedjat_sys as sys;
+
+/// Which fields of a datagram choose its queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RssFields {
+    /// Both addresses and both ports, by the driver's own key.
+    #[default]
+    FourTuple,
+    /// The sender's address and port, where the device can; else as above.
+    Source,
+    /// The receiver's address and port, where the device can; else as above.
+    Destination,
+}
+
+/// What a device is told of RSS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rss {
+    /// `rss_hf`.
+    pub fields: u64,
+    /// None leaves the driver's.
+    pub key: Option<Vec<u8>>,
+}
+
+/// Two bytes that, repeated, spread well (Woo and Park, "Scalable TCP Session Monitoring with Symmetric Receive-side
+/// Scaling", 2012).
+const KEY: [u8; 2] = [0x6d, 0x5a];
+
+impl RssFields {
+    /// Of a device that hashes `fields` (`rss_hf`).
+    pub fn of(fields: u64) -> Option<Self> {
+        let known =
+            [Self::Source, Self::Destination].into_iter().find(|one| fields & one.only() != 0);
+        (fields & sys::WEDJAT_RSS_UDP != 0).then(|| known.unwrap_or_default())
+    }
+
+    /// The bits that leave the other end out.
+    fn only(self) -> u64 {
+        let shifted = match self {
+            Self::FourTuple => 0,
+            Self::Source => sys::WEDJAT_RSS_SRC_ONLY_SHIFTED,
+            Self::Destination => sys::WEDJAT_RSS_DST_ONLY_SHIFTED,
+        };
+        shifted << sys::WEDJAT_RSS_ONLY_SHIFT
+    }
+
+    /// For a device that offers the fields `offered` (`flow_type_rss_offloads`) and takes keys of `key_bytes`; none where it
+    /// hashes no UDP at all.
+    pub fn on(self, offered: u64, key_bytes: u8) -> Option<Rss> {
+        let udp = offered & sys::WEDJAT_RSS_UDP;
+        let only = self.only();
+        let whole = only != 0 && offered & only == only;
+        let repeated = || KEY.into_iter().cycle().take(usize::from(key_bytes)).collect();
+        // mlx5 takes one end of an address only beside a hash of addresses.
+        let one_end = udp | only | offered & sys::WEDJAT_RSS_IPV4;
+        (udp != 0).then(|| Rss {
+            fields: if whole { one_end } else { udp },
+            key: (whole && key_bytes > 0).then(repeated),
+        })
+    }
+}
+
+impl fmt::Display for RssFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FourTuple => "both addresses and ports",
+            Self::Source => "the sender's address and port",
+            Self::Destination => "the receiver's address and port",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// The hash of the devices that have RSS (Microsoft, "RSS hashing types"): for each bit set, the 32 bits of the key there.
+    fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
+        let window = |bit: usize| {
+            (0..32).fold(0u32, |word, more| {
+                let at = bit + more;
+                let set = key[at / 8] >> (7 - at % 8) & 1;
+                word << 1 | u32::from(set)
+            })
+        };
+        let bits = (0..input.len() * 8).filter(|bit| input[bit / 8] >> (7 - bit % 8) & 1 == 1);
+        bits.fold(0, |hash, bit| hash ^ window(bit))
+    }
+
+    /// All that devices offer that have the fields one by one.
+    const ALL: u64 = u64::MAX;
+    const LOW: u64 = (1 << 60) - 1;
+
+    #[test]
+    fn the_hash_of_the_test_is_that_of_devices() {
+        // Microsoft's first vector for IPv4 with ports: 66.9.149.187:2794 to 161.142.100.80:1766.
+        let key = [
+            0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
+            0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3,
+            0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+        ];
+        let input = [66, 9, 149, 187, 161, 142, 100, 80, 0x0a, 0xea, 0x06, 0xe6];
+        assert_eq!(toeplitz(&key, &input), 0x51cc_c178);
+    }
+
+    /// A task and its reply come to the same queue, be the fields that do not count left out or be they zero; and clients come
+    /// to all the queues alike.
+    #[test]
+    fn a_reply_reaches_the_core_that_sent_its_task() {
+        let key = RssFields::Source.on(ALL, 40).unwrap().key.unwrap();
+        assert_eq!(Some(&key), RssFields::Destination.on(ALL, 40).unwrap().key.as_ref());
+        assert_eq!(key.len(), 40);
+        let queues = 4;
+        let mut counts = vec![0u32; queues];
+        for client in 0..4096u32 {
+            let ip = Ipv4Addr::from(0x0a00_0001 + client / 64).octets();
+            let port = (32_768 + client % 64 * 7).to_be_bytes();
+            let port = [port[2], port[3]];
+            let compact = toeplitz(&key, &[ip.as_slice(), &port].concat());
+            let from = toeplitz(&key, &[ip.as_slice(), &[0; 4], &port, &[0; 2]].concat());
+            let to = toeplitz(&key, &[[0; 4].as_slice(), &ip, &[0; 2], &port].concat());
+            assert_eq!((from, to), (compact, compact), "client {client}");
+            counts[from as usize % queues] += 1;
+        }
+        assert!(counts.iter().all(|&count| (700..1400).contains(&count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_device_is_told_nothing_that_it_does_not_offer() {
+        let udp = sys::WEDJAT_RSS_UDP;
+        assert_eq!(RssFields::Source.on(0, 40), None);
+        let four = Some(Rss { fields: udp, key: None });
+        for fields in [RssFields::FourTuple, RssFields::Source, RssFields::Destination] {
+            assert_eq!(fields.on(LOW, 40), four, "{fields:?}");
+        }
+        assert_eq!(RssFields::FourTuple.on(ALL, 40), four);
+        // RTE_ETH_RSS_L3_SRC_ONLY, L3_DST_ONLY, L4_SRC_ONLY, L4_DST_ONLY are bits 63 to 60.
+        let of = |fields: RssFields| fields.on(ALL, 40).unwrap().fields;
+        let ip = sys::WEDJAT_RSS_IPV4;
+        assert_eq!(of(RssFields::Source), udp | ip | 1 << 63 | 1 << 61);
+        assert_eq!(of(RssFields::Destination), udp | ip | 1 << 62 | 1 << 60);
+        for fields in [RssFields::FourTuple, RssFields::Source, RssFields::Destination] {
+            assert_eq!(RssFields::of(of(fields)), Some(fields));
+        }
+        assert_eq!(RssFields::of(0), None, "a rule of its own");
+        assert_eq!(RssFields::Source.on(ALL, 0).unwrap().key, None);
+        assert_eq!(RssFields::Source.on(udp | ip | 1 << 63, 40), four, "half of an end is no end");
+    }
+}
