@@ -473,6 +473,11 @@ mod processes {
         // One comes by a change, gets tasks, and is let go of.
         writeln!(lines, "add-workers pool=1 workers=30\nagent set-policy pool=1 policy=cfcfs")
             .unwrap();
+        wait_until("the agent has a place for it", || {
+            let offered = home.region();
+            (0..offered.shape().channels)
+                .any(|at| offered.place(at).is_some_and(|place| place.id == 30))
+        });
         let fourth = home.worker_of_id(30);
         wait_for_workers(&region, 2);
         let before = home.counter("replies");

@@ -16,8 +16,9 @@ use wedjat::control::{Change, ChangeError, LEAVING_NS, LeafCores, Membership};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::policy::{CATALOGUE, Runs};
+use wedjat::reason::DropReason;
 use wedjat::role::Leaf;
-use wedjat::state::Gauge;
+use wedjat::state::{Counters, Gauge};
 use wedjat::wire::arp;
 use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Header};
@@ -265,7 +266,7 @@ impl Rack {
     /// What the cores hold and have dropped, and the most that a worker has.
     fn held(&self) -> String {
         let counters = self.cores.iter().map(|core| core.stages().counters());
-        let held = counters.map(|counters| (counters.read(Gauge::Held), counters.dropped_total()));
+        let held = counters.map(|counters| (counters.read(Gauge::Held), dropped(counters)));
         let most = self.work.iter().map(|(&worker, work)| (work.len(), worker)).max();
         format!("held and dropped {:?}, at a worker {most:?}", held.collect::<Vec<_>>())
     }
@@ -295,6 +296,12 @@ impl Rack {
         assert!(self.changing.control.is_settled());
         self.changing.assert_shown();
     }
+}
+
+/// What was dropped, by reason.
+fn dropped(counters: &Counters) -> Vec<(&'static str, u64)> {
+    let each = DropReason::ALL.iter().map(|&reason| (reason.name(), counters.dropped(reason)));
+    each.filter(|&(_, count)| count > 0).collect()
 }
 
 /// Policies that a leaf runs.

@@ -226,8 +226,8 @@ impl Updates<'_> {
                 let is_here = worker.is_some_and(|worker| self.differences.to.is_local(&worker));
                 steps.push(Step::Meet { pool, member });
                 // Who is on this core is chosen when the agent there says so.
-                if !is_here {
-                    let active = worker.is_some_and(|worker| worker.is_active());
+                let active = worker.is_some_and(|worker| worker.is_active());
+                if !(is_here && active) {
                     steps.push(Step::Choose { pool, member, active });
                 }
             }

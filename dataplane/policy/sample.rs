@@ -32,13 +32,14 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
     Some((active[first], active[second]))
 }
 
-/// Puts this core's share of the active members, believed idle, on its idle list: a node that starts
-/// knows of no load, and two cores must not both believe a worker to be theirs (JIQ).
+/// Puts members that have nothing to do and are on no core's idle list on this core's: its share of those that nobody knows of,
+/// as when a node starts or has another policy (two cores must not both believe a worker to be theirs: JIQ), and those that may be
+/// chosen again.
 pub(super) fn share_idle(core: Core, view: &mut View) {
     for place in 0..view.active().len() {
         let member = view.active()[place];
-        let fresh = view.reports(member) == 0 && view.outstanding(member) == 0;
-        if fresh && member.index() % core.count == core.index {
+        let ours = member.index() % core.count == core.index;
+        if (view.take_returned(member) || ours) && view.is_idle_unnoticed(member) {
             view.idle_mut().insert(member);
         }
     }

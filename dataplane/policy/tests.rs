@@ -533,6 +533,41 @@ fn no_two_cores_take_one_idle_member() {
 }
 
 #[test]
+fn a_member_that_may_be_chosen_again_is_idle_for_one_core() {
+    for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
+        let mut cores = Cores::new(policy, 4, 2);
+        assert!(picks(&mut cores.dispatchers[0], 2).iter().flatten().all(|pick| pick.idle));
+        cores.exchange(true);
+        assert!(picks(&mut cores.dispatchers[1], 2).iter().flatten().all(|pick| pick.idle));
+        // What it has it answers while it is drained.
+        cores.dispatchers.iter_mut().for_each(|core| core.set_active(Member(2), false));
+        reply(&mut cores.dispatchers[1], 2, 0);
+        cores.exchange(true);
+        // One core knows that this ends before the other does, and lets it have the member.
+        cores.dispatchers[0].set_active(Member(2), true);
+        cores.exchange(true);
+        assert!(picks(&mut cores.dispatchers[1], 1).iter().flatten().all(|pick| !pick.idle));
+        cores.dispatchers[1].set_active(Member(2), true);
+        cores.exchange(true);
+        let chosen = [1, 0].map(|core| pick(&mut cores.dispatchers[core]));
+        assert!(chosen[0].idle && chosen[0].member == Member(2), "{policy} {chosen:?}");
+        assert!(!chosen[1].idle, "{policy} {chosen:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_looks_for_idle_members_learns_who_is_when_it_takes_another_ones_place() {
+    let mut dispatcher = dispatcher("random", 3);
+    (0..3).for_each(|member| dispatcher.follow(Member(member)));
+    (0..2).for_each(|member| reply(&mut dispatcher, member, 0));
+    let mut horus = Prepared::new(&"horus".parse().unwrap(), 3, Core::ONLY);
+    dispatcher.exchange(&mut horus);
+    dispatcher.review_members();
+    let idle = |pick: &Option<Pick>| pick.is_some_and(|pick| pick.idle);
+    assert_eq!(picks(&mut dispatcher, 3).iter().filter(|pick| idle(pick)).count(), 2);
+}
+
+#[test]
 fn places_under_a_central_queue_are_the_pools() {
     for (policy, bound) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 3), ("cfcfs", 2)] {
         let mut cores = Cores::new(policy, 5, 3);

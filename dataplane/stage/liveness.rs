@@ -63,10 +63,10 @@ struct Watch {
     hop: u16,
     /// It is taken out of this core's choice, because it is silent or out of reach.
     out: bool,
-    /// It comes back into choice with its next sign of life.
-    returns: bool,
-    /// It is to get no new tasks, whatever is said of it.
-    leaves: bool,
+    /// The agent on this core, or whoever embeds the library, says that it takes no tasks.
+    away: bool,
+    /// A change says that it is to get no new tasks, whatever else is said of it.
+    drained: bool,
     /// This core looks after its counts: one core does for each member.
     is_ours: bool,
     /// Looks in a row at which its reports said less than is due.
@@ -86,6 +86,11 @@ struct Watch {
 }
 
 impl Watch {
+    /// Nothing speaks against it.
+    fn may_be_chosen(&self) -> bool {
+        !(self.out || self.away || self.drained)
+    }
+
     /// Of a place that nobody has.
     fn absent(pool: usize, member: Member, core: Core) -> Self {
         Self {
@@ -93,8 +98,8 @@ impl Watch {
             member,
             hop: NO_HOP,
             out: false,
-            returns: false,
-            leaves: false,
+            away: false,
+            drained: false,
             is_ours: core.looks_after(member),
             contradictions: 0,
             surplus: (0, 0),
@@ -105,9 +110,7 @@ impl Watch {
             heard_ns: 0,
         }
     }
-}
 
-impl Watch {
     /// It has answered more tasks than it was sent, at this look and at those before: one core alone does not see what passed
     /// another.
     fn more_answered(&mut self, outstanding: i32) -> bool {
@@ -483,7 +486,7 @@ impl Liveness {
     fn take_out(&mut self, at: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[at];
         if !watch.out {
-            (watch.out, watch.returns) = (true, dispatcher.view().is_active(watch.member));
+            watch.out = true;
             dispatcher.set_active(watch.member, false);
             self.out.push(at);
         }
@@ -710,21 +713,23 @@ impl Liveness {
         if watch.out {
             watch.out = false;
             self.out.retain(|&out| out != at);
-            dispatcher.set_active(watch.member, watch.returns);
+            dispatcher.set_active(watch.member, watch.may_be_chosen());
         }
     }
 
-    /// Whether a member may be chosen is decided elsewhere, too; for one that is out it takes effect when it is heard of
-    /// again, and never for one that leaves. True when that is so.
-    pub(super) fn defer(&mut self, pool: usize, member: Member, active: bool) -> bool {
+    /// Whoever else knows of a member says that it takes tasks, or none; true when it may be chosen now. One that is out may be
+    /// when it is heard of again.
+    pub(super) fn note_away(&mut self, pool: usize, member: Member, away: bool) -> bool {
         let watch = &mut self.watches[self.first[pool] + member.index()];
-        watch.returns = active && !watch.leaves;
-        watch.out || (active && watch.leaves)
+        watch.away = away;
+        watch.may_be_chosen()
     }
 
-    /// A member is to get no new tasks until its place is another's.
-    pub(super) fn let_leave(&mut self, pool: usize, member: Member) {
-        self.watches[self.first[pool] + member.index()].leaves = true;
+    /// As [`Liveness::note_away`], for a change that drains it or lets it be chosen again.
+    pub(super) fn note_drained(&mut self, pool: usize, member: Member, drained: bool) -> bool {
+        let watch = &mut self.watches[self.first[pool] + member.index()];
+        watch.drained = drained;
+        watch.may_be_chosen()
     }
 }
 

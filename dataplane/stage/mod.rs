@@ -342,8 +342,8 @@ impl Stages {
         let Some(dispatcher) = self.dispatchers.get_mut(pool) else {
             return;
         };
-        let known = member.index() < dispatcher.view().members();
-        if known && !self.liveness.defer(pool, member, active) {
+        if member.index() < dispatcher.view().members() {
+            let active = self.liveness.note_away(pool, member, !active);
             dispatcher.set_active(member, active);
         }
     }

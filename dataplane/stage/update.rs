@@ -153,12 +153,8 @@ impl Stages {
                 self.liveness.watch_worker(pool, member, &self.network, &self.dispatchers[pool]);
             }
             &mut Step::Choose { pool, member, active } => {
-                if !active {
-                    self.liveness.let_leave(pool, member);
-                }
-                if !self.liveness.defer(pool, member, active) {
-                    self.dispatchers[pool].view_mut().set_active(member, active);
-                }
+                let active = self.liveness.note_drained(pool, member, !active);
+                self.dispatchers[pool].view_mut().set_active(member, active);
             }
             &mut Step::Forget { pool, member } => {
                 self.affinity.forget_member(pool, member);

@@ -49,6 +49,8 @@ pub struct View {
     peers: Option<Box<Peers>>,
     active: Vec<Member>,
     place: Vec<u16>,
+    /// Members that may be chosen again since this was last asked.
+    returned: Box<[bool]>,
     idle: IdleList,
     /// Service rate of each member: a worker's speed, or a rack's number of workers.
     rates: Vec<f64>,
@@ -136,6 +138,7 @@ impl View {
             peers,
             active: (0..members as u16).map(Member).collect(),
             place: (0..members as u16).collect(),
+            returned: vec![false; members].into(),
             idle: IdleList::new(region, layout, core, pool),
             rates: vec![1.0; members],
             queues: None,
@@ -234,6 +237,7 @@ impl View {
         if active {
             self.place[member.index()] = self.active.len() as u16;
             self.active.push(member);
+            self.returned[member.index()] = true;
             self.idle.include(member);
         } else {
             let place = self.place[member.index()];
@@ -457,6 +461,28 @@ impl View {
     pub fn idle_everywhere(&self, member: Member) -> usize {
         let others = self.others.iter().filter(|other| other.idle.shows(member)).count();
         others + usize::from(self.idle.contains(member))
+    }
+
+    /// Whether `member` may be chosen again since this was last asked.
+    #[must_use]
+    pub fn take_returned(&mut self, member: Member) -> bool {
+        std::mem::take(&mut self.returned[member.index()])
+    }
+
+    /// Nothing speaks against `member` being idle, and no core has it on its list. Reads the other cores' words: not for each
+    /// packet.
+    #[must_use]
+    pub fn is_idle_unnoticed(&self, member: Member) -> bool {
+        // Where idle members belong to one core, all others take them to have a task.
+        let most = if self.peers.is_some() { Load::ONE } else { Load(0) };
+        let believed = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
+        let heard = self.others.iter().map(|other| believed(&other.reported));
+        let least = heard.fold(believed(&self.reported), Load::min);
+        let tokens = self.peers.as_ref().map_or(0, |peers| peers.tokens().count(member));
+        least <= most
+            && tokens == 0
+            && self.outstanding_now(member) == 0
+            && self.idle_everywhere(member) == 0
     }
 
     /// A member has so many tokens at most that cores share ([`Peers::set_rows`]).
