@@ -45,7 +45,19 @@ fn make(arguments: &[&str], prefix: &Path) {
     // As the tests are built, since the commands they start lie at the same place.
     make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
-    run(make.env_remove("MAKEFLAGS").env_remove("DESTDIR"));
+    run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
+}
+
+/// Without what cargo tells a test of its package: crates whose build looks at that would be built again each time.
+fn as_from_a_shell(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_of_package = |prefix: &&str| text.starts_with(prefix);
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(is_of_package) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// The prefix that everything was installed into, once for all tests.
@@ -359,7 +371,7 @@ impl Home {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
         cargo.args(["--example", "scheduler"]);
-        run(cargo.arg("--target-dir").arg(target()));
+        run(as_from_a_shell(cargo.arg("--target-dir").arg(target())));
         let program = target().join("debug/examples/scheduler");
         run(Command::new(program).arg(self.config("rust")).arg("1"));
         self.output("rust")
