@@ -70,9 +70,12 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
         let queued: Vec<_> = pool.queued.iter().map(u64::to_string).collect();
         let _ = writeln!(out, "  tasks that wait, by core: {}", queued.join(" "));
     }
+    let ids = |ids: &[u16]| ids.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
     for (core, idle) in pool.idle.iter().enumerate() {
-        let idle: Vec<_> = idle.iter().map(u16::to_string).collect();
-        let _ = writeln!(out, "  idle list of core {core}: [{}]", idle.join(" "));
+        let _ = writeln!(out, "  idle list of core {core}: [{}]", ids(idle));
+    }
+    if pool.idle.len() > 1 {
+        let _ = writeln!(out, "  any core may take: [{}]", ids(&pool.idle_for_all));
     }
     let _ = writeln!(
         out,

@@ -36,6 +36,9 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
 /// as when a node starts or has another policy (two cores must not both believe a worker to be theirs: JIQ), and those that may be
 /// chosen again.
 pub(super) fn share_idle(core: Core, view: &mut View) {
+    if let Some(peers) = view.peers() {
+        peers.tokens().clear_from(1); // places under the bound of a policy before
+    }
     for place in 0..view.active().len() {
         let member = view.active()[place];
         let ours = member.index() % core.count == core.index;

@@ -556,6 +556,22 @@ fn a_member_that_may_be_chosen_again_is_idle_for_one_core() {
 }
 
 #[test]
+fn idle_members_are_taken_once_where_a_bound_gave_them_places_before() {
+    let mut cores = Cores::new("jbsq(k=3)", 4, 2);
+    cores.exchange(true);
+    for (index, core) in cores.dispatchers.iter_mut().enumerate() {
+        let mut horus = Prepared::new(&"horus".parse().unwrap(), 4, Core { index, count: 2 });
+        core.exchange(&mut horus);
+        core.review_members();
+    }
+    cores.exchange(true);
+    let taken: Vec<_> = cores.dispatchers.iter_mut().flat_map(|core| picks(core, 4)).collect();
+    let idle =
+        taken.into_iter().filter(|pick| pick.is_some_and(|pick| pick.idle)).collect::<Vec<_>>();
+    assert_eq!(histogram(&idle, 4), [1; 4]);
+}
+
+#[test]
 fn a_policy_that_looks_for_idle_members_learns_who_is_when_it_takes_another_ones_place() {
     let mut dispatcher = dispatcher("random", 3);
     (0..3).for_each(|member| dispatcher.follow(Member(member)));

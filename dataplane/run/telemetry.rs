@@ -143,7 +143,10 @@ fn pool_table(pool: &PoolSnapshot) -> Answer {
         number("load", load(&pool.members)),
         number("outstanding", outstanding),
         number("waiting", pool.queued.iter().sum()),
-        number("idle", pool.idle.iter().map(|idle| idle.len() as u64).sum()),
+        number(
+            "idle",
+            pool.idle.iter().chain([&pool.idle_for_all]).map(|ids| ids.len() as u64).sum(),
+        ),
     ])
 }
 

@@ -152,8 +152,10 @@ impl Peers {
         self.sharing
     }
 
-    /// Another policy has other things told; what was told on another topic is forgotten.
+    /// Another policy has other things told; what was told on another topic is forgotten. Members have one token each at most
+    /// until the policy says otherwise.
     pub(super) fn set_sharing(&mut self, sharing: Sharing) {
+        self.rows = 1;
         if self.sharing.topic != sharing.topic {
             for own in &*self.elsewhere {
                 own.outstanding.store(0, Relaxed);
@@ -307,6 +309,11 @@ impl Peers {
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
         self.tokens.take(self.rows, self.first_word)
+    }
+
+    /// Any core may take a token of this member.
+    pub(super) fn has_token_of(&self, member: Member) -> bool {
+        self.tokens.has(member, self.rows)
     }
 
     /// Any core may take a token.

@@ -19,6 +19,7 @@ use super::member::{Load, Member, Presence};
 use super::neighbour::Neighbours;
 use super::publish::{self, MAGIC, Publisher, Unreadable, VERSION};
 use super::region::{Region, Slice};
+use super::tokens::Tokens;
 use super::view::View;
 use super::words::Own;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
@@ -508,6 +509,8 @@ pub struct PoolSnapshot {
     pub members: Vec<MemberSnapshot>,
     /// For each core, the worker ids on its idle list in order.
     pub idle: Vec<Vec<u16>>,
+    /// Worker ids that any of several cores may take: idle ones, or under a bound on tasks once for each free place.
+    pub idle_for_all: Vec<u16>,
     /// For each core, tasks that wait for a member.
     pub queued: Vec<u64>,
 }
@@ -704,6 +707,15 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
             .map(worker)
             .collect()
     };
+    // One core has none.
+    let tokens = (layout.cores.len() > 1).then(|| {
+        let words = region.slice(layout.pools[pool].tokens, Tokens::words(members));
+        Tokens::new(words, members)
+    });
+    let for_all = |member: usize| {
+        let count = tokens.as_ref().map_or(0, |tokens| tokens.count(Member(member as u16)));
+        std::iter::repeat_n(worker(member), count)
+    };
     Some(PoolSnapshot {
         id: id as u16,
         policy: String::from_utf8_lossy(name).into_owned(),
@@ -711,6 +723,7 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
             .filter_map(|member| read_member(region, layout, pool, member))
             .collect(),
         idle: (0..layout.cores.len()).map(idle).collect(),
+        idle_for_all: (0..members).flat_map(for_all).collect(),
         queued: (0..layout.cores.len()).map(|core| queued(region, layout, core, pool)).collect(),
     })
 }
@@ -810,6 +823,7 @@ mod tests {
         view.set_load(Member(2), Load::tasks(5));
         view.sent(Member(2));
         view.idle_mut().insert(Member(3));
+        view.peers().unwrap().tokens().put(Member(1), 1);
         view.set_presence(Member(2), Presence::Registered);
         view.note_queued(6);
         table.counters(1).add(Counter::Scheduled, 2);
@@ -820,6 +834,7 @@ mod tests {
         let pool = &snapshot.pools[0];
         assert_eq!((pool.id, pool.policy.as_str()), (7, "horus"));
         assert_eq!((&pool.idle[..], &pool.queued[..]), (&[vec![], vec![13]][..], &[0, 6][..]));
+        assert_eq!(pool.idle_for_all, [11]);
         let member = &pool.members[2];
         assert_eq!((member.worker, member.server), (12, Ipv4Addr::new(10, 0, 2, 12)));
         assert_eq!(member.presence, Presence::Registered);

@@ -83,12 +83,23 @@ impl Tokens {
     /// A member's tokens that are here.
     #[must_use]
     pub fn count(&self, member: Member) -> usize {
-        (0..LEVELS)
-            .filter(|&level| {
-                let (word, bit) = self.bit(level, member);
-                word.load(Relaxed) & bit != 0
-            })
-            .count()
+        (0..LEVELS).filter(|&level| self.is_set(level, member)).count()
+    }
+
+    /// One of a member's first tokens is here.
+    #[must_use]
+    pub fn has(&self, member: Member, levels: usize) -> bool {
+        (0..levels.min(LEVELS)).any(|level| self.is_set(level, member))
+    }
+
+    fn is_set(&self, level: usize, member: Member) -> bool {
+        let (word, bit) = self.bit(level, member);
+        word.load(Relaxed) & bit != 0
+    }
+
+    /// No member has more than so many tokens here.
+    pub fn clear_from(&self, levels: usize) {
+        self.words[levels * self.row..].iter().for_each(|word| word.store(0, Relaxed));
     }
 
     /// Some token may be taken.
@@ -121,6 +132,12 @@ mod tests {
         assert_eq!(tokens.take(2, 1), Some((Member(69), 1)), "looks from there on");
         assert_eq!(tokens.take(2, 1), Some((Member(3), 1)));
         assert_eq!((tokens.take(2, 0), tokens.has_some(2)), (None, false));
+        assert!(
+            tokens.put(Member(69), 3) && tokens.put(Member(69), 3) && tokens.put(Member(69), 3)
+        );
+        tokens.clear_from(1);
+        assert_eq!((tokens.count(Member(69)), tokens.has(Member(69), 1)), (1, true));
+        assert!(tokens.take_of(Member(69)));
         assert!(
             tokens.put(Member(5), 1) && tokens.take_of(Member(5)) && !tokens.take_of(Member(5))
         );

@@ -478,9 +478,9 @@ impl View {
         let believed = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
         let heard = self.others.iter().map(|other| believed(&other.reported));
         let least = heard.fold(believed(&self.reported), Load::min);
-        let tokens = self.peers.as_ref().map_or(0, |peers| peers.tokens().count(member));
+        let is_shared = self.peers.as_ref().is_some_and(|peers| peers.has_token_of(member));
         least <= most
-            && tokens == 0
+            && !is_shared
             && self.outstanding_now(member) == 0
             && self.idle_everywhere(member) == 0
     }
