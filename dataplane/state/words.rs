@@ -142,10 +142,16 @@ impl MemberWords<'_> {
     /// decision looks at other members, and do it again when it is wrong.
     #[inline(always)]
     pub fn sent_to_either(second: bool, a: (Self, Belief), b: (Self, Belief)) {
-        for ((words, belief), chosen) in [(a, !second), (b, second)] {
-            words.add_drift(belief, Load(u32::from(chosen) << 16));
-            words.balance(i32::from(chosen));
-        }
+        // A loop over both would ask at each turn whether there is one more.
+        a.0.sent_if(!second, a.1);
+        b.0.sent_if(second, b.1);
+    }
+
+    /// Counts a task sent to the member if it was chosen.
+    #[inline(always)]
+    fn sent_if(self, chosen: bool, belief: Belief) {
+        self.add_drift(belief, Load(u32::from(chosen) << 16));
+        self.balance(i32::from(chosen));
     }
 
     /// Counts a task sent to the member.
