@@ -2,11 +2,12 @@
 
 pub mod agent;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
-use crate::control::{Control, LeafCores, Membership, Parts};
+use crate::control::{LeafCores, Membership};
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
@@ -16,32 +17,28 @@ use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
 
-/// The configured seed; one of the moment for those who set none, to be reported so that the run can be repeated.
-#[must_use]
-pub fn seed(config: &Config) -> u64 {
-    config.leaf.seed.unwrap_or_else(seed_of_the_moment)
-}
-
-/// A seed for those who set none.
-pub(crate) fn seed_of_the_moment() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
+/// The configured seed; one of the moment for those who set none, which their state tells so that the run can be repeated.
+fn seed(configured: Option<u64>) -> u64 {
+    configured.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
+    })
 }
 
 /// The node's state, in the configured file or in memory of this process.
 ///
 /// # Errors
 /// When the file can't be had.
-pub fn table(config: &Config, ticks_hz: u64, seed: u64) -> Result<Table, StateError> {
-    let spec = spec(config, ticks_hz, seed);
-    match &config.leaf.state {
-        Some(path) => Table::create(path, &spec),
-        None => Ok(Table::heap(&spec)),
-    }
+pub fn table(config: &Config, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
+    make(config.leaf.state.as_deref(), &spec(config, ticks_hz))
+}
+
+fn make(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateError> {
+    path.map_or_else(|| Ok(Table::heap(spec)), |path| Table::create(path, spec)).map(Arc::new)
 }
 
 /// What the state file says of the configured node.
-fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
+fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
     Spec {
         group: config.leaf.state_group,
@@ -53,12 +50,12 @@ fn spec(config: &Config, ticks_hz: u64, seed: u64) -> Spec {
         pools: pools.into_iter().flatten().collect(),
         limits: config.leaf.limits,
         ticks_hz,
-        seed,
+        seed: seed(config.leaf.seed),
     }
 }
 
-/// The network around the node at its first membership; `macs` are its own addresses, one for each port. The wire to the agent
-/// is the last port.
+/// The network around the node at its first membership; `macs` are its devices' addresses, which ports have that are given none.
+/// The wire to the agent is the last port.
 ///
 /// # Errors
 /// When no port leads to a server.
@@ -68,13 +65,7 @@ pub fn network(
     macs: impl IntoIterator<Item = Mac>,
     table: &Table,
 ) -> Result<Arc<Network>, NetworkError> {
-    let ports = config.ports.iter().zip(macs).map(|(port, mac)| PortAddress {
-        mac,
-        ip: port.ip.to_bits(),
-        prefix: port.prefix,
-        side: port.side,
-        gateway: port.gateway.map(|gateway| gateway.to_bits()),
-    });
+    let ports = config.ports.iter().zip(macs).map(|(port, mac)| port.address(mac));
     let wire = config.agent.as_ref().map(|_| PortAddress {
         mac: colocated::LEAF_MAC,
         ip: colocated::LEAF_IP,
@@ -92,44 +83,44 @@ pub fn network(
     Network::with_places(base, &hosts, &places, &table.neighbours()).map(Arc::new)
 }
 
-/// The control of a node whose cores have these stages, and take these commands.
+/// Cores that have these stages, as their control drives them; and the commands that each of them takes.
 ///
 /// # Panics
 /// When there is no core.
 #[must_use]
-pub fn control(
-    table: Arc<Table>,
-    membership: Membership,
-    stages: &[Stages],
-    cores: Vec<Commands>,
-    seed: u64,
-) -> Control {
-    Control::of(table, membership, cores_of(stages, cores, seed))
-}
-
-/// Cores that have these stages and take these commands, as their control drives them.
-///
-/// # Panics
-/// When there is no core.
-#[must_use]
-pub fn cores_of(stages: &[Stages], commands: Vec<Commands>, seed: u64) -> LeafCores {
+pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
     assert!(!stages.is_empty(), "a node has a core");
     let (network, waiting) = (Arc::clone(&stages[0].network), stages[0].capacity().waiting);
-    LeafCores::new(Parts { network, cores: commands, waiting, seed })
+    let commands: Vec<_> = stages.iter().map(|_| Commands::default()).collect();
+    (LeafCores::new(network, commands.clone(), waiting, table.seed()), commands)
+}
+
+/// The stages of all cores, around the [`network`] of the node at its first membership.
+///
+/// # Errors
+/// When no port leads to a server.
+pub fn stages(
+    config: &Config,
+    membership: &Membership,
+    macs: impl IntoIterator<Item = Mac>,
+    table: &Table,
+) -> Result<Vec<Stages>, NetworkError> {
+    let network = network(config, membership, macs, table)?;
+    let core = |index| stages_of_core(config, membership, &network, table, index);
+    Ok((0..config.leaf.cores.len()).map(core).collect())
 }
 
 /// The stages of the core at `index`.
 #[must_use]
-pub fn stages(
+pub fn stages_of_core(
     config: &Config,
-    ticks_hz: u64,
+    membership: &Membership,
     network: &Arc<Network>,
     table: &Table,
-    seed: u64,
     index: usize,
 ) -> Stages {
     let core = Core { index, count: config.leaf.cores.len() };
-    let (membership, limits) = (Membership::of(config), table.limits());
+    let (ticks_hz, seed, limits) = (table.ticks_hz(), table.seed(), table.limits());
     let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
         let seed = stream_seed(seed, index, pool);
         let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
@@ -165,12 +156,12 @@ pub fn stages(
 mod tests {
     use super::*;
     use crate::policy::Task;
-    use std::path::Path;
 
     const TEXT: &str = r#"
 [leaf]
 id = 1
 cores = [1, 2]
+seed = 7
 [[port]]
 device = "net_memif0"
 side = "both"
@@ -204,10 +195,11 @@ speed = 3
         let speeds = |pool: usize| membership.pools[pool].as_ref().unwrap().speeds(5);
         assert_eq!(speeds(0).unwrap()[..], [1.0, 1.0, 8.0, 8.0, 1.0]);
         assert_eq!(speeds(1), None);
-        let table = table(&config, 1_000_000_000, 7).unwrap();
-        let network = network(&config, &membership, [Mac([2, 0, 0, 0, 0, 1])], &table).unwrap();
-        for core in 0..2 {
-            let mut stages = stages(&config, 1_000_000_000, &network, &table, 7, core);
+        let table = table(&config, 1_000_000_000).unwrap();
+        let macs = [Mac([2, 0, 0, 0, 0, 1])];
+        let cores = stages(&config, &membership, macs, &table).unwrap();
+        assert_eq!(cores.len(), 2);
+        for (core, mut stages) in cores.into_iter().enumerate() {
             let mut picks = vec![None; 9000];
             stages.dispatchers[0].schedule(&vec![Task::default(); 9000], &mut picks);
             let fast = picks.iter().flatten().filter(|pick| pick.member.index() >= 2).count();

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use rand::{RngExt as _, SeedableRng};
+use rand::RngExt as _;
 use wedjat::control::{AgentCores, LEAVING_NS};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
@@ -21,7 +21,7 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
-use changing::{Changing, Driven};
+use changing::{Changing, Driven, random_change};
 use rig::{AgentHandles, BuiltAgent, Workers};
 
 const HZ: u64 = 1_000_000_000;
@@ -536,36 +536,15 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     rig.assert_accounted();
 }
 
-/// Some change that may or may not be one.
-fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
-    let mut pick = |most: u16| rng.random_range(0..most);
-    let (pool, first) = (7 + pick(3), 10 + 2 * pick(8));
-    let policies =
-        ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "random"];
-    match pick(12) {
-        0..=3 => format!("add-workers pool={pool} workers={first}-{}", first + pick(4)),
-        4..=5 => format!("remove-workers workers={first}-{}", first + pick(2)),
-        6 => format!("add-pool id={pool} policy={}", policies[usize::from(pick(8))]),
-        7 => format!("remove-pool id={}", 8 + pick(2)),
-        8..=9 => format!("set-policy pool={pool} policy={}", policies[usize::from(pick(8))]),
-        10 => format!("set-queue pool={pool} queue={}", 1 + pick(80)),
-        _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
-    }
-}
-
 #[test]
 fn random_changes_under_load_lose_nothing() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
-        let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
-        let mut made = 0;
-        for round in 0..1500 {
+        let random = |rng: &mut _| random_change(rng, 10, &[""]);
+        rig.change_at_random(seed, (1500, 6, 40), random, |rig, rng| {
             for _ in 0..rng.random_range(0..4) {
                 let worker = rng.random_bool(0.3).then(|| rng.random_range(10..26));
                 rig.send(7 + rng.random_range(0..3), worker);
-            }
-            if rng.random_range(0..6) == 0 {
-                made += usize::from(rig.try_change(&random_change(&mut rng)));
             }
             match rng.random_range(0..20) {
                 0..=7 => _ = rig.attach(rng.random_range(10..26)),
@@ -574,15 +553,7 @@ fn random_changes_under_load_lose_nothing() {
                 _ => {}
             }
             rig.poll(|| rng.random_bool(0.7));
-            if round % 4 == 0 {
-                rig.tend();
-            }
-            if round % 16 == 0 {
-                rig.changing.look();
-            }
-            rig.changing.assert_in_place();
-        }
-        assert!(made > 40, "seed {seed}: {made} changes");
+        });
         rig.settle();
         // Pool 7 never leaves, but all of its workers may have, and some who are there never come.
         if rig.changing.control.membership().pool(7).unwrap().1.members.iter().flatten().count()

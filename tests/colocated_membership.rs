@@ -11,7 +11,7 @@ mod rig;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
-use rand::{RngExt as _, SeedableRng};
+use rand::RngExt as _;
 use wedjat::control::{ColocatedCores, LEAVING_NS, Membership};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool, RingPort};
@@ -23,7 +23,7 @@ use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp;
 
-use changing::{Changing, Driven};
+use changing::{Changing, Driven, random_change};
 use frames::{CLIENT_MAC, LEAF_MACS};
 use rig::{AgentHandles, BuiltColocated, Sizes, Workers};
 
@@ -476,52 +476,23 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     rig.assert_accounted();
 }
 
-/// Some change that may or may not be one.
-fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
-    let mut pick = |most: u16| rng.random_range(0..most);
-    let (pool, first) = (7 + pick(3), 20 + 2 * pick(6));
-    let policies = ["horus", "jbsq(k=2)", "cfcfs", "jsq", "racksched", "random"];
-    let agent = ["", "agent "][usize::from(pick(2))];
-    match pick(12) {
-        0..=3 => format!("add-workers pool={pool} workers={first}-{}", first + pick(4)),
-        4..=5 => format!("remove-workers workers={first}-{}", first + pick(2)),
-        6 => format!("{agent}add-pool id={pool} policy={}", policies[usize::from(pick(6))]),
-        7 => format!("{agent}remove-pool id={}", 8 + pick(2)),
-        8..=9 => format!("{agent}set-policy pool={pool} policy={}", policies[usize::from(pick(6))]),
-        10 => format!("{agent}set-queue pool={pool} queue={}", 1 + pick(80)),
-        _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
-    }
-}
-
 #[test]
 fn random_changes_under_load_lose_nothing() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
-        let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
-        let mut made = 0;
-        for round in 0..1500 {
+        let random = |rng: &mut _| random_change(rng, 20, &["", "agent "]);
+        rig.change_at_random(seed, (1500, 6, 40), random, |rig, rng| {
             for _ in 0..rng.random_range(0..4) {
                 rig.send(7 + rng.random_range(0..3));
             }
-            if rng.random_range(0..6) == 0 {
-                made += usize::from(rig.try_change(&random_change(&mut rng)));
-            }
             match rng.random_range(0..20) {
-                0..=7 => _ = rig.attach(rng.random_range(20..34)),
+                0..=7 => _ = rig.attach(rng.random_range(20..36)),
                 8 => _ = rig.workers.there.pop_first(),
                 9 => rig.now += rig::TICKS_HZ / 4,
                 _ => {}
             }
             rig.poll(|| rng.random_bool(0.7));
-            if round % 4 == 0 {
-                rig.tend();
-            }
-            if round % 16 == 0 {
-                rig.changing.look();
-            }
-            rig.changing.assert_in_place();
-        }
-        assert!(made > 40, "seed {seed}: {made} changes");
+        });
         // Tasks may wait in pools that nobody works for.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
         rig.settle();

@@ -177,7 +177,7 @@ const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 /// An agent with workers 10 and 11; `further` are lines of `[agent]`.
 fn agent_text(policy: &str, further: &str) -> String {
     format!(
-        "[agent]\nname = 'memory'\ncore = 0\nslots = 8\npayload = 64\nworker_timeout_ms = 0\n{further}\n\
+        "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nslots = 8\npayload = 64\nworker_timeout_ms = 0\n{further}\n\
          [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
          [[pool]]\nid = {POOL}\npolicy = '{policy}'\nworkers = '10-11'\nqueue = 16\noverflow = 'refuse'\n"
     )

@@ -1,14 +1,15 @@
 //! From a checked configuration to the parts of an agent: what its state file says, its pools' workers, what registers them.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
+use super::{make, seed};
 use crate::config::{AgentConfig, Config, HostConfig};
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};
+use crate::limits::CORES_MAX;
 use crate::node::Timing;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::ring::{Place, WorkerRegion};
@@ -16,35 +17,30 @@ use crate::role::agent::{
     AgentCommands, Packet, Parts, PoolWorkers, Registrar, Signer, WorkerLink, WorkerSet,
 };
 use crate::role::colocated;
-use crate::state::table::{Entries, Role, Spec};
+use crate::state::table::{Entries, Role, Spec, agents_file};
 use crate::state::{StateError, Table};
 
 /// The agent's state, in the configured file or in memory of this process.
 ///
 /// # Errors
 /// When the file can't be had.
-pub fn table(config: &AgentConfig, ticks_hz: u64, seed: u64) -> Result<Table, StateError> {
+pub fn table(config: &AgentConfig, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
+    let seed = seed(config.seed);
     let spec = spec(&config.host, &membership(config), config.id, ticks_hz, seed);
-    make(config.state.as_deref(), Spec { group: config.state_group, ..spec })
+    make(config.state.as_deref(), &Spec { group: config.state_group, ..spec })
 }
 
-/// That of an agent on the core of a leaf, in this file if there is one; `seed` is the agent's.
-///
-/// # Errors
-/// When the file can't be had.
-pub fn table_beside_leaf(
+/// That of an agent on the core of a leaf, beside whose state file it has one; the seed follows from the leaf's.
+fn table_beside_leaf(
     config: &Config,
     host: &HostConfig,
-    path: Option<&Path>,
-    ticks_hz: u64,
-    seed: u64,
-) -> Result<Table, StateError> {
-    let spec = spec(host, &Membership::beside_leaf(host), config.leaf.id, ticks_hz, seed);
-    make(path, Spec { group: config.leaf.state_group, ..spec })
-}
-
-fn make(path: Option<&Path>, spec: Spec) -> Result<Table, StateError> {
-    path.map_or_else(|| Ok(Table::heap(&spec)), |path| Table::create(path, &spec))
+    leafs: &Table,
+) -> Result<Arc<Table>, StateError> {
+    let seed = stream_seed(leafs.seed(), CORES_MAX, 0);
+    let membership = Membership::beside_leaf(host);
+    let spec = spec(host, &membership, config.leaf.id, leafs.ticks_hz(), seed);
+    let path = config.leaf.state.as_deref().map(agents_file);
+    make(path.as_deref(), &Spec { group: config.leaf.state_group, ..spec })
 }
 
 /// What the configured agent begins with.
@@ -67,18 +63,16 @@ fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, se
 /// The pools' workers, none of them there yet, each with the link to its tasks.
 fn worker_sets<B: Buf + Token>(
     host: &HostConfig,
-    ticks_hz: u64,
     table: &Table,
     mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
-    seed: u64,
 ) -> Vec<PoolWorkers<B>> {
     let begin = Membership::of_host(host, Ipv4Addr::UNSPECIFIED);
-    let timeout = timeout(host, ticks_hz);
+    let timeout = timeout(host, table);
     let mut channel = 0;
     let mut worker_sets = Vec::new();
     for (index, pool) in host.pools.iter().enumerate() {
         let view = table.view(0, index);
-        let seed = stream_seed(seed, 0, index);
+        let seed = stream_seed(table.seed(), 0, index);
         let mut dispatcher = Dispatcher::new(&pool.policy, view, Core::ONLY, seed)
             .with_queue(pool.queue, pool.overflow);
         let speeds = begin.pools[index].as_ref();
@@ -98,16 +92,29 @@ fn worker_sets<B: Buf + Token>(
 /// Deaths that may wait for the core.
 const DEATHS: usize = 1024;
 
-/// The parts of an agent on this host; `table` and `seed` are its own.
+/// The parts of the configured agent, whose own `table` is; the workers' places have these links.
 pub fn parts<B: Buf + Token, A>(
+    config: &AgentConfig,
+    table: &Table,
+    link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
+    pool: A,
+) -> Parts<B, A> {
+    let places = config.host.places();
+    let registrar = config.leaf.map(|leaf| {
+        Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, &places, table.ticks_hz())
+    });
+    parts_of(&config.host, (config.udp_port, registrar), table, link, pool)
+}
+
+fn parts_of<B: Buf + Token, A>(
     host: &HostConfig,
     (udp_port, registrar): (u16, Option<Registrar>),
-    (table, ticks_hz, seed): (&Table, u64, u64),
+    table: &Table,
     link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
     pool: A,
 ) -> Parts<B, A> {
     Parts {
-        worker_sets: worker_sets(host, ticks_hz, table, link, seed),
+        worker_sets: worker_sets(host, table, link),
         places: host.places(),
         pool,
         udp_port,
@@ -115,55 +122,69 @@ pub fn parts<B: Buf + Token, A>(
         registrar,
         deaths: Arc::new(ArrayQueue::new(DEATHS)),
         counters: table.counters(0),
-        timing: Timing { ticks_hz },
+        timing: Timing { ticks_hz: table.ticks_hz() },
         commands: AgentCommands::default(),
         room: (host.limits.pools, host.limits.workers),
     }
 }
 
-/// The same of an agent on a leaf's core, at the other end of the wire there.
+/// An agent on a leaf's core: its parts, at the other end of the wire there, its state, and what changes it.
+pub type BesideLeaf<B, A> = (Parts<B, A>, Arc<Table>, Control<AgentCores<B>>);
+
+/// The agent on the core of the configured leaf, which has this state; its workers attach to `region`.
+///
+/// # Errors
+/// When its state file can't be had.
 pub fn beside_leaf<B: Buf + Token, A>(
+    config: &Config,
     host: &HostConfig,
-    udp_port: u16,
-    own: (&Table, u64, u64),
-    link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
+    leafs: &Table,
+    region: &Arc<WorkerRegion>,
     pool: A,
-) -> Parts<B, A> {
-    let leaf = Some(colocated::LEAF_MAC);
-    let registrar = Registrar::new(colocated::LEAF_IP, 0, leaf, &host.places(), own.1);
-    parts(host, (udp_port, Some(registrar)), own, link, pool)
+) -> Result<BesideLeaf<B, A>, StateError> {
+    let table = table_beside_leaf(config, host, leafs)?;
+    let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
+    let registrar = Registrar::new(colocated::LEAF_IP, 0, leaf, &host.places(), ticks_hz);
+    let registered = (config.leaf.udp_port, Some(registrar));
+    let parts = parts_of(host, registered, &table, |at| region.channel(at).into(), pool);
+    let attached = (Some(Arc::clone(region)), parts.commands.clone());
+    // The leaf lets go of workers first, and the agent at once.
+    let told = (host, false);
+    let control = control_of(told, Membership::beside_leaf(host), &table, attached, None);
+    Ok((parts, table, control))
 }
 
 /// Ticks of silence after which a worker with tasks is shut out.
-fn timeout(host: &HostConfig, ticks_hz: u64) -> u64 {
+fn timeout(host: &HostConfig, table: &Table) -> u64 {
     match host.worker_timeout_ms {
         0 => u64::MAX,
-        ms => ms.saturating_mul(ticks_hz) / 1000,
+        ms => ms.saturating_mul(table.ticks_hz()) / 1000,
     }
 }
 
-/// The control of an agent with such workers, whose core takes `commands` and starts at `membership`. Workers attach to `region`,
-/// unless they are threads of this process. `has_leaf`: it tells a leaf elsewhere of its workers.
+/// The control of the configured agent, whose own `table` is and whose core takes `commands`. Workers attach to `region`, unless
+/// they are threads of this process.
 #[must_use]
 pub fn control<B: Buf + Token>(
-    (host, has_leaf): (&HostConfig, bool),
-    membership: Membership,
-    ticks_hz: u64,
-    table: Arc<Table>,
-    (region, commands): (Option<Arc<WorkerRegion>>, AgentCommands<B>),
-    (signer, seed): (Option<Arc<Signer>>, u64),
+    config: &AgentConfig,
+    table: &Arc<Table>,
+    attached: (Option<Arc<WorkerRegion>>, AgentCommands<B>),
+    signer: Option<Arc<Signer>>,
 ) -> Control<AgentCores<B>> {
-    let &HostConfig { slots, payload, .. } = host;
-    let timeout = timeout(host, ticks_hz);
-    let parts = AgentParts { region, commands, slots, payload, has_leaf, timeout, seed, signer };
-    let cores = AgentCores::new(parts, &membership);
-    Control::of(table, membership, cores)
+    let told = (&config.host, config.leaf.is_some());
+    control_of(told, membership(config), table, attached, signer)
 }
 
-/// Tells the configured leaf of the workers.
-#[must_use]
-pub fn registrar(config: &AgentConfig, ticks_hz: u64) -> Option<Registrar> {
-    let leaf = config.leaf?;
-    let places = config.host.places();
-    Some(Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, &places, ticks_hz))
+fn control_of<B: Buf + Token>(
+    (host, has_leaf): (&HostConfig, bool),
+    membership: Membership,
+    table: &Arc<Table>,
+    (region, commands): (Option<Arc<WorkerRegion>>, AgentCommands<B>),
+    signer: Option<Arc<Signer>>,
+) -> Control<AgentCores<B>> {
+    let &HostConfig { slots, payload, .. } = host;
+    let (timeout, seed) = (timeout(host, table), table.seed());
+    let parts = AgentParts { region, commands, slots, payload, has_leaf, timeout, seed, signer };
+    let cores = AgentCores::new(parts, &membership);
+    Control::of(Arc::clone(table), membership, cores)
 }

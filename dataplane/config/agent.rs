@@ -8,12 +8,14 @@ use toml::Spanned;
 use super::address::{self, is_edge, reaches};
 use super::control::ControlConfig;
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
+use super::port::PortConfig;
 use super::raw_agent::Sends;
 use super::{control, ids, port, raw, raw_agent};
 use crate::limits::{MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, RegionShape};
+use crate::stage::PortAddress;
 use crate::state::table::Limits;
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
@@ -58,9 +60,19 @@ pub struct AgentConfig {
     /// The leaf to register with.
     pub leaf: Option<LeafAddress>,
     /// `[[port]]`.
-    pub ports: Vec<AgentPort>,
+    pub ports: Vec<PortConfig>,
     /// `[control]`.
     pub control: ControlConfig,
+}
+
+impl AgentConfig {
+    /// Its addresses, one for each port, at devices that have these MAC addresses.
+    pub fn addresses(
+        &self,
+        macs: impl IntoIterator<Item = Mac>,
+    ) -> impl Iterator<Item = PortAddress> {
+        self.ports.iter().zip(macs).map(|(port, mac)| port.address(mac))
+    }
 }
 
 /// Workers of a host, and what they attach to.
@@ -109,21 +121,6 @@ pub struct LeafAddress {
     pub mac: Option<Mac>,
     /// Index of the port that leads to it.
     pub port: usize,
-}
-
-/// A port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentPort {
-    /// EAL's name of the device, or a PCI address.
-    pub device: String,
-    /// The agent's address there.
-    pub ip: Ipv4Addr,
-    /// Bits of the network's prefix.
-    pub prefix: u8,
-    /// The agent's MAC address there, if not the device's.
-    pub mac: Option<Mac>,
-    /// Slots of the receive and the transmit queue.
-    pub queue_slots: u16,
 }
 
 /// A pool.
@@ -293,7 +290,7 @@ fn workers(pools: &[AgentPool]) -> usize {
 fn leaf(
     faults: &mut Faults<'_>,
     raw: &raw_agent::Agent,
-    ports: &[AgentPort],
+    ports: &[PortConfig],
 ) -> Option<LeafAddress> {
     let mac = faults.mac(raw.leaf_mac.as_ref(), "agent.leaf_mac");
     let Some(at) = &raw.leaf else {
@@ -308,29 +305,24 @@ fn leaf(
     if port.is_none() && !ip.is_unspecified() {
         faults.note(at, "agent.leaf", quoted(at), "another host in the network of a [[port]]");
     }
-    let AgentPort { ip: here, prefix, .. } = ports[port?];
+    let PortConfig { ip: here, prefix, .. } = ports[port?];
     if is_edge(ip, prefix) {
         faults.note(at, "agent.leaf", quoted(at), &address::within(here, prefix));
     }
     Some(LeafAddress { ip, mac, port: port? })
 }
 
-fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<AgentPort> {
+fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
         faults.whole("port", "no [[port]]", "at least one");
     }
     port::together(faults, &raw.iter().map(keys).collect::<Vec<_>>());
-    raw.iter().map(|raw| port(faults, raw)).collect()
+    raw.iter().map(|raw| keys(raw).check(faults)).collect()
 }
 
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     port::Keys { device, ip, mac: raw.mac.as_ref(), queue_slots: raw.queue_slots.as_ref() }
-}
-
-fn port(faults: &mut Faults<'_>, raw: &raw_agent::Port) -> AgentPort {
-    let port::End { device, ip, prefix, mac, queue_slots } = keys(raw).check(faults);
-    AgentPort { device, ip, prefix, mac, queue_slots }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {

@@ -9,7 +9,8 @@ use toml::Spanned;
 use super::address::{self, is_edge, is_unicast, reaches};
 use super::agent::HostConfig;
 use super::faults::{Fault, Faults, line_of, quoted, state_group};
-use super::leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
+use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+use super::port::PortConfig;
 use super::{control, local, port, raw};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
@@ -146,7 +147,8 @@ fn keys(raw: &raw::Port) -> port::Keys<'_> {
 }
 
 fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
-    let port::End { device, ip, prefix, mac, queue_slots } = keys(raw).check(faults);
+    let port = keys(raw).check(faults);
+    let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
         let address = faults.address(gateway, "port.gateway");
         let fits = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
@@ -155,7 +157,7 @@ fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
         }
         address
     });
-    PortConfig { device, side: *raw.side.get_ref(), ip, prefix, mac, gateway, queue_slots }
+    PortConfig { side: *raw.side.get_ref(), gateway, ..port }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {

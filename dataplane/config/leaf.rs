@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use super::agent::HostConfig;
 use super::control::ControlConfig;
 use super::faults::Fault;
+use super::port::PortConfig;
 use crate::policy::Overflow;
 use crate::policy::PolicySpec;
-use crate::stage::Side;
 use crate::state::table::Limits;
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
@@ -63,25 +63,6 @@ pub struct LeafConfig {
     pub worker_timeout_ms: u64,
     /// How much there may be while it runs: never less than this file names.
     pub limits: Limits,
-}
-
-/// A port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortConfig {
-    /// EAL's name of the device, or a PCI address.
-    pub device: String,
-    /// Who is there.
-    pub side: Side,
-    /// The leaf's address there.
-    pub ip: Ipv4Addr,
-    /// Bits of the network's prefix.
-    pub prefix: u8,
-    /// The leaf's MAC address there, if not the device's.
-    pub mac: Option<Mac>,
-    /// The router to other networks.
-    pub gateway: Option<Ipv4Addr>,
-    /// Slots of each receive and transmit queue.
-    pub queue_slots: u16,
 }
 
 /// A pool.

@@ -19,13 +19,14 @@ mod raw_agent;
 mod raw_control;
 
 pub use address::is_unicast;
-pub use agent::{AgentConfig, AgentPool, AgentPort, HostConfig, LeafAddress, PAYLOAD_MAX};
+pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
 pub use faults::{ConfigError, Fault};
 #[cfg(feature = "control")]
 pub(crate) use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
-pub use leaf::{Config, LeafConfig, PoolConfig, PortConfig, ServerConfig};
+pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+pub use port::PortConfig;
 pub use raw_agent::Sends;
 
 use std::path::Path;

@@ -7,10 +7,44 @@ use toml::Spanned;
 use super::address::{is_edge, is_unicast};
 use super::faults::{Faults, quoted};
 use crate::limits::PORTS_MAX;
+use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
 
 /// Slots of a queue unless configured.
 const QUEUE_SLOTS: u16 = 1024;
+
+/// A port of a leaf or an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// EAL's name of the device, or a PCI address.
+    pub device: String,
+    /// Who is there; both at an agent.
+    pub side: Side,
+    /// The node's address there.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
+    /// The node's MAC address there, if not the device's.
+    pub mac: Option<Mac>,
+    /// The router to other networks.
+    pub gateway: Option<Ipv4Addr>,
+    /// Slots of each receive and transmit queue.
+    pub queue_slots: u16,
+}
+
+impl PortConfig {
+    /// The node's addresses there, at a device that has this MAC address.
+    #[must_use]
+    pub fn address(&self, device: Mac) -> PortAddress {
+        PortAddress {
+            mac: self.mac.unwrap_or(device),
+            ip: self.ip.to_bits(),
+            prefix: self.prefix,
+            side: self.side,
+            gateway: self.gateway.map(Ipv4Addr::to_bits),
+        }
+    }
+}
 
 /// The keys as the file has them.
 pub struct Keys<'a> {
@@ -20,17 +54,9 @@ pub struct Keys<'a> {
     pub queue_slots: Option<&'a Spanned<u16>>,
 }
 
-/// What they say.
-pub struct End {
-    pub device: String,
-    pub ip: Ipv4Addr,
-    pub prefix: u8,
-    pub mac: Option<Mac>,
-    pub queue_slots: u16,
-}
-
 impl Keys<'_> {
-    pub fn check(&self, faults: &mut Faults<'_>) -> End {
+    /// What they say: both sides are there, and no router.
+    pub fn check(&self, faults: &mut Faults<'_>) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
             faults.note(self.device, "port.device", "nothing", allowed);
@@ -41,11 +67,13 @@ impl Keys<'_> {
             (Ipv4Addr::UNSPECIFIED, 0)
         });
         let slots = (64, 32_768);
-        End {
+        PortConfig {
             device: self.device.get_ref().clone(),
+            side: Side::Both,
             ip,
             prefix,
             mac: faults.mac(self.mac, "port.mac"),
+            gateway: None,
             queue_slots: faults.within(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
         }
     }

@@ -21,19 +21,6 @@ use crate::state::{Member, Table};
 /// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
 const HELD_NS: u64 = 2_000_000_000;
 
-/// What the control of a leaf or a scheduler is made of, besides its state and its membership.
-#[derive(Debug)]
-pub struct Parts {
-    /// The network that the cores start with.
-    pub network: Arc<Network>,
-    /// Each core's commands.
-    pub cores: Vec<Commands>,
-    /// Tasks that there is memory for to wait on each core.
-    pub waiting: usize,
-    /// Seed of all random streams.
-    pub seed: u64,
-}
-
 /// The cores of a leaf or a scheduler.
 #[derive(Debug)]
 pub struct LeafCores {
@@ -51,10 +38,10 @@ pub struct LeafCores {
 }
 
 impl LeafCores {
-    /// Cores that have this network and take these commands.
+    /// Cores that start with this network and take these commands, each with memory for so many tasks that wait; `seed` is that
+    /// of all random streams.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
-        let Parts { network, cores, waiting, seed } = parts;
+    pub fn new(network: Arc<Network>, cores: Vec<Commands>, waiting: usize, seed: u64) -> Self {
         let (has_old_hops, old_hops_since_ns) = (false, None);
         Self { network, waiting, cores, seed, has_old_hops, old_hops_since_ns }
     }

@@ -24,7 +24,7 @@ pub use change::{Change, ChangeError, overflow_name};
 pub(crate) use change::{check_queue, check_speed, overflow_named, text};
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
-pub use leaf::{LeafCores, Parts};
+pub use leaf::LeafCores;
 pub(crate) use membership::first_believed;
 pub use membership::{Membership, Pool, Server, Worker};
 

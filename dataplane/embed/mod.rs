@@ -44,8 +44,7 @@ pub use release::Released;
 use crate::assembly;
 use crate::config::{Config, ConfigError};
 use crate::control::{Control, Membership};
-use crate::node::{Commands, Timing};
-use crate::stage::Network;
+use crate::node::Timing;
 use crate::stage::network::NetworkError;
 use crate::state::Totals;
 use crate::state::{Counters, StateError};
@@ -91,7 +90,7 @@ pub enum EmbedError {
 /// A node without ports.
 #[derive(Debug)]
 pub struct Scheduler {
-    network: Arc<Network>,
+    ports: usize,
     contexts: Vec<Option<Context>>,
     counters: Vec<Counters>,
     places: usize,
@@ -123,26 +122,21 @@ impl Scheduler {
             return Err(EmbedError::Agent);
         }
         let macs = macs(config, options.macs)?;
-        let seed = assembly::seed(config);
-        let table = Arc::new(assembly::table(config, ticks_hz, seed)?);
+        let table = assembly::table(config, ticks_hz)?;
         let membership = Membership::of(config);
-        let network = assembly::network(config, &membership, macs, &table)?;
-        let cores = 0..config.leaf.cores.len();
-        let stages = |core| assembly::stages(config, ticks_hz, &network, &table, seed, core);
-        let stages: Vec<_> = cores.clone().map(stages).collect();
-        let commands: Vec<_> = cores.clone().map(|_| Commands::default()).collect();
-        let own = Arc::clone(&table);
-        let control = assembly::control(own, membership, &stages, commands.clone(), seed);
+        let stages = assembly::stages(config, &membership, macs, &table)?;
+        let (cores, commands) = assembly::cores(&stages, &table);
+        let control = Control::of(Arc::clone(&table), membership, cores);
         let context = |(stages, commands)| Some(Context::new(stages, commands, ticks_hz));
         let contexts: Vec<_> = stages.into_iter().zip(commands).map(context).collect();
         Ok(Self {
             timing: Timing { ticks_hz },
             control: Mutex::new(control),
             places: contexts.iter().flatten().map(Context::places).max().unwrap_or(0),
+            counters: (0..contexts.len()).map(|core| table.counters(core)).collect(),
             contexts,
-            counters: cores.map(|core| table.counters(core)).collect(),
-            network,
-            seed,
+            ports: config.ports.len(),
+            seed: table.seed(),
         })
     }
 
@@ -166,7 +160,7 @@ impl Scheduler {
     /// How many ports there are.
     #[must_use]
     pub fn ports(&self) -> usize {
-        self.network.ports().len()
+        self.ports
     }
 
     /// What all contexts have counted so far; any thread may ask at any time.

@@ -1,7 +1,7 @@
 //! Ports carry bursts of buffers and never look inside them.
 //!
 //! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] joins two ends in memory, [`link`] two of one core,
-//! [`fault`] and [`pcap`] wrap any port, and `dpdk` (feature `dpdk`) is the real thing.
+//! [`pcap`] wraps any port, and `dpdk` (feature `dpdk`) is the real thing.
 
 use arrayvec::ArrayVec;
 
@@ -9,7 +9,6 @@ use crate::limits::BURST;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
-pub mod fault;
 pub mod link;
 pub mod memif_control;
 pub mod memory;

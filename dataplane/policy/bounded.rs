@@ -19,7 +19,7 @@ use rand::Rng as _;
 use super::measured::{Measured, Notes, SILENCE_MOST_NS};
 use super::slots::{self, Slots};
 use super::structure::{Found, Front, Losses, Rank, Ranks};
-use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Runs, Task};
+use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 /// `jbsq`.
@@ -386,13 +386,7 @@ impl Bounded {
 
     /// As one by one, but a member is found and counted up in one go.
     #[inline(always)]
-    fn pick_some(
-        &mut self,
-        picks: &mut [Option<Pick>],
-        words: Words<'_>,
-        view: &View,
-        rng: &mut Rng,
-    ) {
+    fn pick_some(&mut self, picks: Picks<'_>, words: Words<'_>, view: &View, rng: &mut Rng) {
         let (room, heard) = (&mut self.room, &mut self.heard);
         let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
         let first = Touched::new(view.now_ns(), true);
@@ -413,7 +407,7 @@ impl Bounded {
     }
 
     /// As one by one, where cores share the members' places.
-    fn pick_shared(&mut self, picks: &mut [Option<Pick>], view: &mut View) {
+    fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = Touched::new(view.now_ns(), true);
         let bound = self.shared_bound();
         for pick in picks {
@@ -517,13 +511,7 @@ impl Bounded {
 }
 
 impl Policy for Bounded {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         if view.peers().is_some() {
             return self.pick_shared(&mut picks[..count], view);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rand::{Rng as _, SeedableRng};
 
-use super::{AnyPolicy, Bounded, Caller, Core, Pick, Policy, PolicySpec, Rng, Task};
+use super::{AnyPolicy, Bounded, Caller, Core, Pick, Picks, Policy, PolicySpec, Rng, Task};
 use crate::limits::QUEUE;
 use crate::reason::DropReason;
 use crate::state::{Exchange, Heard, Member, Peers, Report, Sharing, Topic, View};
@@ -110,7 +110,7 @@ impl Dispatcher {
 
     /// Chooses for a run of tasks, counting each as sent.
     #[inline]
-    pub fn schedule(&mut self, tasks: &[Task], picks: &mut [Option<Pick>]) {
+    pub fn schedule(&mut self, tasks: &[Task], picks: Picks<'_>) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
         if self.view.peers().is_some() {
             picks.iter().flatten().for_each(|pick| self.view.touch(pick.member));

@@ -7,7 +7,7 @@
 
 use super::sample::{compare, sample_two, select, share_idle, take_shared};
 use super::structure::{Losses, Watch};
-use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, Sharing, View};
 
@@ -43,7 +43,7 @@ pub struct Horus;
 /// Nobody becomes idle between the tasks of a run, so the idle members come first, and who is left over
 /// is chosen in a loop that does not ask.
 #[inline(always)]
-fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut Rng) {
+fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
     let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
     view.picks.idle += taken as u64;
@@ -64,7 +64,7 @@ fn pick_run(tasks: usize, picks: &mut [Option<Pick>], view: &mut View, rng: &mut
 
 /// Draws all pairs before it looks at the first: either loop alone has registers enough.
 #[inline(never)]
-fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) {
+fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
     let words = parts.words;
     if parts.active.len() < 2 {
         let only = parts.active.first();
@@ -96,13 +96,7 @@ fn of_two_run(picks: &mut [Option<Pick>], parts: &mut Parts<'_>, rng: &mut Rng) 
 }
 
 impl Policy for Horus {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         pick_run(tasks.len(), picks, view, rng);
     }
 
@@ -145,13 +139,7 @@ pub struct HorusInflight {
 }
 
 impl Policy for HorusInflight {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         pick_run(tasks.len(), picks, view, rng);
     }
 

@@ -13,7 +13,9 @@ use rand::Rng as _;
 
 use super::sample::{below, better_of_two, sample_one, select};
 use super::structure::Alias;
-use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Runs, Task};
+use super::{
+    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs, Task,
+};
 use crate::state::{Load, Member, Report, Sharing, View};
 
 /// `horus-spine`.
@@ -113,13 +115,7 @@ impl HorusSpine {
 }
 
 impl Policy for HorusSpine {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         for pick in picks.iter_mut().take(tasks.len()) {
             *pick = self.pick(view, rng);
             if let Some(pick) = pick {

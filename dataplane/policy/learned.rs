@@ -2,7 +2,7 @@
 //! [`Learner`]. The alias table is rebuilt when the estimates are, between bursts.
 
 use super::learner::{Learner, Window};
-use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Ppot, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, Rng, Task};
 use crate::state::{Member, Report, View};
 
 const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
@@ -83,13 +83,7 @@ impl Learned {
 }
 
 impl Policy for Learned {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         for pick in picks.iter_mut().take(tasks.len()) {
             *pick = self.ppot.pick(view, &mut local);

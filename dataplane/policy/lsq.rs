@@ -13,7 +13,7 @@ use super::member::Notify;
 use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Found, Front, Rank, Ranking};
-use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
@@ -221,7 +221,7 @@ fn first<R: Rank>(
 fn pick_run(
     queues: &mut impl Rank,
     samples: Samples,
-    picks: &mut [Option<Pick>],
+    picks: Picks<'_>,
     mut parts: Parts<'_>,
     rng: &mut Rng,
 ) {
@@ -245,7 +245,7 @@ fn pick_run(
 fn pick_any(
     queues: &mut impl Rank,
     samples: Samples,
-    picks: &mut [Option<Pick>],
+    picks: Picks<'_>,
     parts: Parts<'_>,
     rng: &mut Rng,
 ) {
@@ -289,13 +289,7 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> us
 }
 
 impl Policy for Lsq {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
         // Those that belong to some core at a time; the others are ranked as if they had a task.

@@ -91,6 +91,9 @@ pub struct Pick {
     pub idle: bool,
 }
 
+/// Where the choices for a run of tasks go: to each task's place its pick, or none.
+pub type Picks<'a> = &'a mut [Option<Pick>];
+
 /// Which of a node's dispatcher cores this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
@@ -144,13 +147,7 @@ pub trait Policy {
     ///
     /// No pick means: no member may have the task now. Central queues answer so while all members are full; their caller
     /// holds the task and offers it again after a reply or a tick.
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    );
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng);
 
     /// A task was sent to `member`, and counted, without a pick of its own: it follows another one.
     fn on_follow(&mut self, _member: Member, _view: &mut View) {}
@@ -195,7 +192,7 @@ pub trait Policy {
 #[inline(always)]
 pub fn one_by_one(
     tasks: &[Task],
-    picks: &mut [Option<Pick>],
+    picks: Picks<'_>,
     view: &mut View,
     rng: &mut Rng,
     mut choose: impl FnMut(&Task, &mut View, &mut Rng) -> Option<Pick>,

@@ -5,7 +5,7 @@ use super::member::Notify;
 use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
-use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, Sharing, View};
 
 /// `jiq`.
@@ -172,13 +172,7 @@ impl Notified {
 }
 
 impl Policy for Notified {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         view.picks.idle += taken as u64;

@@ -3,7 +3,7 @@
 
 use super::sample::select;
 use super::structure::{Alias, Losses};
-use super::{AnyPolicy, Asks, Caller, Entry, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Entry, Pick, Picks, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
 
@@ -76,7 +76,7 @@ fn better(least_loaded: bool, (a, b): (Member, Member), parts: &Parts<'_>) -> Pi
 fn pick_run(
     least_loaded: bool,
     alias: &Alias,
-    picks: &mut [Option<Pick>],
+    picks: Picks<'_>,
     parts: &mut Parts<'_>,
     rng: &mut Rng,
 ) {
@@ -101,13 +101,7 @@ fn pick_run(
 }
 
 impl Policy for Ppot {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let mut parts = view.parts();
         for picks in picks[..count].chunks_mut(BURST) {

@@ -2,7 +2,7 @@
 //! update.
 
 use super::sample::{sample_two, select};
-use super::{AnyPolicy, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one};
+use super::{AnyPolicy, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one};
 use crate::state::{Sharing, View};
 
 /// `racksched`.
@@ -22,13 +22,7 @@ pub const ENTRY: Entry = Entry {
 pub struct RackSched;
 
 impl Policy for RackSched {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             let (a, b) = sample_two(view.active(), rng)?;
             let member = select(view.load(b) < view.load(a), a, b);

@@ -3,7 +3,7 @@
 use super::sample::sample_one;
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one,
+    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one,
 };
 use crate::state::{Sharing, View};
 
@@ -31,13 +31,7 @@ pub const WEIGHTED: Entry = Entry {
 pub struct Random;
 
 impl Policy for Random {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             sample_one(view.active(), rng).map(|member| Pick { member, idle: false })
         });
@@ -51,13 +45,7 @@ pub struct WeightedRandom {
 }
 
 impl Policy for WeightedRandom {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, _, rng| {
             self.alias.sample(rng).map(|member| Pick { member, idle: false })
         });

@@ -1,7 +1,7 @@
 //! One member after the other.
 
 use super::{
-    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Policy, Rng, Task, one_by_one,
+    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one,
 };
 use crate::state::{Sharing, View};
 
@@ -21,13 +21,7 @@ pub struct RoundRobin {
 }
 
 impl Policy for RoundRobin {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, _| {
             let active = view.active();
             if self.next >= active.len() {

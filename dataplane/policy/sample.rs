@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 
-use super::{Core, Pick, Rng};
+use super::{Core, Pick, Picks, Rng};
 use crate::state::{Belief, Member, View};
 
 /// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
@@ -50,7 +50,7 @@ pub(super) fn share_idle(core: Core, view: &mut View) {
 
 /// Idle members that this or any of the node's cores may have, for the first of these tasks; how many there were.
 #[cold]
-pub(super) fn take_shared(picks: &mut [Option<Pick>], view: &mut View) -> usize {
+pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     let mut parts = view.parts();
     for (taken, pick) in picks.iter_mut().enumerate() {
         let Some(member) = parts.take_idle() else { return taken };

@@ -8,7 +8,9 @@ use rand::Rng as _;
 
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
 use super::structure::{Front, Losses, Rank, Ranking, Watch};
-use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Policy, Rng, Task, one_by_one};
+use super::{
+    AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task, one_by_one,
+};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 /// `jsq`.
@@ -67,7 +69,7 @@ impl Shortest {
 /// As one by one, but a member is found and counted up in one go. A core is told of every task, of all that is written off and of
 /// what others send, so nothing is looked up.
 #[inline(always)]
-fn pick_run(ranks: &mut impl Rank, picks: &mut [Option<Pick>], words: Words<'_>, rng: &mut Rng) {
+fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, words: Words<'_>, rng: &mut Rng) {
     let mut front = ranks.open();
     for pick in picks {
         if front.is_empty() {
@@ -159,13 +161,7 @@ fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Opti
 }
 
 impl Policy for Shortest {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
         if view.sees_queues() {
@@ -307,13 +303,7 @@ impl ShortestOf {
 }
 
 impl Policy for ShortestOf {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             let mut best: Option<(u32, Member)> = None;
             // In random order, so that the first of those that tie is any of them.

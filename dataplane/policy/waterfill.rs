@@ -6,7 +6,7 @@
 
 use rand::Rng as _;
 
-use super::{AnyPolicy, Asks, Caller, Entry, Pick, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Caller, Entry, Pick, Picks, Policy, Rng, Task};
 use crate::state::{Member, View};
 
 /// `scd`.
@@ -111,13 +111,7 @@ fn level(depths: &[Depth], volume: f64) -> f64 {
 }
 
 impl Policy for WaterFill {
-    fn pick_run(
-        &mut self,
-        tasks: &[Task],
-        picks: &mut [Option<Pick>],
-        view: &mut View,
-        rng: &mut Rng,
-    ) {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         self.solve(tasks.len(), view);
         for pick in picks.iter_mut().take(tasks.len()) {
             *pick = self.draw(rng);

@@ -78,12 +78,6 @@ impl Channel {
         &mut self.sender
     }
 
-    /// Bytes that a task or a reply may have.
-    #[must_use]
-    pub fn payload_max(&self) -> usize {
-        self.shape.payload
-    }
-
     /// Gives a task; false, and nothing done, when there is no worker, no slot is free or the task is too long.
     #[inline]
     pub fn give(&mut self, ids: TaskIds, payload: &[u8]) -> bool {

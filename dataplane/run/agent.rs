@@ -13,7 +13,7 @@ use super::{
     check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz,
 };
 use crate::admin::{Requests, reload};
-use crate::assembly::{agent, seed_of_the_moment};
+use crate::assembly::agent;
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::control::{Membership, signer};
@@ -25,7 +25,7 @@ use crate::ring::region::path_of;
 use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
 use crate::role::agent::{AttachStats, Death, NamedLoad, Parts, Signer, WorkerLink};
-use crate::stage::{PortAddress, Side};
+use crate::stage::PortAddress;
 use crate::state::table::Role;
 use crate::state::{Counters, Totals};
 use crate::stats::{AgentStats, LeafStats};
@@ -90,9 +90,9 @@ pub(super) fn start(
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
-    let seed = config.seed.unwrap_or_else(seed_of_the_moment);
     let hz = ticks_hz(clock.as_ref(), &eal);
-    let table = Arc::new(agent::table(config, hz, seed)?);
+    let table = agent::table(config, hz)?;
+    let seed = table.seed();
     telemetry::show(&eal, Role::Agent, &table);
     let senders = match config.sends {
         Sends::Never => 0,
@@ -105,8 +105,7 @@ pub(super) fn start(
         return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, ports, queues) = opened?;
-    let membership = agent::membership(config);
-    let signer = signer(&membership, None).map(Arc::new);
+    let signer = signer(&agent::membership(config), None).map(Arc::new);
     let attached = hire.is_none().then(|| Arc::clone(region));
     let mut hired =
         hire.map(|hire| hire(&eal, queues, signer.as_ref())).transpose()?.unwrap_or_default();
@@ -115,18 +114,12 @@ pub(super) fn start(
         Some(producer) => WorkerLink::from(producer),
         None => WorkerLink::from(region.channel(channel)),
     };
-    let registered = (config.udp_port, agent::registrar(config, hz));
-    let parts = agent::parts(host, registered, (&table, hz, seed), link, mbufs.handle());
-    let ports = ports.into_iter().zip(addresses(config, &devices)).collect();
+    let parts = agent::parts(config, &table, link, mbufs.handle());
+    let macs = devices.iter().map(|device| Mac(device.mac()));
+    let ports = ports.into_iter().zip(config.addresses(macs)).collect();
     let deaths = Arc::clone(&parts.deaths);
-    let control = agent::control(
-        (host, config.leaf.is_some()),
-        membership,
-        hz,
-        Arc::clone(&table),
-        (attached, parts.commands.clone()),
-        (signer.clone(), seed),
-    );
+    let attached = (attached, parts.commands.clone());
+    let control = agent::control(config, &table, attached, signer.clone());
     let reader = |now: &Membership| {
         let wanted = AgentConfig::load(&config.path).map_err(|error| error.to_string())?;
         reload::agent(config, &wanted, now, &agent::membership(&wanted))
@@ -218,18 +211,6 @@ fn open_devices(
         queues.append(&mut ports);
     }
     Ok((devices, queues, spare))
-}
-
-fn addresses(config: &AgentConfig, devices: &[Device]) -> Vec<PortAddress> {
-    let both = config.ports.iter().zip(devices);
-    let address = |(port, device): (&crate::config::AgentPort, &Device)| PortAddress {
-        mac: port.mac.unwrap_or(Mac(device.mac())),
-        ip: port.ip.to_bits(),
-        prefix: port.prefix,
-        side: Side::Both,
-        gateway: None,
-    };
-    both.map(address).collect()
 }
 
 /// Threads have so long to end when the agent has.

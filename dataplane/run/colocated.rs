@@ -12,11 +12,8 @@ use crate::assembly::agent;
 use crate::config::{Config, HostConfig};
 use crate::control::{AgentCores, Control, Membership};
 use crate::io::dpdk::{Eal, Mbuf, MbufPool, PoolHandle};
-use crate::limits::CORES_MAX;
-use crate::policy::stream_seed;
 use crate::ring::WorkerRegion;
 use crate::role::agent::{AttachStats, Death, Parts};
-use crate::state::table::agents_file;
 use crate::state::{StateError, Table};
 use crate::stats::{AgentStats, LeafStats};
 
@@ -34,34 +31,22 @@ pub struct LocalAgent<'a> {
     table: Arc<Table>,
     deaths: Arc<ArrayQueue<Death>>,
     attach_log: RefCell<AttachLog>,
-    seed: u64,
 }
 
 impl<'a> LocalAgent<'a> {
-    /// Around the region of the configured workers, with what the core needs and what changes it; `seed` is the leaf's, beside
-    /// whose state file it has one.
+    /// Around the region of the configured workers, with what the core needs and what changes it; `leafs` is the leaf's state.
     pub fn new(
         config: &'a Config,
         (host, region): (&'a HostConfig, WorkerRegion),
         mbufs: &MbufPool,
-        ticks_hz: u64,
-        seed: u64,
+        leafs: &Table,
     ) -> Result<(Self, LocalParts, Control<AgentCores<Mbuf>>), StateError> {
-        let seed = stream_seed(seed, CORES_MAX, 0);
-        let path = config.leaf.state.as_deref().map(agents_file);
-        let table = agent::table_beside_leaf(config, host, path.as_deref(), ticks_hz, seed)?;
-        let (table, region) = (Arc::new(table), Arc::new(region));
-        let (own, link) = ((&*table, ticks_hz, seed), |channel| region.channel(channel).into());
-        let parts = agent::beside_leaf(host, config.leaf.udp_port, own, link, mbufs.handle());
-        let attached = (Some(Arc::clone(&region)), parts.commands.clone());
-        // The leaf lets go of workers first, and the agent at once.
-        let (told, membership) = ((host, false), Membership::beside_leaf(host));
-        let signed = (None, seed);
-        let control =
-            agent::control(told, membership, ticks_hz, Arc::clone(&table), attached, signed);
+        let region = Arc::new(region);
+        let (parts, table, control) =
+            agent::beside_leaf(config, host, leafs, &region, mbufs.handle())?;
         let (attach_log, deaths) = (AttachLog::new(&region), Arc::clone(&parts.deaths));
         let (core, attach_log) = (config.leaf.cores[0], RefCell::new(attach_log));
-        Ok((Self { host, core, region, table, deaths, attach_log, seed }, parts, control))
+        Ok((Self { host, core, region, table, deaths, attach_log }, parts, control))
     }
 
     /// The agent's state.
@@ -86,7 +71,7 @@ impl<'a> LocalAgent<'a> {
     ) -> AgentStats {
         let totals = self.table.counters(0).totals();
         let mut ledger = LeafStats::of(totals, seconds, manifest(&config.text, eal, hz));
-        describe(&mut ledger, "agent", membership, &[self.core], self.seed);
+        describe(&mut ledger, "agent", membership, &[self.core], self.table.seed());
         let (attach, registered) = ended;
         AgentStats { ledger, name: self.host.name.clone(), attach, registered, senders: 0 }
     }

@@ -52,11 +52,11 @@ pub fn run(
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
-    let seed = assembly::seed(config);
     let hz = ticks_hz(clock.as_ref(), &eal);
-    let table = Arc::new(assembly::table(config, hz, seed)?);
+    let table = assembly::table(config, hz)?;
+    let seed = table.seed();
     let agent = config.agent.as_ref().zip(region);
-    let agent = agent.map(|agent| LocalAgent::new(config, agent, &mbufs, hz, seed)).transpose()?;
+    let agent = agent.map(|agent| LocalAgent::new(config, agent, &mbufs, &table)).transpose()?;
     let (agent, mut parts, agents) = match agent {
         Some((agent, parts, control)) => (Some(agent), Some(parts), Some(control)),
         None => (None, None, None),
@@ -69,10 +69,9 @@ pub fn run(
         return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, mut queues) = opened?;
-    let macs = config.ports.iter().zip(&devices);
-    let macs = macs.map(|(port, device)| port.mac.unwrap_or(Mac(device.mac())));
+    let macs = devices.iter().map(|device| Mac(device.mac()));
     let membership = Membership::of(config);
-    let network = assembly::network(config, &membership, macs, &table)?;
+    let stages = assembly::stages(config, &membership, macs, &table)?;
     log::info!(
         "leaf {} runs on {} cores with seed {seed}",
         config.leaf.id,
@@ -80,14 +79,8 @@ pub fn run(
     );
 
     let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
-    let every = 0..config.leaf.cores.len();
-    let stages =
-        every.clone().map(|core| assembly::stages(config, hz, &network, &table, seed, core));
-    let stages: Vec<_> = stages.collect();
-    let commands: Vec<_> = every.map(|_| Commands::default()).collect();
-    let both = assembly::cores_of(&stages, commands.clone(), seed);
-    let both = ColocatedCores::new(both, agents);
-    let control = Control::of(Arc::clone(&table), membership, both);
+    let (both, commands) = assembly::cores(&stages, &table);
+    let control = Control::of(Arc::clone(&table), membership, ColocatedCores::new(both, agents));
     let reader = |now: &Membership| {
         let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
         reload::leaf(config, &wanted, now)

@@ -358,6 +358,18 @@ impl Table {
         self.layout.cores.len()
     }
 
+    /// Ticks a second of the node's clock.
+    #[must_use]
+    pub fn ticks_hz(&self) -> u64 {
+        self.header[word::TICKS_HZ].load(Relaxed)
+    }
+
+    /// Seed of the node's random streams.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.header[word::SEED].load(Relaxed)
+    }
+
     /// Tasks of a pool that wait on a core, as last noted.
     #[must_use]
     pub fn queued(&self, core: usize, pool: usize) -> u64 {

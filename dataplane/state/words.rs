@@ -73,13 +73,6 @@ impl<'a> Words<'a> {
         self.elsewhere.is_empty()
     }
 
-    /// What others have sent is known as it is, not only as they told it.
-    #[inline(always)]
-    #[must_use]
-    pub fn are_exact(self) -> bool {
-        self.is_exact
-    }
-
     /// The same words, with what [`Words::are_alone`] says known to the compiler: a loop over them looks for
     /// no other core's.
     #[inline(always)]

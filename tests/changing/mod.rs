@@ -6,6 +6,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use tempfile::TempDir;
 use wedjat::control::{Change, Control, Cores, LEAVING_NS, Membership};
 use wedjat::state::Table;
@@ -144,9 +146,56 @@ pub trait Driven {
         panic!("not settled: {:?}", self.changing().control.membership());
     }
 
+    /// So many rounds of load, between which changes that `random` makes are tried, in one of so many of them; what the load
+    /// takes is drawn from the seed, too. More than `least` changes must have been made.
+    fn change_at_random(
+        &mut self,
+        seed: u64,
+        (rounds, one_in, least): (u32, u32, usize),
+        random: impl Fn(&mut Xoshiro256PlusPlus) -> String,
+        mut load: impl FnMut(&mut Self, &mut Xoshiro256PlusPlus),
+    ) {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut made = 0;
+        for round in 0..rounds {
+            if rng.random_range(0..one_in) == 0 {
+                made += usize::from(self.try_change(&random(&mut rng)));
+            }
+            load(self, &mut rng);
+            if round % 4 == 0 {
+                self.tend();
+            }
+            if round % 16 == 0 {
+                self.changing().look();
+            }
+            self.changing().assert_in_place();
+        }
+        assert!(made > least, "seed {seed}: {made} changes");
+    }
+
     /// A worker's index in its pool.
     fn index_of(&mut self, worker: u16) -> usize {
         self.changing().control.membership().worker(worker).unwrap().1
+    }
+}
+
+/// Some change that may or may not be one, of pools 7 to 9 and of workers that an agent has, whose ids are `first` and the next
+/// 17. What is said of pools begins with one of `whose`.
+pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -> String {
+    let mut pick = |most: u16| rng.random_range(0..most);
+    let (pool, first) = (7 + pick(3), first + 2 * pick(8));
+    let policies =
+        ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "random"];
+    let policy = policies[usize::from(pick(8))];
+    let whose = whose[usize::from(pick(whose.len() as u16))];
+    match pick(12) {
+        0..=3 => format!("add-workers pool={pool} workers={first}-{}", first + pick(4)),
+        4..=5 => format!("remove-workers workers={first}-{}", first + pick(2)),
+        6 => format!("{whose}add-pool id={pool} policy={policy}"),
+        7 => format!("{whose}remove-pool id={}", 8 + pick(2)),
+        8..=9 => format!("{whose}set-policy pool={pool} policy={policy}"),
+        10 => format!("{whose}set-queue pool={pool} queue={}", 1 + pick(80)),
+        _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
     }
 }
 

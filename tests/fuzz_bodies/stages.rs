@@ -288,9 +288,9 @@ fn rig(policy: usize) -> Rig {
     let parse = |policy: &&str| Config::parse(Path::new("leaf.toml"), &text(policy));
     let configs = || POLICIES.iter().map(|policy| parse(policy).expect("no fault")).collect();
     let config = &CONFIGS.get_or_init(configs)[policy];
-    let table = assembly::table(config, TICKS_HZ, 7).expect("in memory");
+    let table = assembly::table(config, TICKS_HZ).expect("in memory");
     let network = network(config, &table);
-    let stages = assembly::stages(config, TICKS_HZ, &network, &table, 7, 0);
+    let stages = assembly::stages_of_core(config, &Membership::of(config), &network, &table, 0);
     Rig { stages, queues: Default::default(), now: 1, forwarded: (0, 0) }
 }
 

@@ -13,10 +13,10 @@ use wedjat::io::link::{self, Either};
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::node::{Commands, Timing};
 use wedjat::ring::{WorkerEnd, WorkerRegion};
-use wedjat::role::agent::{Death, Packet, Parts, WorkerLink};
+use wedjat::role::agent::{Death, Packet, WorkerLink};
 use wedjat::role::{Agent, Colocated, Leaf};
+use wedjat::stage::Stages;
 use wedjat::stage::auth::ReplyAuthenticator;
-use wedjat::stage::{PortAddress, Side, Stages};
 use wedjat::state::Table;
 use wedjat::wire::auth::Key;
 use wedjat::wire::ether::Mac;
@@ -62,27 +62,23 @@ pub struct Staged {
 pub fn stages(text: &str, key: Option<Key>) -> Staged {
     let config =
         Config::parse(Path::new("leaf.toml"), text).unwrap_or_else(|error| panic!("{error}"));
-    let seed = config.leaf.seed.expect("a seed");
-    let table = Arc::new(assembly::table(&config, TICKS_HZ, seed).unwrap());
+    assert!(config.leaf.seed.is_some());
+    let table = assembly::table(&config, TICKS_HZ).unwrap();
     let mut membership = Membership::of(&config);
     if let (Some(key), Some(pool)) = (key, &mut membership.pools[0]) {
         let workers = config.leaf.limits.workers;
         pool.authenticator = Some(Arc::new(ReplyAuthenticator::new(key, workers, 0)));
     }
-    let ports = config.ports.iter().enumerate();
-    let macs = ports.map(|(at, port)| port.mac.unwrap_or(device(at)));
-    let network = assembly::network(&config, &membership, macs, &table).unwrap();
-    let core = |core| assembly::stages(&config, TICKS_HZ, &network, &table, seed, core);
-    let stages = (0..config.leaf.cores.len()).map(core).collect();
+    let macs = (0..).map(device);
+    let stages = assembly::stages(&config, &membership, macs, &table).unwrap();
     Staged { config, stages, table, membership }
 }
 
 /// All cores of a leaf, its state, and what changes it.
 pub fn leaves(staged: Staged, sizes: Sizes) -> (Vec<Built>, Arc<Table>, Control) {
     let Staged { config, stages, table, membership } = staged;
-    let commands: Vec<_> = stages.iter().map(|_| Commands::default()).collect();
-    let (state, seed) = (Arc::clone(&table), config.leaf.seed.expect("a seed"));
-    let control = assembly::control(state, membership, &stages, commands.clone(), seed);
+    let (cores, commands) = assembly::cores(&stages, &table);
+    let control = Control::of(Arc::clone(&table), membership, cores);
     let core = |(stages, commands): (Stages, Commands)| {
         let frames = FramePool::new(sizes.frames, sizes.bytes);
         let (near, far): (Vec<_>, _) =
@@ -180,7 +176,6 @@ pub struct BuiltAgent {
 }
 
 type Links = Vec<WorkerLink<Packet<Frame>>>;
-type Beside = (Parts<Frame, FramePool>, AgentHandles, Control<AgentCores<Frame>>);
 
 /// The agent that this text configures, over these ports, with ticks of this clock. Its workers have `links`, unless they attach.
 pub fn agent(
@@ -191,25 +186,16 @@ pub fn agent(
 ) -> BuiltAgent {
     let config =
         AgentConfig::parse(Path::new("agent.toml"), text).unwrap_or_else(|error| panic!("{error}"));
-    let table = Arc::new(parts_of::table(&config, ticks_hz, 7).unwrap());
-    let membership = parts_of::membership(&config);
-    let address = |(at, port): (usize, &wedjat::config::AgentPort)| {
-        let (mac, ip) = (port.mac.unwrap_or(device(at)), port.ip.to_bits());
-        PortAddress { mac, ip, prefix: port.prefix, side: Side::Both, gateway: None }
-    };
-    let addresses = config.ports.iter().enumerate().map(address);
-    let ports = ports.into_iter().zip(addresses).collect();
+    assert!(config.seed.is_some());
+    let table = parts_of::table(&config, ticks_hz).unwrap();
+    let ports = ports.into_iter().zip(config.addresses((0..).map(device))).collect();
     let (attaches, region) = (links.is_none(), region(&config.host));
     let mut links = links.unwrap_or_default().into_iter();
     let link = |at| links.next().unwrap_or_else(|| region.channel(at).into());
-    let registered = (config.udp_port, parts_of::registrar(&config, ticks_hz));
-    let own = (&*table, ticks_hz, 7);
-    let parts = parts_of::parts(&config.host, registered, own, link, frames.clone());
-    let signer = signer(&membership, None).map(Arc::new);
+    let parts = parts_of::parts(&config, &table, link, frames.clone());
+    let signer = signer(&parts_of::membership(&config), None).map(Arc::new);
     let attached = (attaches.then(|| Arc::clone(&region)), parts.commands.clone());
-    let (host, state) = ((&config.host, config.leaf.is_some()), Arc::clone(&table));
-    let signed = (signer.clone(), 7);
-    let control = parts_of::control(host, membership, ticks_hz, state, attached, signed);
+    let control = parts_of::control(&config, &table, attached, signer.clone());
     let handles = AgentHandles { region, deaths: Arc::clone(&parts.deaths) };
     let agent = Agent::new(parts, ports).with_signer(signer);
     BuiltAgent { agent, handles, table, control }
@@ -235,29 +221,18 @@ pub fn colocated(staged: Staged, sizes: Sizes) -> BuiltColocated {
     let Staged { config, mut stages, table, membership } = staged;
     let frames = FramePool::new(sizes.frames, sizes.bytes);
     let (near, far): (Vec<_>, _) = config.ports.iter().map(|_| pair(sizes.depth, &frames)).unzip();
-    let commands = Commands::default();
-    let cores = assembly::cores_of(&stages, vec![commands.clone()], 7);
-    let (parts, handles, agent) = beside_leaf(&config, &frames);
+    let (cores, mut commands) = assembly::cores(&stages, &table);
+    let host = config.agent.as_ref().expect("an [agent]");
+    let region = region(host);
+    let (parts, _, agent) =
+        parts_of::beside_leaf(&config, host, &table, &region, frames.clone()).unwrap();
+    let handles = AgentHandles { region, deaths: Arc::clone(&parts.deaths) };
     let cores = ColocatedCores::new(cores, Some(agent));
     let control = Control::of(Arc::clone(&table), membership, cores);
     let (end, agents_end) = link::pair(sizes.frames);
     let ports = near.into_iter().map(Either::Device).chain([Either::Link(end)]).collect();
     let timing = Timing { ticks_hz: TICKS_HZ };
-    let leaf = Leaf::new(stages.remove(0), ports, frames.clone(), commands, timing);
+    let leaf = Leaf::new(stages.remove(0), ports, frames.clone(), commands.remove(0), timing);
     let both = Colocated::new(leaf, parts, agents_end);
     BuiltColocated { both, far, frames, handles, table, control }
-}
-
-fn beside_leaf(config: &Config, frames: &FramePool) -> Beside {
-    let host = config.agent.as_ref().expect("an [agent]");
-    let table = Arc::new(parts_of::table_beside_leaf(config, host, None, TICKS_HZ, 7).unwrap());
-    let (region, own) = (region(host), (&*table, TICKS_HZ, 7));
-    let link = |at| region.channel(at).into();
-    let parts = parts_of::beside_leaf(host, config.leaf.udp_port, own, link, frames.clone());
-    let attached = (Some(Arc::clone(&region)), parts.commands.clone());
-    let (membership, state) = (Membership::beside_leaf(host), Arc::clone(&table));
-    let host = (host, false);
-    let control = parts_of::control(host, membership, TICKS_HZ, state, attached, (None, 7));
-    let deaths = Arc::clone(&parts.deaths);
-    (parts, AgentHandles { region, deaths }, control)
 }

@@ -306,14 +306,6 @@ impl Device {
         address.addr_bytes
     }
 
-    /// Bytes of the largest IP packet.
-    pub fn mtu(&self) -> u16 {
-        let mut mtu = 0;
-        // SAFETY: the port is open and `mtu` is valid for writing.
-        unsafe { sys::rte_eth_dev_get_mtu(self.0.id, &mut mtu) };
-        mtu
-    }
-
     /// The NUMA node it hangs on, if it says.
     pub fn node(&self) -> Option<usize> {
         // SAFETY: the port is open.

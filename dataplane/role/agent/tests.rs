@@ -36,7 +36,7 @@ fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String 
     let (last, timeout) = (9 + workers, 1000 * TIMEOUT / HZ);
     let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
     format!(
-        "[agent]\nname = 'memory'\ncore = 0\nleaf = '10.0.2.1'\nslots = 8\npayload = {PAYLOAD}\n\
+        "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nleaf = '10.0.2.1'\nslots = 8\npayload = {PAYLOAD}\n\
          worker_timeout_ms = {timeout}\n\
          [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
          [[pool]]\nid = {POOL}\npolicy = '{policy}'\nworkers = '10-{last}'\nqueue = {queue}\n\

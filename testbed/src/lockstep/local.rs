@@ -11,7 +11,6 @@ use wedjat::io::{Buf, Burst, Port};
 use wedjat::node::{Commands, Timing};
 use wedjat::ring::WorkerRegion;
 use wedjat::role::{Agent, Leaf};
-use wedjat::stage::{PortAddress, Side};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{self, Extension};
 use wedjat::wire::udp;
@@ -50,31 +49,13 @@ impl Local {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn new(config: &Config, frames: usize) -> Result<(Self, Ends), String> {
-        Self::at(
-            config,
-            (0..config.ports.len() as u8).map(|port| Mac([2, 0, 0, 0, port, 1])),
-            frames,
-        )
-    }
-
-    /// The same with these MAC addresses, one for each port.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn at(
-        config: &Config,
-        macs: impl IntoIterator<Item = Mac>,
-        frames: usize,
-    ) -> Result<(Self, Ends), String> {
+        let macs = (0..).map(|port| Mac([2, 0, 0, 0, port, 1]));
         let hz = ClockFile::TICKS_HZ;
-        let seed = assembly::seed(config);
-        let table = assembly::table(config, hz, seed).map_err(|error| error.to_string())?;
-        let network = assembly::network(config, &Membership::of(config), macs, &table);
-        let network = network.map_err(|error| error.to_string())?;
+        let table = assembly::table(config, hz).map_err(|error| error.to_string())?;
+        let stages = assembly::stages(config, &Membership::of(config), macs, &table);
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (mut clients, mut workers) = (Vec::new(), Vec::new());
-        let core = |core| {
-            let stages = assembly::stages(config, hz, &network, &table, seed, core);
+        let core = |stages| {
             let ((near_clients, far_clients), (near_workers, far_workers)) =
                 (pair(DEPTH, &pool), pair(DEPTH, &pool));
             clients.push(far_clients);
@@ -82,7 +63,8 @@ impl Local {
             let (ports, commands) = (vec![near_clients, near_workers], Commands::default());
             Leaf::new(stages, ports, pool.clone(), commands, Timing { ticks_hz: hz })
         };
-        let cores: Vec<_> = (0..config.leaf.cores.len()).map(core).collect();
+        let stages = stages.map_err(|error| error.to_string())?;
+        let cores: Vec<_> = stages.into_iter().map(core).collect();
         let spread = |queues: Vec<_>, replies| Spread {
             by: Cores { count: queues.len(), ..Cores::ONE },
             queues,
@@ -190,29 +172,21 @@ pub struct LocalAgent {
 }
 
 impl LocalAgent {
-    /// The configured agent, whose port has this MAC address; also the far end of that port, and where packets come from.
+    /// The configured agent; also the far end of its port, and where packets come from.
     ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub fn at(
-        config: &AgentConfig,
-        mac: Mac,
-        frames: usize,
-    ) -> Result<(Self, RingPort, FramePool), String> {
-        let (hz, seed) = (ClockFile::TICKS_HZ, config.seed.unwrap_or_default());
+    pub fn new(config: &AgentConfig, frames: usize) -> Result<(Self, RingPort, FramePool), String> {
         let host = &config.host;
-        let table = agent::table(config, hz, seed).map_err(|error| error.to_string())?;
+        let table = agent::table(config, ClockFile::TICKS_HZ).map_err(|error| error.to_string())?;
         let region = WorkerRegion::heap_for(&host.places(), host.shape());
         let region = Arc::new(region.map_err(|error| error.to_string())?);
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &pool);
-        let port = config.ports.first().ok_or("the agent has no port")?;
-        let (ip, prefix) = (port.ip.to_bits(), port.prefix);
-        let address = PortAddress { mac, ip, prefix, side: Side::Both, gateway: None };
         let link = |channel| region.channel(channel).into();
-        let registered = (config.udp_port, agent::registrar(config, hz));
-        let parts = agent::parts(host, registered, (&table, hz, seed), link, pool.clone());
-        let agent = Agent::new(parts, vec![(near, address)]);
+        let parts = agent::parts(config, &table, link, pool.clone());
+        let ports = [near].into_iter().zip(config.addresses([Mac([2, 0, 0, 0, 0, 2])]));
+        let agent = Agent::new(parts, ports.collect());
         Ok((Self { agent, region, polls: 0 }, far, pool))
     }
 

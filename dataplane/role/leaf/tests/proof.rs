@@ -33,7 +33,7 @@ impl Server {
         let (port, wire) = pair(128, &frames);
         let (mac, leaf_mac) = (server_mac(0), LEAF_MACS[WORKERS]);
         let text = format!(
-            "[agent]\nname = 'memory'\ncore = 0\nleaf = '10.0.2.1'\nleaf_mac = '{leaf_mac}'\npayload = 64\n\
+            "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nleaf = '10.0.2.1'\nleaf_mac = '{leaf_mac}'\npayload = 64\n\
              [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{mac}'\n\
              [[pool]]\nid = 7\npolicy = 'random'\nworkers = '10-13'\n"
         );

@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::sync::Arc;
 
 use wedjat::assembly;
 use wedjat::config::Config;
@@ -117,7 +118,7 @@ pub struct Rig {
     pools: [FramePool; 2],
     seed: u64,
     runs: u32,
-    _table: Table,
+    _table: Arc<Table>,
 }
 
 /// What became of the honest client's tasks.
@@ -208,10 +209,8 @@ impl Rig {
     /// When its configuration is refused.
     pub fn new(setup: &Setup<'_>) -> Result<Self, Failure> {
         let config = config(setup)?;
-        let table = assembly::table(&config, HZ, setup.seed)?;
-        let membership = Membership::of(&config);
-        let network = assembly::network(&config, &membership, LEAF_MACS, &table)?;
-        let stages = assembly::stages(&config, HZ, &network, &table, setup.seed, 0);
+        let table = assembly::table(&config, HZ)?;
+        let mut stages = assembly::stages(&config, &Membership::of(&config), LEAF_MACS, &table)?;
         // Attackers and honest parties have their own buffers: neither can take the other's.
         let [attackers, others] = [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));
         let (mut clients, _) = Segment::new(|_| None);
@@ -227,7 +226,8 @@ impl Rig {
         let commands = Commands::default();
         let timing = Timing { ticks_hz: HZ };
         let counters = table.counters(0);
-        let leaf = Leaf::new(stages, vec![clients, workers], others.clone(), commands, timing);
+        let (stages, ports) = (stages.remove(0), vec![clients, workers]);
+        let leaf = Leaf::new(stages, ports, others.clone(), commands, timing);
         Ok(Self {
             leaf,
             rack,

@@ -12,15 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use wedjat::config::{AgentPool, HostConfig};
+use wedjat::config::AgentConfig;
 use wedjat::io::memory::{FramePool, RingPort, pair};
-use wedjat::policy::Overflow;
 use wedjat::reason::DropReason;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
 use wedjat::role::agent::{AttachStats, Death};
 use wedjat::run::agent;
-use wedjat::state::table::Limits;
 use wedjat::state::{Counter, Counters};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::engine::{Generator, Phase};
@@ -64,11 +62,10 @@ pub struct Killed {
 pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Killed, Failure> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("agent");
-    let host = configured(&path)?;
-    let region = WorkerRegion::create(&path, &host.places(), host.slots, host.payload)?;
-    let deaths = Arc::new(ArrayQueue::new(usize::from(WORKERS)));
+    let config = setup::config(POLICY, WORKERS)?;
+    let region = WorkerRegion::create_for(&path, &config.host.places(), config.host.shape())?;
     let signals = Signals::new();
-    let run = Run::new(&region, &deaths, &signals, seed)?;
+    let (run, deaths) = Run::new(&config, &region, &signals, seed)?;
     let (ended, workers) = std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             pin(here);
@@ -86,26 +83,6 @@ pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Kill
     let (books, resumed_ns) = ended??;
     workers.into_iter().try_for_each(Process::ends)?;
     Ok(Killed { resumed_ms: resumed_ns as f64 / 1e6, lost: books.check()? })
-}
-
-fn configured(path: &Path) -> Result<HostConfig, Failure> {
-    let pool = AgentPool {
-        id: setup::POOL,
-        policy: POLICY.parse()?,
-        workers: (0..WORKERS).collect(),
-        speeds: vec![1.0; WORKERS.into()],
-        queue: setup::QUEUE,
-        overflow: Overflow::Drop,
-        key: None,
-    };
-    Ok(HostConfig {
-        name: path.display().to_string(),
-        slots: 64,
-        payload: setup::PAYLOAD,
-        worker_timeout_ms: 0,
-        pools: vec![pool],
-        limits: Limits { pools: 1, servers: 1, workers: WORKERS.into() },
-    })
 }
 
 fn load(seed: u64) -> Result<Load, Failure> {
@@ -231,18 +208,19 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    /// Also gives what tells the agent whose process has ended.
     fn new(
+        config: &AgentConfig,
         region: &WorkerRegion,
-        deaths: &Arc<ArrayQueue<Death>>,
         signals: &'a Signals,
         seed: u64,
-    ) -> Result<Self, Failure> {
+    ) -> Result<(Self, Arc<ArrayQueue<Death>>), Failure> {
         let frames = FramePool::new(FRAMES, 256);
         let (near, far) = pair(FRAMES, &frames);
-        let agent = setup::agent(near, frames.clone(), POLICY, region, Arc::clone(deaths), HZ)?;
+        let (agent, deaths) = setup::agent(config, near, frames.clone(), region, HZ)?;
         let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
         let generator = Generator::new(&load(seed)?, &target, 0, HZ as f64, far, frames)?;
-        Ok(Self { agent, generator, signals, replies: None, resumed: None })
+        Ok((Self { agent, generator, signals, replies: None, resumed: None }, deaths))
     }
 
     /// Runs until every task is accounted for; the books, and how long it took from the kill until replies came.

@@ -12,7 +12,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
 use wedjat::io::dpdk::Eal;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Burst, Port};
@@ -195,9 +194,10 @@ impl Loaded {
     pub fn run(&mut self, eal: &Eal, here: usize, seed: u64) -> Result<(), Failure> {
         let frames = FramePool::new(FRAMES, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &frames);
-        let region = Arc::new(WorkerRegion::heap(&setup::places(WORKERS), 64, setup::PAYLOAD)?);
-        let (pool, nobody_dies) = (frames.clone(), Arc::new(ArrayQueue::new(1)));
-        let agent = setup::agent(near, pool, "cfcfs", &region, nobody_dies, eal.ticks_hz())?;
+        let config = setup::config("cfcfs", WORKERS)?;
+        let region = WorkerRegion::heap_for(&config.host.places(), config.host.shape())?;
+        let region = Arc::new(region);
+        let (agent, _) = setup::agent(&config, near, frames.clone(), &region, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
         let (served, driven) = std::thread::scope(|scope| {
             let serving = scope.spawn(|| serve(agent, here, eal, &stop));

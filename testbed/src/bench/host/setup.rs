@@ -1,17 +1,15 @@
 //! The agents of the benchmarks: one port, one pool, a region of workers.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use wedjat::io::Token;
-use wedjat::io::{Pool, Port};
-use wedjat::node::Timing;
-use wedjat::policy::{Core, Dispatcher, Overflow};
-use wedjat::ring::{Place, WorkerRegion};
+use wedjat::assembly::agent as assembly;
+use wedjat::config::AgentConfig;
+use wedjat::io::{Pool, Port, Token};
+use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
-use wedjat::role::agent::{AgentCommands, Death, Parts, PoolWorkers, WorkerLink, WorkerSet};
-use wedjat::stage::{PortAddress, Side};
-use wedjat::state::{Counters, View};
+use wedjat::role::agent::Death;
 use wedjat::wire::ether::Mac;
 
 use super::Failure;
@@ -19,59 +17,45 @@ use super::Failure;
 /// The agent's address.
 pub const IP: u32 = 0x0A00_020B;
 /// Its MAC address.
-pub const MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+const MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 /// Its clients' address.
 pub const CLIENT_IP: u32 = 0x0A00_0201;
-/// Its pool.
-pub const POOL: u16 = 1;
-/// Tasks that may wait in it.
+/// Tasks that may wait in its pool.
 pub const QUEUE: usize = 16_384;
-/// Bytes that a task may have.
-pub const PAYLOAD: usize = 64;
 
-/// Places for so many workers.
-#[must_use]
-pub fn places(workers: u16) -> Vec<Place> {
-    (0..workers).map(|id| Place { id, pool: POOL }).collect()
-}
-
-/// An agent of the workers of this region; `deaths` tells it whose process has ended.
+/// An agent of so many workers.
 ///
 /// # Errors
 /// When there is no such policy.
+pub fn config(policy: &str, workers: u16) -> Result<AgentConfig, Failure> {
+    let (ip, last) = (std::net::Ipv4Addr::from_bits(IP), workers - 1);
+    let text = format!(
+        "[agent]\nname = 'bench-host'\ncore = 0\nseed = 1\npayload = 64\nworker_timeout_ms = 0\n\
+         pools_max = 1\nworkers_max = {workers}\n\
+         [[port]]\ndevice = 'memory'\nip = '{ip}/24'\n\
+         [[pool]]\nid = 1\npolicy = '{policy}'\nworkers = '0-{last}'\nqueue = {QUEUE}\n"
+    );
+    Ok(AgentConfig::parse(Path::new("bench-host"), &text)?)
+}
+
+/// That agent with the workers of this region, and what tells it whose process has ended.
+///
+/// # Errors
+/// Never; its state is in memory.
 pub fn agent<P, A>(
+    config: &AgentConfig,
     port: P,
     pool: A,
-    policy: &str,
     region: &WorkerRegion,
-    deaths: Arc<ArrayQueue<Death>>,
     ticks_hz: u64,
-) -> Result<Agent<P, A>, Failure>
+) -> Result<(Agent<P, A>, Arc<ArrayQueue<Death>>), Failure>
 where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    let places: Vec<_> = (0..region.shape().channels).filter_map(|at| region.place(at)).collect();
-    let view = View::heap(places.len(), 1).remove(0);
-    let dispatcher =
-        Dispatcher::new(&policy.parse()?, view, Core::ONLY, 1).with_queue(QUEUE, Overflow::Drop);
-    let entries =
-        places.iter().enumerate().map(|(at, &place)| (place, WorkerLink::from(region.channel(at))));
-    let workers = WorkerSet::new(dispatcher, entries.collect(), u64::MAX);
-    let address = PortAddress { mac: MAC, ip: IP, prefix: 24, side: Side::Both, gateway: None };
-    let room = (1, places.len());
-    let parts = Parts {
-        worker_sets: vec![PoolWorkers { pool: Some(POOL), workers }],
-        places,
-        pool,
-        udp_port: wedjat::wire::task::UDP_PORT,
-        payload_max: PAYLOAD,
-        registrar: None,
-        deaths,
-        counters: Counters::heap(),
-        timing: Timing { ticks_hz },
-        commands: AgentCommands::default(),
-        room,
-    };
-    Ok(Agent::new(parts, vec![(port, address)]))
+    let table = assembly::table(config, ticks_hz)?;
+    let parts = assembly::parts(config, &table, |at| region.channel(at).into(), pool);
+    let deaths = Arc::clone(&parts.deaths);
+    let ports = [port].into_iter().zip(config.addresses([MAC])).collect();
+    Ok((Agent::new(parts, ports), deaths))
 }

@@ -8,6 +8,7 @@ use std::error::Error;
 use std::io::BufRead;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
@@ -274,7 +275,7 @@ impl Frames {
 /// The leaf's cores, and what is around them.
 pub struct Workload {
     plan: Plan,
-    table: Table,
+    table: Arc<Table>,
     cores: Vec<Core>,
     frames: Frames,
     rng: Rng,
@@ -319,13 +320,8 @@ impl Workload {
     /// When the plan makes no configuration, or a worker's registration is not answered.
     pub fn new(plan: Plan) -> Result<Self, Failure> {
         let config = Config::parse(Path::new("bench-lines"), &text(&plan))?;
-        let table = assembly::table(&config, HZ, plan.seed)?;
-        let membership = Membership::of(&config);
-        let network = assembly::network(&config, &membership, [LEAF_MAC], &table)?;
-        let every = 0..plan.cores;
-        let stages =
-            every.map(|core| assembly::stages(&config, HZ, &network, &table, plan.seed, core));
-        let stages: Vec<_> = stages.collect();
+        let table = assembly::table(&config, HZ)?;
+        let stages = assembly::stages(&config, &Membership::of(&config), [LEAF_MAC], &table)?;
         let packets = plan.target() + 2 * SENT;
         let cores = stages.into_iter().enumerate().map(|(index, stages)| {
             let memory = vec![Memory([0; FRAME]); packets].leak();

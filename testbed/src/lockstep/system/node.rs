@@ -103,8 +103,7 @@ pub struct Memory<S> {
 /// What is wrong with its configuration.
 pub fn leaf(plan: &Plan, who: Who) -> Result<Memory<Local>, String> {
     let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
-    let macs = [0, 1].map(|port| plan.mac(who, port));
-    let (scheduler, ends) = Local::at(&plan.leaf_config(number)?, macs, FRAMES)?;
+    let (scheduler, ends) = Local::new(&plan.leaf_config(number)?, FRAMES)?;
     Ok(Memory {
         scheduler,
         ends: [ends.clients, ends.workers].into_iter().flat_map(Spread::into_queues).collect(),
@@ -119,7 +118,7 @@ pub fn leaf(plan: &Plan, who: Who) -> Result<Memory<Local>, String> {
 pub fn agent(plan: &Plan, who: Who) -> Result<Memory<LocalAgent>, String> {
     let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
     let config = plan.agent_config(number)?;
-    let (scheduler, end, pool) = LocalAgent::at(&config, plan.mac(who, 0), FRAMES)?;
+    let (scheduler, end, pool) = LocalAgent::new(&config, FRAMES)?;
     Ok(Memory { scheduler, ends: vec![end], pool })
 }
 
