@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 
 use super::generated as proto;
 use super::requests::{RequestError, Seen};
+use super::tap::{TapError, TapSpec, TapStats};
 use crate::control::{
     Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named, text,
 };
@@ -214,7 +215,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// What there is, as it is told.
 pub fn shown_node(seen: &Seen) -> proto::ShowReply {
-    let Seen { membership, acknowledged, snapshot, ports } = seen;
+    let Seen { membership, acknowledged, snapshot, ports, tap } = seen;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -251,7 +252,43 @@ pub fn shown_node(seen: &Seen) -> proto::ShowReply {
         servers: servers.collect(),
         cores: cores.collect(),
         ports: ports.collect(),
+        tap: tap.as_ref().map(shown_tap),
     }
+}
+
+/// What a tap is to record.
+pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
+    let proto::StartTapRequest { file, port, snaplen, packets } = request;
+    let (file, port) = (file.into(), (!port.is_empty()).then_some(port));
+    TapSpec { file, port, snaplen: snaplen.map(|bytes| bytes as usize), packets }
+}
+
+/// A tap, as it is told.
+pub fn shown_tap(tap: &TapStats) -> proto::Tap {
+    proto::Tap {
+        file: tap.file.to_string_lossy().into_owned(),
+        ports: tap.ports.clone(),
+        snaplen: tap.snaplen as u32,
+        written: tap.written,
+        lost: tap.lost,
+        ended: tap.has_ended,
+    }
+}
+
+/// The status of a tap that there is not.
+pub fn tap_status(error: &TapError) -> Status {
+    let code = match error {
+        TapError::Argument { .. } => Code::InvalidArgument,
+        TapError::Port { .. } => Code::NotFound,
+        TapError::Exists { .. } => Code::AlreadyExists,
+        TapError::Running { .. } | TapError::None | TapError::File { .. } | TapError::Nowhere => {
+            Code::FailedPrecondition
+        }
+        TapError::Incomplete { .. } => Code::DataLoss,
+        TapError::Late => Code::DeadlineExceeded,
+        TapError::Busy => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
 }
 
 fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {

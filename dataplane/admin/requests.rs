@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use super::answer::{Answer, TAKEN_MAX};
+use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership};
 use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
 
-/// Cores have so long to take a change before whoever asked for it is told that they have not.
-const TAKEN_MAX: Duration = Duration::from_secs(5);
 /// Between two looks whether they have.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -60,10 +60,9 @@ pub struct Seen {
     pub snapshot: Snapshot,
     /// What its devices have counted.
     pub ports: Vec<PortStats>,
+    /// The tap that is on.
+    pub tap: Option<TapStats>,
 }
-
-/// Called with an answer, on the thread that watches the node: it must not wait for anybody. Dropped when the node ends first.
-pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
 
 /// What is asked.
 enum Request {
@@ -79,6 +78,8 @@ enum Request {
         since: Instant,
         answer: Answer<Result<Reloaded, RequestError>>,
     },
+    StartTap(TapSpec, TapAnswer),
+    StopTap(TapAnswer),
 }
 
 impl fmt::Debug for Request {
@@ -87,6 +88,8 @@ impl fmt::Debug for Request {
             Self::Look(_) => "Look",
             Self::Change { .. } => "Change",
             Self::Reload { .. } => "Reload",
+            Self::StartTap(..) => "StartTap",
+            Self::StopTap(_) => "StopTap",
         })
     }
 }
@@ -121,6 +124,20 @@ impl Handle {
         let (since, answer) = (Instant::now(), Box::new(answer));
         let _ = self.0.send(Request::Reload { dry_run, since, answer });
     }
+
+    /// For a capture of what passes. The answer is what it records, when all cores do.
+    pub fn start_tap(
+        &self,
+        spec: TapSpec,
+        answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static,
+    ) {
+        let _ = self.0.send(Request::StartTap(spec, Box::new(answer)));
+    }
+
+    /// For the end of it. The answer is what was recorded, when the file is complete.
+    pub fn stop_tap(&self, answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static) {
+        let _ = self.0.send(Request::StopTap(Box::new(answer)));
+    }
 }
 
 /// What is to change so that a node is as its configuration file has it now, or why that can't be.
@@ -143,6 +160,7 @@ pub struct Requests<'a, C: Cores> {
     next: VecDeque<Request>,
     waiting: Vec<Waiting>,
     reader: Reader<'a>,
+    taps: Taps,
     /// The last epoch that was told of.
     told: u64,
     started: Instant,
@@ -160,7 +178,14 @@ impl<'a, C: Cores> Requests<'a, C> {
         let told = control.membership().epoch;
         let (sender, asked) = mpsc::channel();
         let (next, waiting) = (VecDeque::new(), Vec::new());
-        Self { control, table, sender, asked, next, waiting, reader, told, started: Instant::now() }
+        let (taps, started) = (Taps::default(), Instant::now());
+        Self { control, table, sender, asked, next, waiting, reader, taps, told, started }
+    }
+
+    /// The same, where what passes can be recorded.
+    #[must_use]
+    pub fn with_taps(self, points: TapPoints) -> Self {
+        Self { taps: Taps::of(points), ..self }
     }
 
     /// Asks.
@@ -185,6 +210,7 @@ impl<'a, C: Cores> Requests<'a, C> {
                 return;
             }
             let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
+            let is_pending = is_pending || self.taps.is_pending();
             let time = if is_pending { left.min(LOOK) } else { left };
             match self.asked.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
@@ -198,6 +224,7 @@ impl<'a, C: Cores> Requests<'a, C> {
     /// clock's that does not go back.
     pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
         self.control.tend(now_ns);
+        self.taps.tend();
         self.next.extend(self.asked.try_iter());
         while let Some(request) = self.next.pop_front() {
             if let Some(again) = self.meet(request, ports) {
@@ -230,6 +257,7 @@ impl<'a, C: Cores> Requests<'a, C> {
                     acknowledged: self.control.acknowledged(),
                     snapshot: self.table.snapshot(),
                     ports: ports(),
+                    tap: self.taps.seen(),
                 });
             }
             Request::Change { changes, if_version, since, answer } => {
@@ -262,6 +290,8 @@ impl<'a, C: Cores> Requests<'a, C> {
                     self.waiting.push(Waiting { epoch, since, answer });
                 }
             },
+            Request::StartTap(spec, answer) => self.taps.start(&spec, answer),
+            Request::StopTap(answer) => self.taps.stop(answer),
         }
         None
     }

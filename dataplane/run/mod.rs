@@ -135,6 +135,17 @@ fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
     clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
 }
 
+/// That clock.
+fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
+    match clock.cloned() {
+        Some(clock) => Box::new(move || clock.now_ns()),
+        None => {
+            let eal = eal.clone();
+            Box::new(move || eal.now())
+        }
+    }
+}
+
 /// A device's link has come up or gone down, or a memif peer has left, of which a peer that came at once may hide the rest:
 /// then both are told of, first that it is down. That may be told twice of one peer: its link is down a moment before the
 /// peer counts as gone. Called by the watching thread.
