@@ -97,7 +97,9 @@ impl Node {
             };
             let mut requests = Requests::new(control, table, Box::new(reader));
             made.send(requests.handle()).unwrap();
-            let port = PortStats { device: "net \"0\"".to_owned(), ..PortStats::default() };
+            let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
+            let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());
+            let port = PortStats { device, xstats, ..PortStats::default() };
             while !stop.load(Acquire) {
                 requests.serve_for(Duration::from_millis(20), &|| vec![port.clone()]);
             }
@@ -731,6 +733,8 @@ fn metrics_have_every_family_with_its_help_and_unit() {
         "wedjat_rx_packets_total{core=\"0\"} 0",
         "wedjat_dropped_packets_total{core=\"0\",reason=\"tx_full\"} 0",
         "device=\"net \\\"0\\\"\"",
+        "name=\"rx_q0_packets\"} 5",
+        "name=\"odd \\\"name\\\"\"} 18446744073709551615",
     ] {
         assert!(open.contains(line) && text.contains(line), "{line}\n{text}");
     }

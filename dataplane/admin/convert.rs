@@ -240,6 +240,7 @@ pub fn shown_node(seen: &Seen) -> proto::ShowReply {
         rx_no_mbuf: port.rx_no_mbuf,
         rx_errors: port.rx_errors,
         tx_errors: port.tx_errors,
+        xstats: port.xstats.clone(),
     });
     proto::ShowReply {
         version: membership.epoch,

@@ -117,7 +117,7 @@ pub struct Core {
     >,
 }
 #[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Port {
     #[prost(string, tag = "1")]
     pub device: ::prost::alloc::string::String,
@@ -131,6 +131,12 @@ pub struct Port {
     pub rx_errors: u64,
     #[prost(uint64, tag = "6")]
     pub tx_errors: u64,
+    /// What its driver counts besides, by DPDK's names.
+    #[prost(btree_map = "string, uint64", tag = "7")]
+    pub xstats: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -155,6 +155,14 @@ const PORT_ROWS: [Row; 6] = [
     ("wedjat_port_peers_left", Counter, "", PORT, "Connections with memif peers that ended."),
 ];
 
+const XSTATS: Row = (
+    "wedjat_port_xstats",
+    Counter,
+    "",
+    "port, device, driver, name",
+    "What the port's driver counts besides, by DPDK's names (xstats).",
+);
+
 fn family(row: &Row) -> Family {
     let &(name, kind, unit, labels, help) = row;
     Family { name: name.to_owned(), kind, unit, labels, help }
@@ -170,7 +178,8 @@ fn kept() -> impl Iterator<Item = &'static Metric> {
 #[must_use]
 pub fn families() -> Vec<Family> {
     let rows = [DROPPED, PAUSES];
-    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PORT_ROWS).map(family);
+    let ports = PORT_ROWS.iter().chain([&XSTATS]);
+    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(ports).map(family);
     let node = NODE_ROWS.iter().map(family).chain(kept().map(Family::of_core));
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
@@ -303,6 +312,19 @@ fn ports(text: &mut Text, seen: &Seen) {
                 ("driver", &port.driver),
             ];
             text.sample(&family, &labels, &value);
+        }
+    }
+    let family = family(&XSTATS);
+    text.head(&family);
+    for (port, index) in seen.ports.iter().zip(0_usize..) {
+        for (name, value) in &port.xstats {
+            let labels = [
+                ("port", &index as &dyn Display),
+                ("device", &port.device),
+                ("driver", &port.driver),
+                ("name", name),
+            ];
+            text.sample(&family, &labels, value);
         }
     }
 }

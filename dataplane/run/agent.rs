@@ -10,8 +10,8 @@ use crossbeam_queue::ArrayQueue;
 use super::attach_log::AttachLog;
 use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks,
-    ticks_hz,
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
+    ticks, ticks_hz,
 };
 use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly::{agent, seed_of_the_moment};
@@ -168,7 +168,7 @@ pub(super) fn start(
     let look = |time| {
         look_for_deaths(region, &deaths);
         outside.look();
-        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
+        requests.serve_for(time, &|| ports_seen(&devices));
         attach_log.update(region);
         links.look(&devices, link_changed);
     };

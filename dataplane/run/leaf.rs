@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks,
-    ticks_hz,
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
+    ticks, ticks_hz,
 };
 use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly;
@@ -144,7 +144,7 @@ pub fn run(
     let look = |time| {
         links.look(&devices, changed);
         outside.look();
-        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
+        requests.serve_for(time, &|| ports_seen(&devices));
         agent.as_ref().inspect(|agent| agent.look());
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };

@@ -9,6 +9,7 @@ mod supervisor;
 mod telemetry;
 pub mod threads;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -336,6 +337,12 @@ impl Watch<'_> {
     }
 }
 
+/// What whoever asks while the node runs is told of its devices.
+fn ports_seen(devices: &[Device]) -> Vec<PortStats> {
+    let seen = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
+    devices.iter().map(seen).collect()
+}
+
 fn port_stats(device: &Device) -> PortStats {
     let counted = device.stats();
     PortStats {
@@ -347,6 +354,7 @@ fn port_stats(device: &Device) -> PortStats {
         tx_errors: counted.tx_errors,
         peers_refused: counted.peers_refused,
         peers_left: device.disconnects(),
+        xstats: BTreeMap::new(),
     }
 }
 
