@@ -1,4 +1,5 @@
-//! A tap of a running node: what passes while it is on is in the file, all of it, and what can't be is refused.
+//! A leaf under traffic, as it is watched: what passes while a tap is on is in the file, all of it, and what can't be is refused;
+//! and what each worker was sent.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -427,6 +428,29 @@ fn the_command_begins_and_ends_a_tap() {
         done && told && said.ends_with(": 3 packets, 0 lost; it had ended by itself\n"),
         "{said}"
     );
+}
+
+#[test]
+fn what_each_worker_was_sent_and_has_answered_is_told_and_stays_with_the_pool() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    node.pass(200);
+    let pool = |connection: &mut Connection| connection.show().unwrap().pools.remove(0);
+    let shown = pool(&mut connection);
+    let tasks: Vec<_> = shown.workers.iter().map(|one| (one.sent, one.answered)).collect();
+    assert_eq!((tasks.len(), tasks.iter().map(|(sent, _)| sent).sum()), (4, 200));
+    assert!(tasks.iter().all(|&(sent, answered)| sent == answered && sent > 20), "{tasks:?}");
+    assert_eq!(shown.scheduled, 200);
+    connection.change(&["remove-workers workers=10-11".parse().unwrap()], None).unwrap();
+    wait_until("they have left", || pool(&mut connection).workers.len() == 2);
+    assert_eq!(pool(&mut connection).scheduled, 200);
+    let add = format!("add-workers server=10.0.2.11 pool={POOL} workers=10");
+    connection.change(&[add.parse().unwrap()], None).unwrap();
+    node.pass(100);
+    let shown = pool(&mut connection);
+    let back = shown.workers.iter().find(|one| one.id == 10).unwrap();
+    assert!((1..100).contains(&back.sent) && back.sent == back.answered, "{back:?}");
+    assert_eq!(shown.scheduled, 300);
 }
 
 #[test]

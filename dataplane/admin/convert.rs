@@ -215,7 +215,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// What there is, as it is told.
 pub fn shown_node(seen: &Seen) -> proto::ShowReply {
-    let Seen { membership, acknowledged, snapshot, ports, tap } = seen;
+    let Seen { membership, acknowledged, snapshot, ports, tally: _, tap } = seen;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -305,6 +305,8 @@ fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::
             presence: member.map_or("", |member| member.presence.name()).to_owned(),
             load: member.map_or(0.0, |member| member.load),
             outstanding: member.map_or(0, |member| member.outstanding),
+            sent: seen.tally.worker(pool.id, worker.id).sent,
+            answered: seen.tally.worker(pool.id, worker.id).answered,
             drained: worker.is_drained,
             leaving: worker.is_leaving,
         })
@@ -315,6 +317,7 @@ fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::
         queue: pool.queue as u64,
         overflow: overflow_name(pool.overflow).to_owned(),
         waiting: state.map_or(0, |state| state.queued.iter().sum()),
+        scheduled: seen.tally.scheduled(pool.id),
         leaving: pool.is_leaving,
         workers: pool.members.iter().enumerate().filter_map(worker).collect(),
     }

@@ -57,6 +57,9 @@ pub struct Pool {
     pub leaving: bool,
     #[prost(message, repeated, tag = "7")]
     pub workers: ::prost::alloc::vec::Vec<Worker>,
+    /// Tasks sent to its workers, also to those that have left.
+    #[prost(uint64, tag = "8")]
+    pub scheduled: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -84,6 +87,12 @@ pub struct Worker {
     /// It gets no new tasks, and goes when it has answered those that it has.
     #[prost(bool, tag = "8")]
     pub leaving: bool,
+    /// Tasks answered and outstanding together, without those written off as lost.
+    #[prost(uint64, tag = "9")]
+    pub sent: u64,
+    /// Its reports: replies, and what it said without one, such as keep-alives.
+    #[prost(uint64, tag = "10")]
+    pub answered: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -24,6 +24,7 @@ mod server;
 mod service;
 #[cfg(feature = "control")]
 mod socket;
+mod tally;
 mod tap;
 
 pub use answer::Answer;
@@ -35,4 +36,5 @@ pub use requests::{Handle, Reader, Reloaded, RequestError, Requests, Seen};
 pub use server::{Server, ServerError};
 #[cfg(feature = "control")]
 pub use socket::socket_path;
+pub use tally::{Tally, Tasks};
 pub use tap::{TapError, TapPoints, TapSpec, TapStats};

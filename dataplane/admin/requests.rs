@@ -7,12 +7,15 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
+use super::tally::Tally;
 use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership};
 use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
 
+/// What workers have answered is counted so often at least; their counts in the state start anew after 2^32.
+const TALLY: Duration = Duration::from_secs(10);
 /// Between two looks whether they have.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -60,6 +63,8 @@ pub struct Seen {
     pub snapshot: Snapshot,
     /// What its devices have counted.
     pub ports: Vec<PortStats>,
+    /// What its workers were sent and have answered.
+    pub tally: Tally,
     /// The tap that is on.
     pub tap: Option<TapStats>,
 }
@@ -161,6 +166,9 @@ pub struct Requests<'a, C: Cores> {
     waiting: Vec<Waiting>,
     reader: Reader<'a>,
     taps: Taps,
+    tally: Tally,
+    /// When that was last counted.
+    tallied: Instant,
     /// The last epoch that was told of.
     told: u64,
     started: Instant,
@@ -178,8 +186,21 @@ impl<'a, C: Cores> Requests<'a, C> {
         let told = control.membership().epoch;
         let (sender, asked) = mpsc::channel();
         let (next, waiting) = (VecDeque::new(), Vec::new());
-        let (taps, started) = (Taps::default(), Instant::now());
-        Self { control, table, sender, asked, next, waiting, reader, taps, told, started }
+        let (taps, tally, started) = (Taps::default(), Tally::default(), Instant::now());
+        Self {
+            control,
+            table,
+            sender,
+            asked,
+            next,
+            waiting,
+            reader,
+            taps,
+            tally,
+            tallied: started,
+            told,
+            started,
+        }
     }
 
     /// The same, where what passes can be recorded.
@@ -223,6 +244,10 @@ impl<'a, C: Cores> Requests<'a, C> {
     /// Does what has been asked for, answers whose changes all cores have taken, and lets go of what has left. `now_ns` is any
     /// clock's that does not go back.
     pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
+        // Before anybody leaves, whose last answers would not be counted.
+        if self.has_all() && (!self.control.is_settled() || self.tallied.elapsed() > TALLY) {
+            self.count();
+        }
         self.control.tend(now_ns);
         self.taps.tend();
         self.next.extend(self.asked.try_iter());
@@ -233,6 +258,21 @@ impl<'a, C: Cores> Requests<'a, C> {
             }
         }
         self.answer();
+    }
+
+    /// All cores have all changes.
+    fn has_all(&self) -> bool {
+        self.control.acknowledged() == self.control.membership().epoch
+    }
+
+    /// Counts what was sent and answered; not while a core has the words of a worker whose place is another's by now.
+    fn count(&mut self) -> Snapshot {
+        let snapshot = self.table.snapshot();
+        if self.has_all() {
+            self.tally.look(&snapshot);
+            self.tallied = Instant::now();
+        }
+        snapshot
     }
 
     fn answer(&mut self) {
@@ -252,11 +292,13 @@ impl<'a, C: Cores> Requests<'a, C> {
     fn meet(&mut self, request: Request, ports: &dyn Fn() -> Vec<PortStats>) -> Option<Request> {
         match request {
             Request::Look(answer) => {
+                let snapshot = self.count();
                 answer(Seen {
                     membership: self.control.membership().clone(),
                     acknowledged: self.control.acknowledged(),
-                    snapshot: self.table.snapshot(),
+                    snapshot,
                     ports: ports(),
+                    tally: self.tally.clone(),
                     tap: self.taps.seen(),
                 });
             }
