@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use tonic::{Code, Status};
 
@@ -58,7 +59,7 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
             queue: one.queue.map_or(Ok(QUEUE), queue)?,
             overflow: overflow(&one.overflow)?,
             shared_workers: one.shared_workers,
-            key_file: None,
+            key_file: key_file(&one.key_file)?,
         },
         Of::RemovePool(one) => Change::RemovePool { id: pool(one.id)? },
         Of::SetPolicy(one) => {
@@ -127,6 +128,17 @@ fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
     overflow_named(if name.is_empty() { "drop" } else { name })
 }
 
+/// The path of a pool's key, on the node's host.
+fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
+    if path.len() > 4096 || path.contains(char::is_control) {
+        return Err(text(
+            format!("key-file={}", shown(path)),
+            "a path of 4096 bytes at most, or nothing",
+        ));
+    }
+    Ok((!path.is_empty()).then(|| path.into()))
+}
+
 /// What a client sent, as far as it belongs into a sentence.
 fn shown(from: &str) -> String {
     let start: String = from.chars().take(40).filter(|letter| !letter.is_control()).collect();
@@ -162,15 +174,16 @@ pub fn message(of: &Change) -> proto::Change {
         }
         Change::Drain { workers } => To::Drain(proto::Workers { workers: ids(workers) }),
         Change::Undrain { workers } => To::Undrain(proto::Workers { workers: ids(workers) }),
-        // The calls have no key file and no changes of a leaf's agent alone: these are refused as changes of no kind.
-        Change::AddPool { key_file: Some(_), .. } => return proto::Change::default(),
-        Change::AddPool { id, policy, queue, overflow, shared_workers, key_file: None } => {
+        Change::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
             To::AddPool(proto::AddPool {
                 id: (*id).into(),
                 policy: policy.to_string(),
                 queue: Some(*queue as u64),
                 overflow: overflow_name(*overflow).to_owned(),
                 shared_workers: *shared_workers,
+                key_file: key_file
+                    .as_ref()
+                    .map_or_else(String::new, |path| path.display().to_string()),
             })
         }
         Change::RemovePool { id } => To::RemovePool(proto::RemovePool { id: (*id).into() }),
@@ -182,6 +195,7 @@ pub fn message(of: &Change) -> proto::Change {
             queue: *queue as u64,
             overflow: overflow_name(*overflow).to_owned(),
         }),
+        // The calls have no changes of a leaf's agent alone: these are refused as changes of no kind.
         Change::OfAgent(_) => return proto::Change::default(),
         Change::SetSpeed { workers, speed } => {
             To::SetSpeed(proto::SetSpeed { workers: ids(workers), speed: *speed })

@@ -269,6 +269,9 @@ pub struct AddPool {
     pub overflow: ::prost::alloc::string::String,
     #[prost(bool, tag = "5")]
     pub shared_workers: bool,
+    /// On the node's host, as `key_file` of the configuration names one; empty: the pool has no key.
+    #[prost(string, tag = "6")]
+    pub key_file: ::prost::alloc::string::String,
 }
 /// It takes no new tasks; its workers leave when none waits, then it does.
 #[derive(serde::Serialize)]

@@ -1,7 +1,7 @@
 //! `wedjat ctl`: changes and watches a running leaf or agent.
 
 use std::fmt::{Display, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -185,6 +185,9 @@ enum PoolCommand {
         /// Other schedulers send tasks to its workers, too
         #[arg(long)]
         shared_workers: bool,
+        /// The file with its key on the node's host; with --connect an absolute path
+        #[arg(long, value_name = "PATH")]
+        key_file: Option<PathBuf>,
     },
     /// Let go of a pool: it takes no new tasks, and goes when those it has are answered
     Delete {
@@ -213,7 +216,11 @@ enum PoolCommand {
 /// Does it.
 pub fn run(arguments: &Arguments) -> Outcome {
     // What is no change is told before anybody is asked.
-    let change = change(&arguments.command)?;
+    let mut change = change(&arguments.command)?;
+    if let (Some(Change::AddPool { key_file, .. }), Some(path)) = (&mut change, own_key(arguments))
+    {
+        *key_file = Some(on_node(arguments, path)?);
+    }
     let mut node = Connection::open(&access(arguments)?)?;
     if let Some(change) = change {
         let version = node.change(std::slice::from_ref(&change), arguments.if_version)?;
@@ -312,7 +319,9 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
             format!("add-workers{server} pool={pool} workers={workers}{speed}")
         }
         Command::RemoveWorkers { workers } => format!("remove-workers workers={workers}"),
-        Command::Pool(PoolCommand::Create { id, policy, queue, overflow, shared_workers }) => {
+        Command::Pool(PoolCommand::Create {
+            id, policy, queue, overflow, shared_workers, ..
+        }) => {
             let (queue, overflow) =
                 (with("queue", queue.as_ref()), with("overflow", overflow.as_ref()));
             let shared = with("shared-workers", flag(shared_workers));
@@ -335,13 +344,23 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
     Ok(Some(text.parse()?))
 }
 
+/// A path as the node is to take it: one in another folder means the same file, and on another host there is none of ours.
+fn on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
+    if arguments.connect.is_none() { std::path::absolute(path) } else { Ok(path.to_owned()) }
+}
+
+fn own_key(arguments: &Arguments) -> Option<&Path> {
+    match &arguments.command {
+        Command::Pool(PoolCommand::Create { key_file, .. }) => key_file.as_deref(),
+        _ => None,
+    }
+}
+
 /// Begins or ends a tap.
 fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Outcome {
     let (tap, text) = match command {
         TapCommand::Start { file, port, snaplen, packets } => {
-            // A node in another folder means the same file; on another host there is none of ours.
-            let file =
-                if arguments.connect.is_none() { std::path::absolute(file)? } else { file.clone() };
+            let file = on_node(arguments, file)?;
             let file = file.to_str().ok_or("--file: a path that is no UTF-8")?.to_owned();
             let (port, snaplen, packets) = (port.clone().unwrap_or_default(), *snaplen, *packets);
             let tap = node.start_tap(StartTapRequest { file, port, snaplen, packets })?;
