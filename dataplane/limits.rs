@@ -21,6 +21,9 @@ pub const MEMBERS_MAX: usize = 0x7FFF;
 /// Places for members in all pools of one leaf, those that are free included.
 pub const PLACES_MAX: usize = 8 * MEMBERS_MAX;
 
+/// Bytes of each packet that a live tap keeps at most; no device has longer packets.
+pub const SNAPLEN_MAX: usize = 16_000;
+
 /// Packets a core holds while it waits for a neighbour's MAC address.
 pub const UNRESOLVED_HELD_MAX: usize = 256;
 

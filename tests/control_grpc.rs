@@ -97,7 +97,9 @@ impl Node {
             };
             let mut requests = Requests::new(control, table, Box::new(reader));
             made.send(requests.handle()).unwrap();
-            let port = PortStats { device: "net \"0\"".to_owned(), ..PortStats::default() };
+            let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
+            let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());
+            let port = PortStats { device, xstats, ..PortStats::default() };
             while !stop.load(Acquire) {
                 requests.serve_for(Duration::from_millis(20), &|| vec![port.clone()]);
             }
@@ -255,6 +257,7 @@ fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_n
             queue,
             overflow: overflow.to_owned(),
             shared_workers: false,
+            key_file: String::new(),
         })
     };
     let invalid = Code::InvalidArgument;
@@ -342,6 +345,39 @@ fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_n
     assert!(status.message().contains("allowed: off, error, warn"), "{status}");
     let after = raw.show().unwrap();
     assert_eq!((after.version, &after.pools, &after.servers), (1, &before.pools, &before.servers));
+}
+
+#[test]
+fn a_pool_comes_with_the_key_in_a_file_of_the_nodes_user_alone() {
+    let node = Node::start();
+    let mut raw = node.raw();
+    let key = node.folder.path().join("key");
+    fs::write(&key, "00112233445566778899aabbccddeeff\n").unwrap();
+    let pool = |id, key_file: &str| {
+        let (policy, key_file) = ("horus".to_owned(), key_file.to_owned());
+        Of::AddPool(proto::AddPool { id, policy, key_file, ..proto::AddPool::default() })
+    };
+    let path = key.display().to_string();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    for (file, code, says) in [
+        (&path[..], Code::FailedPrecondition, "mode 0644"),
+        ("/no/such/key", Code::FailedPrecondition, "which can't be read"),
+        ("a\nb", Code::InvalidArgument, "a path of 4096 bytes at most"),
+        (&"x".repeat(5000)[..], Code::InvalidArgument, "a path of 4096 bytes at most"),
+    ] {
+        let status = raw.change(vec![pool(9, file)], None).unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        let said = status.message();
+        assert!(said.contains(says) && !said.contains("0011"), "{said}");
+    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(raw.change(vec![pool(9, &path)], None).unwrap(), 2);
+    // As `wedjat ctl` says it, from another folder.
+    let mut ctl = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+    ctl.args(["ctl", "pool", "create", "10", "--policy", "sed", "--key-file", "key", "--node"]);
+    let output = ctl.arg(node.state()).current_dir(node.folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(raw.show().unwrap().pools.len(), 3);
 }
 
 #[test]
@@ -731,6 +767,8 @@ fn metrics_have_every_family_with_its_help_and_unit() {
         "wedjat_rx_packets_total{core=\"0\"} 0",
         "wedjat_dropped_packets_total{core=\"0\",reason=\"tx_full\"} 0",
         "device=\"net \\\"0\\\"\"",
+        "name=\"rx_q0_packets\"} 5",
+        "name=\"odd \\\"name\\\"\"} 18446744073709551615",
     ] {
         assert!(open.contains(line) && text.contains(line), "{line}\n{text}");
     }

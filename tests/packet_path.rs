@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
 use wedjat::ring::{Place, WorkerEnd, handover};
@@ -169,6 +170,35 @@ fn polls_allocate_nothing() {
         assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");
         assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
     }
+}
+
+#[test]
+fn a_tap_allocates_nothing_on_the_core() {
+    let packets = packets();
+    let (commands, buffers) = (TapCommands::default(), Arc::<TapBuffers>::default());
+    let Rig { leaf, far, now } = rig("horus");
+    let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
+    let (mut recorded, mut done) = (0, 0);
+    for round in 0..1000 {
+        // On, off and on again; and for a while nobody takes what is recorded.
+        if round % 50 == 0 {
+            let recorder = TapRecorder::new(&[0, 1], 256, Arc::clone(&buffers));
+            let recorder = (round != 100).then_some(recorder);
+            commands.push(TapOrder { number: 2 + round, recorder }).unwrap();
+        }
+        assert_eq!(rig.round(&packets), 0, "round {round}");
+        if !(150..950).contains(&round) {
+            while let Some(buffer) = buffers.next_filled() {
+                recorded += copies(&buffer).count();
+                buffers.give_back(buffer);
+            }
+        }
+        done += std::iter::from_fn(|| commands.next_done()).count();
+    }
+    assert_eq!((commands.epoch(), done), (952, 20));
+    assert!(buffers.lost() > 0, "the buffers were full");
+    assert!(recorded > 150 * packets.len(), "{recorded} were recorded");
+    assert!(rig.leaf.stages().counters().balances());
 }
 
 const AGENT: u32 = 0x0A00_020B;

@@ -52,6 +52,7 @@ fn systemd_takes_the_units() {
     for name in ["wedjat-leaf@.service", "wedjat-agent@.service"] {
         let unit = std::fs::read_to_string(source.join(name)).unwrap();
         assert!(unit.contains("@PREFIX@/bin/wedjat "), "{unit}");
+        assert!(unit.contains("\nExecReload=/bin/kill -HUP $MAINPID\n"), "{unit}");
         let unit = unit.replace("@PREFIX@/bin/wedjat ", &format!("{WEDJAT} "));
         let path = folder.path().join(name.replace('@', "@rack1"));
         std::fs::write(&path, unit).unwrap();

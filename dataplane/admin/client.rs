@@ -127,6 +127,29 @@ impl Connection {
         let call = self.client.log(timed(proto::LogRequest { level: level.to_owned() }));
         Ok(self.runtime.block_on(call)?.into_inner().level)
     }
+
+    /// Has it record what passes in a file on its host; returns what it records.
+    ///
+    /// # Errors
+    /// When it refuses, or does not answer.
+    pub fn start_tap(&mut self, asked: proto::StartTapRequest) -> Result<proto::Tap, ClientError> {
+        let call = self.client.start_tap(timed(asked));
+        tap(self.runtime.block_on(call)?.into_inner().tap)
+    }
+
+    /// Has it end that; returns what was recorded.
+    ///
+    /// # Errors
+    /// When it refuses, or does not answer.
+    pub fn stop_tap(&mut self) -> Result<proto::Tap, ClientError> {
+        let call = self.client.stop_tap(timed(proto::StopTapRequest {}));
+        tap(self.runtime.block_on(call)?.into_inner().tap)
+    }
+}
+
+fn tap(reply: Option<proto::Tap>) -> Result<proto::Tap, ClientError> {
+    let none = || tonic::Status::internal("the node does not say what it records");
+    reply.ok_or_else(|| none().into())
 }
 
 fn timed<T>(message: T) -> tonic::Request<T> {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use tonic::{Code, Status};
 
 use super::generated as proto;
 use super::requests::{RequestError, Seen};
+use super::tap::{TapError, TapSpec, TapStats};
 use crate::control::{
     Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named, text,
 };
@@ -57,7 +59,7 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
             queue: one.queue.map_or(Ok(QUEUE), queue)?,
             overflow: overflow(&one.overflow)?,
             shared_workers: one.shared_workers,
-            key_file: None,
+            key_file: key_file(&one.key_file)?,
         },
         Of::RemovePool(one) => Change::RemovePool { id: pool(one.id)? },
         Of::SetPolicy(one) => {
@@ -126,6 +128,17 @@ fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
     overflow_named(if name.is_empty() { "drop" } else { name })
 }
 
+/// The path of a pool's key, on the node's host.
+fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
+    if path.len() > 4096 || path.contains(char::is_control) {
+        return Err(text(
+            format!("key-file={}", shown(path)),
+            "a path of 4096 bytes at most, or nothing",
+        ));
+    }
+    Ok((!path.is_empty()).then(|| path.into()))
+}
+
 /// What a client sent, as far as it belongs into a sentence.
 fn shown(from: &str) -> String {
     let start: String = from.chars().take(40).filter(|letter| !letter.is_control()).collect();
@@ -161,15 +174,16 @@ pub fn message(of: &Change) -> proto::Change {
         }
         Change::Drain { workers } => To::Drain(proto::Workers { workers: ids(workers) }),
         Change::Undrain { workers } => To::Undrain(proto::Workers { workers: ids(workers) }),
-        // The calls have no key file and no changes of a leaf's agent alone: these are refused as changes of no kind.
-        Change::AddPool { key_file: Some(_), .. } => return proto::Change::default(),
-        Change::AddPool { id, policy, queue, overflow, shared_workers, key_file: None } => {
+        Change::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
             To::AddPool(proto::AddPool {
                 id: (*id).into(),
                 policy: policy.to_string(),
                 queue: Some(*queue as u64),
                 overflow: overflow_name(*overflow).to_owned(),
                 shared_workers: *shared_workers,
+                key_file: key_file
+                    .as_ref()
+                    .map_or_else(String::new, |path| path.display().to_string()),
             })
         }
         Change::RemovePool { id } => To::RemovePool(proto::RemovePool { id: (*id).into() }),
@@ -181,6 +195,7 @@ pub fn message(of: &Change) -> proto::Change {
             queue: *queue as u64,
             overflow: overflow_name(*overflow).to_owned(),
         }),
+        // The calls have no changes of a leaf's agent alone: these are refused as changes of no kind.
         Change::OfAgent(_) => return proto::Change::default(),
         Change::SetSpeed { workers, speed } => {
             To::SetSpeed(proto::SetSpeed { workers: ids(workers), speed: *speed })
@@ -214,7 +229,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// What there is, as it is told.
 pub fn shown_node(seen: &Seen) -> proto::ShowReply {
-    let Seen { membership, acknowledged, snapshot, ports } = seen;
+    let Seen { membership, acknowledged, snapshot, ports, tally: _, tap } = seen;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -239,6 +254,7 @@ pub fn shown_node(seen: &Seen) -> proto::ShowReply {
         rx_no_mbuf: port.rx_no_mbuf,
         rx_errors: port.rx_errors,
         tx_errors: port.tx_errors,
+        xstats: port.xstats.clone(),
     });
     proto::ShowReply {
         version: membership.epoch,
@@ -251,7 +267,43 @@ pub fn shown_node(seen: &Seen) -> proto::ShowReply {
         servers: servers.collect(),
         cores: cores.collect(),
         ports: ports.collect(),
+        tap: tap.as_ref().map(shown_tap),
     }
+}
+
+/// What a tap is to record.
+pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
+    let proto::StartTapRequest { file, port, snaplen, packets } = request;
+    let (file, port) = (file.into(), (!port.is_empty()).then_some(port));
+    TapSpec { file, port, snaplen: snaplen.map(|bytes| bytes as usize), packets }
+}
+
+/// A tap, as it is told.
+pub fn shown_tap(tap: &TapStats) -> proto::Tap {
+    proto::Tap {
+        file: tap.file.to_string_lossy().into_owned(),
+        ports: tap.ports.clone(),
+        snaplen: tap.snaplen as u32,
+        written: tap.written,
+        lost: tap.lost,
+        ended: tap.has_ended,
+    }
+}
+
+/// The status of a tap that there is not.
+pub fn tap_status(error: &TapError) -> Status {
+    let code = match error {
+        TapError::Argument { .. } => Code::InvalidArgument,
+        TapError::Port { .. } => Code::NotFound,
+        TapError::Exists { .. } => Code::AlreadyExists,
+        TapError::Running { .. } | TapError::None | TapError::File { .. } | TapError::Nowhere => {
+            Code::FailedPrecondition
+        }
+        TapError::Incomplete { .. } => Code::DataLoss,
+        TapError::Late => Code::DeadlineExceeded,
+        TapError::Busy => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
 }
 
 fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
@@ -267,6 +319,8 @@ fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::
             presence: member.map_or("", |member| member.presence.name()).to_owned(),
             load: member.map_or(0.0, |member| member.load),
             outstanding: member.map_or(0, |member| member.outstanding),
+            sent: seen.tally.worker(pool.id, worker.id).sent,
+            answered: seen.tally.worker(pool.id, worker.id).answered,
             drained: worker.is_drained,
             leaving: worker.is_leaving,
         })
@@ -277,6 +331,7 @@ fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::
         queue: pool.queue as u64,
         overflow: overflow_name(pool.overflow).to_owned(),
         waiting: state.map_or(0, |state| state.queued.iter().sum()),
+        scheduled: seen.tally.scheduled(pool.id),
         leaving: pool.is_leaving,
         workers: pool.members.iter().enumerate().filter_map(worker).collect(),
     }

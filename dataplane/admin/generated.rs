@@ -32,6 +32,9 @@ pub struct ShowReply {
     pub cores: ::prost::alloc::vec::Vec<Core>,
     #[prost(message, repeated, tag = "10")]
     pub ports: ::prost::alloc::vec::Vec<Port>,
+    /// The tap that is on.
+    #[prost(message, optional, tag = "11")]
+    pub tap: ::core::option::Option<Tap>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -54,6 +57,9 @@ pub struct Pool {
     pub leaving: bool,
     #[prost(message, repeated, tag = "7")]
     pub workers: ::prost::alloc::vec::Vec<Worker>,
+    /// Tasks sent to its workers, also to those that have left.
+    #[prost(uint64, tag = "8")]
+    pub scheduled: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -81,6 +87,12 @@ pub struct Worker {
     /// It gets no new tasks, and goes when it has answered those that it has.
     #[prost(bool, tag = "8")]
     pub leaving: bool,
+    /// Tasks answered and outstanding together, without those written off as lost.
+    #[prost(uint64, tag = "9")]
+    pub sent: u64,
+    /// Its reports: replies, and what it said without one, such as keep-alives.
+    #[prost(uint64, tag = "10")]
+    pub answered: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -114,7 +126,7 @@ pub struct Core {
     >,
 }
 #[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Port {
     #[prost(string, tag = "1")]
     pub device: ::prost::alloc::string::String,
@@ -128,6 +140,12 @@ pub struct Port {
     pub rx_errors: u64,
     #[prost(uint64, tag = "6")]
     pub tx_errors: u64,
+    /// What its driver counts besides, by DPDK's names.
+    #[prost(btree_map = "string, uint64", tag = "7")]
+    pub xstats: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -251,6 +269,9 @@ pub struct AddPool {
     pub overflow: ::prost::alloc::string::String,
     #[prost(bool, tag = "5")]
     pub shared_workers: bool,
+    /// On the node's host, as `key_file` of the configuration names one; empty: the pool has no key.
+    #[prost(string, tag = "6")]
+    pub key_file: ::prost::alloc::string::String,
 }
 /// It takes no new tasks; its workers leave when none waits, then it does.
 #[derive(serde::Serialize)]
@@ -316,6 +337,57 @@ pub struct LogReply {
     /// The level from now on.
     #[prost(string, tag = "1")]
     pub level: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StartTapRequest {
+    /// An absolute path on the node's host, where nothing lies. It is a pcap file with nanoseconds, of mode 0600.
+    #[prost(string, tag = "1")]
+    pub file: ::prost::alloc::string::String,
+    /// A port's index, or its device; empty: all ports.
+    #[prost(string, tag = "2")]
+    pub port: ::prost::alloc::string::String,
+    /// Bytes of each packet that are kept, 1 to 16000; 16000 when absent, which no packet exceeds.
+    #[prost(uint32, optional, tag = "3")]
+    pub snaplen: ::core::option::Option<u32>,
+    /// It ends by itself after so many.
+    #[prost(uint64, optional, tag = "4")]
+    pub packets: ::core::option::Option<u64>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StartTapReply {
+    #[prost(message, optional, tag = "1")]
+    pub tap: ::core::option::Option<Tap>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StopTapRequest {}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StopTapReply {
+    #[prost(message, optional, tag = "1")]
+    pub tap: ::core::option::Option<Tap>,
+}
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Tap {
+    #[prost(string, tag = "1")]
+    pub file: ::prost::alloc::string::String,
+    /// Devices of the ports that it records.
+    #[prost(string, repeated, tag = "2")]
+    pub ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint32, tag = "3")]
+    pub snaplen: u32,
+    /// Packets in the file.
+    #[prost(uint64, tag = "4")]
+    pub written: u64,
+    /// Packets that passed and are not in the file, since there was no room for them.
+    #[prost(uint64, tag = "5")]
+    pub lost: u64,
+    /// It has ended by itself.
+    #[prost(bool, tag = "6")]
+    pub ended: bool,
 }
 /// Generated client implementations.
 pub mod control_client {
@@ -473,6 +545,49 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Log"));
             self.inner.unary(req, path, codec).await
         }
+        /// Begins a tap: a capture of what passes, written while the node runs; answers when all cores record.
+        pub async fn start_tap(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StartTapRequest>,
+        ) -> std::result::Result<tonic::Response<super::StartTapReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/wedjat.v1.Control/StartTap",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("wedjat.v1.Control", "StartTap"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends it; answers when the file is complete. One that has ended by itself is told of once.
+        pub async fn stop_tap(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StopTapRequest>,
+        ) -> std::result::Result<tonic::Response<super::StopTapReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/wedjat.v1.Control/StopTap",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "StopTap"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -508,6 +623,16 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::LogRequest>,
         ) -> std::result::Result<tonic::Response<super::LogReply>, tonic::Status>;
+        /// Begins a tap: a capture of what passes, written while the node runs; answers when all cores record.
+        async fn start_tap(
+            &self,
+            request: tonic::Request<super::StartTapRequest>,
+        ) -> std::result::Result<tonic::Response<super::StartTapReply>, tonic::Status>;
+        /// Ends it; answers when the file is complete. One that has ended by itself is told of once.
+        async fn stop_tap(
+            &self,
+            request: tonic::Request<super::StopTapRequest>,
+        ) -> std::result::Result<tonic::Response<super::StopTapReply>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -742,6 +867,92 @@ pub mod control_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LogSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/wedjat.v1.Control/StartTap" => {
+                    #[allow(non_camel_case_types)]
+                    struct StartTapSvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::StartTapRequest>
+                    for StartTapSvc<T> {
+                        type Response = super::StartTapReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StartTapRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::start_tap(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StartTapSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/wedjat.v1.Control/StopTap" => {
+                    #[allow(non_camel_case_types)]
+                    struct StopTapSvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::StopTapRequest>
+                    for StopTapSvc<T> {
+                        type Response = super::StopTapReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StopTapRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::stop_tap(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StopTapSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -109,7 +109,7 @@ const PAUSES: Row = (
     CORE,
     "Times that the core stood still for more than 20 us.",
 );
-const POOL_ROWS: [Row; 4] = [
+const POOL_ROWS: [Row; 5] = [
     ("wedjat_pool_info", Gauge, "", "pool, policy", "1; its labels tell the pool's policy."),
     ("wedjat_pool_workers", Gauge, "workers", POOL, "Workers of the pool."),
     (
@@ -126,8 +126,15 @@ const POOL_ROWS: [Row; 4] = [
         POOL,
         "Tasks that wait for a worker, on all cores.",
     ),
+    (
+        "wedjat_pool_scheduled_tasks",
+        Counter,
+        "tasks",
+        POOL,
+        "Sent to its workers, also to those that have left.",
+    ),
 ];
-const WORKER_ROWS: [Row; 5] = [
+const WORKER_ROWS: [Row; 6] = [
     (
         "wedjat_worker_info",
         Gauge,
@@ -138,7 +145,20 @@ const WORKER_ROWS: [Row; 5] = [
     ("wedjat_worker_active", Gauge, "", WORKER, "1 unless it is drained or leaving."),
     ("wedjat_worker_load_tasks", Gauge, "tasks", WORKER, "Tasks in its last report."),
     ("wedjat_worker_outstanding_tasks", Gauge, "tasks", WORKER, "Tasks sent and not answered."),
-    ("wedjat_worker_reports", Counter, "", WORKER, "Reports taken, modulo 2^32."),
+    (
+        "wedjat_worker_sent_tasks",
+        Counter,
+        "tasks",
+        WORKER,
+        "Answered and outstanding together, without those written off as lost.",
+    ),
+    (
+        "wedjat_worker_answered_tasks",
+        Counter,
+        "tasks",
+        WORKER,
+        "Its reports: replies, and what it said without one, such as keep-alives.",
+    ),
 ];
 const PORT_ROWS: [Row; 6] = [
     (
@@ -155,6 +175,14 @@ const PORT_ROWS: [Row; 6] = [
     ("wedjat_port_peers_left", Counter, "", PORT, "Connections with memif peers that ended."),
 ];
 
+const XSTATS: Row = (
+    "wedjat_port_xstats",
+    Counter,
+    "",
+    "port, device, driver, name",
+    "What the port's driver counts besides, by DPDK's names (xstats).",
+);
+
 fn family(row: &Row) -> Family {
     let &(name, kind, unit, labels, help) = row;
     Family { name: name.to_owned(), kind, unit, labels, help }
@@ -170,7 +198,8 @@ fn kept() -> impl Iterator<Item = &'static Metric> {
 #[must_use]
 pub fn families() -> Vec<Family> {
     let rows = [DROPPED, PAUSES];
-    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PORT_ROWS).map(family);
+    let ports = PORT_ROWS.iter().chain([&XSTATS]);
+    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(ports).map(family);
     let node = NODE_ROWS.iter().map(family).chain(kept().map(Family::of_core));
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
@@ -246,7 +275,8 @@ fn pools(text: &mut Text, seen: &Seen) {
                     let active = members.filter(|worker| worker.is_active()).count();
                     text.sample(&family, &[label], &active);
                 }
-                _ => text.sample(&family, &[label], &pool.queued.iter().sum::<u64>()),
+                3 => text.sample(&family, &[label], &pool.queued.iter().sum::<u64>()),
+                _ => text.sample(&family, &[label], &seen.tally.scheduled(pool.id)),
             }
         }
     }
@@ -277,7 +307,13 @@ fn workers(text: &mut Text, seen: &Seen) {
                     }
                     2 => text.sample(&family, &labels, &one.load),
                     3 => text.sample(&family, &labels, &one.outstanding),
-                    _ => text.sample(&family, &labels, &one.reports),
+                    4 => {
+                        text.sample(&family, &labels, &seen.tally.worker(pool.id, one.worker).sent)
+                    }
+                    _ => {
+                        let tasks = seen.tally.worker(pool.id, one.worker);
+                        text.sample(&family, &labels, &tasks.answered);
+                    }
                 }
             }
         }
@@ -303,6 +339,19 @@ fn ports(text: &mut Text, seen: &Seen) {
                 ("driver", &port.driver),
             ];
             text.sample(&family, &labels, &value);
+        }
+    }
+    let family = family(&XSTATS);
+    text.head(&family);
+    for (port, index) in seen.ports.iter().zip(0_usize..) {
+        for (name, value) in &port.xstats {
+            let labels = [
+                ("port", &index as &dyn Display),
+                ("device", &port.device),
+                ("driver", &port.driver),
+                ("name", name),
+            ];
+            text.sample(&family, &labels, value);
         }
     }
 }

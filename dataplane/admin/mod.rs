@@ -4,10 +4,12 @@
 //! The thread that watches a node has its [`Control`](crate::control::Control), and takes what others ask of it through
 //! [`Requests`]. None of this is on a dispatcher core, which hears of it by its commands alone.
 
+mod answer;
 #[cfg(feature = "control")]
 mod client;
 #[cfg(feature = "control")]
 mod convert;
+mod cpus;
 #[cfg(feature = "control")]
 #[rustfmt::skip]
 #[expect(missing_docs, reason = "generated; the .proto says it")]
@@ -22,12 +24,17 @@ mod server;
 mod service;
 #[cfg(feature = "control")]
 mod socket;
+mod tally;
+mod tap;
 
+pub use answer::Answer;
 #[cfg(feature = "control")]
 pub use client::{Access, ClientError, Connection};
 pub use lines::read_lines;
-pub use requests::{Answer, Handle, Reader, Reloaded, RequestError, Requests, Seen};
+pub use requests::{Handle, Reader, Reloaded, RequestError, Requests, Seen};
 #[cfg(feature = "control")]
 pub use server::{Server, ServerError};
 #[cfg(feature = "control")]
 pub use socket::socket_path;
+pub use tally::{Tally, Tasks};
+pub use tap::{TapError, TapPoints, TapSpec, TapStats};

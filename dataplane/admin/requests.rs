@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use super::answer::{Answer, TAKEN_MAX};
+use super::tally::Tally;
+use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership};
 use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
 
-/// Cores have so long to take a change before whoever asked for it is told that they have not.
-const TAKEN_MAX: Duration = Duration::from_secs(5);
+/// What workers have answered is counted so often at least; their counts in the state start anew after 2^32.
+const TALLY: Duration = Duration::from_secs(10);
 /// Between two looks whether they have.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -60,10 +63,11 @@ pub struct Seen {
     pub snapshot: Snapshot,
     /// What its devices have counted.
     pub ports: Vec<PortStats>,
+    /// What its workers were sent and have answered.
+    pub tally: Tally,
+    /// The tap that is on.
+    pub tap: Option<TapStats>,
 }
-
-/// Called with an answer, on the thread that watches the node: it must not wait for anybody. Dropped when the node ends first.
-pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
 
 /// What is asked.
 enum Request {
@@ -79,6 +83,8 @@ enum Request {
         since: Instant,
         answer: Answer<Result<Reloaded, RequestError>>,
     },
+    StartTap(TapSpec, TapAnswer),
+    StopTap(TapAnswer),
 }
 
 impl fmt::Debug for Request {
@@ -87,6 +93,8 @@ impl fmt::Debug for Request {
             Self::Look(_) => "Look",
             Self::Change { .. } => "Change",
             Self::Reload { .. } => "Reload",
+            Self::StartTap(..) => "StartTap",
+            Self::StopTap(_) => "StopTap",
         })
     }
 }
@@ -121,6 +129,20 @@ impl Handle {
         let (since, answer) = (Instant::now(), Box::new(answer));
         let _ = self.0.send(Request::Reload { dry_run, since, answer });
     }
+
+    /// For a capture of what passes. The answer is what it records, when all cores do.
+    pub fn start_tap(
+        &self,
+        spec: TapSpec,
+        answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static,
+    ) {
+        let _ = self.0.send(Request::StartTap(spec, Box::new(answer)));
+    }
+
+    /// For the end of it. The answer is what was recorded, when the file is complete.
+    pub fn stop_tap(&self, answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static) {
+        let _ = self.0.send(Request::StopTap(Box::new(answer)));
+    }
 }
 
 /// What is to change so that a node is as its configuration file has it now, or why that can't be.
@@ -143,6 +165,10 @@ pub struct Requests<'a, C: Cores> {
     next: VecDeque<Request>,
     waiting: Vec<Waiting>,
     reader: Reader<'a>,
+    taps: Taps,
+    tally: Tally,
+    /// When that was last counted.
+    tallied: Instant,
     /// The last epoch that was told of.
     told: u64,
     started: Instant,
@@ -160,7 +186,27 @@ impl<'a, C: Cores> Requests<'a, C> {
         let told = control.membership().epoch;
         let (sender, asked) = mpsc::channel();
         let (next, waiting) = (VecDeque::new(), Vec::new());
-        Self { control, table, sender, asked, next, waiting, reader, told, started: Instant::now() }
+        let (taps, tally, started) = (Taps::default(), Tally::default(), Instant::now());
+        Self {
+            control,
+            table,
+            sender,
+            asked,
+            next,
+            waiting,
+            reader,
+            taps,
+            tally,
+            tallied: started,
+            told,
+            started,
+        }
+    }
+
+    /// The same, where what passes can be recorded.
+    #[must_use]
+    pub fn with_taps(self, points: TapPoints) -> Self {
+        Self { taps: Taps::of(points), ..self }
     }
 
     /// Asks.
@@ -185,6 +231,7 @@ impl<'a, C: Cores> Requests<'a, C> {
                 return;
             }
             let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
+            let is_pending = is_pending || self.taps.is_pending();
             let time = if is_pending { left.min(LOOK) } else { left };
             match self.asked.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
@@ -197,7 +244,12 @@ impl<'a, C: Cores> Requests<'a, C> {
     /// Does what has been asked for, answers whose changes all cores have taken, and lets go of what has left. `now_ns` is any
     /// clock's that does not go back.
     pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
+        // Before anybody leaves, whose last answers would not be counted.
+        if self.has_all() && (!self.control.is_settled() || self.tallied.elapsed() > TALLY) {
+            self.count();
+        }
         self.control.tend(now_ns);
+        self.taps.tend();
         self.next.extend(self.asked.try_iter());
         while let Some(request) = self.next.pop_front() {
             if let Some(again) = self.meet(request, ports) {
@@ -206,6 +258,21 @@ impl<'a, C: Cores> Requests<'a, C> {
             }
         }
         self.answer();
+    }
+
+    /// All cores have all changes.
+    fn has_all(&self) -> bool {
+        self.control.acknowledged() == self.control.membership().epoch
+    }
+
+    /// Counts what was sent and answered; not while a core has the words of a worker whose place is another's by now.
+    fn count(&mut self) -> Snapshot {
+        let snapshot = self.table.snapshot();
+        if self.has_all() {
+            self.tally.look(&snapshot);
+            self.tallied = Instant::now();
+        }
+        snapshot
     }
 
     fn answer(&mut self) {
@@ -225,11 +292,14 @@ impl<'a, C: Cores> Requests<'a, C> {
     fn meet(&mut self, request: Request, ports: &dyn Fn() -> Vec<PortStats>) -> Option<Request> {
         match request {
             Request::Look(answer) => {
+                let snapshot = self.count();
                 answer(Seen {
                     membership: self.control.membership().clone(),
                     acknowledged: self.control.acknowledged(),
-                    snapshot: self.table.snapshot(),
+                    snapshot,
                     ports: ports(),
+                    tally: self.tally.clone(),
+                    tap: self.taps.seen(),
                 });
             }
             Request::Change { changes, if_version, since, answer } => {
@@ -262,6 +332,8 @@ impl<'a, C: Cores> Requests<'a, C> {
                     self.waiting.push(Waiting { epoch, since, answer });
                 }
             },
+            Request::StartTap(spec, answer) => self.taps.start(&spec, answer),
+            Request::StopTap(answer) => self.taps.stop(answer),
         }
         None
     }

@@ -18,7 +18,6 @@ use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::thread::CpuSet;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
@@ -26,6 +25,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, Router};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
+use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
 use super::metrics::{self, Format};
 use super::requests::Handle;
@@ -145,15 +145,6 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Keeps the calling thread on these CPUs; it stays where it is when there are none, or the system refuses.
-fn stay_on(cpus: &[usize]) {
-    let mut set = CpuSet::new();
-    cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
-    if set.count() > 0 {
-        let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 

@@ -6,7 +6,7 @@ use log::LevelFilter;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
-use super::convert::{changes, refusal, shown_node, status};
+use super::convert::{changes, refusal, shown_node, shown_tap, status, tap_spec, tap_status};
 use super::generated as proto;
 use super::generated::control_server::Control;
 use super::requests::{Handle, Seen};
@@ -84,5 +84,25 @@ impl Control for Service {
         }
         let level = log::max_level().as_str().to_lowercase();
         Ok(Response::new(proto::LogReply { level }))
+    }
+
+    async fn start_tap(
+        &self,
+        request: Request<proto::StartTapRequest>,
+    ) -> Result<Response<proto::StartTapReply>, Status> {
+        let (answer, answered) = oneshot::channel();
+        self.handle.start_tap(tap_spec(request.into_inner()), move |done| _ = answer.send(done));
+        let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
+        Ok(Response::new(proto::StartTapReply { tap: Some(shown_tap(&tap)) }))
+    }
+
+    async fn stop_tap(
+        &self,
+        _: Request<proto::StopTapRequest>,
+    ) -> Result<Response<proto::StopTapReply>, Status> {
+        let (answer, answered) = oneshot::channel();
+        self.handle.stop_tap(move |done| _ = answer.send(done));
+        let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
+        Ok(Response::new(proto::StopTapReply { tap: Some(shown_tap(&tap)) }))
     }
 }

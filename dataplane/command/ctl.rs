@@ -1,12 +1,12 @@
 //! `wedjat ctl`: changes and watches a running leaf or agent.
 
 use std::fmt::{Display, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wedjat::admin::generated::{Pool, ShowReply, Worker};
+use wedjat::admin::generated::{Pool, ShowReply, StartTapRequest, Tap, Worker};
 use wedjat::admin::{Access, Connection};
 use wedjat::control::Change;
 
@@ -19,6 +19,7 @@ pub const EXAMPLE: &str = "Examples:
   wedjat ctl --node /dev/shm/wedjat-leaf1 drain 5 --wait
   wedjat ctl add-server 10.0.2.13 && wedjat ctl add-workers 8-11 --server 10.0.2.13 --pool 1
   wedjat ctl pool policy 1 'jbsq(k=3)' --json
+  wedjat ctl tap start --file leaf.pcap --snaplen 128 && sleep 1 && wedjat ctl tap stop
 A change is answered when all cores decide by it, with the new version. Exit status: 0 when it is done, 1 when it was refused.";
 
 /// Between two looks whether workers have answered what they had.
@@ -134,12 +135,36 @@ enum Command {
         /// off, error, warn, info, debug or trace
         level: Option<String>,
     },
+    /// Record what passes, while the node runs
+    #[command(subcommand)]
+    Tap(TapCommand),
     /// Have the node read its configuration again: all that differs is changed, or nothing
     Reload {
         /// Tell what would change
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum TapCommand {
+    /// Begin to write received and sent packets into a new pcap file on the node's host
+    Start {
+        /// The file; with --connect an absolute path
+        #[arg(long, value_name = "PATH")]
+        file: PathBuf,
+        /// Only this port, by its index or its device [default: all]
+        #[arg(long, value_name = "NAME|INDEX")]
+        port: Option<String>,
+        /// Keep so many bytes of each packet [default: all]
+        #[arg(long, value_name = "BYTES")]
+        snaplen: Option<u32>,
+        /// End by itself after so many
+        #[arg(long, value_name = "COUNT")]
+        packets: Option<u64>,
+    },
+    /// End it, and tell how many packets are in the file and how many were lost
+    Stop,
 }
 
 #[derive(Debug, Subcommand)]
@@ -160,6 +185,9 @@ enum PoolCommand {
         /// Other schedulers send tasks to its workers, too
         #[arg(long)]
         shared_workers: bool,
+        /// The file with its key on the node's host; with --connect an absolute path
+        #[arg(long, value_name = "PATH")]
+        key_file: Option<PathBuf>,
     },
     /// Let go of a pool: it takes no new tasks, and goes when those it has are answered
     Delete {
@@ -188,7 +216,11 @@ enum PoolCommand {
 /// Does it.
 pub fn run(arguments: &Arguments) -> Outcome {
     // What is no change is told before anybody is asked.
-    let change = change(&arguments.command)?;
+    let mut change = change(&arguments.command)?;
+    if let (Some(Change::AddPool { key_file, .. }), Some(path)) = (&mut change, own_key(arguments))
+    {
+        *key_file = Some(on_node(arguments, path)?);
+    }
     let mut node = Connection::open(&access(arguments)?)?;
     if let Some(change) = change {
         let version = node.change(std::slice::from_ref(&change), arguments.if_version)?;
@@ -224,6 +256,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let _ = write!(text, "version {}: {what}", reply.version);
             tell(arguments, &text, &serde_json::to_value(&reply)?)
         }
+        Command::Tap(command) => tap(arguments, command, &mut node),
         Command::Workers => {
             let reply = node.show()?;
             tell(
@@ -286,7 +319,9 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
             format!("add-workers{server} pool={pool} workers={workers}{speed}")
         }
         Command::RemoveWorkers { workers } => format!("remove-workers workers={workers}"),
-        Command::Pool(PoolCommand::Create { id, policy, queue, overflow, shared_workers }) => {
+        Command::Pool(PoolCommand::Create {
+            id, policy, queue, overflow, shared_workers, ..
+        }) => {
             let (queue, overflow) =
                 (with("queue", queue.as_ref()), with("overflow", overflow.as_ref()));
             let shared = with("shared-workers", flag(shared_workers));
@@ -300,11 +335,46 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
             format!("set-queue pool={id} queue={queue}{}", with("overflow", overflow.as_ref()))
         }
         Command::Speed { workers, speed } => format!("set-speed workers={workers} speed={speed}"),
-        Command::Show | Command::Workers | Command::Log { .. } | Command::Reload { .. } => {
-            return Ok(None);
-        }
+        Command::Show
+        | Command::Workers
+        | Command::Log { .. }
+        | Command::Tap(_)
+        | Command::Reload { .. } => return Ok(None),
     };
     Ok(Some(text.parse()?))
+}
+
+/// A path as the node is to take it: one in another folder means the same file, and on another host there is none of ours.
+fn on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
+    if arguments.connect.is_none() { std::path::absolute(path) } else { Ok(path.to_owned()) }
+}
+
+fn own_key(arguments: &Arguments) -> Option<&Path> {
+    match &arguments.command {
+        Command::Pool(PoolCommand::Create { key_file, .. }) => key_file.as_deref(),
+        _ => None,
+    }
+}
+
+/// Begins or ends a tap.
+fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Outcome {
+    let (tap, text) = match command {
+        TapCommand::Start { file, port, snaplen, packets } => {
+            let file = on_node(arguments, file)?;
+            let file = file.to_str().ok_or("--file: a path that is no UTF-8")?.to_owned();
+            let (port, snaplen, packets) = (port.clone().unwrap_or_default(), *snaplen, *packets);
+            let tap = node.start_tap(StartTapRequest { file, port, snaplen, packets })?;
+            let text = format!("{}: records {}", tap.file, tap.ports.join(", "));
+            (tap, text)
+        }
+        TapCommand::Stop => {
+            let tap = node.stop_tap()?;
+            let ended = if tap.ended { "; it had ended by itself" } else { "" };
+            let text = format!("{}: {} packets, {} lost{ended}", tap.file, tap.written, tap.lost);
+            (tap, text)
+        }
+    };
+    tell(arguments, &text, &serde_json::to_value(&tap)?)
 }
 
 /// Waits until drained workers have answered all that they had.
@@ -375,6 +445,10 @@ fn show(reply: &ShowReply) -> String {
     for (index, port) in reply.ports.iter().enumerate() {
         let lost = port.rx_missed + port.rx_no_mbuf + port.rx_errors + port.tx_errors;
         let _ = write!(out, "\nport {index}  {} ({})  lost {lost}", port.device, port.driver);
+    }
+    if let Some(Tap { file, ports, written, lost, .. }) = &reply.tap {
+        let ports = ports.join(", ");
+        let _ = write!(out, "\ntap  {file}  records {ports}  {written} packets, {lost} lost");
     }
     out
 }

@@ -2,6 +2,7 @@
 //!
 //! Files are pcap with nanosecond time stamps, link type Ethernet, as tcpdump, Wireshark and DPDK's pcap driver read.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -55,15 +56,29 @@ pub enum CaptureError {
 }
 
 /// A file being written.
-struct Capture {
+pub struct Capture {
     path: PathBuf,
     writer: PcapWriter<BufWriter<File>>,
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Capture {
     fn create(path: &Path) -> Result<Self, CaptureError> {
         let refused = |reason| CaptureError::Create { path: path.to_owned(), reason };
-        let file = BufWriter::new(File::create(path).map_err(refused)?);
+        Self::into_file(File::create(path).map_err(refused)?, path)
+    }
+
+    /// A capture in an empty file, which lies at `path`.
+    ///
+    /// # Errors
+    /// When the file takes no more.
+    pub fn into_file(file: File, path: &Path) -> Result<Self, CaptureError> {
+        let file = BufWriter::new(file);
         let header = PcapHeader {
             snaplen: SNAP_LEN,
             datalink: DataLink::ETHERNET,
@@ -75,12 +90,20 @@ impl Capture {
         Ok(Self { path: path.to_owned(), writer })
     }
 
-    fn write(&mut self, time: Duration, bytes: &[u8]) -> Result<(), CaptureError> {
-        let packet = PcapPacket::new(time, bytes.len() as u32, bytes);
+    /// Writes a packet that has `len` bytes of which these are the first; `time` is since the Unix epoch.
+    ///
+    /// # Errors
+    /// When the file takes no more.
+    pub fn write(&mut self, time: Duration, len: u32, bytes: &[u8]) -> Result<(), CaptureError> {
+        let packet = PcapPacket::new(time, len, bytes);
         self.writer.write_packet(&packet).map(|_| ()).map_err(|error| incomplete(&self.path, error))
     }
 
-    fn finish(self) -> Result<(), CaptureError> {
+    /// Writes what has not been written yet.
+    ///
+    /// # Errors
+    /// When the file takes no more.
+    pub fn finish(self) -> Result<(), CaptureError> {
         self.writer.into_writer().flush().map_err(|error| incomplete(&self.path, error))
     }
 }
@@ -152,7 +175,7 @@ impl<P: Port, C: FnMut() -> Duration> Tap<P, C> {
 
     fn record(&mut self, time: Duration, bytes: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
-        match capture.write(time, bytes) {
+        match capture.write(time, bytes.len() as u32, bytes) {
             Ok(()) => self.recorded += 1,
             Err(failure) => {
                 self.capture = None;
@@ -211,7 +234,8 @@ pub fn write_frames<F: AsRef<[u8]>>(
 ) -> Result<(), CaptureError> {
     let mut capture = Capture::create(path)?;
     for (micros, frame) in (0..).zip(frames) {
-        capture.write(Duration::from_micros(micros), frame.as_ref())?;
+        let frame = frame.as_ref();
+        capture.write(Duration::from_micros(micros), frame.len() as u32, frame)?;
     }
     capture.finish()
 }

@@ -7,6 +7,7 @@
 
 pub mod arp;
 pub(crate) mod outbox;
+pub mod tap;
 mod timing;
 
 pub use timing::Timing;

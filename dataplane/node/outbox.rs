@@ -4,6 +4,7 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
+use super::tap::TapCore;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
@@ -17,6 +18,7 @@ pub struct Outbox<P: Port> {
     /// Packets made here, apart from those that pass: the ledger counts them apart.
     own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     pub counters: Counters,
+    pub tap: TapCore,
 }
 
 impl<P: Port> fmt::Debug for Outbox<P> {
@@ -34,7 +36,18 @@ impl<P: Port> Outbox<P> {
             own: ports.iter().map(|_| Burst::new()).collect(),
             ports,
             counters,
+            tap: TapCore::default(),
         }
+    }
+
+    /// Takes what a port has received into an empty burst, in a poll that began at `now` ticks; returns how many came.
+    #[inline]
+    pub fn receive(&mut self, port: usize, now: u64, burst: &mut Burst<P::Buf>) -> usize {
+        let received = self.ports[port].rx_burst(burst);
+        if self.tap.is_on() {
+            self.tap.received(port, now, burst);
+        }
+        received
     }
 
     /// Has a packet that came in go out of a port.
@@ -110,7 +123,10 @@ impl<P: Port> Outbox<P> {
     /// Sends; what the device does not take at the second try is dropped.
     #[inline]
     fn flush_port(&mut self, port: usize) {
-        let (sent, unsent) = send(&mut self.ports[port], &mut self.tx[port]);
+        let (device, burst) = (&mut self.ports[port], &mut self.tx[port]);
+        let is_tapped = self.tap.covers(port);
+        let (sent, unsent) =
+            if is_tapped { send_tapped(&mut self.tap, device, burst) } else { send(device, burst) };
         self.counters.add(Counter::Forwarded, sent + unsent);
         if unsent > 0 {
             self.counters.drop(DropReason::TxFull, unsent);
@@ -119,7 +135,10 @@ impl<P: Port> Outbox<P> {
 
     #[cold]
     fn flush_own(&mut self, port: usize) {
-        let (sent, unsent) = send(&mut self.ports[port], &mut self.own[port]);
+        let (device, burst) = (&mut self.ports[port], &mut self.own[port]);
+        let is_tapped = self.tap.covers(port);
+        let (sent, unsent) =
+            if is_tapped { send_tapped(&mut self.tap, device, burst) } else { send(device, burst) };
         self.counters.add(Counter::Originated, sent + unsent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
     }
@@ -135,4 +154,13 @@ pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     let unsent = burst.len();
     burst.clear();
     (sent as u64, unsent as u64)
+}
+
+/// The same of what is recorded.
+#[cold]
+fn send_tapped<P: Port>(tap: &mut TapCore, port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
+    let start = tap.copy(burst);
+    let (sent, unsent) = send(port, burst);
+    tap.keep(start, sent as usize);
+    (sent, unsent)
 }

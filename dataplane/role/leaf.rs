@@ -7,6 +7,7 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::node::arp::Ask;
 use crate::node::outbox::Outbox;
+use crate::node::tap::{TapCommands, TapCore};
 use crate::node::{Commands, Egress, Keeper, Node, Timing};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
@@ -52,6 +53,13 @@ where
         }
     }
 
+    /// The same, which records what passes when it is ordered to.
+    #[must_use]
+    pub fn with_tap(mut self, commands: TapCommands) -> Self {
+        self.out.tap = TapCore::new(commands);
+        self
+    }
+
     /// One pass over all ports at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
@@ -59,7 +67,7 @@ where
         let mut received = 0;
         for port in 0..self.out.ports.len() {
             let mut burst = Burst::new();
-            received += self.out.ports[port].rx_burst(&mut burst);
+            received += self.out.receive(port, now, &mut burst);
             self.dispatch(port, now, burst);
         }
         let ticks = now >= self.node.next_tick();
@@ -139,6 +147,7 @@ where
     #[cold]
     fn tick(&mut self, now: u64) {
         self.node.tick(now);
+        self.out.tap.tick(now);
         while let Some(Ask { port, address, to }) = self.node.next_question(now) {
             let port = usize::from(port);
             let own = *self.node.stages.network().port(port);

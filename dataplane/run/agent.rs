@@ -10,9 +10,10 @@ use crossbeam_queue::ArrayQueue;
 use super::attach_log::AttachLog;
 use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz,
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
+    ticks, ticks_hz,
 };
-use crate::admin::{Requests, reload};
+use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly::agent;
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
@@ -21,6 +22,7 @@ use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
+use crate::node::tap::TapCommands;
 use crate::ring::region::path_of;
 use crate::ring::{Producer, RegionError, WorkerRegion};
 use crate::role::Agent;
@@ -124,10 +126,19 @@ pub(super) fn start(
         let wanted = AgentConfig::load(&config.path).map_err(|error| error.to_string())?;
         reload::agent(config, &wanted, now, &agent::membership(&wanted))
     };
-    let mut requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let tap = TapCommands::default();
+    let points = TapPoints {
+        cores: vec![tap.clone()],
+        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
+        clock: ticks(clock.as_ref(), &eal),
+        ticks_hz: hz,
+        cpus: cpus.clone(),
+    };
+    let requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;
-    let shared = Shared { load: hired.load, counters: hired.counters, signer };
+    let shared = Shared { load: hired.load, counters: hired.counters, signer, tap };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let senders = shared.counters.len();
@@ -150,7 +161,7 @@ pub(super) fn start(
     let look = |time| {
         look_for_deaths(region, &deaths);
         outside.look();
-        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
+        requests.serve_for(time, &|| ports_seen(&devices));
         attach_log.update(region);
         links.look(&devices, link_changed);
     };
@@ -239,6 +250,7 @@ struct Shared {
     load: Arc<NamedLoad>,
     counters: Vec<Counters>,
     signer: Option<Arc<Signer>>,
+    tap: TapCommands,
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
@@ -249,8 +261,8 @@ fn poll(
     shared: Shared,
     stop: &AtomicBool,
 ) -> (Ended, Result<(), ClockError>) {
-    let Shared { load, counters, signer } = shared;
-    let mut agent = Agent::new(parts, ports).with_signer(signer);
+    let Shared { load, counters, signer, tap } = shared;
+    let mut agent = Agent::new(parts, ports).with_signer(signer).with_tap(tap);
     if !counters.is_empty() {
         agent = agent.with_threads(load, counters);
     }

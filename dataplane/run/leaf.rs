@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, spawn, ticks_hz,
+    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
+    ticks, ticks_hz,
 };
-use crate::admin::{Requests, reload};
+use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly;
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
 use crate::config::Config;
@@ -20,6 +21,7 @@ use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort, RssFields};
 use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
+use crate::node::tap::TapCommands;
 use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
@@ -85,13 +87,23 @@ pub fn run(
         let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
         reload::leaf(config, &wanted, now)
     };
-    let mut requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
+    let points = TapPoints {
+        cores: taps.clone(),
+        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
+        clock: ticks(clock.as_ref(), &eal),
+        ticks_hz: hz,
+        cpus: cpus.clone(),
+    };
+    let requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.leaf.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;
     let mut cores = Vec::new();
     let started = Instant::now();
-    let each = config.leaf.cores.iter().zip(stages).zip(commands).enumerate();
-    for (index, ((&cpu, stages), commands)) in each {
+    let orders = commands.into_iter().zip(taps);
+    let each = config.leaf.cores.iter().zip(stages).zip(orders).enumerate();
+    for (index, ((&cpu, stages), (commands, tap))) in each {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
         let node = Node { kind: NodeKind::Leaf, id: config.leaf.id, core: index as u16 };
         let setup = CoreSetup {
@@ -100,6 +112,7 @@ pub fn run(
             ports,
             pool: mbufs.handle(),
             commands,
+            tap,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
             agent: parts.take(), // such a leaf has one core
@@ -124,7 +137,7 @@ pub fn run(
     let look = |time| {
         links.look(&devices, changed);
         outside.look();
-        requests.serve_for(time, &|| devices.iter().map(port_stats).collect());
+        requests.serve_for(time, &|| ports_seen(&devices));
         agent.as_ref().inspect(|agent| agent.look());
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
@@ -199,6 +212,7 @@ struct CoreSetup {
     ports: Vec<QueuePort>,
     pool: PoolHandle,
     commands: Commands,
+    tap: TapCommands,
     stop: Arc<AtomicBool>,
     pcap: Option<(PathBuf, usize)>,
     /// On the same core.
@@ -248,10 +262,10 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     setup: CoreSetup,
     ports: Vec<P>,
 ) -> Polled<P> {
-    let CoreSetup { stages, pool, commands, stop, agent, mbufs, .. } = setup;
+    let CoreSetup { stages, pool, commands, tap, stop, agent, mbufs, .. } = setup;
     let timing = Timing { ticks_hz: clock.ticks_hz() };
     let Some(parts) = agent else {
-        let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
+        let mut leaf = Leaf::new(stages, ports, pool, commands, timing).with_tap(tap);
         while let Some(now) = clock.next(&stop) {
             leaf.poll(now);
             clock.polled(|| leaf.progress());
@@ -263,7 +277,7 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let (near, far) = link::pair(mbufs);
     let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
-    let mut both = Colocated::new(leaf, parts, far);
+    let mut both = Colocated::new(leaf.with_tap(tap), parts, far);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
         both.poll(now);

@@ -9,6 +9,7 @@ mod supervisor;
 mod telemetry;
 pub mod threads;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -133,6 +134,17 @@ pub enum LaunchError {
 /// Ticks a second of the clock that nodes run on.
 fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
     clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
+}
+
+/// That clock.
+fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
+    match clock.cloned() {
+        Some(clock) => Box::new(move || clock.now_ns()),
+        None => {
+            let eal = eal.clone();
+            Box::new(move || eal.now())
+        }
+    }
 }
 
 /// A device's link has come up or gone down, or a memif peer has left, of which a peer that came at once may hide the rest:
@@ -325,6 +337,12 @@ impl Watch<'_> {
     }
 }
 
+/// What whoever asks while the node runs is told of its devices.
+fn ports_seen(devices: &[Device]) -> Vec<PortStats> {
+    let seen = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
+    devices.iter().map(seen).collect()
+}
+
 fn port_stats(device: &Device) -> PortStats {
     let counted = device.stats();
     PortStats {
@@ -336,6 +354,7 @@ fn port_stats(device: &Device) -> PortStats {
         tx_errors: counted.tx_errors,
         peers_refused: counted.peers_refused,
         peers_left: device.disconnects(),
+        xstats: BTreeMap::new(),
     }
 }
 

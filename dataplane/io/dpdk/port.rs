@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -347,6 +348,32 @@ impl Device {
             tx_errors: stats.oerrors,
             peers_refused: self.0.relay.as_ref().map_or(0, |memif| memif.relay.refused()),
         }
+    }
+
+    /// The driver's own statistics, by DPDK's names for them (`rte_eth_xstats_get`); none where the driver refuses. Allocates,
+    /// and may ask the device: not for a thread that polls.
+    pub fn xstats(&self) -> BTreeMap<String, u64> {
+        let id = self.0.id;
+        // SAFETY: the port is open; without room nothing is written, and the answer is how many there are.
+        let count = unsafe { sys::rte_eth_xstats_get_names(id, std::ptr::null_mut(), 0) };
+        let count = usize::try_from(count).unwrap_or(0);
+        let mut names = vec![sys::rte_eth_xstat_name::default(); count];
+        let mut values = vec![sys::rte_eth_xstat::default(); count];
+        // SAFETY: both have room for so many.
+        let (named, counted) = unsafe {
+            let named = sys::rte_eth_xstats_get_names(id, names.as_mut_ptr(), count as u32);
+            (named, sys::rte_eth_xstats_get(id, values.as_mut_ptr(), count as u32))
+        };
+        let filled = |found: c_int| usize::try_from(found).ok().filter(|&found| found <= count);
+        let (Some(named), Some(counted)) = (filled(named), filled(counted)) else {
+            return BTreeMap::new(); // a driver that has more by now, or fails
+        };
+        let name = |value: &sys::rte_eth_xstat| {
+            let name = names[..named].get(usize::try_from(value.id).ok()?)?;
+            let bytes: Vec<u8> = name.name.iter().map(|&byte| byte as u8).collect();
+            CStr::from_bytes_until_nul(&bytes).ok().map(|name| name.to_string_lossy().into_owned())
+        };
+        values[..counted].iter().filter_map(|value| Some((name(value)?, value.value))).collect()
     }
 }
 

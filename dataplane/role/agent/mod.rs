@@ -37,6 +37,7 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
 use crate::node::outbox::Outbox;
+use crate::node::tap::{TapCommands, TapCore};
 use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
 use crate::ring::Place;
@@ -171,6 +172,13 @@ where
         self
     }
 
+    /// The same, which records what passes its ports when it is ordered to; not what threads send themselves.
+    #[must_use]
+    pub fn with_tap(mut self, commands: TapCommands) -> Self {
+        self.responder.out.tap = TapCore::new(commands);
+        self
+    }
+
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
@@ -180,7 +188,7 @@ where
         let mut received = 0;
         for port in 0..self.responder.out.ports.len() {
             let mut burst = Burst::new();
-            received += self.responder.out.ports[port].rx_burst(&mut burst);
+            received += self.responder.out.receive(port, now, &mut burst);
             self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
             for packet in burst {
@@ -382,6 +390,7 @@ where
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();
         self.apply_commands();
+        self.responder.out.tap.tick(now);
         while let Some(Death { channel, claim }) = self.deaths.pop() {
             for PoolWorkers { workers, .. } in &mut self.worker_sets {
                 workers.died(channel, claim, &mut |done| self.responder.finish(done));

@@ -1,0 +1,138 @@
+//! How many tasks workers were sent and have answered, from what the state has of them: the number of each worker's reports, which
+//! starts anew after 2^32, and how many tasks it has.
+
+use std::collections::BTreeMap;
+
+use crate::state::table::{MemberSnapshot, Snapshot};
+
+/// More reports than came between two looks: the worker's place was another's meanwhile, and they count from 0.
+const TOO_MANY: u32 = 1 << 31;
+
+/// A worker's tasks since it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// Those answered and those that it has, without those that were written off as lost.
+    pub sent: u64,
+    /// Its reports: replies, and what it said without one, such as keep-alives.
+    pub answered: u64,
+    /// Its reports at the last look, modulo 2^32.
+    last: u32,
+}
+
+impl Tasks {
+    fn look(&mut self, member: &MemberSnapshot) {
+        let more = match member.reports.wrapping_sub(self.last) {
+            TOO_MANY.. => member.reports,
+            more => more,
+        };
+        (self.answered, self.last) = (self.answered + u64::from(more), member.reports);
+        let has = u64::try_from(member.outstanding).unwrap_or(0);
+        self.sent = self.sent.max(self.answered + has); // it may have fewer when some are given up
+    }
+}
+
+/// Tasks of all workers that are there, and of pools. None of the numbers goes down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    workers: BTreeMap<(u16, u16), Tasks>,
+    /// What workers that have left were sent, by pool.
+    left: BTreeMap<u16, u64>,
+}
+
+impl Tally {
+    /// Counts what has happened since the last look; to be called often enough that no worker reports 2^31 times in between, and
+    /// before anybody leaves.
+    pub fn look(&mut self, snapshot: &Snapshot) {
+        let mut before = std::mem::take(&mut self.workers);
+        for pool in &snapshot.pools {
+            for member in &pool.members {
+                let key = (pool.id, member.worker);
+                let mut tasks = before.remove(&key).unwrap_or_default();
+                tasks.look(member);
+                self.workers.insert(key, tasks);
+            }
+        }
+        for ((pool, _), tasks) in before {
+            *self.left.entry(pool).or_default() += tasks.sent;
+        }
+        self.left.retain(|&id, _| snapshot.pools.iter().any(|pool| pool.id == id));
+    }
+
+    /// Those of a worker.
+    #[must_use]
+    pub fn worker(&self, pool: u16, worker: u16) -> Tasks {
+        self.workers.get(&(pool, worker)).copied().unwrap_or_default()
+    }
+
+    /// Tasks sent to workers of a pool, those that have left included.
+    #[must_use]
+    pub fn scheduled(&self, pool: u16) -> u64 {
+        let there = self.workers.range((pool, 0)..=(pool, u16::MAX)).map(|(_, tasks)| tasks.sent);
+        there.sum::<u64>() + self.left.get(&pool).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::table::{PoolSpec, Spec, WorkerSpec};
+    use crate::state::{Load, Member, Table};
+
+    fn table(workers: &[u16]) -> Table {
+        let workers = workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect();
+        let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
+        let servers = vec![0x0A00_020B];
+        Table::heap(&Spec { cores: 2, ports: 1, servers, pools, ..Spec::default() })
+    }
+
+    fn tasks(tally: &Tally, worker: u16) -> (u64, u64) {
+        let Tasks { sent, answered, .. } = tally.worker(7, worker);
+        (sent, answered)
+    }
+
+    #[test]
+    fn what_was_sent_and_answered_is_counted_over_all_cores() {
+        let (table, mut tally) = (table(&[10, 11]), Tally::default());
+        let mut views = [table.view(0, 0), table.view(1, 0)];
+        for (core, sent, answered) in [(0, 5, 3), (1, 4, 4), (0, 0, 2)] {
+            let view = &mut views[core];
+            (0..sent).for_each(|_| view.sent(Member(1)));
+            for _ in 0..answered {
+                view.answered(Member(1));
+                view.set_load(Member(1), Load(0));
+            }
+            tally.look(&table.snapshot());
+        }
+        assert_eq!((tasks(&tally, 11), tasks(&tally, 10)), ((9, 9), (0, 0)));
+        views[0].sent(Member(0));
+        tally.look(&table.snapshot());
+        assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((1, 0), 10));
+        views[0].write_off(Member(0), 1);
+        tally.look(&table.snapshot());
+        assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((1, 0), 10), "nothing goes down");
+        assert_eq!(tally.scheduled(8), 0);
+    }
+
+    #[test]
+    fn counts_go_on_where_the_state_starts_anew_and_stay_with_the_pool() {
+        let (mut snapshot, mut tally) = (table(&[10, 11]).snapshot(), Tally::default());
+        for reports in [7, 1 << 30, 2 << 30, 3 << 30, u32::MAX - 1, 4] {
+            snapshot.pools[0].members[0].reports = reports;
+            tally.look(&snapshot);
+        }
+        assert_eq!(tasks(&tally, 10), ((1 << 32) + 4, (1 << 32) + 4));
+        // It has left and come back between two looks.
+        snapshot.pools[0].members[0].reports = 2;
+        tally.look(&snapshot);
+        assert_eq!(tasks(&tally, 10), ((1 << 32) + 6, (1 << 32) + 6));
+        let all = snapshot.clone();
+        snapshot.pools[0].members.remove(0);
+        tally.look(&snapshot);
+        assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((0, 0), (1 << 32) + 6));
+        snapshot.pools.clear();
+        tally.look(&snapshot);
+        assert_eq!(tally.scheduled(7), 0, "another pool of this id counts from 0");
+        tally.look(&all);
+        assert_eq!(tally.scheduled(7), 2);
+    }
+}

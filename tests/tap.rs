@@ -1,0 +1,485 @@
+//! A leaf under traffic, as it is watched: what passes while a tap is on is in the file, all of it, and what can't be is refused;
+//! and what each worker was sent.
+#![cfg(feature = "control")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+mod patience;
+mod rig;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tonic::Code;
+use wedjat::admin::generated::{StartTapRequest, Tap};
+use wedjat::admin::{Access, ClientError, Connection, Handle, Requests, Server, TapPoints};
+use wedjat::config::{Config, ControlConfig};
+use wedjat::control::Membership;
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::io::pcap::read_frames;
+use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
+use wedjat::role::Leaf;
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code as TaskCode, Header};
+use wedjat::wire::udp;
+
+use frames::*;
+use patience::wait_until;
+use rig::{Built, Sizes};
+
+fn text(state: &Path) -> String {
+    format!(
+        "[leaf]\nid = 1\ncores = [1, 2]\nseed = 7\nstate = '{}'\n\
+         [[port]]\ndevice = 'clients'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{}'\n\
+         [[port]]\ndevice = 'workers'\nside = 'workers'\nip = '10.0.2.1/24'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = 'random'\n\
+         [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = {POOL}\n",
+        state.display(),
+        LEAF_MACS[0],
+        LEAF_MACS[1]
+    )
+}
+
+/// What goes to and from the cores.
+#[derive(Default)]
+struct Traffic {
+    /// Tasks that are still to be sent.
+    wanted: AtomicU64,
+    /// Replies that have come back to clients.
+    answered: AtomicU64,
+    /// All packets of tasks and replies, at each port.
+    passed: [Mutex<Vec<Vec<u8>>>; 2],
+}
+
+/// One core, the client and the workers around it.
+struct Core {
+    leaf: Leaf<RingPort, FramePool>,
+    far: Vec<RingPort>,
+    seq: u16,
+}
+
+impl Core {
+    fn send(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
+        assert!(self.far[port].send(&frame), "the ring has room");
+        if ether::ether_type(&frame) == ether::IPV4 {
+            traffic.passed[port].lock().unwrap().push(frame);
+        }
+    }
+
+    /// Sends a task if one is wanted, has the leaf poll, and answers what it sent.
+    fn step(&mut self, now: u64, traffic: &Traffic) {
+        let wanted = traffic.wanted.load(Acquire);
+        if wanted > 0 {
+            traffic.wanted.store(wanted - 1, Release);
+            self.seq += 1;
+            self.send(0, task(Header::new_task(POOL, self.seq)), traffic);
+        }
+        self.leaf.poll(now);
+        for port in 0..2 {
+            while let Some(frame) = self.far[port].receive() {
+                self.meet(port, frame.bytes().to_vec(), traffic);
+            }
+        }
+    }
+
+    fn meet(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
+        if ether::ether_type(&frame) == ether::ARP {
+            let ask = arp::Packet::parse(&frame).unwrap();
+            if ask.operation == arp::Operation::Request {
+                let mac = if port == 0 { CLIENT_MAC } else { mac_of(ask.target) };
+                self.send(port, arp_answer(&ask, mac), traffic);
+            }
+            return;
+        }
+        traffic.passed[port].lock().unwrap().push(frame.clone());
+        let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();
+        match port {
+            0 => _ = traffic.answered.fetch_add(1, Release),
+            _ => {
+                let (src, dst) = (header.dst, header.src);
+                let header = Header { code: TaskCode::TaskDoneIdle, src, dst, qlen: 0, ..header };
+                self.send(1, reply_to(header, LEAF_MACS[1]), traffic);
+            }
+        }
+    }
+}
+
+/// A leaf of two cores, which one thread polls.
+struct Node {
+    folder: tempfile::TempDir,
+    traffic: Arc<Traffic>,
+    pause: Arc<AtomicBool>,
+    stop: [Arc<AtomicBool>; 2],
+    threads: Vec<JoinHandle<()>>,
+    server: Option<Server>,
+}
+
+impl Node {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let config = Config::parse(Path::new("leaf.toml"), &text(&state)).unwrap();
+        let mut node = Self {
+            folder,
+            traffic: Arc::default(),
+            pause: Arc::default(),
+            stop: Default::default(),
+            threads: Vec::new(),
+            server: None,
+        };
+        let handle = node.run(&config);
+        node.server = Server::start(&ControlConfig::default(), Some(&state), handle, &[]).unwrap();
+        node
+    }
+
+    fn run(&mut self, config: &Config) -> Handle {
+        let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
+        let (built, table, control) = rig::leaves(rig::stages(&config.text, None), sizes);
+        let taps: Vec<_> = built.iter().map(|_| TapCommands::default()).collect();
+        let core = |(Built { leaf, far, .. }, tap): (Built, TapCommands)| {
+            let leaf = leaf.with_tap(tap);
+            Core { leaf, far, seq: 0 }
+        };
+        let mut cores: Vec<_> = built.into_iter().zip(taps.clone()).map(core).collect();
+        let began = Instant::now();
+        let now = move || began.elapsed().as_nanos() as u64;
+        let (traffic, pause) = (Arc::clone(&self.traffic), Arc::clone(&self.pause));
+        let stop = self.stop.clone().map(|stop| move || stop.load(Acquire));
+        let [cores_stop, watch_stops] = stop;
+        self.threads.push(std::thread::spawn(move || {
+            while !cores_stop() {
+                if !pause.load(Acquire) {
+                    cores.iter_mut().for_each(|core| core.step(now(), &traffic));
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }));
+        let (made, handle) = mpsc::channel();
+        self.threads.push(std::thread::spawn(move || {
+            let points = TapPoints {
+                cores: taps,
+                ports: vec!["clients".to_owned(), "workers".to_owned()],
+                clock: Box::new(now),
+                ticks_hz: rig::TICKS_HZ,
+                cpus: Vec::new(),
+            };
+            let reader = Box::new(|_: &Membership| Err("no file".to_owned()));
+            let mut requests = Requests::new(control, table, reader).with_taps(points);
+            made.send(requests.handle()).unwrap();
+            while !watch_stops() {
+                requests.serve_for(Duration::from_millis(5), &Vec::new);
+            }
+        }));
+        handle.recv().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn connect(&self) -> Connection {
+        Connection::open(&Access::State(self.path("state"))).unwrap()
+    }
+
+    /// So many tasks, each answered.
+    fn pass(&self, tasks: u64) {
+        let answered = self.traffic.answered.load(Acquire) + tasks;
+        self.traffic.wanted.store(tasks, Release);
+        wait_until("all are answered", || self.traffic.answered.load(Acquire) >= answered);
+    }
+
+    /// What has passed these ports, in no order, and is forgotten.
+    fn passed(&self, ports: &[usize]) -> Vec<Vec<u8>> {
+        let all: Vec<_> = self
+            .traffic
+            .passed
+            .iter()
+            .map(|passed| std::mem::take(&mut *passed.lock().unwrap()))
+            .collect();
+        sorted(ports.iter().flat_map(|&port| all[port].clone()).collect())
+    }
+
+    /// Each thread in its turn, as a leaf's end: the cores first.
+    fn end(&mut self) {
+        drop(self.server.take());
+        for (stop, thread) in self.stop.iter().zip(self.threads.drain(..)) {
+            stop.store(true, Release);
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        self.stop.iter().for_each(|stop| stop.store(true, Release));
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+}
+
+fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    frames.sort();
+    frames
+}
+
+/// Packets of tasks and replies in a capture, in no order.
+fn captured(path: &Path) -> Vec<Vec<u8>> {
+    let frames = read_frames(path).unwrap();
+    sorted(frames.into_iter().filter(|one| ether::ether_type(one) == ether::IPV4).collect())
+}
+
+fn into(file: &Path) -> StartTapRequest {
+    StartTapRequest { file: file.display().to_string(), ..StartTapRequest::default() }
+}
+
+#[test]
+fn all_that_passes_while_a_tap_is_on_is_in_its_file() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    node.pass(10);
+    node.passed(&[]);
+    let file = node.path("all.pcap");
+    let tap = connection.start_tap(into(&file)).unwrap();
+    assert_eq!(
+        (&tap.ports[..], tap.snaplen, tap.ended),
+        (&["clients".to_owned(), "workers".to_owned()][..], 16_000, false)
+    );
+    node.pass(300);
+    let shown = connection.show().unwrap();
+    assert_eq!(shown.tap.map(|tap| tap.file), Some(file.display().to_string()));
+    let tap = connection.stop_tap().unwrap();
+    let passed = node.passed(&[0, 1]);
+    node.pass(10);
+    assert_eq!(passed.len(), 4 * 300, "each task and each reply comes and goes");
+    let frames = captured(&file);
+    assert!(frames == passed, "{} of {}", frames.len(), passed.len());
+    assert_eq!((tap.lost, tap.written), (0, read_frames(&file).unwrap().len() as u64));
+    let mode = fs::symlink_metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let shown = connection.show().unwrap();
+    assert_eq!(shown.tap, None);
+    for core in &shown.cores {
+        let count = |name: &str| core.counters[name];
+        let out = count("forwarded") + count("consumed") + count("held");
+        assert_eq!(count("rx_packets"), out + core.drops.values().sum::<u64>(), "{core:?}");
+        assert!(count("scheduled") >= 100, "both cores had tasks");
+    }
+}
+
+#[test]
+fn a_capture_is_in_the_order_of_time_and_begins_now() {
+    use pcap_file::pcap::PcapReader;
+
+    let node = Node::start();
+    let mut connection = node.connect();
+    let file = node.path("order.pcap");
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let began = now();
+    connection.start_tap(into(&file)).unwrap();
+    node.pass(300);
+    connection.stop_tap().unwrap();
+    let ended = now();
+    let mut reader = PcapReader::new(fs::File::open(&file).unwrap()).unwrap();
+    let packets = std::iter::from_fn(|| reader.next_packet().map(|one| one.unwrap().timestamp));
+    let stamps: Vec<_> = packets.collect();
+    assert!(stamps.len() >= 1200 && stamps.is_sorted());
+    // The clock of day may be set while this runs, but seldom is.
+    let slack = Duration::from_millis(1);
+    assert!(began <= stamps[0] + slack && *stamps.last().unwrap() <= ended + slack);
+}
+
+#[test]
+fn a_tap_is_of_one_port_of_the_first_bytes_or_ends_by_itself() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    for (port, at) in [("workers", 1), ("0", 0)] {
+        let file = node.path(port);
+        let tap = connection.start_tap(StartTapRequest {
+            port: port.to_owned(),
+            snaplen: Some(48),
+            ..into(&file)
+        });
+        assert_eq!(tap.unwrap().ports, [["clients", "workers"][at]]);
+        node.passed(&[]);
+        node.pass(20);
+        connection.stop_tap().unwrap();
+        let passed = node.passed(&[at]).into_iter().map(|frame| frame[..48].to_vec());
+        assert_eq!(captured(&file), sorted(passed.collect()));
+    }
+    let file = node.path("some.pcap");
+    connection.start_tap(StartTapRequest { packets: Some(7), ..into(&file) }).unwrap();
+    node.pass(50);
+    wait_until("it has ended", || connection.show().unwrap().tap.is_none());
+    assert_eq!(read_frames(&file).unwrap().len(), 7);
+    let Tap { written, lost, ended, .. } = connection.stop_tap().unwrap();
+    assert_eq!((written, lost, ended), (7, 0, true));
+    assert_eq!(connection.stop_tap().unwrap_err().to_string(), "no tap is on", "told once");
+    // One that nobody asked for is forgotten when the next begins.
+    connection.start_tap(StartTapRequest { packets: Some(1), ..into(&node.path("1")) }).unwrap();
+    node.pass(5);
+    wait_until("it has ended", || connection.show().unwrap().tap.is_none());
+    connection.start_tap(into(&node.path("2"))).unwrap();
+    assert!(connection.stop_tap().unwrap().file.ends_with("/2"));
+}
+
+#[test]
+fn a_tap_that_can_not_be_is_refused_and_nothing_is_overwritten() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    let (there, link, target) = (node.path("there"), node.path("link"), node.path("target"));
+    fs::write(&there, "mine").unwrap();
+    symlink(&target, &link).unwrap();
+    let of = |name: &str| into(&node.path(name));
+    let mut refused = |request: StartTapRequest| {
+        let shown = format!("{request:?}");
+        match connection.start_tap(request) {
+            Err(ClientError::Refused(status)) => (status.code(), status.message().to_owned()),
+            other => panic!("{shown}: {other:?}"),
+        }
+    };
+    let file = |file: &str| StartTapRequest { file: file.to_owned(), ..Default::default() };
+    let long = "x".repeat(10_000);
+    for (request, code, says) in [
+        (file(""), Code::InvalidArgument, "an absolute path"),
+        (file("a.pcap"), Code::InvalidArgument, "file \"a.pcap\"; allowed: an absolute path"),
+        (file(&long), Code::InvalidArgument, "an absolute path"),
+        (file("/a\0b"), Code::FailedPrecondition, ""),
+        (file("/no/such/folder/a"), Code::FailedPrecondition, "make its folder first"),
+        (file("/"), Code::AlreadyExists, "a folder of user 0 lies there"),
+        (of("there"), Code::AlreadyExists, "a regular file"),
+        (of("link"), Code::AlreadyExists, "a symbolic link"),
+        (StartTapRequest { port: "2".to_owned(), ..of("a") }, Code::NotFound, "0 (clients), 1 ("),
+        (StartTapRequest { port: long.clone(), ..of("a") }, Code::NotFound, "there is none"),
+        (StartTapRequest { snaplen: Some(0), ..of("a") }, Code::InvalidArgument, "1 to 16000"),
+        (StartTapRequest { snaplen: Some(16_001), ..of("a") }, Code::InvalidArgument, "1 to 16000"),
+        (StartTapRequest { packets: Some(0), ..of("a") }, Code::InvalidArgument, "1 or more"),
+    ] {
+        let (found, said) = refused(request);
+        assert_eq!(found, code, "{said}");
+        assert!(said.contains(says) && said.len() < 500, "{says}: {said}");
+    }
+    assert_eq!(fs::read_to_string(&there).unwrap(), "mine");
+    assert!(!target.exists() && !node.path("a").exists());
+    let mut other = node.connect();
+    other.start_tap(of("first")).unwrap();
+    let (code, said) = refused(of("second"));
+    assert_eq!(code, Code::FailedPrecondition, "{said}");
+    assert!(said.contains("a tap is on, into ") && !node.path("second").exists(), "{said}");
+    other.stop_tap().unwrap();
+    let error = other.stop_tap().unwrap_err().to_string();
+    assert_eq!(error, "no tap is on");
+}
+
+#[test]
+fn what_was_recorded_is_whole_when_the_node_ends_or_a_core_stands_still() {
+    let mut node = Node::start();
+    let mut connection = node.connect();
+    node.pause.store(true, Release);
+    let late = connection.start_tap(into(&node.path("late"))).unwrap_err();
+    assert!(late.to_string().contains("has not begun with it for 5 s"), "{late}");
+    node.pause.store(false, Release);
+    node.pass(20);
+    assert!(connection.stop_tap().unwrap().written >= 40, "it has begun since");
+    connection.start_tap(into(&node.path("last"))).unwrap();
+    node.passed(&[]);
+    node.pass(20);
+    drop(connection);
+    node.end();
+    assert_eq!(captured(&node.path("last")), node.passed(&[0, 1]));
+}
+
+#[test]
+fn the_command_begins_and_ends_a_tap() {
+    let node = Node::start();
+    let ctl = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+        command.args(["ctl", "--node"]).arg(node.path("state")).args(["tap"]).args(arguments);
+        let output = command.current_dir(node.folder.path()).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said)
+    };
+    let (done, said) = ctl(&["start", "--file", "here.pcap", "--port", "clients"]);
+    assert!(done && said.ends_with("/here.pcap: records clients\n"), "{said}");
+    node.pass(10);
+    let (done, said) = ctl(&["start", "--file", "other.pcap"]);
+    assert!(!done && said.contains("a tap is on"), "{said}");
+    let (done, said) = ctl(&["stop", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let frames = read_frames(&node.path("here.pcap")).unwrap();
+    assert!(done && frames.len() >= 20, "{said}");
+    assert_eq!((&json["written"], &json["lost"]), (&frames.len().into(), &0.into()));
+    let (done, said) = ctl(&["stop"]);
+    assert!(!done && said.contains("no tap is on"), "{said}");
+    let (done, _) = ctl(&["start", "--file", "x", "--packets", "3", "--snaplen", "64"]);
+    node.pass(10);
+    let mut connection = node.connect();
+    wait_until("it has ended", || connection.show().unwrap().tap.is_none());
+    let (told, said) = ctl(&["stop"]);
+    assert!(
+        done && told && said.ends_with(": 3 packets, 0 lost; it had ended by itself\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_each_worker_was_sent_and_has_answered_is_told_and_stays_with_the_pool() {
+    let node = Node::start();
+    let mut connection = node.connect();
+    node.pass(200);
+    let pool = |connection: &mut Connection| connection.show().unwrap().pools.remove(0);
+    let shown = pool(&mut connection);
+    let tasks: Vec<_> = shown.workers.iter().map(|one| (one.sent, one.answered)).collect();
+    assert_eq!((tasks.len(), tasks.iter().map(|(sent, _)| sent).sum()), (4, 200));
+    assert!(tasks.iter().all(|&(sent, answered)| sent == answered && sent > 20), "{tasks:?}");
+    assert_eq!(shown.scheduled, 200);
+    connection.change(&["remove-workers workers=10-11".parse().unwrap()], None).unwrap();
+    wait_until("they have left", || pool(&mut connection).workers.len() == 2);
+    assert_eq!(pool(&mut connection).scheduled, 200);
+    let add = format!("add-workers server=10.0.2.11 pool={POOL} workers=10");
+    connection.change(&[add.parse().unwrap()], None).unwrap();
+    node.pass(100);
+    let shown = pool(&mut connection);
+    let back = shown.workers.iter().find(|one| one.id == 10).unwrap();
+    assert!((1..100).contains(&back.sent) && back.sent == back.answered, "{back:?}");
+    assert_eq!(shown.scheduled, 300);
+}
+
+#[test]
+fn an_agent_is_tapped_as_a_leaf_is() {
+    let text = "[agent]\nname = 'tapped'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
+                [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
+                [[pool]]\nid = 7\npolicy = 'jbsq(k=2)'\nqueue = 64\nworkers = '10-13'\n";
+    let pool = FramePool::new(16, 2048);
+    let (near, mut far) = pair(8, &pool);
+    let built = rig::agent(text, rig::TICKS_HZ, (vec![near], &pool), None);
+    let rig::BuiltAgent { agent, handles: _handles, .. } = built;
+    let (commands, buffers) = (TapCommands::default(), Arc::<TapBuffers>::default());
+    let mut agent = agent.with_tap(commands.clone());
+    let recorder = Some(TapRecorder::new(&[0], 100, Arc::clone(&buffers)));
+    commands.push(TapOrder { number: 2, recorder }).unwrap();
+    agent.poll(1_000_000);
+    assert_eq!(commands.epoch(), 2);
+    let mut question = vec![0; arp::FRAME_LEN];
+    arp::Packet::request(CLIENT_MAC, 0x0A00_0263, SERVERS[0]).emit(&mut question, Mac::BROADCAST);
+    assert!(far.send(&question));
+    agent.poll(2_000_000);
+    let answer = far.receive().unwrap().bytes().to_vec();
+    agent.poll(3_000_000);
+    let mut recorded = Vec::new();
+    for now in [4_000_000, 5_000_000] {
+        while let Some(buffer) = buffers.next_filled() {
+            recorded.extend(copies(&buffer).map(|one| (one.ticks, one.bytes.to_vec())));
+        }
+        agent.poll(now);
+    }
+    assert_eq!(recorded, [(2_000_000, question), (2_000_000, answer)]);
+}
