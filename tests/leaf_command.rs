@@ -430,6 +430,21 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
     let text_of_metrics = get(metrics, "/metrics");
     assert!(text_of_metrics.contains("wedjat_rx_packets_total{core=\"0\"}"), "{text_of_metrics}");
     assert_scraped(&home, metrics, "wedjat_busy_seconds_total");
+    // What the driver counts by names of its own.
+    assert!(text_of_metrics.contains(",name=\"rx_good_packets\"} "), "{text_of_metrics}");
+    let shown = answered(&home, &["show"]);
+    let good = shown["ports"][0]["xstats"]["rx_good_packets"].as_u64();
+    assert!(good > Some(0), "{}", shown["ports"]);
+    // What passes, as it passes, on real devices.
+    let file = home.path("tap.pcap").display().to_string();
+    let tap = answered(&home, &["tap", "start", "--file", &file, "--packets", "1000"]);
+    let devices = shown["ports"].as_array().unwrap().iter().map(|port| port["device"].clone());
+    assert_eq!(tap["ports"], devices.collect::<Value>());
+    wait_until("it has ended", || answered(&home, &["show"])["tap"].is_null());
+    assert_eq!(answered(&home, &["tap", "stop"])["written"], 1000);
+    let recorded = read_frames(Path::new(&file)).unwrap();
+    assert_eq!(recorded.len(), 1000);
+    assert!(recorded.iter().any(|frame| packets.contains(frame)), "of those that came");
     // Many changes while packets pass, each of them answered.
     let access = wedjat::admin::Access::State(home.path("state"));
     let mut connection = wedjat::admin::Connection::open(&access).unwrap();
