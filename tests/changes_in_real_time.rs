@@ -1,0 +1,273 @@
+//! An agent whose workers come and go in real time, as threads of their own, while it is changed over gRPC and a client sends it
+//! tasks: each call is answered, and each task is answered or counted. All threads stand still now and then, as machines do.
+//! WEDJAT_SECONDS says for how long, 3 unless it is set.
+#![cfg(feature = "control")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod patience;
+mod rig;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt as _, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use tonic::Code as Status;
+use wedjat::admin::{Access, ClientError, Connection, Handle, Requests, Server};
+use wedjat::config::ControlConfig;
+use wedjat::control::{AgentCores, Change, Control, Membership};
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
+use wedjat::ring::WorkerRegion;
+use wedjat::role::Agent;
+use wedjat::role::agent::AttachStats;
+use wedjat::state::{Gauge, Table};
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
+use wedjat::worker::{Options, Worker};
+
+use patience::wait_until;
+use rig::BuiltAgent;
+
+/// Those that there may be.
+const WORKERS: std::ops::Range<u16> = 10..18;
+/// Tasks that a client has under way.
+const OPEN_MAX: usize = 100;
+/// A pause of the machine.
+const PAUSE: Duration = Duration::from_millis(50);
+const TEXT: &str = "[agent]\nname = 'real'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\nworker_timeout_ms = 0\n\
+                    pools_max = 3\nworkers_max = 8\n\
+                    [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
+                    [[pool]]\nid = 7\npolicy = 'jbsq(k=2)'\nqueue = 64\nworkers = '10-13'\n";
+
+type Rng = Xoshiro256PlusPlus;
+
+/// Stands still now and then.
+fn pause(rng: &mut Rng, chance: f64) {
+    if rng.random_bool(chance) {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// What threads tell each other.
+#[derive(Default)]
+struct Shared {
+    /// The client sends.
+    sends: AtomicBool,
+    /// The core ends, and whoever watches it.
+    ends: AtomicBool,
+    /// Workers end.
+    leave: AtomicBool,
+    answered: AtomicU64,
+    /// Packets at the agent, and tasks that the client has sent and that are neither answered nor counted as dropped.
+    left: AtomicU64,
+}
+
+/// The core, and the client at the other end of its wire.
+struct Core {
+    agent: Agent<RingPort, FramePool>,
+    wire: RingPort,
+    open: BTreeSet<u16>,
+    next: u16,
+}
+
+impl Core {
+    fn send(&mut self) {
+        // Those that were dropped stay open.
+        self.next = self.next.wrapping_add(1);
+        while self.open.contains(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 1, 2]),
+            dst_mac: Mac([2, 0, 0, 0, 2, 11]),
+            src: 0x0A00_0102,
+            dst: 0x0A00_020B,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        let header = Header::new_task(7, self.next);
+        let mut bytes = vec![0; udp::PAYLOAD + header.len()];
+        header.emit(&mut bytes[udp::PAYLOAD..]);
+        flow.emit(&mut bytes, header.len());
+        if self.wire.send(&bytes) {
+            assert!(self.open.insert(self.next));
+        }
+    }
+
+    fn receive(&mut self, shared: &Shared) {
+        while let Some(packet) = self.wire.receive() {
+            let datagram = udp::parse(packet.bytes(), false).unwrap();
+            let header = Header::parse(&packet.bytes()[datagram.payload()..]).unwrap();
+            assert!(header.code.is_reply() || header.code == Code::TaskRefused, "{header:?}");
+            assert!(self.open.remove(&header.seq), "an answer to an open task, once");
+            shared.answered.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn run(mut self, shared: &Shared, began: Instant) -> AttachStats {
+        let mut rng = Rng::seed_from_u64(1);
+        let dropped = |core: &Self| core.agent.counters().dropped_total();
+        while !shared.ends.load(Acquire) {
+            let under_way = self.open.len() as u64 - dropped(&self).min(self.open.len() as u64);
+            if shared.sends.load(Acquire) && under_way < OPEN_MAX as u64 && self.open.len() < 60_000
+            {
+                self.send();
+            }
+            self.agent.poll(began.elapsed().as_nanos() as u64);
+            self.receive(shared);
+            let open = self.open.len() as u64 - dropped(&self).min(self.open.len() as u64);
+            shared.left.store(self.agent.held() as u64 + open, Release);
+            std::thread::sleep(Duration::from_micros(20));
+            pause(&mut rng, 0.0002);
+        }
+        let counters = self.agent.counters();
+        assert!(counters.balances());
+        assert_eq!((self.agent.held(), counters.read(Gauge::Held)), (0, 0));
+        assert_eq!(self.open.len() as u64, counters.dropped_total(), "all else is answered");
+        self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and)
+    }
+}
+
+/// A worker that comes whenever there is a place for it, does tasks for a while and goes; returns how often it came.
+fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
+    let mut rng = Rng::seed_from_u64(id.into());
+    let options = Options {
+        worker: Some(id),
+        patience: Duration::from_secs(2), // its place may be taken away before it is let in
+        spin: Duration::ZERO,
+        ..Options::default()
+    };
+    let mut came = 0;
+    while !shared.leave.load(Acquire) {
+        let has_place = (0..region.shape().channels)
+            .any(|at| region.place(at).is_some_and(|place| place.id == id));
+        let Some(mut worker) =
+            has_place.then(|| Worker::join("real", region, &options).ok()).flatten()
+        else {
+            std::thread::sleep(Duration::from_millis(2));
+            continue;
+        };
+        came += 1;
+        let stays = Duration::from_millis(rng.random_range(20..300));
+        let since = Instant::now();
+        while since.elapsed() < stays && !shared.leave.load(Acquire) {
+            match worker.recv(Duration::from_millis(5)) {
+                Ok(Some(task)) => task.reply(&[]).unwrap(),
+                Ok(None) => {}
+                Err(_) => break, // it was told to end
+            }
+            pause(&mut rng, 0.001);
+        }
+    }
+    came
+}
+
+/// Serves what is asked of the node's control.
+fn watch(
+    (control, table): (Control<AgentCores<Frame>>, Arc<Table>),
+    handle: &mpsc::Sender<Handle>,
+    shared: &Shared,
+) {
+    let mut rng = Rng::seed_from_u64(2);
+    let reader = Box::new(|_: &Membership| Err("no file".to_owned()));
+    let mut requests = Requests::new(control, table, reader);
+    handle.send(requests.handle()).unwrap();
+    while !shared.ends.load(Acquire) {
+        requests.serve_for(Duration::from_millis(5), &Vec::new);
+        pause(&mut rng, 0.01);
+    }
+}
+
+/// Some change. Workers 10 and 11 stay, so that all tasks are done in the end.
+fn any(rng: &mut Rng) -> Change {
+    let worker = rng.random_range(WORKERS.start + 2..WORKERS.end);
+    let policies = ["jbsq(k=2)", "cfcfs", "horus", "random", "round-robin", "jsq"];
+    let text = match rng.random_range(0..9) {
+        0 | 1 => format!("add-workers pool=7 workers={worker}"),
+        2 | 3 => format!("remove-workers workers={worker}"),
+        4 => format!("drain workers={worker}"),
+        5 => format!("undrain workers={worker}"),
+        6 => format!("set-policy pool=7 policy={}", policies[rng.random_range(0..policies.len())]),
+        7 => format!("set-queue pool=7 queue={}", rng.random_range(1..128)),
+        _ => format!("set-speed workers={worker} speed={}", rng.random_range(1..5)),
+    };
+    text.parse().unwrap()
+}
+
+/// Makes changes, one after the other, each of which is answered; returns how many were made, and why others were not.
+fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<String, u64>) {
+    let mut connection = Connection::open(&Access::State(state.to_owned())).unwrap();
+    let mut rng = Rng::seed_from_u64(3);
+    let (mut made, mut refused, mut version) = (0, BTreeMap::new(), 1);
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let change = any(&mut rng);
+        match connection.change(std::slice::from_ref(&change), None) {
+            Ok(newer) => {
+                assert!(newer > version, "{change}: {newer} after {version}");
+                (made, version) = (made + 1, newer);
+            }
+            Err(ClientError::Refused(status)) => {
+                let may_be = [
+                    Status::NotFound,
+                    Status::AlreadyExists,
+                    Status::ResourceExhausted,
+                    Status::FailedPrecondition,
+                ];
+                assert!(may_be.contains(&status.code()), "{change}: {status}");
+                *refused.entry(format!("{:?}", status.code())).or_default() += 1;
+            }
+            Err(error) => panic!("{change}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..10)));
+    }
+    shared.sends.store(false, Release);
+    wait_until("all is answered or counted", || shared.left.load(Acquire) == 0);
+    (made, refused)
+}
+
+#[test]
+fn workers_come_and_go_under_changes_and_nothing_is_lost() {
+    let seconds = std::env::var("WEDJAT_SECONDS").ok().and_then(|text| text.parse().ok());
+    let time = Duration::from_secs(seconds.unwrap_or(3));
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let frames = FramePool::new(1024, 256);
+    let (near, wire) = pair(256, &frames);
+    let BuiltAgent { agent, handles, table, control } =
+        rig::agent(TEXT, rig::TICKS_HZ, (vec![near], &frames), None);
+    let (began, shared) = (Instant::now(), Arc::<Shared>::default());
+    shared.sends.store(true, Release);
+    std::thread::scope(|scope| {
+        let shared = &*shared;
+        let core = Core { agent, wire, open: BTreeSet::new(), next: 0 };
+        let core = scope.spawn(move || core.run(shared, began));
+        let (made, handle) = mpsc::channel();
+        scope.spawn(move || watch((control, table), &made, shared));
+        let region = &handles.region;
+        let workers: Vec<_> =
+            WORKERS.map(|id| scope.spawn(move || work(region, id, shared))).collect();
+        let handle = handle.recv().unwrap();
+        let server = Server::start(&ControlConfig::default(), Some(&state), handle, &[]).unwrap();
+        let changed = std::panic::catch_unwind(|| change(&state, time, shared));
+        shared.leave.store(true, Release);
+        let came: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        shared.ends.store(true, Release);
+        let attach = core.join().unwrap();
+        drop(server);
+        let (changes, refused) = changed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let answered = shared.answered.load(Acquire);
+        let what =
+            format!("{changes} changes, {refused:?}, {answered} answered, {came} came, {attach:?}");
+        assert!(changes >= 10 && answered >= 100 && came >= 10, "{what}");
+        assert!(attach.joined >= came, "{what}");
+        assert_eq!((attach.silent, attach.at_fault), (0, 0), "{what}");
+    });
+    assert_eq!(frames.in_use(), 0);
+}
