@@ -38,7 +38,10 @@ pub fn config(policy: &str, workers: u16) -> Result<AgentConfig, Failure> {
     Ok(AgentConfig::parse(Path::new("bench-host"), &text)?)
 }
 
-/// That agent with the workers of this region, and what tells it whose process has ended.
+/// An agent, and what tells it whose process has ended.
+pub type Assembled<P, A> = (Agent<P, A>, Arc<ArrayQueue<Death>>);
+
+/// That agent with the workers of this region.
 ///
 /// # Errors
 /// Never; its state is in memory.
@@ -48,7 +51,7 @@ pub fn agent<P, A>(
     pool: A,
     region: &WorkerRegion,
     ticks_hz: u64,
-) -> Result<(Agent<P, A>, Arc<ArrayQueue<Death>>), Failure>
+) -> Result<Assembled<P, A>, Failure>
 where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
