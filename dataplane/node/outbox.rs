@@ -124,9 +124,7 @@ impl<P: Port> Outbox<P> {
     #[inline]
     fn flush_port(&mut self, port: usize) {
         let (device, burst) = (&mut self.ports[port], &mut self.tx[port]);
-        let is_tapped = self.tap.covers(port);
-        let (sent, unsent) =
-            if is_tapped { send_tapped(&mut self.tap, device, burst) } else { send(device, burst) };
+        let (sent, unsent) = send_by(&mut self.tap, port, device, burst);
         self.counters.add(Counter::Forwarded, sent + unsent);
         if unsent > 0 {
             self.counters.drop(DropReason::TxFull, unsent);
@@ -136,9 +134,7 @@ impl<P: Port> Outbox<P> {
     #[cold]
     fn flush_own(&mut self, port: usize) {
         let (device, burst) = (&mut self.ports[port], &mut self.own[port]);
-        let is_tapped = self.tap.covers(port);
-        let (sent, unsent) =
-            if is_tapped { send_tapped(&mut self.tap, device, burst) } else { send(device, burst) };
+        let (sent, unsent) = send_by(&mut self.tap, port, device, burst);
         self.counters.add(Counter::Originated, sent + unsent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
     }
@@ -156,7 +152,17 @@ pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     (sent as u64, unsent as u64)
 }
 
-/// The same of what is recorded.
+/// The same; what the port at this index sends is recorded while a tap is on there.
+#[inline]
+fn send_by<P: Port>(
+    tap: &mut TapCore,
+    at: usize,
+    port: &mut P,
+    burst: &mut Burst<P::Buf>,
+) -> (u64, u64) {
+    if tap.covers(at) { send_tapped(tap, port, burst) } else { send(port, burst) }
+}
+
 #[cold]
 fn send_tapped<P: Port>(tap: &mut TapCore, port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     let start = tap.copy(burst);
