@@ -175,7 +175,7 @@ fn watch(
     shared: &Shared,
 ) {
     let mut rng = Rng::seed_from_u64(2);
-    let reader = Box::new(|_: &Membership| Err("no file".to_owned()));
+    let reader = Box::new(|_: &Membership, _: Option<&Membership>| Err("no file".to_owned()));
     let mut requests = Requests::new(control, table, reader);
     handle.send(requests.handle()).unwrap();
     while !shared.ends.load(Acquire) {

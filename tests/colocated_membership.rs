@@ -201,7 +201,7 @@ impl Rig {
     }
 
     fn agents(&self) -> &Membership {
-        self.changing.control.cores().of_agent().unwrap()
+        self.changing.control.of_agent().unwrap()
     }
 
     /// Ids of the agent's workers.
@@ -344,6 +344,67 @@ fn one_that_comes_back_while_it_leaves_gets_nothing_more() {
 }
 
 #[test]
+fn drained_workers_of_this_host_do_no_more_than_what_nobody_else_can() {
+    let mut rig = Rig::with_workers();
+    let is_drained = |rig: &Rig, id| rig.changing.control.workers_here()[&id].is_drained;
+    // Others are there for what the agent has: it gives the drained one nothing more.
+    (0..40).for_each(|_| rig.send(7));
+    rig.poll(|| false);
+    rig.change("drain workers=20");
+    rig.settle();
+    assert!(is_drained(&rig, 20));
+    assert_eq!(rig.changing.control.workers_here()[&20].held, 0);
+    assert_eq!(rig.workers_of(7, 200), [10, 21, 22].into());
+    // Whoever attaches in its place gets nothing.
+    drop(rig.workers.there.remove(&20));
+    rig.polls(20);
+    assert!(rig.attach(20));
+    assert_eq!(rig.workers_of(7, 200), [10, 21, 22].into());
+    // The last that are left do what was sent to them, and what was sent to the others.
+    rig.workers.stuck.extend([21, 22]);
+    (0..20).for_each(|_| rig.send(7));
+    rig.polls(5);
+    rig.change("drain workers=21-22");
+    rig.polls(20);
+    rig.tend();
+    assert!(!is_drained(&rig, 21) && rig.changing.control.workers_here()[&21].held > 0);
+    rig.workers.stuck.clear();
+    rig.settle();
+    rig.polls(20);
+    rig.settle();
+    assert!(is_drained(&rig, 21) && is_drained(&rig, 22));
+    assert_eq!(rig.workers_of(7, 60), [10].into());
+    rig.change("undrain workers=20-22");
+    rig.settle();
+    assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
+    assert_eq!((rig.dropped_total(), rig.open.len()), (0, 0));
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_drained_worker_of_this_host_does_what_is_left_when_the_others_have_gone() {
+    let mut rig = Rig::with_workers();
+    rig.workers.stuck.extend([21, 22]);
+    (0..40).for_each(|_| rig.send(7));
+    rig.polls(5);
+    rig.change("drain workers=20");
+    rig.polls(20);
+    rig.tend();
+    // Those that were there for the rest go, and what waits at the agent is nobody else's.
+    (21..23).for_each(|id| drop(rig.workers.there.remove(&id)));
+    rig.workers.stuck.clear();
+    rig.polls(20);
+    rig.settle();
+    rig.polls(50);
+    rig.settle();
+    let [_, lost] = rig.dropped(DropReason::WorkerLost);
+    assert!(lost > 0 && rig.dropped_total() == lost && rig.open.len() as u64 == lost, "{lost}");
+    rig.assert_accounted();
+    rig.settle();
+    assert!(rig.changing.control.workers_here()[&20].is_drained, "there is nothing more to do");
+}
+
+#[test]
 fn pools_policies_and_queues_change_at_both_or_at_one() {
     let mut rig = Rig::with_workers();
     rig.change("agent set-policy pool=7 policy=jbsq(k=1)");
@@ -464,8 +525,8 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
         ("agent remove-pool id=7", "agent: pool 7: it has workers; remove them first"),
         ("agent set-policy pool=7 policy=jbsq(k=5)", "k of at most 4"),
         ("agent agent set-queue pool=7 queue=4", "leave `agent` out"),
-        ("drain workers=20", "worker 20: it is on the leaf's own core"),
-        ("undrain workers=20", "worker 20: it is on the leaf's own core"),
+        ("drain workers=60", "worker 60: there is none"),
+        ("agent drain workers=20", "leave `agent` out"),
     ] {
         let (before, error) = (rig.agents().epoch, rig.refused(change));
         assert!(error.contains(says), "{change}: {error}");

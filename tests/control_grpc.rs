@@ -91,9 +91,9 @@ impl Node {
         let (made, handle) = mpsc::channel();
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {
-            let reader = |now: &Membership| {
+            let reader = |now: &Membership, of_agent: Option<&Membership>| {
                 let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
-                reload::leaf(&config, &wanted, now)
+                reload::leaf(&config, &wanted, now, of_agent)
             };
             let mut requests = Requests::new(control, table, Box::new(reader));
             made.send(requests.handle()).unwrap();
@@ -159,7 +159,10 @@ impl Raw {
     }
 
     fn change(&mut self, changes: Vec<Of>, if_version: Option<u64>) -> Result<u64, Status> {
-        let changes = changes.into_iter().map(|one| proto::Change { change: Some(one) }).collect();
+        let changes = changes
+            .into_iter()
+            .map(|one| proto::Change { change: Some(one), of_agent: false })
+            .collect();
         let request = proto::ChangeRequest { changes, if_version };
         let reply = self.runtime.block_on(self.client.change(request));
         reply.map(|reply| reply.into_inner().version)
@@ -489,7 +492,7 @@ fn a_file_read_again_is_made_so_at_once_or_not_at_all() {
         ("cores = [1]", "cores = [1, 2]", "`leaf.cores` can't change while it runs"),
         ("seed = 7", "seed = 8", "`leaf.seed` can't change"),
         ("10.0.1.1/24", "10.0.1.5/24", "`port` can't change"),
-        ("pools_max = 6", "pools_max = 7", "`leaf.pools_max`, 6, to 7"),
+        ("pools_max = 6", "pools_max = 7", "`leaf.pools_max` can't change"),
         ("pool = 7\n", "pool = 7\nregisters = true\n", "`server.registers` of 10.0.2.11"),
         ("policy = 'horus'", "policy = 'sed'\nshared_workers = true", "`pool.shared_workers`"),
     ] {

@@ -526,6 +526,58 @@ fn a_running_agent_is_changed_and_watched_from_outside() {
 
 /// What is mapped from a file is gone when somebody shortens it, and who touches it then gets SIGBUS.
 #[test]
+#[cfg(feature = "control")]
+fn a_leaf_with_an_agent_on_its_core_is_changed_from_outside() {
+    let home = Home::new([&[], &[]], "");
+    let config = |more: &str| {
+        let pool = "[[agent.pool]]\nid = 7\npolicy = 'jsq'\nworkers = ";
+        let name = home.path("host");
+        let agent = format!("[agent]\nname = '{}'\n{pool}{more}", name.display());
+        home.configure(&format!("net_pcap0,rx_pcap={}", home.path("in0.pcap").display()), &agent);
+        let text = fs::read_to_string(home.path("leaf.toml")).unwrap();
+        let text = text.replace(&format!("{:?}", cpus()), &format!("[{}]", cpus()[0]));
+        fs::write(home.path("leaf.toml"), text).unwrap();
+    };
+    config("'20-21'\n");
+    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    wait_until("it answers", || ctl(&home, &["show"]).status.success());
+    let drained = |id: u16| {
+        let shown = answered(&home, &["show"]);
+        let workers = shown["pools"][0]["workers"].as_array().unwrap().clone();
+        workers.iter().find(|one| one["id"] == id).unwrap()["drained"] == true
+    };
+    for (arguments, version) in [
+        (&["drain", "20", "--wait"][..], 2),
+        (&["undrain", "20"], 3),
+        (&["drain", "21", "--wait"], 4),
+        (&["add-workers", "30", "--pool", "7"], 5),
+        (&["pool", "--agent", "policy", "7", "jbsq(k=2)"], 6),
+        (&["pool", "queue", "7", "9", "--agent"], 7),
+    ] {
+        assert_eq!(answered(&home, arguments)["version"], version, "{arguments:?}");
+    }
+    assert!(!drained(20) && drained(21));
+    refused(
+        &ctl(&home, &["pool", "--agent", "create", "8", "--policy", "jsq"]),
+        &["agent: pool 8: add it to the leaf first"],
+    );
+    refused(
+        &ctl(&home, &["pool", "create", "7", "--agent", "--policy", "jsq", "--key-file", "/k"]),
+        &["inside a process nothing need be proved"],
+    );
+    config("'20-22'\nqueue = 64\n");
+    let reloaded = answered(&home, &["reload"]);
+    let changes = serde_json::json!([
+        "remove-workers workers=30",
+        "add-workers server=169.254.77.2 pool=7 workers=22",
+        "agent set-policy pool=7 policy=jsq(d=0)",
+        "agent set-queue pool=7 queue=64 overflow=drop",
+    ]);
+    assert_eq!((&reloaded["version"], &reloaded["changes"]), (&8.into(), &changes));
+    assert_eq!(dropped(&account(&leaf.stop("-TERM"))), 0);
+}
+
+#[test]
 fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");

@@ -34,7 +34,8 @@ pub fn changes(all: Vec<proto::Change>) -> Result<Vec<Change>, ChangeError> {
 fn change(change: proto::Change) -> Result<Change, ChangeError> {
     use proto::change::Change as Of;
     let none = || text("a change of no kind", "one of those in control.proto, of this version");
-    Ok(match change.change.ok_or_else(none)? {
+    let of_agent = change.of_agent;
+    let change = match change.change.ok_or_else(none)? {
         Of::AddServer(one) => {
             let (ip, mac) = (host(&one.ip, "ip")?, mac(&one.mac)?);
             Change::AddServer { ip, mac, registers: one.registers }
@@ -72,7 +73,8 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
         Of::SetSpeed(one) => {
             Change::SetSpeed { workers: workers(&one.workers)?, speed: check_speed(one.speed)? }
         }
-    })
+    };
+    Ok(if of_agent { Change::OfAgent(Box::new(change)) } else { change })
 }
 
 fn host(from: &str, field: &str) -> Result<Ipv4Addr, ChangeError> {
@@ -195,13 +197,12 @@ pub fn message(of: &Change) -> proto::Change {
             queue: *queue as u64,
             overflow: overflow_name(*overflow).to_owned(),
         }),
-        // The calls have no changes of a leaf's agent alone: these are refused as changes of no kind.
-        Change::OfAgent(_) => return proto::Change::default(),
+        Change::OfAgent(change) => return proto::Change { of_agent: true, ..message(change) },
         Change::SetSpeed { workers, speed } => {
             To::SetSpeed(proto::SetSpeed { workers: ids(workers), speed: *speed })
         }
     };
-    proto::Change { change: Some(change) }
+    proto::Change { change: Some(change), of_agent: false }
 }
 
 /// The status that a refused change has.
@@ -229,7 +230,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// What there is, as it is told.
 pub fn shown_node(seen: &Seen) -> proto::ShowReply {
-    let Seen { membership, acknowledged, snapshot, ports, tally: _, tap } = seen;
+    let Seen { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } = seen;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -309,6 +310,7 @@ pub fn tap_status(error: &TapError) -> Status {
 fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
     let worker = |(place, worker): (usize, &Option<crate::control::Worker>)| {
         let worker = (*worker)?;
+        let here = seen.workers_here.get(&worker.id);
         let is_it = |one: &&MemberSnapshot| usize::from(one.member) == place;
         let member = state.and_then(|state| state.members.iter().find(is_it));
         let server = seen.membership.servers.get(usize::from(worker.server)).copied().flatten();
@@ -321,7 +323,8 @@ fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::
             outstanding: member.map_or(0, |member| member.outstanding),
             sent: seen.tally.worker(pool.id, worker.id).sent,
             answered: seen.tally.worker(pool.id, worker.id).answered,
-            drained: worker.is_drained,
+            held: here.map_or(0, |here| here.held),
+            drained: worker.is_drained && here.is_none_or(|here| here.is_drained),
             leaving: worker.is_leaving,
         })
     };

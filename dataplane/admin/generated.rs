@@ -93,6 +93,9 @@ pub struct Worker {
     /// Its reports: replies, and what it said without one, such as keep-alives.
     #[prost(uint64, tag = "10")]
     pub answered: u64,
+    /// Tasks that it has in hand, whoever they were sent to, where it is behind a leaf's own core.
+    #[prost(uint64, tag = "11")]
+    pub held: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -167,6 +170,9 @@ pub struct ChangeReply {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Change {
+    /// It is of the agent on the leaf's own core alone: of its pools, their policies and queues.
+    #[prost(bool, tag = "13")]
+    pub of_agent: bool,
     #[prost(oneof = "change::Change", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub change: ::core::option::Option<change::Change>,
 }

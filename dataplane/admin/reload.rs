@@ -5,13 +5,19 @@ use std::net::Ipv4Addr;
 
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Worker};
-use crate::state::table::Limits;
+use crate::role::colocated::AGENT_IP;
 
-/// What leads from a leaf, which began with `started` and is at `now`, to one that begins with `wanted`.
+/// What leads from a leaf, which began with `started` and is at `now`, with the agent on its core at `of_agent`, to one that begins with
+/// `wanted`. Pools that the agent is to have no more go when their workers have gone, by the reload after that.
 ///
 /// # Errors
 /// What can't change while it runs, a line each.
-pub fn leaf(started: &Config, wanted: &Config, now: &Membership) -> Result<Vec<Change>, String> {
+pub fn leaf(
+    started: &Config,
+    wanted: &Config,
+    now: &Membership,
+    of_agent: Option<&Membership>,
+) -> Result<Vec<Change>, String> {
     let mut kept = Kept(Vec::new());
     let (was, is) = (&started.leaf, &wanted.leaf);
     kept.same("leaf.id", &was.id, &is.id);
@@ -26,13 +32,12 @@ pub fn leaf(started: &Config, wanted: &Config, now: &Membership) -> Result<Vec<C
     kept.same("leaf.multi_packet_per_source", &per_source.0, &per_source.1);
     kept.same("leaf.connection_timeout_ms", &was.connection_timeout_ms, &is.connection_timeout_ms);
     kept.same("leaf.worker_timeout_ms", &was.worker_timeout_ms, &is.worker_timeout_ms);
-    kept.limits("leaf", was.limits, is.limits);
+    kept.room("leaf", &["pools_max", "servers_max", "workers_max"], (&was.room, &is.room));
     kept.same("port", &started.ports, &wanted.ports);
     kept.control(&started.control, &wanted.control);
     kept.same("agent", &started.agent.is_some(), &wanted.agent.is_some());
     if let (Some(was), Some(is)) = (&started.agent, &wanted.agent) {
         kept.host("agent", was, is);
-        kept.pools("agent.pool", was, is);
     }
     let key = |config: &Config, id: u16| {
         let pool = config.pools.iter().find(|pool| pool.id == id)?;
@@ -44,7 +49,18 @@ pub fn leaf(started: &Config, wanted: &Config, now: &Membership) -> Result<Vec<C
             kept.note(format!("`pool.key_file` of pool {}", pool.id));
         }
     }
-    kept.changes(now, &Membership::of(wanted))
+    let of_agent = match (&wanted.agent, of_agent) {
+        (Some(wanted), Some(now)) => kept.pools_alone(now, &agent_of(wanted)),
+        _ => Vec::new(),
+    };
+    let changes = kept.changes(now, &Membership::of(wanted))?;
+    // What removes workers comes with the leaf's.
+    Ok([changes, of_agent].concat())
+}
+
+/// The agent on a leaf's core, as the leaf's file has it.
+fn agent_of(host: &HostConfig) -> Membership {
+    Membership::of_host(host, Ipv4Addr::from_bits(AGENT_IP))
 }
 
 /// The same of an agent.
@@ -69,7 +85,6 @@ pub fn agent(
     kept.same("agent.leaf", &started.leaf, &wanted.leaf);
     kept.same("port", &started.ports, &wanted.ports);
     kept.host("agent", &started.host, &wanted.host);
-    kept.limits("agent", started.host.limits, wanted.host.limits);
     kept.control(&started.control, &wanted.control);
     for pool in &wanted.host.pools {
         let was = started.host.pools.iter().find(|one| one.id == pool.id);
@@ -95,16 +110,15 @@ impl Kept {
         }
     }
 
-    fn limits(&mut self, table: &str, was: Limits, is: Limits) {
-        let Limits { pools, servers, workers } = was;
-        for (key, was, is) in [
-            ("pools_max", pools, is.pools),
-            ("servers_max", servers, is.servers),
-            ("workers_max", workers, is.workers),
-        ] {
-            if was != is {
-                self.note(format!("`{table}.{key}`, {was}, to {is}:"));
-            }
+    /// How much there may be is what there was room for at the start; unless given it grows with what there is.
+    fn room(
+        &mut self,
+        table: &str,
+        keys: &[&str],
+        (was, is): (&[Option<usize>], &[Option<usize>]),
+    ) {
+        for (key, (was, is)) in keys.iter().zip(was.iter().zip(is)) {
+            self.same(&format!("{table}.{key}"), was, is);
         }
     }
 
@@ -118,19 +132,20 @@ impl Kept {
         self.same(&format!("{table}.payload"), &was.payload, &is.payload);
         let timeouts = (was.worker_timeout_ms, is.worker_timeout_ms);
         self.same(&format!("{table}.worker_timeout_ms"), &timeouts.0, &timeouts.1);
+        self.room(table, &["pools_max", "workers_max"], (&was.room, &is.room));
     }
 
-    /// Pools of an agent on a leaf's core, which takes no changes.
-    fn pools(&mut self, table: &str, was: &HostConfig, is: &HostConfig) {
-        let told = |host: &HostConfig| {
-            let pools = host.pools.iter().map(|pool| {
-                let (policy, speeds) = (pool.policy.clone(), pool.speeds.clone());
-                let key = pool.key.clone();
-                (pool.id, policy, pool.workers.clone(), speeds, pool.queue, pool.overflow, key)
-            });
-            pools.collect::<Vec<_>>()
-        };
-        self.same(table, &told(was), &told(is));
+    /// What leads the pools of an agent on a leaf's core to others, but for their workers, which are the leaf's as well.
+    fn pools_alone(&mut self, now: &Membership, wanted: &Membership) -> Vec<Change> {
+        let mut found = Found::default();
+        self.pools_of(&mut found, now, wanted);
+        let has_workers =
+            |id| now.workers().any(|(at, _)| now.pool(id).is_some_and(|(pool, _)| pool == at));
+        let changes = found.in_order().into_iter().filter(|change| match change {
+            Change::RemovePool { id } => !has_workers(*id),
+            _ => true,
+        });
+        changes.map(|change| Change::OfAgent(Box::new(change))).collect()
     }
 
     /// What leads from one membership to another.
@@ -357,7 +372,7 @@ mod tests {
     fn changes(text: &str) -> Result<Vec<String>, String> {
         let (started, wanted) = (parse(LEAF), parse(text));
         let now = Membership::of(&started);
-        let changes = leaf(&started, &wanted, &now)?;
+        let changes = leaf(&started, &wanted, &now, None)?;
         Ok(changes.iter().map(ToString::to_string).collect())
     }
 
@@ -402,6 +417,48 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_on_the_leafs_core_changes_with_it() {
+        let agent = |pools: &str| {
+            let text = format!("{LEAF}[agent]\nname = 'memory'\n{pools}");
+            parse(&text.replace("cores = [1]", "cores = [1]\nworkers_max = 64"))
+        };
+        let pool = |id, policy, workers| {
+            format!("[[agent.pool]]\nid = {id}\npolicy = '{policy}'\nworkers = '{workers}'\n")
+        };
+        let first = pool(1, "jsq", "20-22");
+        let started = agent(&first);
+        let now = (Membership::of(&started), agent_of(started.agent.as_ref().unwrap()));
+        let changes = |wanted: &str| {
+            let changes = leaf(&started, &agent(wanted), &now.0, Some(&now.1)).unwrap();
+            changes.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert!(changes(&first).is_empty());
+        let wanted = pool(1, "jbsq(k=2)", "20-21,23-24") + "queue = 9\n" + &pool(2, "sed", "30");
+        let expected = [
+            "remove-workers workers=22",
+            "add-workers server=169.254.77.2 pool=1 workers=23-24",
+            "add-workers server=169.254.77.2 pool=2 workers=30",
+            "agent set-policy pool=1 policy=jbsq(k=2, silence-ms=0)",
+            "agent set-queue pool=1 queue=9 overflow=drop",
+            "agent add-pool id=2 policy=sed queue=4096 overflow=drop",
+        ];
+        assert_eq!(changes(&wanted), expected);
+        // Its pool goes when its workers have gone.
+        let other = pool(2, "sed", "30");
+        assert!(!changes(&other).iter().any(|change| change.starts_with("agent remove-pool")));
+        let now = (now.0, {
+            let mut emptied = now.1.clone();
+            emptied.pools[0].as_mut().unwrap().members.clear();
+            emptied
+        });
+        let changes = leaf(&started, &agent(&other), &now.0, Some(&now.1)).unwrap();
+        assert!(changes.iter().any(|change| change.to_string() == "agent remove-pool id=1"));
+        let fixed = agent(&format!("slots = 2\n{first}"));
+        let error = leaf(&started, &fixed, &now.0, Some(&now.1)).unwrap_err();
+        assert!(error.contains("`agent.slots` can't change while it runs"), "{error}");
+    }
+
+    #[test]
     fn all_that_can_not_change_is_named_at_once() {
         let wanted = LEAF
             .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
@@ -412,7 +469,7 @@ mod tests {
         for says in [
             "`leaf.id` can't change while it runs: restart it for that",
             "`leaf.cores`",
-            "`leaf.workers_max`, 64, to 99:",
+            "`leaf.workers_max`",
             "`pool.shared_workers` of pool 2",
             "worker 3 is in pool 1 at 10.0.2.11 and can't go to pool 2",
         ] {

@@ -1,6 +1,6 @@
 //! What other threads ask of a node's control, and the answers: changes are answered when all cores have taken them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::answer::{Answer, TAKEN_MAX};
 use super::tally::Tally;
 use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
-use crate::control::{Change, ChangeError, Control, Cores, Membership};
+use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
 use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
@@ -65,6 +65,8 @@ pub struct Seen {
     pub ports: Vec<PortStats>,
     /// What its workers were sent and have answered.
     pub tally: Tally,
+    /// Workers behind the node's own core.
+    pub workers_here: BTreeMap<u16, WorkerHere>,
     /// The tap that is on.
     pub tap: Option<TapStats>,
 }
@@ -145,8 +147,10 @@ impl Handle {
     }
 }
 
-/// What is to change so that a node is as its configuration file has it now, or why that can't be.
-pub type Reader<'a> = Box<dyn FnMut(&Membership) -> Result<Vec<Change>, String> + 'a>;
+/// What is to change so that a node and the agent on its own core, if there is one, are as their configuration file has them now, or
+/// why that can't be.
+pub type Reader<'a> =
+    Box<dyn FnMut(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + 'a>;
 
 /// Who waits for cores to take a change.
 struct Waiting {
@@ -299,6 +303,7 @@ impl<'a, C: Cores> Requests<'a, C> {
                     snapshot,
                     ports: ports(),
                     tally: self.tally.clone(),
+                    workers_here: self.control.workers_here(),
                     tap: self.taps.seen(),
                 });
             }
@@ -349,7 +354,8 @@ impl<'a, C: Cores> Requests<'a, C> {
     }
 
     fn reload(&mut self, dry_run: bool) -> Result<Reloaded, RequestError> {
-        let changes = (self.reader)(self.control.membership()).map_err(RequestError::Reload)?;
+        let (now, of_agent) = (self.control.membership(), self.control.of_agent());
+        let changes = (self.reader)(now, of_agent).map_err(RequestError::Reload)?;
         if dry_run {
             self.control.after(&changes)?;
             return Ok(Reloaded { version: self.control.membership().epoch, changes });

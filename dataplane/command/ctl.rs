@@ -121,8 +121,13 @@ enum Command {
         workers: String,
     },
     /// Pools
-    #[command(subcommand)]
-    Pool(PoolCommand),
+    Pool {
+        /// Those of the agent on a leaf's own core, not the leaf's
+        #[arg(long, global = true)]
+        agent: bool,
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
     /// Tell how fast workers are
     Speed {
         /// Their ids
@@ -217,7 +222,8 @@ enum PoolCommand {
 pub fn run(arguments: &Arguments) -> Outcome {
     // What is no change is told before anybody is asked.
     let mut change = change(&arguments.command)?;
-    if let (Some(Change::AddPool { key_file, .. }), Some(path)) = (&mut change, own_key(arguments))
+    if let (Some(key_file), Some(path)) =
+        (change.as_mut().and_then(key_file_of), own_key(arguments))
     {
         *key_file = Some(on_node(arguments, path)?);
     }
@@ -319,20 +325,8 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
             format!("add-workers{server} pool={pool} workers={workers}{speed}")
         }
         Command::RemoveWorkers { workers } => format!("remove-workers workers={workers}"),
-        Command::Pool(PoolCommand::Create {
-            id, policy, queue, overflow, shared_workers, ..
-        }) => {
-            let (queue, overflow) =
-                (with("queue", queue.as_ref()), with("overflow", overflow.as_ref()));
-            let shared = with("shared-workers", flag(shared_workers));
-            format!("add-pool id={id} policy={policy}{queue}{overflow}{shared}")
-        }
-        Command::Pool(PoolCommand::Delete { id }) => format!("remove-pool id={id}"),
-        Command::Pool(PoolCommand::Policy { id, policy }) => {
-            format!("set-policy pool={id} policy={policy}")
-        }
-        Command::Pool(PoolCommand::Queue { id, queue, overflow }) => {
-            format!("set-queue pool={id} queue={queue}{}", with("overflow", overflow.as_ref()))
+        Command::Pool { agent, command } => {
+            format!("{}{}", if *agent { "agent " } else { "" }, change_of_pool(command))
         }
         Command::Speed { workers, speed } => format!("set-speed workers={workers} speed={speed}"),
         Command::Show
@@ -344,14 +338,39 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
     Ok(Some(text.parse()?))
 }
 
+/// The text of a change of a pool.
+fn change_of_pool(command: &PoolCommand) -> String {
+    match command {
+        PoolCommand::Create { id, policy, queue, overflow, shared_workers, .. } => {
+            let (queue, overflow) =
+                (with("queue", queue.as_ref()), with("overflow", overflow.as_ref()));
+            let shared = with("shared-workers", shared_workers.then_some(true));
+            format!("add-pool id={id} policy={policy}{queue}{overflow}{shared}")
+        }
+        PoolCommand::Delete { id } => format!("remove-pool id={id}"),
+        PoolCommand::Policy { id, policy } => format!("set-policy pool={id} policy={policy}"),
+        PoolCommand::Queue { id, queue, overflow } => {
+            format!("set-queue pool={id} queue={queue}{}", with("overflow", overflow.as_ref()))
+        }
+    }
+}
+
 /// A path as the node is to take it: one in another folder means the same file, and on another host there is none of ours.
 fn on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
     if arguments.connect.is_none() { std::path::absolute(path) } else { Ok(path.to_owned()) }
 }
 
+fn key_file_of(change: &mut Change) -> Option<&mut Option<PathBuf>> {
+    match change {
+        Change::AddPool { key_file, .. } => Some(key_file),
+        Change::OfAgent(change) => key_file_of(change),
+        _ => None,
+    }
+}
+
 fn own_key(arguments: &Arguments) -> Option<&Path> {
     match &arguments.command {
-        Command::Pool(PoolCommand::Create { key_file, .. }) => key_file.as_deref(),
+        Command::Pool { command: PoolCommand::Create { key_file, .. }, .. } => key_file.as_deref(),
         _ => None,
     }
 }
@@ -390,16 +409,20 @@ fn drained(
     loop {
         let reply = node.show()?;
         let all = reply.pools.iter().flat_map(|pool| &pool.workers);
-        let busy = all
-            .filter(|one| one.outstanding > 0 && workers.iter().any(|&id| u32::from(id) == one.id));
-        let tasks: i64 = busy.map(|worker| worker.outstanding).sum();
+        let asked: Vec<_> =
+            all.filter(|one| workers.iter().any(|&id| u32::from(id) == one.id)).collect();
+        let tasks: u64 =
+            asked.iter().map(|one| one.held.max(one.outstanding.max(0).cast_unsigned())).sum();
         let seconds = began.elapsed().as_secs_f64();
-        if tasks == 0 {
+        if tasks == 0 && asked.iter().all(|one| one.drained) {
             let text = format!("version {version}: {change}; empty after {seconds:.3} s");
             return tell(arguments, &text, &json!({ "version": version, "seconds": seconds }));
         }
         if began.elapsed() > timeout {
-            let text = format!("{tasks} tasks are not answered after {seconds:.1} s");
+            let text = match tasks {
+                0 => format!("they may get tasks still after {seconds:.1} s"),
+                _ => format!("{tasks} tasks are not answered after {seconds:.1} s"),
+            };
             return Err(format!("{text}; the workers stay drained, version {version}").into());
         }
         std::thread::sleep(LOOK);

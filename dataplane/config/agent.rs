@@ -90,6 +90,8 @@ pub struct HostConfig {
     pub pools: Vec<AgentPool>,
     /// How much there may be while it runs; workers of all pools together.
     pub limits: Limits,
+    /// `pools_max` and `workers_max` where the file gives them.
+    pub room: [Option<usize>; 2],
 }
 
 impl HostConfig {
@@ -264,7 +266,8 @@ impl About<'_> {
         let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
         let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
         let worker_timeout_ms = faults.within(at, key, timeout.0, timeout.1);
-        HostConfig { name: name.clone(), slots, payload, worker_timeout_ms, pools, limits }
+        let (name, room) = (name.clone(), self.room.map(|room| room.map(|at| *at.get_ref())));
+        HostConfig { name, slots, payload, worker_timeout_ms, pools, limits, room }
     }
 
     /// Unless configured there is room for some more workers than there are, as far as their rings fit.

@@ -102,6 +102,8 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
             (0, 65_535),
         ),
         limits: Limits::default(),
+        room: [&raw.pools_max, &raw.servers_max, &raw.workers_max]
+            .map(|room| room.as_ref().map(|at| *at.get_ref())),
     }
 }
 

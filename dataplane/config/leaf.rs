@@ -63,6 +63,8 @@ pub struct LeafConfig {
     pub worker_timeout_ms: u64,
     /// How much there may be while it runs: never less than this file names.
     pub limits: Limits,
+    /// `pools_max`, `servers_max` and `workers_max` where the file gives them.
+    pub room: [Option<usize>; 3],
 }
 
 /// A pool.

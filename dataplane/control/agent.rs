@@ -148,7 +148,12 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         }
     }
 
-    fn prepare(&mut self, _: &Table, next: &Membership) -> Result<Self::Ready, ChangeError> {
+    fn prepare(
+        &mut self,
+        _: &Table,
+        next: &Membership,
+        _of_agent: &[Change],
+    ) -> Result<Self::Ready, ChangeError> {
         let new = next.workers().map(|(_, worker)| worker.id);
         let new: Vec<_> = new.filter(|id| !self.channels.contains_key(id)).collect();
         let Some(region) = self.parts.region.as_ref().filter(|_| !new.is_empty()) else {
@@ -239,6 +244,12 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
 }
 
 impl<B: Buf + Token> AgentCores<B> {
+    /// A worker's thread or process is there.
+    pub(super) fn is_attached(&self, worker: u16) -> bool {
+        let Some(region) = &self.parts.region else { return true };
+        self.channels.get(&worker).is_some_and(|&channel| region.has_worker(channel))
+    }
+
     fn check_bound(&self, policy: &PolicySpec) -> Result<(), ChangeError> {
         let slots = self.parts.slots;
         if policy.bound().is_none_or(|most| most as usize <= slots) {

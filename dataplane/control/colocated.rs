@@ -1,8 +1,11 @@
 //! What a control changes at a leaf with an agent on its core: what the leaf goes over to, and with it the agent.
 //!
 //! The leaf's membership has the agent's workers, too, at an address of their own. Who comes is known to the agent before the
-//! leaf sends there; who leaves is let go of by the leaf first, and by the agent when nothing more can come in its name.
+//! leaf sends there; who leaves is let go of by the leaf first, and by the agent when nothing more can come in its name. So it is
+//! with who is drained: the agent gives each of its workers what was sent to any of them, and goes on giving it to one that is
+//! drained for as long as there are such tasks and nobody else to do them.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use super::change::refused;
 use super::difference::Differences;
 use super::leaf::LeafCores;
 use super::membership::{Membership, Pool, Worker};
-use super::{Change, ChangeError, Control, Cores, LEAVING_NS, Moment};
+use super::{Change, ChangeError, Control, Cores, LEAVING_NS, Moment, WorkerHere};
 use crate::io::{Buf, Token};
 use crate::role::colocated::AGENT_IP;
 use crate::stage::Network;
@@ -33,12 +36,6 @@ impl<B: Buf + Token> ColocatedCores<B> {
         Self { leaf, agent, awaited: (0, 0) }
     }
 
-    /// What the newest change has led to at the agent.
-    #[must_use]
-    pub fn of_agent(&self) -> Option<&Membership> {
-        self.agent.as_ref().map(Control::membership)
-    }
-
     fn has_agents(&self) -> bool {
         let (_, agents) = self.awaited;
         self.agent.as_ref().is_none_or(|agent| agent.acknowledged() >= agents)
@@ -57,27 +54,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         }
     }
 
-    fn change_agent(&mut self, change: &Change, now: &Membership) -> Result<(), ChangeError> {
-        let Some(agent) = &mut self.agent else { return self.leaf.change_agent(change, now) };
-        match *change {
-            Change::AddPool { id, .. } if now.pool(id).is_none_or(|(_, pool)| pool.is_leaving) => {
-                refused(format!("agent: pool {id}"), "add it to the leaf first, without `agent`")
-            }
-            Change::AddPool { key_file: Some(_), .. } => {
-                refused("key-file", "inside a process nothing need be proved; leave it out here")
-            }
-            Change::RemovePool { id } if has_workers(agent.membership(), id) => {
-                refused(format!("agent: pool {id}"), "it has workers; remove them first")
-            }
-            Change::AddPool { .. }
-            | Change::RemovePool { .. }
-            | Change::SetPolicy { .. }
-            | Change::SetQueue { .. } => agent.apply(change).map(|_| ()),
-            _ => {
-                let reason = "workers and speeds of both change together; leave `agent` out";
-                refused("agent", format!("{reason}, and `server` for workers of this host"))
-            }
-        }
+    fn check_agent(&self, of_agent: &[Change], next: &Membership) -> Result<(), ChangeError> {
+        let Some(agent) = &self.agent else { return self.leaf.check_agent(of_agent, next) };
+        of_agent.iter().try_for_each(|change| check_of_agent(agent, change, next))?;
+        agent.after(&ahead(agent, next, of_agent)?).map(|_| ())
     }
 
     fn own_host(&self) -> Ipv4Addr {
@@ -102,9 +82,16 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.agent.iter_mut().for_each(|agent| agent.cores.free_what_is_done());
     }
 
-    fn prepare(&mut self, table: &Table, next: &Membership) -> Result<Self::Ready, ChangeError> {
-        let network = self.leaf.prepare(table, next)?;
-        self.agent.iter_mut().try_for_each(|agent| lead(agent, next))?;
+    fn prepare(
+        &mut self,
+        table: &Table,
+        next: &Membership,
+        of_agent: &[Change],
+    ) -> Result<Self::Ready, ChangeError> {
+        let network = self.leaf.prepare(table, next, &[])?;
+        if let Some(agent) = &mut self.agent {
+            agent.apply_all(&ahead(agent, next, of_agent)?)?;
+        }
         Ok(network)
     }
 
@@ -136,6 +123,15 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.agent.as_ref().is_none_or(Control::is_settled)
     }
 
+    fn of_agent(&self) -> Option<&Membership> {
+        self.agent.as_ref().map(Control::membership)
+    }
+
+    fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
+        let agent = self.agent.iter();
+        agent.flat_map(|agent| members(agent.membership()).map(|one| here(agent, one))).collect()
+    }
+
     /// The agent must not speak in the name of a worker that the leaf has forgotten.
     fn known_ns(&self, worker: u16) -> u64 {
         let agents = self.agent.iter().flat_map(|agent| agent.membership().workers());
@@ -148,16 +144,33 @@ fn has_workers(agents: &Membership, pool: u16) -> bool {
     agents.pool(pool).is_some_and(|(_, pool)| pool.members.iter().any(Option::is_some))
 }
 
-/// The agent's workers, as the leaf's membership has them: with their pools, and their places there.
-fn locals(of: &Membership) -> impl Iterator<Item = (&Pool, usize, Member, &Worker)> {
+/// A worker with its pool, and its place there.
+type Placed<'a> = (&'a Pool, usize, Member, &'a Worker);
+
+/// All workers of a membership.
+fn members(of: &Membership) -> impl Iterator<Item = Placed<'_>> {
     let pools = of.pools.iter().enumerate().filter_map(|(at, pool)| Some((at, pool.as_ref()?)));
-    let members = pools.flat_map(|(at, pool)| {
+    pools.flat_map(|(at, pool)| {
         let members = pool.members.iter().enumerate();
         members.filter_map(move |(place, worker)| {
             Some((pool, at, Member(place as u16), worker.as_ref()?))
         })
-    });
-    members.filter(|(_, _, _, worker)| of.is_local(worker))
+    })
+}
+
+/// The agent's workers, as the leaf's membership has them.
+fn locals(of: &Membership) -> impl Iterator<Item = Placed<'_>> {
+    members(of).filter(|(_, _, _, worker)| of.is_local(worker))
+}
+
+/// A worker of the agent's.
+fn here<B: Buf + Token>(
+    agent: &Control<AgentCores<B>>,
+    (_, pool, member, worker): Placed<'_>,
+) -> (u16, WorkerHere) {
+    let held = agent.table.outstanding(pool, member).max(0).cast_unsigned();
+    let has_heard = agent.acknowledged() == agent.membership().epoch;
+    (worker.id, WorkerHere { held, is_drained: worker.is_drained && has_heard })
 }
 
 fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<Worker> {
@@ -165,29 +178,88 @@ fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<W
     workers.find(|worker| worker.id == id)
 }
 
-/// The agent goes ahead to the workers that the leaf is to have there, and to their speeds, all at once.
-fn lead<B: Buf + Token>(
-    agent: &mut Control<AgentCores<B>>,
+/// A change of the agent's alone, beside which the leaf goes over to this membership.
+fn check_of_agent<B: Buf + Token>(
+    agent: &Control<AgentCores<B>>,
+    change: &Change,
     next: &Membership,
 ) -> Result<(), ChangeError> {
-    let mut changes = Vec::new();
+    match *change {
+        Change::AddPool { id, .. } if next.pool(id).is_none_or(|(_, pool)| pool.is_leaving) => {
+            refused(format!("agent: pool {id}"), "add it to the leaf first, without `agent`")
+        }
+        Change::AddPool { key_file: Some(_), .. } => {
+            refused("key-file", "inside a process nothing need be proved; leave it out here")
+        }
+        Change::RemovePool { id } if has_workers(agent.membership(), id) => {
+            refused(format!("agent: pool {id}"), "it has workers; remove them first")
+        }
+        Change::AddPool { .. }
+        | Change::RemovePool { .. }
+        | Change::SetPolicy { .. }
+        | Change::SetQueue { .. } => Ok(()),
+        _ => {
+            let reason = "workers and speeds of both change together; leave `agent` out";
+            refused("agent", format!("{reason}, and `server` for workers of this host"))
+        }
+    }
+}
+
+/// What the agent goes ahead to, all at once: changes of its own, and the workers that the leaf is to have there and to give tasks,
+/// with their speeds.
+fn ahead<B: Buf + Token>(
+    agent: &Control<AgentCores<B>>,
+    next: &Membership,
+    of_agent: &[Change],
+) -> Result<Vec<Change>, ChangeError> {
+    let mut changes = of_agent.to_vec();
+    let is_new = |pool| of_agent.iter().any(|change| adds(change, pool));
     for (pool, _, _, worker) in locals(next).filter(|(_, _, _, worker)| !worker.is_leaving) {
         let (pool, workers, speed) = (pool.id, vec![worker.id], worker.speed);
         match at_agent(agent, worker.id).filter(|there| !there.is_leaving) {
-            Some(there) if there.speed == speed => {}
-            Some(_) => changes.push(Change::SetSpeed { workers, speed }),
-            None if agent.membership().pool(pool).is_none() => {
+            Some(there) => {
+                if there.is_drained && !worker.is_drained {
+                    changes.push(Change::Undrain { workers: workers.clone() });
+                }
+                if there.speed != speed {
+                    changes.push(Change::SetSpeed { workers, speed });
+                }
+            }
+            None if agent.membership().pool(pool).is_none() && !is_new(pool) => {
                 let add = format!("there is none; `agent add-pool id={pool} policy=…` adds it");
                 return refused(format!("agent: pool {pool}"), add);
             }
             None => changes.push(Change::AddWorkers { server: None, pool, workers, speed }),
         }
     }
-    agent.apply_all(&changes).map(|_| ())
+    Ok(changes)
+}
+
+fn adds(change: &Change, pool: u16) -> bool {
+    matches!(change, Change::AddPool { id, .. } if *id == pool)
+}
+
+/// The workers that the leaf has drained and whom the agent is to drain or, since there is nobody else to do what it still has, to
+/// give tasks again.
+fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &Moment<'_>) -> [Change; 2] {
+    let is_other = |worker: &Worker| worker.is_active() && agent.cores.is_attached(worker.id);
+    let mut found = [Vec::new(), Vec::new()];
+    for (pool, at, _, worker) in locals(now.membership).filter(|(_, _, _, one)| one.is_drained) {
+        let here = || locals(now.membership).filter(|(other, ..)| other.id == pool.id);
+        let has_others = here().any(|(_, _, _, other)| is_other(other));
+        let has_tasks = here().any(|(_, _, member, _)| now.table.outstanding(at, member) > 0);
+        let is_due = has_others || !has_tasks;
+        let there = at_agent(agent, worker.id).filter(|there| !there.is_leaving);
+        if there.is_some_and(|there| there.is_drained != is_due) {
+            found[usize::from(!is_due)].push(worker.id);
+        }
+    }
+    let [drain, undrain] = found;
+    [Change::Drain { workers: drain }, Change::Undrain { workers: undrain }]
 }
 
 /// The agent lets go of whom the leaf sends nothing more to, when all is answered or lost, and of pools that the leaf has no
-/// more.
+/// more; and gives those that are drained nothing more.
 fn follow<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     now: &Moment<'_>,
@@ -204,6 +276,13 @@ fn follow<B: Buf + Token>(
     let workers: Vec<_> = leave.map(|worker| worker.id).collect();
     if !workers.is_empty() {
         agent.apply(&Change::RemoveWorkers { workers })?;
+    }
+    for change in to_drain(agent, now) {
+        if let Change::Drain { workers } | Change::Undrain { workers } = &change
+            && !workers.is_empty()
+        {
+            agent.apply(&change)?;
+        }
     }
     let pools = agent.membership().pools.iter().flatten().filter(|pool| !pool.is_leaving);
     let gone: Vec<_> =

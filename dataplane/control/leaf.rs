@@ -90,7 +90,12 @@ impl Cores for LeafCores {
         }
     }
 
-    fn prepare(&mut self, table: &Table, next: &Membership) -> Result<Self::Ready, ChangeError> {
+    fn prepare(
+        &mut self,
+        table: &Table,
+        next: &Membership,
+        _of_agent: &[Change],
+    ) -> Result<Self::Ready, ChangeError> {
         let (hosts, places) = next.places(table.limits());
         (self.has_old_hops, self.old_hops_since_ns) = (true, None);
         let neighbours = table.neighbours();

@@ -61,12 +61,14 @@ pub trait Cores {
     /// Why the change can't be.
     fn check(&self, change: &Change) -> Result<(), ChangeError>;
 
-    /// Makes a change of an agent on the same core, which is part of this node's next one.
+    /// Looks at changes of an agent on the same core, which are made with those that lead to this node's next membership, and at
+    /// what that has it change besides.
     ///
     /// # Errors
-    /// Why the change can't be, as when there is no such agent.
-    fn change_agent(&mut self, _change: &Change, _now: &Membership) -> Result<(), ChangeError> {
-        refused("agent", "there is no agent on this node's core; leave `agent` out")
+    /// Why they can't be, as when there is no such agent.
+    fn check_agent(&self, of_agent: &[Change], _next: &Membership) -> Result<(), ChangeError> {
+        let reason = "there is no agent on this node's core; leave `agent` out";
+        if of_agent.is_empty() { Ok(()) } else { refused("agent", reason) }
     }
 
     /// Address of the host whose workers are added without a server.
@@ -86,11 +88,16 @@ pub trait Cores {
     /// Frees what cores have replaced.
     fn free_what_is_done(&mut self);
 
-    /// Makes what the next membership needs; nothing has changed when it is refused.
+    /// Makes what the next membership needs, changes of an agent on the same core included; nothing has changed when it is refused.
     ///
     /// # Errors
     /// Why the change can't be.
-    fn prepare(&mut self, table: &Table, next: &Membership) -> Result<Self::Ready, ChangeError>;
+    fn prepare(
+        &mut self,
+        table: &Table,
+        next: &Membership,
+        of_agent: &[Change],
+    ) -> Result<Self::Ready, ChangeError>;
 
     /// Gives each core what leads to the next membership, which the state names by now.
     ///
@@ -116,6 +123,16 @@ pub trait Cores {
         0
     }
 
+    /// What the newest change has led to at an agent on the node's own core.
+    fn of_agent(&self) -> Option<&Membership> {
+        None
+    }
+
+    /// Workers behind the node's own core.
+    fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
+        BTreeMap::new()
+    }
+
     /// What a worker that leaves does not answer in time is given up.
     fn gives_up(&self) -> bool {
         true
@@ -132,6 +149,15 @@ pub struct Moment<'a> {
     /// The time, ns.
     pub now_ns: u64,
     leaving_since_ns: &'a BTreeMap<Leaving, u64>,
+}
+
+/// A worker behind a leaf's own core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerHere {
+    /// Tasks that it has in hand, whoever of the workers here they were sent to.
+    pub held: u64,
+    /// It gets no more of them until it is undrained.
+    pub is_drained: bool,
 }
 
 impl Moment<'_> {
@@ -181,6 +207,18 @@ impl<C: Cores> Control<C> {
         is_told && !self.is_leaving() && self.cores.is_settled()
     }
 
+    /// What the newest change has led to at an agent on a leaf's own core.
+    #[must_use]
+    pub fn of_agent(&self) -> Option<&Membership> {
+        self.cores.of_agent()
+    }
+
+    /// Workers behind a leaf's own core.
+    #[must_use]
+    pub fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
+        self.cores.workers_here()
+    }
+
     fn is_leaving(&self) -> bool {
         let pools = || self.membership.pools.iter().flatten();
         pools().any(|pool| pool.is_leaving)
@@ -205,11 +243,7 @@ impl<C: Cores> Control<C> {
             return Ok(self.membership.epoch);
         }
         let next = self.after(changes)?;
-        if let [Change::OfAgent(change)] = changes {
-            self.make_ready()?;
-            self.cores.change_agent(change, &self.membership)?;
-        }
-        self.issue(next)
+        self.issue(next, &of_agent(changes))
     }
 
     /// The membership that changes would lead to, as far as can be told without making them.
@@ -219,13 +253,11 @@ impl<C: Cores> Control<C> {
     pub fn after(&self, changes: &[Change]) -> Result<Membership, ChangeError> {
         let mut next = self.membership.clone();
         next.epoch += 1;
-        if changes.len() > 1 && changes.iter().any(|change| matches!(change, Change::OfAgent(_))) {
-            return refused("agent", "a change of the agent's pools is made by itself");
-        }
         for change in changes {
             self.cores.check(change)?;
             self.change(&mut next, change)?;
         }
+        self.cores.check_agent(&of_agent(changes), &next)?;
         Ok(next)
     }
 
@@ -384,9 +416,9 @@ impl<C: Cores> Control<C> {
     }
 
     /// Has all cores go over to another membership.
-    fn issue(&mut self, next: Membership) -> Result<u64, ChangeError> {
+    fn issue(&mut self, next: Membership, of_agent: &[Change]) -> Result<u64, ChangeError> {
         self.make_ready()?;
-        let ready = self.cores.prepare(&self.table, &next)?;
+        let ready = self.cores.prepare(&self.table, &next, of_agent)?;
         self.table.change(&next.entries());
         let differences = Differences { from: &self.membership, to: &next };
         self.cores.issue(&self.table, &differences, ready)?;
@@ -411,7 +443,7 @@ impl<C: Cores> Control<C> {
         let mut next = self.membership.clone();
         if self.let_go(&mut next, now_ns) {
             next.epoch += 1;
-            let _ = self.issue(next); // when a core is busy, at the next time
+            let _ = self.issue(next, &[]); // when a core is busy, at the next time
         }
     }
 
@@ -489,6 +521,15 @@ impl<C: Cores> Control<C> {
     }
 }
 
+/// Those of an agent on the node's own core.
+fn of_agent(changes: &[Change]) -> Vec<Change> {
+    let of_agent = changes.iter().filter_map(|change| match change {
+        Change::OfAgent(change) => Some(Change::clone(change)),
+        _ => None,
+    });
+    of_agent.collect()
+}
+
 fn full(
     count: usize,
     most: usize,
@@ -504,12 +545,6 @@ fn drain(
     is_drained: bool,
 ) -> Result<(), ChangeError> {
     for &id in workers {
-        let is_here = membership.workers().any(|(_, one)| one.id == id && membership.is_local(one));
-        if is_here {
-            let reason =
-                "it is on the leaf's own core, whose workers are not drained; remove it instead";
-            return refused(format!("worker {id}"), reason);
-        }
         let worker = worker_of(membership, id)?;
         if worker.is_leaving {
             let reason = "it is leaving, and gets no tasks any more".to_owned();

@@ -122,7 +122,7 @@ pub(super) fn start(
     let deaths = Arc::clone(&parts.deaths);
     let attached = (attached, parts.commands.clone());
     let control = agent::control(config, &table, attached, signer.clone());
-    let reader = |now: &Membership| {
+    let reader = |now: &Membership, _: Option<&Membership>| {
         let wanted = AgentConfig::load(&config.path).map_err(|error| error.to_string())?;
         reload::agent(config, &wanted, now, &agent::membership(&wanted))
     };

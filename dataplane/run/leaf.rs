@@ -83,9 +83,9 @@ pub fn run(
     let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
     let (both, commands) = assembly::cores(&stages, &table);
     let control = Control::of(Arc::clone(&table), membership, ColocatedCores::new(both, agents));
-    let reader = |now: &Membership| {
+    let reader = |now: &Membership, of_agent: Option<&Membership>| {
         let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
-        reload::leaf(config, &wanted, now)
+        reload::leaf(config, &wanted, now, of_agent)
     };
     let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
     let points = TapPoints {
@@ -154,7 +154,7 @@ pub fn run(
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
     describe(&mut account, "leaf", requests.control().membership(), &config.leaf.cores, seed);
-    let agent = agent.as_ref().zip(ended).zip(requests.control().cores().of_agent());
+    let agent = agent.as_ref().zip(ended).zip(requests.control().of_agent());
     account.agent = agent.map(|((agent, ended), membership)| {
         Box::new(agent.account(ended, seconds, config, membership, (&eal, hz)))
     });

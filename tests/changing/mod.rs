@@ -188,13 +188,15 @@ pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -
         ["horus", "jbsq(k=2)", "cfcfs", "jsq", "lsq-update", "racksched", "scd", "random"];
     let policy = policies[usize::from(pick(8))];
     let whose = whose[usize::from(pick(whose.len() as u16))];
-    match pick(12) {
+    match pick(14) {
         0..=3 => format!("add-workers pool={pool} workers={first}-{}", first + pick(4)),
         4..=5 => format!("remove-workers workers={first}-{}", first + pick(2)),
         6 => format!("{whose}add-pool id={pool} policy={policy}"),
         7 => format!("{whose}remove-pool id={}", 8 + pick(2)),
         8..=9 => format!("{whose}set-policy pool={pool} policy={policy}"),
         10 => format!("{whose}set-queue pool={pool} queue={}", 1 + pick(80)),
+        11 => format!("drain workers={first}-{}", first + pick(2)),
+        12 => format!("undrain workers={first}-{}", first + pick(3)),
         _ => format!("set-speed workers={first} speed={}", 1 + pick(9)),
     }
 }
