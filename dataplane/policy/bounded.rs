@@ -20,7 +20,7 @@ use super::measured::{Measured, Notes, SILENCE_MOST_NS};
 use super::slots::{self, Slots};
 use super::structure::{Found, Front, Losses, Rank, Ranks};
 use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task};
-use crate::state::{Member, Parts, Report, Sharing, View, Words};
+use crate::state::{Member, Report, Sharing, View, Words};
 
 /// `jbsq`.
 pub const GIVEN: Entry = Entry {
@@ -456,17 +456,17 @@ impl Bounded {
         if self.heard.bound.adapts { slots::MOST } else { self.heard.bound.tasks }
     }
 
-    /// As one by one.
-    #[inline(always)]
-    fn reply_some(
+    /// As one by one. A function for each case: beside others the loop's values do not stay in registers.
+    #[inline(never)]
+    fn reply_some<const ALONE: bool, const ADAPTS: bool>(
         &mut self,
         reports: &[Report],
-        now_ns: u64,
-        mut parts: Parts<'_>,
-        adapts: bool,
+        view: &mut View,
     ) -> usize {
+        let (now_ns, parts) = (view.now_ns(), view.parts());
+        let mut parts = if ALONE { parts.alone() } else { parts };
         let members = parts.words.members();
-        let mut hearing = self.heard.listen(now_ns, members, adapts);
+        let mut hearing = self.heard.listen(now_ns, members, ADAPTS);
         let mut watch = self.losses.watch(members);
         self.room.ranks.set_all(
             reports,
@@ -529,12 +529,11 @@ impl Policy for Bounded {
         if view.peers().is_some() {
             return self.reply_shared(reports, view);
         }
-        let now_ns = view.now_ns();
-        let (parts, adapts) = (view.parts(), self.heard.bound.adapts);
-        match (parts.are_alone(), adapts) {
-            (true, true) => self.reply_some(reports, now_ns, parts.alone(), true),
-            (true, false) => self.reply_some(reports, now_ns, parts.alone(), false),
-            (false, _) => self.reply_some(reports, now_ns, parts, adapts),
+        match (view.parts().are_alone(), self.heard.bound.adapts) {
+            (true, true) => self.reply_some::<true, true>(reports, view),
+            (true, false) => self.reply_some::<true, false>(reports, view),
+            (false, true) => self.reply_some::<false, true>(reports, view),
+            (false, false) => self.reply_some::<false, false>(reports, view),
         }
     }
 

@@ -160,13 +160,14 @@ impl Samples {
         self,
         queues: &mut R,
         mut front: R::Front,
-        parts: &mut Parts<'_>,
+        parts: &Parts<'_>,
+        messages: &mut usize,
         rng: &mut Rng,
     ) -> R::Front {
         if self.count == 0 || self.below < u32::MAX && rng.next_u64() as u32 >= self.below {
             return front;
         }
-        let probed = sample_distinct(
+        *messages += sample_distinct(
             self.count,
             parts.active,
             rng,
@@ -178,7 +179,6 @@ impl Samples {
                 }
             },
         );
-        parts.picks.messages += probed as u64;
         front
     }
 }
@@ -205,10 +205,11 @@ fn first<R: Rank>(
     queues: &mut R,
     front: R::Front,
     samples: Samples,
-    parts: &mut Parts<'_>,
+    parts: &Parts<'_>,
+    messages: &mut usize,
     rng: &mut Rng,
 ) -> (R::Front, Option<Found>) {
-    let mut front = samples.take(queues, front, parts, rng);
+    let mut front = samples.take(queues, front, parts, messages, rng);
     if front.is_empty() {
         let Some(next) = queues.reopen(front) else { return (front, None) };
         front = next;
@@ -222,13 +223,13 @@ fn pick_run(
     queues: &mut impl Rank,
     samples: Samples,
     picks: Picks<'_>,
-    mut parts: Parts<'_>,
+    parts: Parts<'_>,
     rng: &mut Rng,
 ) {
-    let mut front = queues.open();
+    let (mut front, mut messages) = (queues.open(), 0);
     for pick in picks {
         let found;
-        (front, found) = first(queues, front, samples, &mut parts, rng);
+        (front, found) = first(queues, front, samples, &parts, &mut messages, rng);
         let Some(found) = found else {
             *pick = None;
             continue;
@@ -238,6 +239,7 @@ fn pick_run(
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
     queues.close(front);
+    parts.picks.messages += messages as u64;
 }
 
 /// As [`pick_run`], in a loop that knows what the run need not look at.

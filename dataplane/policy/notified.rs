@@ -155,6 +155,27 @@ impl Notified {
         member.map(|member| Pick { member, idle: false })
     }
 
+    /// A member reports.
+    #[inline(always)]
+    fn hear(&mut self, report: &Report, parts: &mut Parts<'_>) {
+        let (member, words) = (report.member, parts.words.of(report.member));
+        words.set_load(report.load);
+        let mut below = report.load.0 >> 16 < self.below;
+        if self.otherwise == Otherwise::Last {
+            below |= words.outstanding() == 0; // the report was overtaken by that
+            self.last = if below { Some(member) } else { self.last };
+            self.forgotten.note();
+        }
+        let known = parts.idle.contains(member);
+        parts.idle.note(member, below);
+        match parts.idle.contains(member) && !parts.shares_idle() {
+            true => self.line.join(member),
+            false => self.line.leave(member),
+        }
+        // Members that know the threshold speak once, when they are at or below it.
+        parts.picks.messages += u64::from(self.period_ns > 0 && below && !known);
+    }
+
     /// The view's list changed: who stays keeps its place, who is new comes last.
     fn follow_list(&mut self, view: &View) {
         let idle = view.idle();
@@ -186,21 +207,17 @@ impl Policy for Notified {
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        view.set_load(report.member, report.load);
-        let mut below = report.load.0 >> 16 < self.below;
-        if self.otherwise == Otherwise::Last {
-            below |= view.outstanding(report.member) == 0; // the report was overtaken by that
-            self.last = if below { Some(report.member) } else { self.last };
-            self.forgotten.note();
+        let mut parts = view.parts();
+        self.hear(report, &mut parts);
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let mut parts = view.parts();
+        for report in reports {
+            parts.surplus += usize::from(!parts.words.of(report.member).answered());
+            self.hear(report, &mut parts);
         }
-        let known = view.idle().contains(report.member);
-        view.idle_mut().words().note(report.member, below);
-        match view.idle().contains(report.member) && !view.shares_idle() {
-            true => self.line.join(report.member),
-            false => self.line.leave(report.member),
-        }
-        // Members that know the threshold speak once, when they are at or below it.
-        view.picks.messages += u64::from(self.period_ns > 0 && below && !known);
+        parts.surplus
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {

@@ -3,7 +3,7 @@
 
 use super::sample::{sample_two, select};
 use super::{AnyPolicy, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one};
-use crate::state::{Sharing, View};
+use crate::state::{Report, Sharing, View};
 
 /// `racksched`.
 pub const ENTRY: Entry = Entry {
@@ -29,5 +29,9 @@ impl Policy for RackSched {
             view.picks.po2 += 1;
             Some(Pick { member, idle: false })
         });
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        view.take_loads(reports)
     }
 }

@@ -5,7 +5,7 @@ use super::structure::Alias;
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one,
 };
-use crate::state::{Sharing, View};
+use crate::state::{Report, Sharing, View};
 
 /// `random`.
 pub const UNIFORM: Entry = Entry {
@@ -36,6 +36,10 @@ impl Policy for Random {
             sample_one(view.active(), rng).map(|member| Pick { member, idle: false })
         });
     }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        view.take_loads(reports)
+    }
 }
 
 /// Any active member, in proportion to its service rate.
@@ -49,6 +53,10 @@ impl Policy for WeightedRandom {
         one_by_one(tasks, picks, view, rng, |_, _, rng| {
             self.alias.sample(rng).map(|member| Pick { member, idle: false })
         });
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        view.take_loads(reports)
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {

@@ -3,7 +3,7 @@
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one,
 };
-use crate::state::{Sharing, View};
+use crate::state::{Report, Sharing, View};
 
 /// `round-robin`.
 pub const ENTRY: Entry = Entry {
@@ -31,6 +31,10 @@ impl Policy for RoundRobin {
             self.next += 1;
             Some(Pick { member, idle: false })
         });
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        view.take_loads(reports)
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {

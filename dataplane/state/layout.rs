@@ -9,6 +9,7 @@
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
 //! | tokens | per pool, bits, see [`super::tokens`]; none where there is one core | any core |
+//! | oldest | per pool, u64 per core: since when its first task waits, 0 when none does; each core reads all | that core |
 //! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | per core: reported | per member: u64: reports that it took, and the load believed | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
@@ -17,7 +18,6 @@
 //! | per core: ring | see [`super::broadcast`]; none where there is one core | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
 //! | per core: queued | u64 per pool: tasks that wait | that core |
-//! | per core: oldest | u64 per pool: since when the first one waits, 0 when none does | that core |
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
 //! | per core: counters | u64 each; then how often it stood still, and a ring of u64 each time | that core |
 
@@ -61,6 +61,8 @@ pub struct PoolLayout {
     pub members: usize,
     /// Offset of its tokens.
     pub tokens: usize,
+    /// Offset of since when tasks wait for it, a word for each core.
+    pub oldest: usize,
     /// Offset of its members' presence.
     pub presence: usize,
 }
@@ -93,8 +95,6 @@ pub struct CoreLayout {
     pub idle: Vec<IdleLayout>,
     /// Offset of its tasks that wait, a word for each pool.
     pub queued: usize,
-    /// Offset of since when they do, a word for each pool.
-    pub oldest: usize,
     /// Offset of the bounds on a member's tasks that it has found, a word for each pool.
     pub bounds: usize,
     /// Offset of its counters.
@@ -152,7 +152,8 @@ impl Layout {
         for &members in &shape.pools {
             let presence = cursor.take(4 * members);
             let tokens = cursor.take(if shared { 8 * Tokens::words(members) } else { 0 });
-            pools.push(PoolLayout { first_member, members, tokens, presence });
+            let oldest = cursor.take(8 * shape.cores);
+            pools.push(PoolLayout { first_member, members, tokens, oldest, presence });
             first_member += members;
         }
         let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, shared));
@@ -173,6 +174,7 @@ impl Layout {
         ];
         for pool in &self.pools {
             starts.extend([("presence", pool.presence), ("tokens", pool.tokens)]);
+            starts.push(("oldest", pool.oldest));
         }
         for core in &self.cores {
             starts.extend([("reported", core.reported), ("own", core.own)]);
@@ -182,8 +184,8 @@ impl Layout {
                 ("ring", core.ring),
             ]);
             starts.extend(core.idle.iter().map(|idle| ("idle lists", idle.count)));
-            starts.extend([("queued", core.queued), ("oldest", core.oldest)]);
-            starts.extend([("bounds", core.bounds), ("counters", core.counters)]);
+            starts.extend([("queued", core.queued), ("bounds", core.bounds)]);
+            starts.push(("counters", core.counters));
         }
         let ends = starts.iter().skip(1).map(|&(_, start)| start).chain([self.len]);
         let sections = starts.iter().zip(ends).map(|(&(name, start), end)| (name, start..end));
@@ -226,7 +228,6 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize, shared: bool) -> C
             })
             .collect(),
         queued: cursor.take(8 * pools.len()),
-        oldest: cursor.take(8 * pools.len()),
         bounds: cursor.take(8 * pools.len()),
         counters: cursor.take(8 * counters::WORDS),
     }
@@ -252,6 +253,7 @@ mod tests {
             sections.push((pool.tokens, 8 * Tokens::words(pool.members)));
             sections.push((pool.presence, 4 * pool.members));
         }
+        sections.extend(layout.pools.iter().map(|pool| (pool.oldest, 8 * 2)));
         for core in &layout.cores {
             sections.push((core.reported, 8 * 703));
             sections.push((core.own, 16 * 703));
@@ -259,7 +261,6 @@ mod tests {
             sections.push((core.told, 2 * 703));
             sections.push((core.ring, broadcast::BYTES));
             sections.push((core.queued, 8 * 3));
-            sections.push((core.oldest, 8 * 3));
             sections.push((core.bounds, 8 * 3));
             sections.push((core.counters, 8 * counters::WORDS));
             for (idle, pool) in core.idle.iter().zip(&layout.pools) {

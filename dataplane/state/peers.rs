@@ -99,7 +99,7 @@ impl Peers {
     pub(super) fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
         let told = |core: usize| region.slice(layout.cores[core].told + 2 * first, members);
-        let oldest = |core: usize| region.slice(layout.cores[core].oldest + 8 * pool, 1);
+        let oldest = |core: usize| region.slice(layout.pools[pool].oldest + 8 * core, 1);
         let others = (0..layout.cores.len()).filter(|&other| other != core);
         let other =
             |core| Other { told: told(core), heard: vec![0; members].into(), oldest: oldest(core) };

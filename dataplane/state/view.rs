@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::broadcast::{Sender, Topic};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{Layout, TableShape};
-use super::member::{Belief, Load, Member, Presence};
+use super::member::{Belief, Load, Member, Presence, Report};
 use super::peers::{Peers, Sharing};
 use super::region::{Region, Slice};
 use super::words::{MemberWords, Own, Words};
@@ -441,6 +441,21 @@ impl View {
     #[inline]
     pub fn set_load(&mut self, member: Member, load: Load) {
         self.of(member).set_load(load);
+    }
+
+    /// Counts a task as answered and takes the member's load, for each report; returns how many came from members that had no task
+    /// outstanding.
+    #[inline]
+    pub fn take_loads(&mut self, reports: &[Report]) -> usize {
+        let words = self.words();
+        let words = if words.are_alone() { words.alone() } else { words };
+        let mut expected = 0;
+        for report in reports {
+            let words = words.of(report.member);
+            expected += usize::from(words.answered());
+            words.set_load(report.load);
+        }
+        reports.len() - expected
     }
 
     /// Takes `lost` tasks off the count of those outstanding at `member`.
