@@ -7,6 +7,7 @@ pub mod bench;
 pub mod demo;
 pub mod drive;
 pub mod figures;
+pub mod learner;
 pub mod lockstep;
 pub mod rack;
 pub mod sim;

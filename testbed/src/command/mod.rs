@@ -5,6 +5,7 @@ mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
 mod drive;
+mod learner;
 #[cfg(feature = "dpdk")]
 mod leaves;
 mod lockstep;
@@ -106,6 +107,9 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
+    /// Hold the learner of nodes without a scheduler against a trace of another one
+    #[command(after_help = learner::EXAMPLE)]
+    Learner(learner::Arguments),
     /// Make the papers' figures again: plots, numbers and commands
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
@@ -169,6 +173,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             bench::host::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
+        Command::Learner(arguments) => learner::run(&arguments),
         Command::Figures(arguments) => {
             figures::make(&arguments)?;
             Ok(true)

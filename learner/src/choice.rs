@@ -1,0 +1,71 @@
+//! Draws from probabilities.
+
+use crate::lanes::{LANES, Lane, lane, zeros};
+
+/// Probabilities as cumulative sums, to draw from.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    sums: Box<[Lane]>,
+    /// The last that may be drawn.
+    last: usize,
+}
+
+impl Choice {
+    /// For so many, of which the first is always drawn until told otherwise.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        let mut sums = zeros(count);
+        sums.fill([1.0; LANES]);
+        Self { sums, last: 0 }
+    }
+
+    /// Draws by these probabilities from now on; as many as there were, and one of them at least above 0.
+    pub fn set(&mut self, probabilities: &[f32]) {
+        let mut total = 0.0;
+        for (index, (sum, probability)) in
+            self.sums.as_flattened_mut().iter_mut().zip(probabilities).enumerate()
+        {
+            total += probability;
+            *sum = total;
+            if *probability > 0.0 {
+                self.last = index;
+            }
+        }
+    }
+
+    /// The one that `uniform`, a random number from 0 to below 1, falls to.
+    #[inline]
+    #[must_use]
+    pub fn draw(&self, uniform: f32) -> usize {
+        let mut below = [0_u32; LANES];
+        for sums in &self.sums {
+            let is_below = lane(|at| f32::from_bits(u32::from(sums[at] <= uniform)));
+            for (below, one) in below.iter_mut().zip(is_below) {
+                *below += one.to_bits();
+            }
+        }
+        // Sums of rounded numbers may end below 1.
+        (below.iter().sum::<u32>() as usize).min(self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_drawn_as_often_as_its_probability_says() {
+        let mut choice = Choice::new(11);
+        assert_eq!(choice.draw(0.999), 0);
+        let mut probabilities = [0.0; 11];
+        (probabilities[2], probabilities[7], probabilities[9]) = (0.25, 0.5, 0.249_999);
+        choice.set(&probabilities);
+        let mut drawn = [0; 11];
+        for step in 0..4000 {
+            drawn[choice.draw(step as f32 / 4000.0)] += 1;
+        }
+        assert_eq!((drawn[2], drawn[7], drawn[9]), (1000, 2000, 1000));
+        assert_eq!(choice.draw(0.999_999_94), 9, "what rounding leaves is the last one's");
+        assert_eq!(choice.draw(0.0), 2);
+    }
+}

@@ -1,0 +1,245 @@
+//! How parameters follow their gradients, upwards: by stochastic gradient ascent each beat, or by AdamW once a batch.
+
+use pulp::Simd;
+
+use crate::lanes::{Lane, Rows, flush, zeros};
+
+/// What rates are multiplied with from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Schedule {
+    /// Always 1.
+    Constant,
+    /// Cosine annealing with warm restarts (Loshchilov and Hutter, ICLR 2017). As in the released program critic and actors ask
+    /// one after the other, so that two of its steps pass in one of theirs.
+    Cosine {
+        /// Where it ends before each restart.
+        least: f32,
+        /// Where it starts.
+        most: f32,
+        /// Steps to the first restart.
+        period: u32,
+        /// Each period is so many times the one before.
+        factor: u32,
+    },
+}
+
+/// Where a schedule is.
+#[derive(Clone, Copy, Debug)]
+struct Annealing {
+    schedule: Schedule,
+    period: u32,
+    step: u32,
+}
+
+impl Annealing {
+    fn next(&mut self) -> f32 {
+        let Schedule::Cosine { least, most, factor, .. } = self.schedule else { return 1.0 };
+        let angle = std::f32::consts::PI * self.step as f32 / self.period as f32;
+        self.step += 1;
+        if self.step >= self.period {
+            (self.period, self.step) = (self.period.saturating_mul(factor), 0);
+        }
+        least + 0.5 * (most - least) * (1.0 + angle.cos())
+    }
+}
+
+/// AdamW's constants (Loshchilov and Hutter, ICLR 2019).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// What is kept of the mean gradient at a step.
+    pub beta1: f32,
+    /// What is kept of the mean squared gradient at a step.
+    pub beta2: f32,
+    /// Added to the root of that.
+    pub epsilon: f32,
+    /// What parameters lose at a step, times the rate.
+    pub weight_decay: f32,
+    /// What rates are multiplied with.
+    pub schedule: Schedule,
+    /// Beats between two steps.
+    pub batch: u32,
+}
+
+impl Default for AdamW {
+    /// Those of the released program.
+    fn default() -> Self {
+        Self {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-6,
+            weight_decay: 1e-4,
+            schedule: Schedule::Constant,
+            batch: 20,
+        }
+    }
+}
+
+/// How parameters follow their gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    /// By the gradient of each beat.
+    Sgd,
+    /// By the mean gradients of a batch.
+    AdamW(AdamW),
+}
+
+/// The factors of one AdamW step.
+#[derive(Clone, Copy)]
+pub struct Step {
+    constants: AdamW,
+    rate: f32,
+    decay: f32,
+    /// Means of few gradients are too small by these.
+    corrections: (f32, f32),
+}
+
+/// Counts the steps of all parameters together.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    constants: AdamW,
+    annealing: Annealing,
+    beats: u32,
+    /// Powers of beta1 and beta2.
+    powers: (f64, f64),
+}
+
+impl Steps {
+    pub fn new(constants: AdamW) -> Self {
+        let schedule = constants.schedule;
+        let period = if let Schedule::Cosine { period, .. } = schedule { period.max(1) } else { 1 };
+        let annealing = Annealing { schedule, period, step: 0 };
+        Self { constants, annealing, beats: 0, powers: (1.0, 1.0) }
+    }
+
+    /// What a beat's gradient counts for in its batch.
+    pub fn share(&self) -> f32 {
+        1.0 / self.constants.batch.max(1) as f32
+    }
+
+    /// A beat has passed; true when it was the last of a batch.
+    pub fn is_due(&mut self) -> bool {
+        self.beats += 1;
+        let is_due = self.beats >= self.constants.batch;
+        if is_due {
+            self.beats = 0;
+            let AdamW { beta1, beta2, .. } = self.constants;
+            self.powers.0 *= f64::from(beta1);
+            self.powers.1 *= f64::from(beta2);
+        }
+        is_due
+    }
+
+    /// The multiplier for those who step next.
+    pub fn multiplier(&mut self) -> f32 {
+        self.annealing.next()
+    }
+
+    /// The step of parameters with this rate.
+    pub fn step(&self, rate: f32, multiplier: f32) -> Step {
+        let correction = |power: f64| (1.0 / (1.0 - power)) as f32;
+        Step {
+            constants: self.constants,
+            rate: rate * multiplier,
+            decay: 1.0 - rate * self.constants.weight_decay * multiplier,
+            corrections: (correction(self.powers.0), correction(self.powers.1)),
+        }
+    }
+}
+
+/// Parameters, and what moves them.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    pub values: Box<[Lane]>,
+    /// Eligibility traces.
+    pub traces: Box<[Lane]>,
+    gradient: Box<[Lane]>,
+    mean: Box<[Lane]>,
+    square: Box<[Lane]>,
+}
+
+impl Parameters {
+    /// So many, all of them 0.
+    pub fn new(count: usize) -> Self {
+        let zeros = || zeros(count);
+        Self { values: zeros(), traces: zeros(), gradient: zeros(), mean: zeros(), square: zeros() }
+    }
+
+    /// Decays the traces, adds what has just been seen, and adds the error's share to the gradient.
+    #[inline(always)]
+    pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, seen: &[Lane], error: f32) {
+        let (traces, _) = S::as_mut_simd_f32s(self.traces.as_flattened_mut());
+        let (gradient, _) = S::as_mut_simd_f32s(self.gradient.as_flattened_mut());
+        let (seen, _) = S::as_simd_f32s(seen.as_flattened());
+        let (decay, error) = (simd.splat_f32s(decay), simd.splat_f32s(error));
+        for ((trace, gradient), seen) in traces.iter_mut().zip(gradient).zip(seen) {
+            *trace = simd.mul_add_e_f32s(decay, *trace, *seen);
+            *gradient = simd.mul_add_e_f32s(error, *trace, *gradient);
+        }
+    }
+
+    /// Their traces and gradients, as rows of a matrix.
+    #[inline(always)]
+    pub fn rows(&mut self) -> Rows<'_> {
+        Rows { traces: &mut self.traces, gradient: &mut self.gradient }
+    }
+
+    /// An AdamW step.
+    #[inline(always)]
+    pub fn step(&mut self, step: &Step) {
+        let AdamW { beta1, beta2, epsilon, .. } = step.constants;
+        let (first, second) = step.corrections;
+        let mean = self.mean.as_flattened_mut();
+        let square = &mut self.square.as_flattened_mut()[..mean.len()];
+        let gradient = &mut self.gradient.as_flattened_mut()[..mean.len()];
+        let values = &mut self.values.as_flattened_mut()[..mean.len()];
+        for at in 0..mean.len() {
+            let slope = gradient[at];
+            mean[at] = beta1 * mean[at] + (1.0 - beta1) * slope;
+            square[at] = beta2 * square[at] + (1.0 - beta2) * (slope * slope);
+            let slope = first * mean[at] / ((second * square[at]).sqrt() + epsilon);
+            values[at] = step.decay * values[at] + step.rate * slope;
+            gradient[at] = 0.0;
+        }
+        flush(&mut self.mean);
+        flush(&mut self.square);
+        flush(&mut self.traces);
+    }
+
+    /// Traces that have decayed to nothing are 0.
+    #[inline(always)]
+    pub fn flush_traces(&mut self) {
+        flush(&mut self.traces);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cosines_fall_and_restart_in_longer_periods() {
+        let schedule = Schedule::Cosine { least: 0.0, most: 2.0, period: 2, factor: 2 };
+        let mut annealing = Annealing { schedule, period: 2, step: 0 };
+        let found: Vec<_> = (0..7).map(|_| (annealing.next() * 1000.0).round()).collect();
+        assert_eq!(found, [2000.0, 1000.0, 2000.0, 1707.0, 1000.0, 293.0, 2000.0]);
+        let mut constant = Annealing { schedule: Schedule::Constant, period: 1, step: 0 };
+        assert_eq!([constant.next(), constant.next()], [1.0; 2]);
+    }
+
+    #[test]
+    fn the_first_adamw_step_is_the_rate_in_the_gradients_direction() {
+        let constants = AdamW { batch: 2, weight_decay: 0.0, ..AdamW::default() };
+        let mut steps = Steps::new(constants);
+        let mut parameters = Parameters::new(9);
+        let mut seen = zeros(9);
+        (seen[0][0], seen[0][1], seen[1][0]) = (1.0, -4.0, 1e-3);
+        parameters.trace(pulp::Scalar::new(), 0.6, &seen, 0.5 * steps.share());
+        assert!(!steps.is_due() && steps.is_due());
+        let multiplier = steps.multiplier();
+        parameters.step(&steps.step(0.01, multiplier));
+        let values = parameters.values.as_flattened();
+        for (at, expected) in [(0, 0.01), (1, -0.01), (2, 0.0), (8, 0.01)] {
+            assert!((values[at] - expected).abs() < 1e-4, "{at}: {}", values[at]);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a beat was worth: how far loads are apart, and what passing tasks on cost.
+
+/// How far the loads of all nodes are apart: the mean squared difference of two nodes' loads, over the load's scale.
+#[must_use]
+pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
+    let count = loads.len() as f64;
+    if count < 2.0 {
+        return 0.0;
+    }
+    let (sum, squares) = loads.iter().fold((0.0, 0.0), |(sum, squares), load| {
+        let load = f64::from(*load);
+        (sum + load, squares + load * load)
+    });
+    // The sum of (a - b)^2 over all pairs is count * squares - sum^2.
+    let pairs = count * squares - sum * sum;
+    (2.0 / (count * (count - 1.0)) * pairs.max(0.0) / f64::from(scale)) as f32
+}
+
+/// What a node did in a beat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Tasks passed on.
+    pub migrations: u32,
+    /// Times that another node was asked for a task.
+    pub steals: u32,
+    /// Tasks that failed for want of room.
+    pub failed_tasks: u32,
+    /// Times that a node was asked that had none.
+    pub failed_steals: u32,
+}
+
+/// What each of these costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// A task passed on.
+    pub migration: f32,
+    /// Asking for a task.
+    pub steal: f32,
+    /// A task that failed.
+    pub failed_task: f32,
+    /// Asking in vain.
+    pub failed_steal: f32,
+}
+
+impl Default for Costs {
+    /// Those of the released program.
+    fn default() -> Self {
+        Self { migration: 1e-4, steal: 1e-4, failed_task: 10.0, failed_steal: 0.0 }
+    }
+}
+
+/// What a state is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Utility {
+    /// By how much the imbalance has fallen since the beat before, as released. Over a long time it sums up to nothing.
+    #[default]
+    Difference,
+    /// The imbalance itself, as the paper has it.
+    Level,
+}
+
+/// The reward of each beat.
+#[derive(Clone, Debug)]
+pub struct Reward {
+    scale: f32,
+    costs: Costs,
+    utility: Utility,
+    before: f32,
+}
+
+impl Reward {
+    /// Loads are multiples of `scale`, which is a load of one mean service time of work for each slot of each worker.
+    #[must_use]
+    pub fn new(scale: f32, costs: Costs, utility: Utility) -> Self {
+        Self { scale, costs, utility, before: 0.0 }
+    }
+
+    /// The reward of a beat at whose end nodes have these loads, and in which all of them together did this.
+    #[must_use]
+    pub fn of(&mut self, loads: &[f32], events: &Events) -> f32 {
+        let Events { migrations, steals, failed_tasks, failed_steals } = *events;
+        let Costs { migration, steal, failed_task, failed_steal } = self.costs;
+        let costs = [
+            (migration, migrations),
+            (steal, steals),
+            (failed_task, failed_tasks),
+            (failed_steal, failed_steals),
+        ];
+        let cost: f32 = costs.iter().map(|&(cost, events)| cost * events as f32).sum();
+        let now = imbalance(loads, self.scale);
+        let before = std::mem::replace(&mut self.before, now);
+        let utility = match self.utility {
+            Utility::Difference => before - now,
+            Utility::Level => -now,
+        };
+        utility - self.scale / loads.len().max(1) as f32 * cost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_loads_are_balanced_and_pairs_count_once() {
+        assert_eq!((imbalance(&[], 1.0), imbalance(&[3.0], 1.0)), (0.0, 0.0));
+        assert_eq!(imbalance(&[0.5; 7], 1e-3), 0.0);
+        // (1 + 4 + 1) * 2 / (3 * 2)
+        assert_eq!(imbalance(&[0.0, 1.0, 2.0], 1.0), 2.0);
+        assert_eq!(imbalance(&[0.0, 1.0, 2.0], 0.5), 4.0);
+    }
+
+    #[test]
+    fn rewards_are_what_imbalance_falls_by_less_the_costs() {
+        let mut reward = Reward::new(1e-3, Costs::default(), Utility::Difference);
+        let nothing = Events::default();
+        let apart = reward.of(&[0.0, 1e-3], &nothing);
+        assert!((apart + 1e-3).abs() < 1e-9, "{apart}");
+        assert!((reward.of(&[0.0, 0.0], &nothing) - 1e-3).abs() < 1e-9);
+        let events = Events { migrations: 3, steals: 1, failed_tasks: 2, failed_steals: 9 };
+        let cost = reward.of(&[0.0, 0.0], &events);
+        assert!((cost + 1e-3 / 2.0 * (4e-4 + 20.0)).abs() < 1e-9, "{cost}");
+        let mut level = Reward::new(1e-3, Costs::default(), Utility::Level);
+        let of = [level.of(&[0.0, 1e-3], &nothing), level.of(&[0.0, 1e-3], &nothing)];
+        assert!(of.iter().all(|of| (of + 1e-3).abs() < 1e-9), "{of:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! What any learner does, whatever its nodes and their loads.
+
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::{AdamW, BeatError, Choice, Counts, Learner, NODES_MAX, Optimizer, Settings};
+
+fn learner(nodes: usize, seed: u64) -> Learner {
+    Learner::new(Settings::new(nodes), &mut Xoshiro256PlusPlus::seed_from_u64(seed))
+}
+
+/// A beat that each node was drawn once in.
+fn beat(learner: &mut Learner, loads: &[f32], reward: f32) -> Result<f32, BeatError> {
+    let ones = vec![1; learner.settings().nodes];
+    let drawn = Counts { migrations: &ones, steals: &ones };
+    learner.beat(loads, reward, drawn).map(|beat| beat.td_error)
+}
+
+fn assert_probabilities(of: &[f32], live: &[bool]) {
+    let sum: f32 = of.iter().sum();
+    assert!((sum - 1.0).abs() < 1e-5, "{sum}: {of:?}");
+    for (probability, is_live) in of.iter().zip(live) {
+        assert!(if *is_live { *probability >= 0.0 } else { *probability == 0.0 }, "{of:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn probabilities_add_up_and_who_is_not_live_is_never_drawn(
+        nodes in 1..=NODES_MAX,
+        seed: u64,
+        absent in proptest::collection::vec(0..NODES_MAX, 0..8),
+        loads in proptest::collection::vec(0.0_f32..10.0, NODES_MAX),
+        rewards in proptest::collection::vec(-10.0_f32..10.0, 1..50),
+    ) {
+        let mut learner = learner(nodes, seed);
+        let mut live = vec![true; nodes];
+        for node in absent.into_iter().filter(|node| *node > 0 && *node < nodes) {
+            learner.set_live(node, false);
+            live[node] = false;
+        }
+        for (number, reward) in rewards.into_iter().enumerate() {
+            let loads: Vec<_> = (0..nodes).map(|node| loads[(node + number) % NODES_MAX]).collect();
+            let ones: Vec<_> = live.iter().map(|is_live| u32::from(*is_live)).collect();
+            let drawn = Counts { migrations: &ones, steals: &ones };
+            let beat = learner.beat(&loads, reward, drawn).unwrap();
+            prop_assert!(beat.td_error.is_finite());
+            assert_probabilities(learner.migration(), &live);
+            assert_probabilities(learner.stealing(), &live);
+            let mut choice = Choice::new(nodes);
+            choice.set(learner.migration());
+            for step in 0..32 {
+                prop_assert!(live[choice.draw(step as f32 / 32.0)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_pays_is_done_more_often() {
+    let settings = Settings {
+        migration_rate: 0.1,
+        optimizer: Optimizer::AdamW(AdamW { batch: 1, ..AdamW::default() }),
+        ..Settings::new(3)
+    };
+    let mut learner = Learner::new(settings, &mut Xoshiro256PlusPlus::seed_from_u64(1));
+    let loads = [1e-3, 2e-3, 3e-3];
+    let before = learner.migration()[2];
+    for round in 0..200 {
+        // Whoever draws the third node has a reward.
+        let third = u32::from(round % 2 == 0);
+        let counts = [1 - third, 0, third];
+        let drawn = Counts { migrations: &counts, steals: &[1, 0, 0] };
+        learner.beat(&loads, third as f32, drawn).unwrap();
+    }
+    let after = learner.migration()[2];
+    assert!(after > before + 0.1, "{before} {after}");
+}
+
+#[test]
+fn nodes_agree_on_the_mean_of_their_critics() {
+    let (mut one, other) = (learner(4, 1), learner(4, 2));
+    let wanted: Vec<_> =
+        one.critic().iter().zip(other.critic()).map(|(a, b)| (a + b) * 0.5).collect();
+    one.hear(other.critic()).unwrap();
+    assert_eq!(one.agree(), 1);
+    assert_eq!(one.critic(), wanted);
+    assert_eq!(one.agree(), 0);
+    assert_eq!(one.critic(), wanted, "nobody told anything since");
+}
+
+#[test]
+fn what_is_no_number_is_refused_and_not_learned_from() {
+    let mut learner = learner(3, 1);
+    beat(&mut learner, &[1e-3, 0.0, 2e-3], 1e-4).unwrap();
+    let before = format!("{learner:?}");
+    for (loads, reward, says) in [
+        (&[1.0, f32::NAN, 1.0][..], 0.0, "loads 1 is NaN; allowed: finite numbers"),
+        (&[1.0, 1.0, f32::INFINITY], 0.0, "loads 2 is inf"),
+        (&[-1.0, 1.0, 1.0], 0.0, "load 0 is -1; allowed: 0 and more"),
+        (&[1.0, 1.0], 0.0, "2 loads, where 3 are wanted"),
+        (&[1.0, 1.0, 1.0], f32::NAN, "reward 0 is NaN"),
+    ] {
+        let error = beat(&mut learner, loads, reward).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    let few = Counts { migrations: &[1, 1], steals: &[1, 1, 1] };
+    let error = learner.beat(&[1.0; 3], 0.0, few).unwrap_err().to_string();
+    assert!(error.contains("2 migrations, where 3 are wanted"), "{error}");
+    let mut told = learner.critic().to_vec();
+    told[7] = f32::NAN;
+    assert!(learner.hear(&told).is_err() && learner.hear(&told[1..]).is_err());
+    assert_eq!(format!("{learner:?}"), before);
+}
+
+#[test]
+fn equal_seeds_start_alike_and_a_node_that_returns_has_its_parameters() {
+    assert_eq!(learner(5, 3).migration(), learner(5, 3).migration());
+    assert_ne!(learner(5, 3).critic(), learner(5, 4).critic());
+    let mut one = learner(5, 3);
+    one.set_live(2, false);
+    assert_eq!(one.migration()[2], 0.0);
+    one.set_live(2, true);
+    assert_eq!(one.migration(), learner(5, 3).migration());
+}

@@ -1,0 +1,3 @@
+//! The learner of nodes without a scheduler, held against traces of another one.
+
+pub mod trace;

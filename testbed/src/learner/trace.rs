@@ -1,0 +1,230 @@
+//! Drives the learner through a trace that another implementation wrote, and finds where they differ most.
+//!
+//! A trace is a JSON object: the number of nodes `n`, the optimizer's constants, parameters before (`critic_w0`, rows `m_w0` of the
+//! migration policy and `s_w0` of the stealing one), loads at the start (`x0`), for each of the `beats` the next loads, the reward and
+//! how often each node was drawn, with the probabilities and the temporal-difference error that followed, and parameters after.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use rand::SeedableRng;
+use serde::{Deserialize, Serialize};
+use wedjat::policy::Rng;
+use wedjat_learner::{AdamW, Counts, Learner, NODES_MAX, Optimizer, Schedule, Settings};
+
+/// A trace, as its file has it.
+#[derive(Debug, Deserialize)]
+struct Trace {
+    n: usize,
+    batch: u32,
+    adamw: u8,
+    #[serde(default)]
+    cosine: u8,
+    critic_lr: f32,
+    m_lr: f32,
+    s_lr: f32,
+    avg_reward_step: f32,
+    lambda: f32,
+    beta1: f32,
+    beta2: f32,
+    eps: f32,
+    weight_decay: f32,
+    #[serde(default = "one")]
+    exp_beta: f32,
+    #[serde(default)]
+    cosine_min: f32,
+    #[serde(default = "one")]
+    cosine_max: f32,
+    #[serde(default, rename = "cosine_T0")]
+    cosine_period: u32,
+    #[serde(default, rename = "cosine_mult")]
+    cosine_factor: u32,
+    critic_w0: Vec<f32>,
+    m_w0: Vec<Vec<f32>>,
+    s_w0: Vec<Vec<f32>>,
+    x0: Vec<f32>,
+    m_p0: Option<Vec<f32>>,
+    s_p0: Option<Vec<f32>>,
+    beats: Vec<Beat>,
+    critic_w: Option<Vec<f32>>,
+    m_w: Option<Vec<Vec<f32>>>,
+    s_w: Option<Vec<Vec<f32>>>,
+    consensus_others: Option<String>,
+    critic_w_after_consensus: Option<Vec<f32>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Beat {
+    m_counts: Vec<u32>,
+    s_counts: Vec<u32>,
+    reward: f32,
+    x_next: Vec<f32>,
+    td_error: Option<f32>,
+    m_p_next: Option<Vec<f32>>,
+    s_p_next: Option<Vec<f32>>,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+/// The largest differences of a trace; none where it says nothing of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Differences {
+    /// Nodes.
+    pub nodes: usize,
+    /// Beats.
+    pub beats: usize,
+    /// Of a probability, of either policy, before or after any beat.
+    pub probabilities: Option<f64>,
+    /// Of a beat's temporal-difference error.
+    pub td_error: Option<f64>,
+    /// Of the critic's parameters after the last beat.
+    pub critic: Option<f64>,
+    /// Of the migration policy's.
+    pub migration: Option<f64>,
+    /// Of the stealing policy's.
+    pub stealing: Option<f64>,
+    /// Of the critic's parameters after a consensus with other nodes.
+    pub consensus: Option<f64>,
+}
+
+impl Differences {
+    /// Each by its name.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Option<f64>); 6] {
+        [
+            ("probabilities", self.probabilities),
+            ("td_error", self.td_error),
+            ("critic", self.critic),
+            ("migration", self.migration),
+            ("stealing", self.stealing),
+            ("consensus", self.consensus),
+        ]
+    }
+
+    /// Lines for people.
+    #[must_use]
+    pub fn lines(&self) -> String {
+        let mut lines =
+            format!("{} nodes, {} beats; largest differences:\n", self.nodes, self.beats);
+        for (name, value) in self.named() {
+            let _ = match value {
+                Some(value) => writeln!(lines, "  {name:<14}{value:.3e}"),
+                None => writeln!(lines, "  {name:<14}not in the trace"),
+            };
+        }
+        lines
+    }
+}
+
+/// Notes a difference that is larger than those before; what is no number differs without bound.
+fn note(most: &mut Option<f64>, found: f32, wanted: f32) {
+    let difference = (f64::from(found) - f64::from(wanted)).abs();
+    let difference = if difference.is_nan() { f64::INFINITY } else { difference };
+    *most = Some(most.map_or(difference, |most| most.max(difference)));
+}
+
+fn note_all<'a>(
+    most: &mut Option<f64>,
+    found: impl IntoIterator<Item = &'a f32>,
+    wanted: Option<&'a Vec<f32>>,
+    what: &str,
+) -> Result<(), String> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let found: Vec<_> = found.into_iter().collect();
+    if found.len() != wanted.len() {
+        return Err(format!("{what}: {} values, where {} are wanted", wanted.len(), found.len()));
+    }
+    found.into_iter().zip(wanted).for_each(|(found, wanted)| note(most, *found, *wanted));
+    Ok(())
+}
+
+/// Where the learner and the trace in this text differ most.
+///
+/// # Errors
+/// When it is no trace.
+pub fn compare(text: &str) -> Result<Differences, Box<dyn Error>> {
+    let trace: Trace = serde_json::from_str(text)?;
+    let mut learner = learner(&trace)?;
+    let mut most = Differences { nodes: trace.n, beats: trace.beats.len(), ..Default::default() };
+    note_all(&mut most.probabilities, learner.migration(), trace.m_p0.as_ref(), "m_p0")?;
+    note_all(&mut most.probabilities, learner.stealing(), trace.s_p0.as_ref(), "s_p0")?;
+    for (number, beat) in trace.beats.iter().enumerate() {
+        let drawn = Counts { migrations: &beat.m_counts, steals: &beat.s_counts };
+        let outcome = learner.beat(&beat.x_next, beat.reward, drawn);
+        let outcome = outcome.map_err(|error| format!("beat {number}: {error}"))?;
+        if let Some(wanted) = beat.td_error {
+            note(&mut most.td_error, outcome.td_error, wanted);
+        }
+        let probabilities = &mut most.probabilities;
+        note_all(probabilities, learner.migration(), beat.m_p_next.as_ref(), "m_p_next")?;
+        note_all(probabilities, learner.stealing(), beat.s_p_next.as_ref(), "s_p_next")?;
+    }
+    note_all(&mut most.critic, learner.critic(), trace.critic_w.as_ref(), "critic_w")?;
+    let flat = |rows: &Option<Vec<Vec<f32>>>| rows.as_ref().map(|rows| rows.concat());
+    let (migration, stealing) = (flat(&trace.m_w), flat(&trace.s_w));
+    let rows = learner.migration_parameters();
+    note_all(&mut most.migration, rows, migration.as_ref(), "m_w")?;
+    let rows = learner.stealing_parameters();
+    note_all(&mut most.stealing, rows, stealing.as_ref(), "s_w")?;
+    if let (Some(others), wanted @ Some(_)) =
+        (&trace.consensus_others, trace.critic_w_after_consensus.as_ref())
+    {
+        for slope in slopes(others)? {
+            let told: Vec<_> = (0..learner.critic().len()).map(|at| slope * at as f32).collect();
+            learner.hear(&told)?;
+        }
+        learner.agree();
+        note_all(&mut most.consensus, learner.critic(), wanted, "critic_w_after_consensus")?;
+    }
+    Ok(most)
+}
+
+fn learner(trace: &Trace) -> Result<Learner, Box<dyn Error>> {
+    if !(1..=NODES_MAX).contains(&trace.n) {
+        return Err(format!("n: {}; allowed: 1 to {NODES_MAX}", trace.n).into());
+    }
+    let schedule = match trace.cosine {
+        0 => Schedule::Constant,
+        _ => Schedule::Cosine {
+            least: trace.cosine_min,
+            most: trace.cosine_max,
+            period: trace.cosine_period,
+            factor: trace.cosine_factor,
+        },
+    };
+    let adamw = AdamW {
+        beta1: trace.beta1,
+        beta2: trace.beta2,
+        epsilon: trace.eps,
+        weight_decay: trace.weight_decay,
+        schedule,
+        batch: trace.batch,
+    };
+    let settings = Settings {
+        nodes: trace.n,
+        lambda: trace.lambda,
+        critic_rate: trace.critic_lr,
+        migration_rate: trace.m_lr,
+        stealing_rate: trace.s_lr,
+        average_rate: trace.avg_reward_step,
+        sharpness: trace.exp_beta,
+        optimizer: if trace.adamw == 0 { Optimizer::Sgd } else { Optimizer::AdamW(adamw) },
+    };
+    let mut learner = Learner::new(settings, &mut Rng::seed_from_u64(1));
+    learner.set_parameters(&trace.critic_w0, &trace.m_w0.concat(), &trace.s_w0.concat())?;
+    learner.start(&trace.x0)?;
+    Ok(learner)
+}
+
+/// The other nodes of a consensus, as traces describe them: parameter i is a multiple of i, `w_i=0.01*i`.
+fn slopes(text: &str) -> Result<Vec<f32>, String> {
+    let wrong = || format!("consensus_others: {text:?}; allowed: multiples as in `w_i=0.01*i`");
+    let described = text.split("w_i=").skip(1);
+    let slopes: Vec<f32> = described
+        .map(|rest| rest.split_once("*i").and_then(|(slope, _)| slope.trim().parse().ok()))
+        .collect::<Option<_>>()
+        .ok_or_else(wrong)?;
+    if slopes.is_empty() { Err(wrong()) } else { Ok(slopes) }
+}
