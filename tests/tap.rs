@@ -172,7 +172,8 @@ impl Node {
                 ticks_hz: rig::TICKS_HZ,
                 cpus: Vec::new(),
             };
-            let reader = Box::new(|_: &Membership| Err("no file".to_owned()));
+            let reader =
+                Box::new(|_: &Membership, _: Option<&Membership>| Err("no file".to_owned()));
             let mut requests = Requests::new(control, table, reader).with_taps(points);
             made.send(requests.handle()).unwrap();
             while !watch_stops() {
