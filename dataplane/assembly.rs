@@ -11,6 +11,7 @@ use crate::control::{LeafCores, Membership};
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
+use crate::stage::fabric::{Fabric, Shared};
 use crate::stage::network::{Base, NetworkError};
 use crate::stage::{AffinityTable, Network, PortAddress, Side, Stages};
 use crate::state::table::{Entries, Role, Spec};
@@ -42,11 +43,12 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
     Spec {
         group: config.leaf.state_group,
-        role: Role::Leaf,
+        role: config.role,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
         ports: config.ports.len() + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
+        spines: config.spines.len(),
         pools: pools.into_iter().flatten().collect(),
         limits: config.leaf.limits,
         ticks_hz,
@@ -78,6 +80,8 @@ pub fn network(
         node: config.leaf.id,
         ports: ports.chain(wire).collect(),
         inside: config.agent.as_ref().map(|_| config.ports.len()),
+        is_spine: config.role == Role::Spine,
+        spines: config.spines.iter().map(|&(id, ip)| (id, ip.to_bits())).collect(),
     };
     let (hosts, places) = membership.places(table.limits());
     Network::with_places(base, &hosts, &places, &table.neighbours()).map(Arc::new)
@@ -106,8 +110,18 @@ pub fn stages(
     table: &Table,
 ) -> Result<Vec<Stages>, NetworkError> {
     let network = network(config, membership, macs, table)?;
-    let core = |index| stages_of_core(config, membership, &network, table, index);
-    Ok((0..config.leaf.cores.len()).map(core).collect())
+    let (cores, pools) = (config.leaf.cores.len(), table.limits().pools);
+    let shared = Shared::new(cores, config.spines.len(), pools);
+    let core = |index| {
+        let mut stages = stages_of_core(config, membership, &network, table, index);
+        if config.role == Role::Spine || !config.spines.is_empty() {
+            let core = Core { index, count: cores };
+            let members = table.limits().workers;
+            stages.set_fabric(Fabric::new(&network, core, Arc::clone(&shared), pools, members));
+        }
+        stages
+    };
+    Ok((0..cores).map(core).collect())
 }
 
 /// The stages of the core at `index`.
@@ -125,7 +139,13 @@ pub fn stages_of_core(
         let seed = stream_seed(seed, index, pool);
         let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
             .with_queue(entry.queue, entry.overflow);
-        if let Some(speeds) = entry.speeds(dispatcher.view().members()) {
+        let places = dispatcher.view().members();
+        // How many workers leaves have counts though all have as many.
+        let speeds = match config.role {
+            Role::Spine => Some(entry.speeds_of_all(places)),
+            _ => entry.speeds(places),
+        };
+        if let Some(speeds) = speeds {
             dispatcher.set_rates(&speeds);
         }
         dispatcher

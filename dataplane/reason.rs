@@ -89,6 +89,14 @@ reasons! {
     /// A reply or registration from an address that is not that worker's server; at an agent, an acknowledgement that is not
     /// from the leaf's address and MAC address.
     SpoofedReply => "spoofed_reply", "`server.ip`, `server.workers`; `agent.leaf`, `agent.leaf_mac`; an intruder";
+    /// At a spine, a signal of a leaf that it does not have; at a leaf, a KEEP_ALIVE from the clients' side of a spine that it does not have.
+    UnknownPeer => "unknown_peer", "the spine's `[[leaf]]`, the leaf's `[[spine]]`";
+    /// A signal of a leaf about a pool that it is not in.
+    SignalPool => "signal_pool", "`leaf.pool` of the spine's `[[leaf]]`";
+    /// A signal from an address that is not that leaf's, or a KEEP_ALIVE that names another spine than has the address.
+    SpoofedSignal => "spoofed_signal", "`leaf.ip`, `spine.ip`; an intruder";
+    /// A signal without the extension, which holds what it tells.
+    SignalShort => "signal_short", "the sender's version of the header";
     /// A registration of a worker whose server is not configured to register.
     RegistrationOff => "registration_off", "`server.registers`; an intruder";
     /// A reply or registration of a pool with a key that came without sequence and tag; at an agent, an acknowledgement.

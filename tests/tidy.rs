@@ -451,7 +451,7 @@ fn every_key_of_the_configuration_is_explained() {
         .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         .filter(|key| {
-            !["leaf", "port", "pool", "server", "agent", "control"].contains(&key.as_str())
+            !["leaf", "spine", "port", "pool", "server", "agent", "control"].contains(&key.as_str())
         })
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
@@ -510,6 +510,15 @@ fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.servers.iter().map(|server| server.workers.len()).sum::<usize>(), 32);
+    for (file, workers) in [("examples/spine.toml", 48.0), ("examples/rack.toml", 2.0)] {
+        let path = root().join(file);
+        let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            config.servers.iter().map(|server| server.speed).sum::<f64>(),
+            workers,
+            "{file}"
+        );
+    }
     let path = root().join("examples/nic.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
     assert!(

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Worker};
 use crate::role::colocated::AGENT_IP;
+use crate::state::table::Role;
 
 /// What leads from a leaf, which began with `started` and is at `now`, with the agent on its core at `of_agent`, to one that begins with
 /// `wanted`. Pools that the agent is to have no more go when their workers have gone, by the reload after that.
@@ -19,20 +20,32 @@ pub fn leaf(
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
     let mut kept = Kept(Vec::new());
-    let (was, is) = (&started.leaf, &wanted.leaf);
-    kept.same("leaf.id", &was.id, &is.id);
-    kept.same("leaf.udp_port", &was.udp_port, &is.udp_port);
-    kept.same("leaf.cores", &was.cores, &is.cores);
-    kept.same("leaf.state", &was.state, &is.state);
-    kept.same("leaf.state_group", &was.state_group, &is.state_group);
-    kept.same("leaf.seed", &was.seed, &is.seed);
-    kept.same("leaf.mbufs", &was.mbufs, &is.mbufs);
-    kept.same("leaf.connections", &was.connections, &is.connections);
+    let (was, is, table) = (&started.leaf, &wanted.leaf, started.role.name());
+    let key = |name: &str| format!("{table}.{name}");
+    kept.same(table, &started.role, &wanted.role);
+    kept.same(&key("id"), &was.id, &is.id);
+    kept.same(&key("udp_port"), &was.udp_port, &is.udp_port);
+    kept.same(&key("cores"), &was.cores, &is.cores);
+    kept.same(&key("state"), &was.state, &is.state);
+    kept.same(&key("state_group"), &was.state_group, &is.state_group);
+    kept.same(&key("seed"), &was.seed, &is.seed);
+    kept.same(&key("mbufs"), &was.mbufs, &is.mbufs);
+    kept.same(&key("connections"), &was.connections, &is.connections);
     let per_source = (was.multi_packet_per_source, is.multi_packet_per_source);
-    kept.same("leaf.multi_packet_per_source", &per_source.0, &per_source.1);
-    kept.same("leaf.connection_timeout_ms", &was.connection_timeout_ms, &is.connection_timeout_ms);
-    kept.same("leaf.worker_timeout_ms", &was.worker_timeout_ms, &is.worker_timeout_ms);
-    kept.room("leaf", &["pools_max", "servers_max", "workers_max"], (&was.room, &is.room));
+    kept.same(&key("multi_packet_per_source"), &per_source.0, &per_source.1);
+    kept.same(&key("connection_timeout_ms"), &was.connection_timeout_ms, &is.connection_timeout_ms);
+    let timeout = if started.role == Role::Spine { "leaf_timeout_ms" } else { "worker_timeout_ms" };
+    kept.same(&key(timeout), &was.worker_timeout_ms, &is.worker_timeout_ms);
+    kept.same("spine", &started.spines, &wanted.spines);
+    for pool in &wanted.pools {
+        let was = started.pools.iter().find(|one| one.id == pool.id);
+        let (service, link) = was.map_or((None, None), |was| (was.service, was.link));
+        if (service, link) != (pool.service, pool.link) {
+            kept.note(format!("`service`, `spine` or `signals` of pool {}", pool.id));
+        }
+    }
+    let room = ["pools_max", "servers_max", "workers_max", "leaves_max"];
+    kept.room(table, &room, (&was.room, &is.room));
     kept.same("port", &started.ports, &wanted.ports);
     kept.control(&started.control, &wanted.control);
     kept.same("agent", &started.agent.is_some(), &wanted.agent.is_some());

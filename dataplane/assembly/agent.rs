@@ -56,8 +56,8 @@ fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, se
     let (servers, pools) =
         (servers.into_iter().flatten().collect(), pools.into_iter().flatten().collect());
     // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
-    let (role, cores, ports, group, limits) = (Role::Agent, 1, 0, None, host.limits);
-    Spec { role, node, cores, ports, servers, pools, limits, ticks_hz, seed, group }
+    let (role, cores, limits) = (Role::Agent, 1, host.limits);
+    Spec { role, node, cores, servers, pools, limits, ticks_hz, seed, ..Spec::default() }
 }
 
 /// The pools' workers, none of them there yet, each with the link to its tasks.

@@ -75,6 +75,8 @@ pub enum NodeKind {
     Leaf = 1,
     /// An agent's core.
     Agent = 2,
+    /// A dispatcher core of a spine.
+    Spine = 3,
 }
 
 /// A node by name.
@@ -93,6 +95,7 @@ impl fmt::Display for Node {
         let kind = match self.kind {
             NodeKind::Leaf => "leaf",
             NodeKind::Agent => "agent",
+            NodeKind::Spine => "spine",
         };
         write!(f, "{kind} {} core {}", self.id, self.core)
     }

@@ -1,9 +1,11 @@
 //! `wedjat check`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wedjat::config::{AgentConfig, Config};
+use wedjat::state::table::Role;
 
 use super::{Outcome, print};
 
@@ -29,6 +31,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     for warning in config.warnings() {
         print(&format!("warning: {warning}\n"))?;
     }
+    if config.role == Role::Spine {
+        return check_spine(&config);
+    }
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
     let here = config.agent.as_ref().map_or_else(String::new, |agent| {
         format!(", and agent {} with {} workers", agent.name, agent.places().len())
@@ -40,6 +45,20 @@ pub fn run(arguments: &Arguments) -> Outcome {
         config.ports.len(),
         config.pools.len(),
         config.servers.len(),
+        config.leaf.cores.len(),
+    ))
+}
+
+fn check_spine(config: &Config) -> Outcome {
+    let leaves: BTreeSet<_> = config.servers.iter().map(|leaf| leaf.ip).collect();
+    let workers: f64 = config.servers.iter().map(|leaf| leaf.speed).sum();
+    print(&format!(
+        "{}: right: spine {} with {} ports, {} pools, {} leaves, {workers} workers on {} cores\n",
+        config.path.display(),
+        config.leaf.id,
+        config.ports.len(),
+        config.pools.len(),
+        leaves.len(),
         config.leaf.cores.len(),
     ))
 }

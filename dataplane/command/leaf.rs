@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wedjat::config::Config;
+use wedjat::state::table::Role;
 
 use super::Outcome;
 use super::launch::Launch;
@@ -31,14 +32,20 @@ pub struct Arguments {
 /// Runs it until it is told to stop.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Outcome {
-    Config::load(&arguments.launch.config)?;
+    Config::load(&arguments.launch.config)?.of(Role::Leaf)?;
     Err(super::WITHOUT_PORTS.into())
 }
 
 /// Runs it until it is told to stop.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Outcome {
-    let config = Config::load(&arguments.launch.config)?;
+    start(arguments, Role::Leaf)
+}
+
+/// The same of a node of this role.
+#[cfg(feature = "dpdk")]
+pub(super) fn start(arguments: &Arguments, role: Role) -> Outcome {
+    let config = Config::load(&arguments.launch.config)?.of(role)?;
     let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
         wedjat::run::leaf::run(&config, options, stop, report)
     };

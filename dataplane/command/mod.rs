@@ -14,6 +14,7 @@ mod policies;
 mod report;
 #[cfg(feature = "dpdk")]
 mod signals;
+mod spine;
 mod state;
 mod top;
 
@@ -37,6 +38,9 @@ enum Command {
     /// Run a leaf scheduler until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = leaf::EXAMPLE)]
     Leaf(leaf::Arguments),
+    /// Run a spine scheduler, which gives tasks to leaves, until SIGINT, SIGTERM or the end of its duration.
+    #[command(after_help = spine::EXAMPLE)]
+    Spine(leaf::Arguments),
     /// Run a host's agent, which has worker processes do the tasks, until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = agent::EXAMPLE)]
     Agent(agent::Arguments),
@@ -80,7 +84,7 @@ impl Arguments {
     /// How the log is to be.
     pub fn logs(&self) -> logs::Logs {
         match &self.command {
-            Command::Leaf(arguments) => arguments.launch.logs,
+            Command::Leaf(arguments) | Command::Spine(arguments) => arguments.launch.logs,
             Command::Agent(arguments) => arguments.launch.logs,
             _ => logs::Logs::default(),
         }
@@ -93,6 +97,7 @@ type Outcome = Result<ExitCode, Box<dyn Error>>;
 pub fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Leaf(arguments) => leaf::run(&arguments),
+        Command::Spine(arguments) => spine::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -165,9 +165,13 @@ impl AgentConfig {
     /// All the faults it has.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
-        if text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("leaf")) {
-            let fault = Fault::of_file("a leaf's file", "an agent's; `wedjat leaf` runs this one");
-            return Err(refuse(vec![fault]));
+        let others = text.parse::<toml::Table>().ok().and_then(|table| {
+            let is_there = |name: &str| table.get(name).is_some_and(toml::Value::is_table);
+            ["leaf", "spine"].into_iter().find(|name| is_there(name))
+        });
+        if let Some(is) = others {
+            let allowed = format!("an agent's; `wedjat {is}` runs this one");
+            return Err(refuse(vec![Fault::of_file(&format!("a {is}'s file"), &allowed)]));
         }
         let raw = toml::from_str::<raw_agent::File>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;

@@ -11,7 +11,7 @@ use super::agent::HostConfig;
 use super::faults::{Fault, Faults, line_of, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
-use super::{control, local, port, raw};
+use super::{control, local, port, racks, raw};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
     QUEUE, QUEUE_MAX, SPEEDS,
@@ -19,7 +19,8 @@ use crate::limits::{
 use crate::policy::Runs;
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
-use crate::state::table::Limits;
+use crate::stage::fabric::SILENT_NS;
+use crate::state::table::{Limits, Role};
 use crate::wire::task::UDP_PORT;
 
 /// Time after which a multi-packet task is forgotten unless configured.
@@ -28,26 +29,38 @@ const CONNECTION_TIMEOUT_MS: u64 = 100;
 /// Time after which a registered worker is silent unless configured.
 const WORKER_TIMEOUT_MS: u64 = 100;
 
+/// Time after which a spine's leaf is silent unless configured: three of its heartbeats.
+const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
+
 /// The checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
     let mut faults = Faults::new(text);
-    let mut leaf = leaf(&mut faults, &raw.leaf);
+    let mut leaf = leaf(&mut faults, &raw);
     let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
-    let pools: Vec<_> = raw.pool.iter().filter_map(|pool| self::pool(&mut faults, pool)).collect();
-    let servers: Vec<_> =
-        raw.server.iter().map(|server| self::server(&mut faults, server, &pools)).collect();
+    let spines = racks::spines(&mut faults, &raw);
+    let pools: Vec<_> =
+        raw.pool.iter().filter_map(|pool| self::pool(&mut faults, &raw, pool, &spines)).collect();
+    let servers: Vec<_> = match raw.role {
+        Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
+        _ => raw.server.iter().map(|server| self::server(&mut faults, server, &pools)).collect(),
+    };
     ports_together(&mut faults, &raw, &ports);
     pools_together(&mut faults, &raw);
+    if raw.role == Role::Spine {
+        racks::racks_together(&mut faults, &raw, &servers);
+        racks::pools_of_spine(&mut faults, &raw);
+    }
     servers_together(&mut faults, &raw, &ports, &servers);
+    racks::services_together(&mut faults, &raw, &ports, (&pools, &servers));
     let agent = local::local(&mut faults, &raw, &ports, &servers);
-    leaf.limits = limits(&mut faults, &raw.leaf, &pools, &servers, agent.as_ref());
+    leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref());
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {
             let allowed = format!(
                 "at least {needed}: the pools' queues and twice the ports' slots, on each core"
             );
-            faults.note(mbufs, "leaf.mbufs", leaf.mbufs, &allowed);
+            faults.note(mbufs, &key(&raw, "mbufs"), leaf.mbufs, &allowed);
         }
         Some(_) => {}
         None => leaf.mbufs = leaf.mbufs.max(needed),
@@ -56,65 +69,96 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let warnings = warnings(text, &raw, &ports, &servers);
     faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
-    Ok(Config { path, text, leaf, ports, pools, servers, agent, control, warnings })
+    let role = raw.role;
+    Ok(Config { path, text, role, leaf, ports, pools, servers, spines, agent, control, warnings })
+}
+
+/// A key of the node's own table.
+fn key(raw: &raw::Config, name: &str) -> String {
+    format!("{}.{name}", raw.role.name())
 }
 
 /// Room that there is unless configured, for what comes while a leaf runs.
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
-fn leaf(faults: &mut Faults<'_>, raw: &raw::Leaf) -> LeafConfig {
-    let id = faults.within(Some(&raw.id), "leaf.id", 0, (0, 0x7FFE));
-    let cores = raw.cores.get_ref();
+fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
+    let (node, key) = (&raw.leaf, |name: &str| key(raw, name));
+    let id = faults.within(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
+    let cores = node.cores.get_ref();
     if cores.is_empty() || cores.len() > CORES_MAX {
         let allowed = format!("1 to {CORES_MAX} CPU numbers");
-        faults.note(&raw.cores, "leaf.cores", format!("{} cores", cores.len()), &allowed);
+        faults.note(&node.cores, &key("cores"), format!("{} cores", cores.len()), &allowed);
     }
     if let Some(core) = duplicate(cores.iter()) {
-        faults.note(&raw.cores, "leaf.cores", format!("{core} twice"), "each CPU once");
+        faults.note(&node.cores, &key("cores"), format!("{core} twice"), "each CPU once");
     }
-    let connections =
-        faults.within(raw.connections.as_ref(), "leaf.connections", CONNECTIONS, (8, 1 << 24));
+    others_keys(faults, raw);
+    let connections = node.connections.as_ref();
+    let connections = faults.within(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
+    let timeout = (0, 65_535);
     LeafConfig {
         id,
-        udp_port: faults.within(raw.udp_port.as_ref(), "leaf.udp_port", UDP_PORT, (1, u16::MAX)),
+        udp_port: faults.within(node.udp_port.as_ref(), &key("udp_port"), UDP_PORT, (1, u16::MAX)),
         cores: cores.clone(),
-        state: raw.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
-        state_group: state_group(faults, "leaf.state_group", raw.state_group.as_ref()),
-        seed: raw.seed,
-        mbufs: faults.within(raw.mbufs.as_ref(), "leaf.mbufs", MBUFS, (1023, 1 << 22)),
+        state: node.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
+        state_group: state_group(faults, &key("state_group"), node.state_group.as_ref()),
+        seed: node.seed,
+        mbufs: faults.within(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
         connections,
         multi_packet_per_source: faults.within(
-            raw.multi_packet_per_source.as_ref(),
-            "leaf.multi_packet_per_source",
+            node.multi_packet_per_source.as_ref(),
+            &key("multi_packet_per_source"),
             MULTI_PACKET_PER_SOURCE.min(connections),
             (1, connections.max(1)),
         ),
         connection_timeout_ms: faults.within(
-            raw.connection_timeout_ms.as_ref(),
-            "leaf.connection_timeout_ms",
+            node.connection_timeout_ms.as_ref(),
+            &key("connection_timeout_ms"),
             CONNECTION_TIMEOUT_MS,
             (1, 3_600_000),
         ),
-        worker_timeout_ms: faults.within(
-            raw.worker_timeout_ms.as_ref(),
-            "leaf.worker_timeout_ms",
-            WORKER_TIMEOUT_MS,
-            (0, 65_535),
-        ),
+        worker_timeout_ms: match (raw.role, &node.worker_timeout_ms, &node.leaf_timeout_ms) {
+            (Role::Spine, _, at) => {
+                faults.within(at.as_ref(), "spine.leaf_timeout_ms", LEAF_TIMEOUT_MS, timeout)
+            }
+            (_, at, _) => {
+                faults.within(at.as_ref(), "leaf.worker_timeout_ms", WORKER_TIMEOUT_MS, timeout)
+            }
+        },
         limits: Limits::default(),
-        room: [&raw.pools_max, &raw.servers_max, &raw.workers_max]
+        room: [&node.pools_max, &node.servers_max, &node.workers_max, &node.leaves_max]
             .map(|room| room.as_ref().map(|at| *at.get_ref())),
     }
+}
+
+/// Keys of a leaf in a spine's file, and the other way round.
+fn others_keys(faults: &mut Faults<'_>, raw: &raw::Config) {
+    let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
+    let mut refuse =
+        |at: Option<std::ops::Range<usize>>, name: &str, is_fit: bool, others: &str| {
+            if let Some(at) = at.filter(|_| !is_fit) {
+                let at = Spanned::new(at, ());
+                faults.note(&at, &key(raw, name), format!("a key of {others}"), "none of these");
+            }
+        };
+    let timeout = node.worker_timeout_ms.as_ref();
+    refuse(timeout.map(Spanned::span), "worker_timeout_ms", !is_spine, "a leaf's");
+    refuse(node.servers_max.as_ref().map(Spanned::span), "servers_max", !is_spine, "a leaf's");
+    refuse(node.workers_max.as_ref().map(Spanned::span), "workers_max", !is_spine, "a leaf's");
+    let timeout = node.leaf_timeout_ms.as_ref();
+    refuse(timeout.map(Spanned::span), "leaf_timeout_ms", is_spine, "a spine's");
+    refuse(node.leaves_max.as_ref().map(Spanned::span), "leaves_max", is_spine, "a spine's");
 }
 
 /// How many pools, servers, and workers of each pool there is to be room for.
 fn limits(
     faults: &mut Faults<'_>,
-    raw: &raw::Leaf,
+    raw: &raw::Config,
     pools: &[PoolConfig],
     servers: &[ServerConfig],
     agent: Option<&HostConfig>,
 ) -> Limits {
+    let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
     let local = || agent.into_iter().flat_map(|agent| &agent.pools);
     let workers = |id: u16| {
         let servers = servers.iter().filter(|server| server.pool == id);
@@ -126,20 +170,22 @@ fn limits(
         servers: (servers.len() + local().count()).max(1),
         workers: pools.iter().map(|pool| workers(pool.id)).max().unwrap_or(0).max(1),
     };
-    let mut room = |at, key, spare: usize, named: usize, most| {
-        faults.within(at, key, spare.max(named), (named, most))
+    let mut room = |at, name: &str, spare: usize, named: usize, most| {
+        faults.within(at, &key(raw, name), spare.max(named), (named, most))
     };
-    let pools = room(raw.pools_max.as_ref(), "leaf.pools_max", SPARE.pools, named.pools, POOLS_MAX);
-    let servers = room(
-        raw.servers_max.as_ref(),
-        "leaf.servers_max",
-        SPARE.servers,
-        named.servers,
-        MEMBERS_MAX,
-    );
+    let at = node.pools_max.as_ref();
+    let pools = room(at, "pools_max", SPARE.pools, named.pools, POOLS_MAX);
+    let (at, name) = match is_spine {
+        true => (node.leaves_max.as_ref(), "leaves_max"),
+        false => (node.servers_max.as_ref(), "servers_max"),
+    };
+    let servers = room(at, name, SPARE.servers, named.servers, MEMBERS_MAX);
     let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
-    let (at, spare) = (raw.workers_max.as_ref(), SPARE.workers.min(most));
-    let workers = room(at, "leaf.workers_max", spare, named.workers, most);
+    if is_spine {
+        return Limits { pools, servers, workers: servers.min(most) };
+    }
+    let (at, spare) = (node.workers_max.as_ref(), SPARE.workers.min(most));
+    let workers = room(at, "workers_max", spare, named.workers, most);
     Limits { pools, servers, workers }
 }
 
@@ -162,9 +208,22 @@ fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
     PortConfig { side: *raw.side.get_ref(), gateway, ..port }
 }
 
-fn pool(faults: &mut Faults<'_>, raw: &raw::Pool) -> Option<PoolConfig> {
-    let policy = faults.policy(&raw.policy, "pool.policy")?;
+fn pool(
+    faults: &mut Faults<'_>,
+    config: &raw::Config,
+    raw: &raw::Pool,
+    spines: &[(u16, Ipv4Addr)],
+) -> Option<PoolConfig> {
+    let policy = match config.role {
+        Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy"),
+        _ => faults.policy(&raw.policy, "pool.policy"),
+    };
+    let service = racks::service(faults, raw);
+    let link = racks::link(faults, config, raw, spines);
+    let policy = policy?;
     Some(PoolConfig {
+        service,
+        link,
         id: *raw.id.get_ref(),
         policy,
         queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
@@ -204,10 +263,15 @@ fn warnings(
         })?;
         let line = line_of(text, entry.side.span().start);
         let found = format!(
-            "\"both\", and server {} without a `mac`: a client there can pretend to be its workers",
-            server.ip
+            "\"both\", and {} {} without a `mac`: a client there can pretend to be {}",
+            if raw.role == Role::Spine { "leaf" } else { "server" },
+            server.ip,
+            if raw.role == Role::Spine { "it" } else { "its workers" },
         );
-        let better = "a `mac` for each [[server]] behind this port, or a port for workers alone";
+        let better = match raw.role {
+            Role::Spine => "a `mac` for each [[leaf]] behind this port, or a port for leaves alone",
+            _ => "a `mac` for each [[server]] behind this port, or a port for workers alone",
+        };
         Some(Fault { line, key: "port.side".to_owned(), found, allowed: better.to_owned() })
     });
     let mut warnings: Vec<_> = unsure.collect();
@@ -278,9 +342,13 @@ fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
         let id = *pool.id.get_ref();
         let here = raw.agent.iter().flat_map(|agent| &agent.pool);
         if !raw.server.iter().any(|server| *server.pool.get_ref() == id)
+            && !raw.rack.iter().any(|rack| *rack.pool.get_ref() == id)
             && !{ here }.any(|pool| *pool.id.get_ref() == id)
         {
-            let allowed = "at least one [[server]] or [[agent.pool]] with this pool";
+            let allowed = match raw.role {
+                Role::Spine => "at least one [[leaf]] with this pool",
+                _ => "at least one [[server]] or [[agent.pool]] with this pool",
+            };
             faults.note(&pool.id, "pool.id", format!("pool {id} without workers"), allowed);
         }
     }
@@ -292,6 +360,13 @@ fn servers_together(
     ports: &[PortConfig],
     servers: &[ServerConfig],
 ) {
+    for (entry, rack) in raw.rack.iter().zip(servers) {
+        if ports.iter().any(|port| port.ip == rack.ip) && !rack.ip.is_unspecified() {
+            let allowed = "an address that is not the spine's own";
+            faults.note(&entry.ip, "leaf.ip", quoted(&entry.ip), allowed);
+        }
+        reachable(faults, (&entry.ip, "leaf.ip"), rack, ports);
+    }
     let mut owners: BTreeMap<u16, Ipv4Addr> = BTreeMap::new();
     for (at, (entry, server)) in raw.server.iter().zip(servers).enumerate() {
         if !raw.pool.iter().any(|pool| *pool.id.get_ref() == server.pool) {
@@ -312,7 +387,7 @@ fn servers_together(
             let allowed = "an address that is not the leaf's own";
             faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
         }
-        reachable(faults, &entry.ip, server, ports);
+        reachable(faults, (&entry.ip, "server.ip"), server, ports);
         for &worker in &server.workers {
             if let Some(owner) = owners.insert(worker, server.ip) {
                 let found = format!("worker {worker}, which server {owner} has");
@@ -330,7 +405,7 @@ fn servers_together(
 
 fn reachable(
     faults: &mut Faults<'_>,
-    at: &Spanned<String>,
+    (at, key): (&Spanned<String>, &str),
     server: &ServerConfig,
     ports: &[PortConfig],
 ) {
@@ -341,12 +416,12 @@ fn reachable(
         None => {
             let allowed =
                 "an address in the network of a port on the workers' side, or a `gateway` there";
-            faults.note(at, "server.ip", quoted(at), allowed);
+            faults.note(at, key, quoted(at), allowed);
         }
         Some(port)
             if reaches(port.ip, port.prefix, server.ip) && is_edge(server.ip, port.prefix) =>
         {
-            faults.note(at, "server.ip", quoted(at), &address::within(port.ip, port.prefix));
+            faults.note(at, key, quoted(at), &address::within(port.ip, port.prefix));
         }
         Some(_) => {}
     }

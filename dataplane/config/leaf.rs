@@ -1,4 +1,4 @@
-//! A leaf's configuration when it is checked.
+//! A leaf's or spine's configuration when it is checked.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -9,7 +9,8 @@ use super::faults::Fault;
 use super::port::PortConfig;
 use crate::policy::Overflow;
 use crate::policy::PolicySpec;
-use crate::state::table::Limits;
+use crate::stage::network::SpineLink;
+use crate::state::table::{Limits, Role};
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
 
@@ -20,14 +21,18 @@ pub struct Config {
     pub path: PathBuf,
     /// Its text, for a run's manifest.
     pub text: String,
-    /// `[leaf]`.
+    /// Whether it is a leaf's or a spine's.
+    pub role: Role,
+    /// `[leaf]`, or `[spine]` of a spine.
     pub leaf: LeafConfig,
     /// `[[port]]`.
     pub ports: Vec<PortConfig>,
     /// `[[pool]]`.
     pub pools: Vec<PoolConfig>,
-    /// `[[server]]`.
+    /// `[[server]]`; `[[leaf]]` of a spine, each of which is its own only worker, as fast as it has workers.
     pub servers: Vec<ServerConfig>,
+    /// `[[spine]]` of a leaf: ids and addresses.
+    pub spines: Vec<(u16, Ipv4Addr)>,
     /// `[agent]`: worker cores of the leaf's own host.
     pub agent: Option<HostConfig>,
     /// `[control]`.
@@ -59,12 +64,12 @@ pub struct LeafConfig {
     pub multi_packet_per_source: usize,
     /// After how long without a packet such a task is forgotten.
     pub connection_timeout_ms: u64,
-    /// After how long without a word a registered worker is taken out; 0 for never.
+    /// After how long without a word a registered worker, or a spine's leaf, is taken out; 0 for never.
     pub worker_timeout_ms: u64,
     /// How much there may be while it runs: never less than this file names.
     pub limits: Limits,
-    /// `pools_max`, `servers_max` and `workers_max` where the file gives them.
-    pub room: [Option<usize>; 3],
+    /// `pools_max`, `servers_max`, `workers_max` and, of a spine, `leaves_max` where the file gives them.
+    pub room: [Option<usize>; 4],
 }
 
 /// A pool.
@@ -82,6 +87,10 @@ pub struct PoolConfig {
     pub shared_workers: bool,
     /// With it, what its workers say is believed with proof only.
     pub key: Option<Key>,
+    /// The address that clients ask, where it is not the node's own: a spine takes tasks to it, and leaves answer from it.
+    pub service: Option<Ipv4Addr>,
+    /// At a leaf, the spine that is told of it, by its index, and what.
+    pub link: Option<SpineLink>,
 }
 
 /// A worker server.

@@ -1,4 +1,4 @@
-//! The leaf's configuration file: TOML, checked whole before anything starts.
+//! A leaf's or spine's configuration file: TOML, checked whole before anything starts.
 //!
 //! Every fault of the values is found in one reading and reported with file, line, key, what was found and
 //! what is allowed. A text that is no TOML, or has a key that is unknown, missing or of the wrong type, is refused
@@ -14,6 +14,7 @@ mod key;
 mod leaf;
 mod local;
 mod port;
+mod racks;
 mod raw;
 mod raw_agent;
 mod raw_control;
@@ -30,6 +31,8 @@ pub use port::PortConfig;
 pub use raw_agent::Sends;
 
 use std::path::Path;
+
+use crate::state::table::Role;
 
 impl Config {
     /// Reads and checks the file at `path`.
@@ -50,9 +53,26 @@ impl Config {
             let fault = Fault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
             return Err(refuse(vec![fault]));
         }
-        let raw = toml::from_str::<raw::Config>(text)
-            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        let raw = match racks::is_spines(text) {
+            true => toml::from_str::<raw::SpineFile>(text).map(raw::Config::from),
+            false => toml::from_str(text),
+        };
+        let raw = raw.map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         check::config(path, text, raw).map_err(refuse)
+    }
+
+    /// The same if it is that of a node of this role.
+    ///
+    /// # Errors
+    /// When it is another's.
+    pub fn of(self, role: Role) -> Result<Self, ConfigError> {
+        if self.role == role {
+            return Ok(self);
+        }
+        let (is, wanted) = (self.role.name(), role.name());
+        let found = format!("a {is}'s file");
+        let fault = Fault::of_file(&found, &format!("a {wanted}'s; `wedjat {is}` runs this one"));
+        Err(ConfigError { path: self.path, faults: vec![fault] })
     }
 
     /// What the configuration allows and yet may not be meant: a line each, with file, line and key, what was found and

@@ -7,24 +7,65 @@ use super::faults::{Fault, line_of};
 use super::{raw_agent, raw_control};
 use crate::policy::Overflow;
 use crate::stage::Side;
+use crate::state::table::Role;
 
+/// A leaf's file, or what a spine's is as one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    pub leaf: Leaf,
+    #[serde(skip)]
+    pub(super) role: Role,
+    pub leaf: Node,
     #[serde(default)]
     pub port: Vec<Port>,
     #[serde(default)]
     pub pool: Vec<Pool>,
     #[serde(default)]
     pub server: Vec<Server>,
+    #[serde(default)]
+    pub spine: Vec<Spine>,
+    /// A spine's leaves.
+    #[serde(skip)]
+    pub(super) rack: Vec<Rack>,
     pub agent: Option<raw_agent::Local>,
     pub control: Option<raw_control::Control>,
 }
 
+/// A spine's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Leaf {
+pub struct SpineFile {
+    spine: Node,
+    #[serde(default)]
+    port: Vec<Port>,
+    #[serde(default)]
+    pool: Vec<Pool>,
+    #[serde(default)]
+    leaf: Vec<Rack>,
+    control: Option<raw_control::Control>,
+}
+
+impl From<SpineFile> for Config {
+    fn from(file: SpineFile) -> Self {
+        let SpineFile { spine, port, pool, leaf, control } = file;
+        Self {
+            role: Role::Spine,
+            leaf: spine,
+            port,
+            pool,
+            server: Vec::new(),
+            spine: Vec::new(),
+            rack: leaf,
+            agent: None,
+            control,
+        }
+    }
+}
+
+/// A leaf or spine itself.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
     pub id: Spanned<u16>,
     pub udp_port: Option<Spanned<u16>>,
     pub cores: Spanned<Vec<usize>>,
@@ -35,10 +76,17 @@ pub struct Leaf {
     pub connections: Option<Spanned<usize>>,
     pub multi_packet_per_source: Option<Spanned<usize>>,
     pub connection_timeout_ms: Option<Spanned<u64>>,
+    /// A leaf's.
     pub worker_timeout_ms: Option<Spanned<u64>>,
+    /// A spine's.
+    pub leaf_timeout_ms: Option<Spanned<u64>>,
     pub pools_max: Option<Spanned<usize>>,
+    /// A leaf's.
     pub servers_max: Option<Spanned<usize>>,
+    /// A leaf's.
     pub workers_max: Option<Spanned<usize>>,
+    /// A spine's: entries in all, and leaves of a pool.
+    pub leaves_max: Option<Spanned<usize>>,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +110,42 @@ pub struct Pool {
     #[serde(default)]
     pub shared_workers: bool,
     pub key_file: Option<Spanned<String>>,
+    pub service: Option<Spanned<String>>,
+    /// A leaf's.
+    pub spine: Option<Spanned<u16>>,
+    /// A leaf's.
+    pub signals: Option<Spanned<SignalRules>>,
+}
+
+/// What a leaf tells its spine of a pool, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SignalRules {
+    /// Idleness and average load when they change, as Horus does.
+    Horus,
+    /// The average load with every reply.
+    EveryReply,
+    /// That it is alive.
+    None,
+}
+
+/// A spine over a leaf.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spine {
+    pub id: Spanned<u16>,
+    pub ip: Spanned<String>,
+}
+
+/// A leaf below a spine, in one pool.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rack {
+    pub id: Spanned<u16>,
+    pub ip: Spanned<String>,
+    pub mac: Option<Spanned<String>>,
+    pub pool: Spanned<u16>,
+    pub workers: Spanned<u16>,
 }
 
 #[derive(Deserialize)]

@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::policy::Overflow;
+use crate::policy::signals::Protocol;
 use crate::stage::Side;
+use crate::stage::network::SpineLink;
 use crate::wire::ether::Mac;
 
 const GOOD: &str = r#"
@@ -338,4 +340,105 @@ fn a_leaf_may_have_worker_cores_of_its_own_host() {
     let (before, rest) = alone.split_once("[[server]]").unwrap();
     let (_, after) = rest.split_once("[agent]").unwrap();
     read(&format!("{before}[agent]{after}")).unwrap_or_else(|error| panic!("{error}"));
+}
+
+const SPINE: &str = r#"
+[spine]
+id = 90
+cores = [1]
+[[port]]
+device = "net_memif0"
+side = "clients"
+ip = "10.0.1.1/24"
+[[port]]
+device = "net_memif1"
+side = "workers"
+ip = "10.0.3.1/24"
+[[pool]]
+id = 1
+policy = "horus-spine"
+service = "10.0.1.100"
+[[leaf]]
+id = 7
+ip = "10.0.3.11"
+pool = 1
+workers = 32
+[[leaf]]
+id = 8
+ip = "10.0.3.12"
+pool = 1
+workers = 16
+"#;
+
+#[test]
+fn a_spines_file_has_leaves_for_workers() {
+    let config = Config::parse(Path::new("spine.toml"), SPINE).unwrap();
+    assert_eq!((config.role, config.leaf.id, config.leaf.worker_timeout_ms), (Role::Spine, 90, 30));
+    assert_eq!(config.pools[0].service, Some(Ipv4Addr::new(10, 0, 1, 100)));
+    let leaves: Vec<_> = config.servers.iter().map(|one| (&one.workers[..], one.speed)).collect();
+    assert_eq!(leaves, [(&[7][..], 32.0), (&[8][..], 16.0)]);
+    assert_eq!((config.leaf.limits.servers, config.leaf.limits.workers), (64, 64));
+    let is = config.of(Role::Leaf).unwrap_err().to_string();
+    for part in ["spine.toml: found a spine's file", "a leaf's; `wedjat spine` runs this one"] {
+        assert!(is.contains(part), "{is}");
+    }
+    assert!(Config::parse(Path::new("leaf.toml"), GOOD).unwrap().of(Role::Spine).is_err());
+}
+
+#[test]
+fn every_fault_of_a_spines_file_names_its_place() {
+    let cases: [(&str, &str, &[&str]); 12] = [
+        ("id = 90", "id = 40000", &["spine.toml:3", "spine.id", "40000"]),
+        ("cores = [1]", "cores = [1]\nworkers_max = 4", &["spine.toml:5", "spine.workers_max"]),
+        ("cores = [1]", "cores = [1]\nleaves_max = 1", &["spine.toml:5", "spine.leaves_max", "2"]),
+        (
+            "\"horus-spine\"",
+            "\"horus\"",
+            &["spine.toml:15", "pool.policy", "horus-spine, horus-spine-weighted"],
+        ),
+        ("\"10.0.1.100\"", "\"10.0.3.11\"", &["spine.toml:16", "pool.service", "[[leaf]]"]),
+        ("\"10.0.1.100\"", "\"10.0.1.1\"", &["spine.toml:16", "pool.service", "beside the ports'"]),
+        ("\"10.0.1.100\"", "\"10.0.1.100\"\nspine = 90", &["spine.toml:17", "pool.spine"]),
+        ("\"10.0.1.100\"", "\"10.0.1.100\"\nqueue = 9", &["spine.toml:17", "pool.queue"]),
+        ("workers = 32", "workers = 0", &["spine.toml:21", "leaf.workers", "1 to 32766"]),
+        ("10.0.3.12", "10.0.3.11", &["spine.toml:24", "leaf.ip", "which leaf 7 has"]),
+        ("id = 8", "id = 7", &["spine.toml:24", "leaf.ip", "one address for each leaf"]),
+        ("pool = 1\nworkers = 16", "pool = 2\nworkers = 16", &["spine.toml:25", "leaf.pool", "2"]),
+    ];
+    for (old, new, parts) in cases {
+        let text = SPINE.replacen(old, new, 1);
+        assert_ne!(text, SPINE, "{old}");
+        let error = Config::parse(Path::new("spine.toml"), &text).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{new}: {error}");
+    }
+}
+
+#[test]
+fn a_leaf_names_its_spines_and_what_it_tells_them() {
+    let spines = "[[spine]]\nid = 90\nip = \"10.0.1.3\"\n";
+    let linked = |keys: &str| {
+        let policy = "policy = \"horus\"";
+        GOOD.replacen(policy, &format!("{policy}\n{keys}"), 1) + spines
+    };
+    let parse = |keys: &str| Config::parse(Path::new("leaf.toml"), &linked(keys));
+    let config = parse("spine = 90\nservice = \"10.0.9.1\"").unwrap();
+    let link = SpineLink { spine: 0, protocol: Protocol::Paper };
+    assert_eq!((config.spines.len(), config.pools[0].link), (1, Some(link)));
+    let told = |signals: &str| {
+        let config = parse(&format!("spine = 90\nsignals = \"{signals}\"")).unwrap();
+        config.pools[0].link.unwrap().protocol
+    };
+    assert_eq!((told("every-reply"), told("none")), (Protocol::EveryReply, Protocol::Silent));
+    for (keys, part) in [
+        ("spine = 91", "the id of a [[spine]]"),
+        ("signals = \"horus\"", "a `spine` beside them"),
+        ("service = \"10.0.2.11\"", "[[server]]"),
+        ("service = \"127.0.0.1\"", "a host's IPv4 address"),
+    ] {
+        let error = parse(keys).unwrap_err().to_string();
+        assert!(error.contains(part), "{keys}: {error}");
+    }
+    let twice = GOOD.to_owned() + spines + spines;
+    let error = Config::parse(Path::new("leaf.toml"), &twice).unwrap_err().to_string();
+    assert!(error.contains("90 again") && error.contains("each address once"), "{error}");
 }

@@ -64,6 +64,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         Ipv4Addr::from_bits(AGENT_IP)
     }
 
+    fn is_spine(&self) -> bool {
+        self.leaf.is_spine()
+    }
+
     fn workers_max(&self) -> usize {
         self.leaf.workers_max()
     }

@@ -70,6 +70,10 @@ impl Cores for LeafCores {
         }
     }
 
+    fn is_spine(&self) -> bool {
+        self.network.is_spine()
+    }
+
     fn workers_max(&self) -> usize {
         MEMBERS_MAX
     }
@@ -103,6 +107,7 @@ impl Cores for LeafCores {
         network.map(Arc::new).map_err(|error| {
             let what = match error {
                 NetworkError::Unreachable(ip) => format!("server {ip}"),
+                NetworkError::UnreachableSpine(ip) => format!("spine {ip}"),
                 NetworkError::TooManyNeighbours => "server".to_owned(),
             };
             ChangeError::Refused { what, reason: error.to_string() }
@@ -139,7 +144,7 @@ impl Cores for LeafCores {
 
 impl LeafCores {
     fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
-        let is_own = self.network.is_own(ip.to_bits());
+        let is_own = self.network.is_own(ip.to_bits()) || self.network.is_service(ip.to_bits());
         match () {
             () if is_own => refused(format!("server {ip}"), "it is the node's own address"),
             () if !is_unicast(ip) => refused(format!("server {ip}"), "it is no host's address"),
@@ -160,7 +165,8 @@ impl LeafCores {
         let neighbours = table.neighbours();
         let gateway = self.network.gateway().map(|(_, slot, _)| slot);
         let servers = self.network.servers().map(|server| server.slot);
-        let used: Vec<_> = servers.chain(gateway).collect();
+        let spines = self.network.spines().iter().map(|spine| spine.slot);
+        let used: Vec<_> = servers.chain(spines).chain(gateway).collect();
         let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
         old.into_iter().for_each(|slot| neighbours.unpin(slot));
     }

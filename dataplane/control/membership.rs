@@ -9,7 +9,7 @@ use crate::config::{AgentPool, Config, HostConfig};
 use crate::policy::{Overflow, PolicySpec};
 use crate::role::colocated;
 use crate::stage::auth::ReplyAuthenticator;
-use crate::stage::network::{Host, NetworkPool};
+use crate::stage::network::{Host, NetworkPool, SpineLink};
 use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
@@ -29,14 +29,14 @@ pub struct Server {
     pub was: Option<Ipv4Addr>,
 }
 
-/// A worker.
+/// A worker; at a spine a leaf, which may be in several pools.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worker {
     /// Global worker id.
     pub id: u16,
     /// Index of its server.
     pub server: u16,
-    /// How fast it is, relative to others.
+    /// How fast it is, relative to others; of a leaf how many workers it has at the start.
     pub speed: f64,
     /// It gets no new tasks until it is undrained.
     pub is_drained: bool,
@@ -75,6 +75,10 @@ pub struct Pool {
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
     /// What its workers sign with, at an agent.
     pub key: Option<Key>,
+    /// The address that clients ask, where it is not the node's own.
+    pub service: Option<Ipv4Addr>,
+    /// The spine that is told of it, at a leaf, and what.
+    pub link: Option<SpineLink>,
     /// It takes no new tasks, and goes when those that it has are answered.
     pub is_leaving: bool,
     /// Its members, each at the place that it keeps.
@@ -85,9 +89,15 @@ impl Pool {
     /// The members' speeds, by place; none when all are equally fast.
     #[must_use]
     pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {
+        self.has_speeds().then(|| self.speeds_of_all(places))
+    }
+
+    /// The members' speeds, by place.
+    #[must_use]
+    pub fn speeds_of_all(&self, places: usize) -> Box<[f64]> {
         let speed =
             |at: usize| self.members.get(at).copied().flatten().map_or(1.0, |one| one.speed);
-        self.has_speeds().then(|| (0..places).map(speed).collect())
+        (0..places).map(speed).collect()
     }
 
     /// The same, where a policy may know others already: all equal when all are equally fast.
@@ -153,6 +163,8 @@ impl Membership {
                 shared_workers: pool.shared_workers,
                 authenticator: pool.key.as_ref().map(|key| authenticator(key, limits, first)),
                 key: None,
+                service: pool.service,
+                link: pool.link,
                 is_leaving: false,
                 members: Vec::new(),
             }));
@@ -184,6 +196,8 @@ impl Membership {
                 shared_workers: false,
                 authenticator: None,
                 key: pool.key.clone(),
+                service: None,
+                link: None,
                 is_leaving: false,
                 members: workers.map(member).collect(),
             })
@@ -251,6 +265,8 @@ impl Membership {
                 is_closed: pool.is_leaving,
                 members: members(pool),
                 authenticator: pool.authenticator.clone(),
+                service: pool.service.map(Ipv4Addr::to_bits),
+                link: pool.link,
             },
             None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
         });
@@ -272,6 +288,14 @@ impl Membership {
         };
         let mut pools = self.pools.iter().enumerate();
         pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
+    }
+
+    /// Where a worker is in the pool of this id: the pool's index, and its place.
+    #[must_use]
+    pub fn place(&self, pool: u16, worker: u16) -> Option<(usize, usize)> {
+        let (at, pool) = self.pool(pool)?;
+        let is_there = |one: &Option<Worker>| one.is_some_and(|one| one.id == worker);
+        Some((at, pool.members.iter().position(is_there)?))
     }
 
     /// A worker is on the leaf's own core, behind the agent there.

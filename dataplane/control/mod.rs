@@ -76,6 +76,11 @@ pub trait Cores {
         Ipv4Addr::UNSPECIFIED
     }
 
+    /// Its members are leaves, each of which may be in several pools.
+    fn is_spine(&self) -> bool {
+        false
+    }
+
     /// How many workers there may be in all.
     fn workers_max(&self) -> usize;
 
@@ -323,14 +328,14 @@ impl<C: Cores> Control<C> {
             Change::OfAgent(_) => Ok(()), // the membership of the node around it stays
             Change::RemoveWorkers { ref workers } => {
                 for &id in workers {
-                    worker_of(next, id)?.is_leaving = true;
+                    workers_of(next, id)?.into_iter().for_each(|one| one.is_leaving = true);
                 }
                 Ok(())
             }
             Change::Drain { ref workers } => drain(next, workers, true),
             Change::Undrain { ref workers } => drain(next, workers, false),
             Change::AddPool { id, ref policy, queue, overflow, shared_workers, ref key_file } => {
-                check_policy(policy)?;
+                check_policy(policy, self.cores.is_spine())?;
                 if let Some((_, pool)) = next.pool(id) {
                     let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
@@ -347,6 +352,8 @@ impl<C: Cores> Control<C> {
                     shared_workers,
                     authenticator,
                     key,
+                    service: None,
+                    link: None,
                     is_leaving,
                     members,
                 };
@@ -359,7 +366,7 @@ impl<C: Cores> Control<C> {
                 Ok(())
             }
             Change::SetPolicy { pool, ref policy } => {
-                check_policy(policy)?;
+                check_policy(policy, self.cores.is_spine())?;
                 pool_of(next, pool)?.policy = policy.clone();
                 Ok(())
             }
@@ -370,7 +377,7 @@ impl<C: Cores> Control<C> {
             }
             Change::SetSpeed { ref workers, speed } => {
                 for &id in workers {
-                    worker_of(next, id)?.speed = speed;
+                    workers_of(next, id)?.into_iter().for_each(|one| one.speed = speed);
                 }
                 Ok(())
             }
@@ -390,7 +397,12 @@ impl<C: Cores> Control<C> {
         }
         let server = server as u16;
         for &worker in workers {
-            if let Some((pool, place)) = next.worker(worker) {
+            // A spine's leaf may be in other pools, too.
+            let known = next.worker(worker).and_then(|(pool, place)| match self.cores.is_spine() {
+                true => next.place(id, worker),
+                false => Some((pool, place)),
+            });
+            if let Some((pool, place)) = known {
                 let there = next.pools[pool].as_ref().and_then(|pool| pool.members[place]);
                 let (what, is_leaving) =
                     (format!("worker {worker}"), there.is_some_and(|w| w.is_leaving));
@@ -545,21 +557,27 @@ fn drain(
     is_drained: bool,
 ) -> Result<(), ChangeError> {
     for &id in workers {
-        let worker = worker_of(membership, id)?;
-        if worker.is_leaving {
-            let reason = "it is leaving, and gets no tasks any more".to_owned();
-            return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
+        for worker in workers_of(membership, id)? {
+            if worker.is_leaving {
+                let reason = "it is leaving, and gets no tasks any more".to_owned();
+                return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
+            }
+            worker.is_drained = is_drained;
         }
-        worker.is_drained = is_drained;
     }
     Ok(())
 }
 
-fn check_policy(policy: &PolicySpec) -> Result<(), ChangeError> {
-    if policy.entry().runs != Runs::Spine {
-        return Ok(());
-    }
-    let reason = "it runs on a spine; `wedjat policies` lists those of a leaf";
+fn check_policy(policy: &PolicySpec, is_spine: bool) -> Result<(), ChangeError> {
+    let entry = policy.entry();
+    let is_over_racks = entry.over_racks.is_some_and(|over| over.policy == entry.name);
+    let reason = match is_spine {
+        true if !is_over_racks => "its members are workers; a spine's are leaves",
+        false if entry.runs == Runs::Spine => {
+            "it runs on a spine; `wedjat policies` lists those of a leaf"
+        }
+        _ => return Ok(()),
+    };
     refused(format!("policy {policy}"), reason)
 }
 
@@ -583,8 +601,10 @@ fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeErro
     pool.ok_or_else(|| ChangeError::Unknown { what: format!("pool {id}") })
 }
 
-fn worker_of(membership: &mut Membership, id: u16) -> Result<&mut Worker, ChangeError> {
+/// The worker of this id; a spine's leaf in each of its pools.
+fn workers_of(membership: &mut Membership, id: u16) -> Result<Vec<&mut Worker>, ChangeError> {
     let members = membership.pools.iter_mut().flatten().flat_map(|pool| &mut pool.members);
-    let worker = members.flatten().find(|worker| worker.id == id);
-    worker.ok_or_else(|| ChangeError::Unknown { what: format!("worker {id}") })
+    let workers: Vec<_> = members.flatten().filter(|worker| worker.id == id).collect();
+    let unknown = || ChangeError::Unknown { what: format!("worker {id}") };
+    if workers.is_empty() { Err(unknown()) } else { Ok(workers) }
 }

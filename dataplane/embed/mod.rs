@@ -47,6 +47,7 @@ use crate::control::{Control, Membership};
 use crate::node::Timing;
 use crate::stage::network::NetworkError;
 use crate::state::Totals;
+use crate::state::table::Role;
 use crate::state::{Counters, StateError};
 use crate::wire::ether::Mac;
 
@@ -82,6 +83,12 @@ pub enum EmbedError {
          `wedjat agent` beside the program"
     )]
     Agent,
+    /// Spines or leaves.
+    #[error(
+        "spine: found a spine's file, or one with [[spine]], and the library has no packets to make signals of; allowed: a \
+         leaf's without one"
+    )]
+    Fabric,
     /// A clock that stands.
     #[error("ticks_hz: found 0; allowed: the ticks a second of the clock that `now` is read from")]
     Ticks,
@@ -120,6 +127,9 @@ impl Scheduler {
         }
         if config.agent.is_some() {
             return Err(EmbedError::Agent);
+        }
+        if config.role == Role::Spine || !config.spines.is_empty() {
+            return Err(EmbedError::Fabric);
         }
         let macs = macs(config, options.macs)?;
         let table = assembly::table(config, ticks_hz)?;

@@ -22,10 +22,11 @@ use arp::{ArpResolver, Ask};
 
 use crate::policy::fifo::{Fifo, Slab};
 use crate::reason::DropReason;
-use crate::stage::{Probe, Server, Stages, Update, Verdict};
+use crate::stage::fabric::Word;
+use crate::stage::{PortAddress, Probe, Server, Stages, Update, Verdict};
 use crate::state::Gauge;
 use crate::state::neighbour::Slot;
-use crate::wire::ether;
+use crate::wire::ether::{self, Mac};
 
 /// Commands that may wait for a core.
 const COMMANDS: usize = 256;
@@ -258,11 +259,30 @@ impl<T> Node<T> {
         }
         (self.next_servers, self.link_changes) =
             (now.saturating_add(self.timing.servers()), link_changes);
-        for &Server { port, slot, next_hop, .. } in self.stages.network().servers() {
+        let network = self.stages.network();
+        let servers =
+            network.servers().map(|&Server { port, slot, next_hop, .. }| (port, slot, next_hop));
+        let spines = network.spines().iter().map(|spine| (spine.port, spine.slot, spine.next_hop));
+        for (port, slot, next_hop) in servers.chain(spines) {
             if self.stages.neighbours().mac(slot).is_none() {
                 self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
             }
         }
+    }
+
+    /// The next word to a leaf or spine, with the MAC addresses of its next hop and of the port; where that is not known, it is asked for
+    /// and the word is passed over: it is said again.
+    #[inline]
+    pub fn next_word(&mut self, now: u64) -> Option<(Word, Mac, PortAddress)> {
+        while let Some(word) = self.stages.next_word() {
+            let (port, slot) = (word.port, word.slot);
+            if let Some(mac) = self.stages.neighbours().mac(slot) {
+                return Some((word, mac, *self.stages.network().port(usize::from(port))));
+            }
+            let next_hop = self.stages.neighbours().address(slot);
+            self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
+        }
+        None
     }
 
     /// The next question for a neighbour that is due.

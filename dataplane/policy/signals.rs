@@ -71,6 +71,16 @@ impl Signals {
         Self { protocol, workers, linked: true, contradictions: 0, replies: 0, believed: 0 }
     }
 
+    /// The rack has so many workers from now on that tasks may be given to.
+    pub fn set_workers(&mut self, workers: usize) {
+        self.workers = workers;
+    }
+
+    /// So many tasks came from the spine to other cores of the leaf.
+    pub fn note_tasks(&mut self, tasks: u64) {
+        self.believed += tasks * u64::from(Load::ONE.0);
+    }
+
     /// The rack's idleness once more, in case the last message was lost; for the paper's protocol only.
     pub fn repeat(&mut self) -> Option<Signal> {
         let signal = if self.linked { Signal::IdleAdd } else { Signal::IdleRemove };
@@ -176,8 +186,14 @@ impl Signals {
     fn report(&mut self, total: u64) -> Signal {
         self.replies = 0;
         self.believed = total;
+        Signal::Load(self.average(total))
+    }
+
+    /// The rack's average load, when the loads of all sum to what `total` says.
+    #[must_use]
+    pub fn average(&self, total: u64) -> Load {
         let average = total / self.workers.max(1) as u64;
-        Signal::Load(Load(average.min(u64::from(u32::MAX)) as u32))
+        Load(average.min(u64::from(u32::MAX)) as u32)
     }
 }
 
@@ -185,19 +201,27 @@ impl Signals {
 #[derive(Clone, Debug)]
 pub struct Latest {
     numbers: Vec<u16>,
+    /// Of these any number is taken next.
+    forgotten: Vec<bool>,
 }
 
 impl Latest {
     /// Of so many racks, none heard of yet.
     #[must_use]
     pub fn new(racks: usize) -> Self {
-        Self { numbers: vec![0; racks] }
+        Self { numbers: vec![0; racks], forgotten: vec![false; racks] }
+    }
+
+    /// Whatever comes next from `rack` is new.
+    pub fn forget(&mut self, rack: Member) {
+        self.forgotten[rack.index()] = true;
     }
 
     /// `number` is not older than what came from `rack` before; racks count from 1 and wrap around.
     pub fn accepts(&mut self, rack: Member, number: u16) -> bool {
         let newest = &mut self.numbers[rack.index()];
-        let newer = number.wrapping_sub(*newest) < 1 << 15;
+        let anew = std::mem::take(&mut self.forgotten[rack.index()]);
+        let newer = anew || number.wrapping_sub(*newest) < 1 << 15;
         if newer {
             *newest = number;
         }

@@ -1,5 +1,5 @@
 //! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
-//! for every packet.
+//! for every packet. A spine is the same over members that are leaves.
 
 use super::PollTime;
 use crate::clock::Progress;
@@ -10,9 +10,11 @@ use crate::node::outbox::Outbox;
 use crate::node::tap::{TapCommands, TapCore};
 use crate::node::{Commands, Egress, Keeper, Node, Timing};
 use crate::reason::DropReason;
+use crate::stage::fabric::Word;
 use crate::stage::{Stages, Verdict};
 use crate::state::Counter;
 use crate::wire::arp;
+use crate::wire::udp::{self, Flow};
 
 /// A leaf keeps its packets itself.
 struct Own;
@@ -78,6 +80,7 @@ where
         if self.release(now) || ticks {
             self.node.note_held(0);
         }
+        self.speak(now);
         self.flush();
         self.time.end(received > 0);
         received
@@ -170,6 +173,30 @@ where
             }
         }
         true
+    }
+
+    /// Tells spines or leaves what they are to know.
+    #[inline]
+    fn speak(&mut self, now: u64) {
+        self.node.stages.tell_spines();
+        while let Some((word, mac, own)) = self.node.next_word(now) {
+            let Word { port, ip, header, extension, .. } = word;
+            let udp_port = self.node.stages.network().udp_port;
+            let len = header.len();
+            self.out.make(&mut self.pool, usize::from(port), udp::PAYLOAD + len, |frame| {
+                header.emit(&mut frame[udp::PAYLOAD..]);
+                extension.emit(&mut frame[udp::PAYLOAD..]);
+                let flow = Flow {
+                    src_mac: own.mac,
+                    dst_mac: mac,
+                    src: own.ip,
+                    dst: ip,
+                    src_port: udp_port,
+                    dst_port: udp_port,
+                };
+                flow.emit(frame, len);
+            });
+        }
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! The leaf: a dispatcher core or several, and an agent's workers on the first of them if it has any.
+//! The leaf or spine: a dispatcher core or several, and an agent's workers on the first of them if it has any.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(500);
 /// Between two looks of the watching thread at signals and time.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// Runs the leaf until `stop` is set or the duration is over; `report` gets a line a second.
+/// Runs the leaf or spine until `stop` is set or the duration is over; `report` gets a line a second.
 ///
 /// # Errors
 /// When it can't start, or a core failed.
@@ -63,7 +63,7 @@ pub fn run(
         Some((agent, parts, control)) => (Some(agent), Some(parts), Some(control)),
         None => (None, None, None),
     };
-    telemetry::show(&eal, Role::Leaf, &table);
+    telemetry::show(&eal, config.role, &table);
     agent.iter().for_each(|agent| telemetry::show(&eal, Role::Agent, agent.table()));
     let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
@@ -75,7 +75,8 @@ pub fn run(
     let membership = Membership::of(config);
     let stages = assembly::stages(config, &membership, macs, &table)?;
     log::info!(
-        "leaf {} runs on {} cores with seed {seed}",
+        "{} {} runs on {} cores with seed {seed}",
+        config.role.name(),
         config.leaf.id,
         config.leaf.cores.len()
     );
@@ -100,12 +101,13 @@ pub fn run(
     let reached = (&config.control, config.leaf.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;
     let mut cores = Vec::new();
+    let kind = if config.role == Role::Spine { NodeKind::Spine } else { NodeKind::Leaf };
     let started = Instant::now();
     let orders = commands.into_iter().zip(taps);
     let each = config.leaf.cores.iter().zip(stages).zip(orders).enumerate();
     for (index, ((&cpu, stages), (commands, tap))) in each {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
-        let node = Node { kind: NodeKind::Leaf, id: config.leaf.id, core: index as u16 };
+        let node = Node { kind, id: config.leaf.id, core: index as u16 };
         let setup = CoreSetup {
             eal: eal.clone(),
             stages,
@@ -153,7 +155,13 @@ pub fn run(
     let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
-    describe(&mut account, "leaf", requests.control().membership(), &config.leaf.cores, seed);
+    describe(
+        &mut account,
+        config.role.name(),
+        requests.control().membership(),
+        &config.leaf.cores,
+        seed,
+    );
     let agent = agent.as_ref().zip(ended).zip(requests.control().of_agent());
     account.agent = agent.map(|((agent, ended), membership)| {
         Box::new(agent.account(ended, seconds, config, membership, (&eal, hz)))
@@ -164,7 +172,7 @@ pub fn run(
 /// The account of a leaf that was told to stop before its devices had started.
 fn not_started(config: &Config, eal: &Eal, hz: u64, seed: u64) -> LeafStats {
     let mut account = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
-    describe(&mut account, "leaf", &Membership::of(config), &config.leaf.cores, seed);
+    describe(&mut account, config.role.name(), &Membership::of(config), &config.leaf.cores, seed);
     account
 }
 

@@ -1,5 +1,6 @@
-//! Replies, what servers say of their workers, and ARP into the state; chooses nothing.
+//! Replies, what servers say of their workers, leaves of their pools, and ARP into the state; chooses nothing.
 
+use super::fabric::{Age, set_idle};
 use super::network::{Network, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, auth, rewrite};
@@ -35,6 +36,14 @@ pub fn burst<B: Buf>(
             PacketKind::Registration | PacketKind::KeepAlive => {
                 *verdict = presence(stages, port, packet.bytes_mut(), parsed)
                     .unwrap_or_else(Verdict::Drop);
+            }
+            PacketKind::Signal => {
+                *verdict =
+                    signal(stages, port, packet.bytes(), parsed).unwrap_or_else(Verdict::Drop);
+            }
+            PacketKind::SpineAlive => {
+                *verdict =
+                    spine_alive(stages, packet.bytes(), parsed).unwrap_or_else(Verdict::Drop);
             }
             PacketKind::Arp => {
                 *verdict = arp(stages, port, packet.bytes_mut()).unwrap_or_else(Verdict::Drop);
@@ -98,8 +107,15 @@ fn take(stages: &mut Stages, worker: &Worker, answer: &Answer) {
     let pool = usize::from(worker.pool);
     let mut report = [Report::new(worker.member, load, service_ns)];
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
-    if stages.dispatchers[pool].reply_run(&report) > 0 {
-        stages.counters.add(Counter::SurplusReplies, 1);
+    let Stages { dispatchers, fabric, counters, .. } = stages;
+    if let Some(fabric) = fabric {
+        fabric.before_reply(pool, &dispatchers[pool], worker.member);
+    }
+    if dispatchers[pool].reply_run(&report) > 0 {
+        counters.add(Counter::SurplusReplies, 1);
+    }
+    if let Some(fabric) = fabric {
+        fabric.after_reply(pool, &dispatchers[pool], worker.member);
     }
 }
 
@@ -187,6 +203,70 @@ pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropR
     Ok(worker)
 }
 
+/// Takes a leaf's word about a pool.
+#[cold]
+fn signal(
+    stages: &mut Stages,
+    port: usize,
+    frame: &[u8],
+    parsed: &Packet,
+) -> Result<Verdict, DropReason> {
+    let payload = parsed.payload(frame);
+    let header = Header::parse(payload)?;
+    if !header.extended {
+        return Err(DropReason::SignalShort);
+    }
+    let network = &*stages.network;
+    let leaf = network.leaf(header.src, network.pool(header.pool))?;
+    if !network.is_at(&leaf, ipv4::src(&frame[ether::LEN..])) {
+        return Err(DropReason::SpoofedSignal);
+    }
+    is_from_server(network, &stages.neighbours, port, frame, &leaf)
+        .map_err(|_| DropReason::SpoofedSignal)?;
+    let (pool, member) = (usize::from(leaf.pool), leaf.member);
+    let Some(fabric) = &mut stages.fabric else { return Err(DropReason::TaskRole) };
+    let age = fabric.judge(pool, member, header.seq);
+    if age == Age::Old {
+        stages.counters.add(Counter::SignalsOld, 1);
+        return Ok(Verdict::Consumed);
+    }
+    stages.counters.add(Counter::Signals, 1);
+    let Extension { service_ns, class, .. } = Extension::parse(payload);
+    let dispatcher = &mut stages.dispatchers[pool];
+    dispatcher.view().note_signal(member, class);
+    let tasks = (u64::from(service_ns) * u64::from(class) + (1 << 15)) >> 16;
+    dispatcher.view_mut().set_outstanding(member, tasks.min(1 << 30) as u32);
+    // A spine that begins may have less of it in mind than the leaf has from before; and more, that is under way to it.
+    let is_more = || u64::from(service_ns) > dispatcher.view().estimate(member);
+    if header.code == Code::LoadUpdate || age == Age::Back || age == Age::First && is_more() {
+        dispatcher.refresh(&Report::new(member, Load(service_ns), 0));
+    }
+    match header.code {
+        Code::IdleAdd | Code::IdleRemove => {
+            let is_idle = header.code == Code::IdleAdd;
+            set_idle(dispatcher, member, is_idle);
+            fabric.tell_idle(pool, member, is_idle);
+        }
+        _ => {}
+    }
+    Ok(Verdict::Consumed)
+}
+
+/// Takes a spine's word that it is alive.
+#[cold]
+fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Verdict, DropReason> {
+    let header = Header::parse(parsed.payload(frame))?;
+    let source = ipv4::src(&frame[ether::LEN..]);
+    let mut spines = stages.network.spines().iter();
+    let spine = spines.position(|spine| spine.ip == source && spine.id == header.src);
+    let spine = spine.ok_or(DropReason::SpoofedSignal)?;
+    if let Some(fabric) = &stages.fabric {
+        fabric.note_spine(spine);
+    }
+    stages.counters.add(Counter::Signals, 1);
+    Ok(Verdict::Consumed)
+}
+
 /// Answers an ARP packet and learns from it (RFC 826), but only where somebody whom the node has a place for is: whoever
 /// merely speaks is answered and forgotten.
 #[cold]
@@ -194,7 +274,9 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
     let address = stages.network.port(port);
     let packet = arp::Packet::parse(frame)?;
     let heard = learn_sender(stages, port, &packet);
-    if packet.target == address.ip && packet.operation == Operation::Request {
+    let is_own = packet.target == address.ip
+        || address.side.has_clients() && stages.network.is_service(packet.target);
+    if is_own && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
     }

@@ -51,8 +51,11 @@ pub fn burst<B: Buf>(
                 *verdict = towards_client(stages, packet.bytes(), parsed, values);
             }
             // An answer, which goes out of here as it is.
-            PacketKind::Overflowing => rewrite::give_back(stages, packet.bytes_mut(), parsed),
+            PacketKind::Overflowing => {
+                rewrite::give_back(stages, packet.bytes_mut(), parsed, verdict);
+            }
             PacketKind::Registration | PacketKind::KeepAlive => {}
+            PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }
@@ -86,7 +89,8 @@ fn towards_client(
 ) -> Verdict {
     let client = ipv4::dst(&frame[ether::LEN..]);
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let route = match ReplyRoute::to(network, neighbours, client, stages.now_ms()) {
+    let pool = network.pool_index(parsed.pool);
+    let route = match ReplyRoute::to(network, neighbours, client, stages.now_ms(), pool) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };

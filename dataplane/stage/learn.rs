@@ -66,7 +66,9 @@ impl Learning {
 #[cold]
 #[inline(never)]
 pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
-    if !stages.network.port(port).side.has_clients() {
+    // What comes by way of a spine has the spine's MAC address.
+    let by_spine = !stages.network.spines().is_empty();
+    if by_spine || !stages.network.port(port).side.has_clients() {
         return stages.learning.done(port);
     }
     packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);

@@ -11,6 +11,9 @@
 //! - A worker can't have more tasks than it was sent, and can't be idle while a task is due that was sent to it a lap ago.
 //!   Reports that say so are replaced by what was sent (unless other schedulers send to the pool's workers as well).
 //!
+//! At a spine members are leaves, and their signals take the place of reports: what a leaf has is what it tells and was sent since,
+//! and a silent one is taken out, whether it was ever heard of or not. As many workers as it tells of are its weight.
+//!
 //! Whether a worker is registered, silent or out of reach is one word that all cores share ([`Presence`]); each core looks
 //! at the words and takes such workers out of its own choice, so no core writes another's lists. That a worker was heard of
 //! shows in the number of its reports, which replies raise anyway: they cost nothing more.
@@ -200,6 +203,8 @@ pub struct Liveness {
     doubts: Vec<Doubt>,
     /// By pool: other schedulers send to these workers, too.
     shared: Vec<bool>,
+    /// Members are leaves.
+    is_spine: bool,
     probes: ArrayVec<Probe, PROBES_MAX>,
     /// The next set of every port's cache of neighbours to be gone through.
     sweep: usize,
@@ -229,6 +234,7 @@ impl Liveness {
             out: Vec::new(),
             doubts: Vec::new(),
             shared: Vec::new(),
+            is_spine: network.is_spine(),
             watches: Vec::new(),
             probes: ArrayVec::new(),
             sweep: 0,
@@ -283,7 +289,7 @@ impl Liveness {
         };
         let slot = target.next_hop.slot;
         if self.watches[at].hop == NO_HOP {
-            self.watches[at].reports = dispatcher.view().reports(member);
+            self.watches[at].reports = dispatcher.view().heard(member);
         }
         let hop = self.hop_to(slot).unwrap_or_else(|| {
             let server = network.servers().find(|server| server.slot == slot);
@@ -438,9 +444,9 @@ impl Liveness {
         if watch.hop == NO_HOP {
             return;
         }
-        let (presence, reports) = (view.presence(member), view.reports(member));
+        let (presence, reports) = (view.presence(member), view.heard(member));
         let outstanding = view.outstanding_now(member);
-        if watch.is_ours && watch.more_answered(outstanding) {
+        if watch.is_ours && !self.is_spine && watch.more_answered(outstanding) {
             let surplus = std::mem::take(&mut watch.surplus).1;
             dispatcher.take_back(member, surplus);
             counters.add(Counter::SurplusReplies, surplus.into());
@@ -450,8 +456,10 @@ impl Liveness {
         let hop = &mut self.hops[usize::from(watch.hop)];
         hop.has_tasks |= outstanding > 0;
         hop.heard |= watch.reports != reports;
-        if watch.is_ours {
-            self.judge(at, reports, outstanding, now_ns, dispatcher);
+        match (self.is_spine, watch.is_ours) {
+            (true, _) => self.weigh(at, dispatcher),
+            (false, true) => self.judge(at, reports, outstanding, now_ns, dispatcher),
+            (false, false) => {}
         }
         let watch = &mut self.watches[at];
         watch.outstanding = outstanding;
@@ -462,18 +470,25 @@ impl Liveness {
             }
             return;
         }
-        if watch.reports != dispatcher.view().reports(member) || watch.heard_ns == 0 {
+        if watch.reports != dispatcher.view().heard(member) || watch.heard_ns == 0 {
             // Another core may have registered it and not yet taken its report.
-            (watch.reports, watch.heard_ns) = (dispatcher.view().reports(member), now_ns.max(1));
+            (watch.reports, watch.heard_ns) = (dispatcher.view().heard(member), now_ns.max(1));
         }
         let silent_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
         match presence {
+            Presence::Configured if self.is_spine => {
+                // It is to speak for itself from now on.
+                return dispatcher.view().set_presence(member, Presence::Registered);
+            }
             Presence::Configured => return,
             Presence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => return,
             Presence::Registered => {
                 // The core that is first to notice counts it and writes off what the worker had, of all cores.
                 if dispatcher.view().change_presence(member, presence, Presence::Silent) {
                     counters.add(Counter::WorkersLost, 1);
+                    if self.is_spine {
+                        counters.add(Counter::WrittenOff, outstanding.into());
+                    }
                     dispatcher.write_off(member, u32::MAX);
                 }
             }
@@ -489,6 +504,21 @@ impl Liveness {
             watch.out = true;
             dispatcher.set_active(watch.member, false);
             self.out.push(at);
+        }
+    }
+
+    /// Takes what a leaf told of its workers: they are its weight.
+    fn weigh(&mut self, at: usize, dispatcher: &mut Dispatcher) {
+        let watch = &mut self.watches[at];
+        let member = watch.member;
+        let Some(workers) = dispatcher.view().workers_of(member) else { return };
+        if watch.away != (workers == 0) {
+            watch.away = workers == 0;
+            dispatcher.set_active(member, watch.may_be_chosen());
+        }
+        if workers > 0 && dispatcher.view().rate(member) != f64::from(workers) {
+            dispatcher.view_mut().set_rate(member, f64::from(workers));
+            dispatcher.review_members();
         }
     }
 
@@ -547,7 +577,7 @@ impl Liveness {
             // Nothing came or went since the last look, so that it is no report on its way.
             let load = Load::tasks(outstanding.min(u32::from(u16::MAX)) as u16);
             dispatcher.refresh(&Report::new(member, load, 0));
-            self.watches[at].reports = dispatcher.view().reports(member);
+            self.watches[at].reports = dispatcher.view().heard(member);
         }
     }
 
@@ -685,7 +715,7 @@ impl Liveness {
             let watch = &mut self.watches[at];
             let (member, hop) = (watch.member, self.hops[usize::from(watch.hop)]);
             let dispatcher = &mut dispatchers[usize::from(watch.pool)];
-            let reports = dispatcher.view().reports(member);
+            let reports = dispatcher.view().heard(member);
             let heard = watch.reports != reports;
             match dispatcher.view().presence(member) {
                 Presence::Silent if heard => {

@@ -8,6 +8,7 @@ pub mod affinity;
 pub mod auth;
 pub mod classify;
 pub mod decide;
+pub mod fabric;
 mod fast;
 mod learn;
 pub mod liveness;
@@ -26,6 +27,7 @@ pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 
+use fabric::{Fabric, Word};
 use fast::template::Template;
 
 use crate::io::Buf;
@@ -152,6 +154,8 @@ pub struct Stages {
     learning: learn::Learning,
     /// What the node's other cores are told and tell; none where there are none.
     exchange: Option<Box<Exchange>>,
+    /// What spines or leaves are told; none where there are none.
+    fabric: Option<Box<Fabric>>,
     /// Packets since the last exchange.
     received: usize,
     packets: Box<[Packet]>,
@@ -183,6 +187,7 @@ impl Stages {
             freed: false,
             now_ms: 0,
             exchange: None,
+            fabric: None,
             received: 0,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
@@ -222,6 +227,31 @@ impl Stages {
         self.exchange = Some(Box::new(exchange));
     }
 
+    /// The node has spines above it, or leaves below; before the first packet.
+    pub fn set_fabric(&mut self, fabric: Fabric) {
+        self.fabric = Some(Box::new(fabric));
+    }
+
+    /// A spine is told of this pool.
+    #[inline]
+    fn is_linked(&self, pool: usize) -> bool {
+        self.fabric.as_ref().is_some_and(|fabric| fabric.is_linked(pool))
+    }
+
+    /// Tells spines what has passed since: once a poll, after what waited was offered again.
+    #[inline]
+    pub fn tell_spines(&mut self) {
+        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_passed()) {
+            fabric.tell(&self.network, &self.dispatchers);
+        }
+    }
+
+    /// The next word to a spine or leaf that is to be sent.
+    #[inline]
+    pub fn next_word(&mut self) -> Option<Word> {
+        self.fabric.as_mut()?.next_word()
+    }
+
     /// The node has other cores.
     #[must_use]
     pub fn has_peers(&self) -> bool {
@@ -241,6 +271,9 @@ impl Stages {
     fn exchange_some(&mut self, keeps_up: bool) {
         let Some(exchange) = &mut self.exchange else { return };
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
+        if let Some(fabric) = &self.fabric {
+            fabric.hear_idle(&mut self.dispatchers);
+        }
         if self.waiting > 0 {
             self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
         }
@@ -426,6 +459,9 @@ impl Stages {
         for dispatcher in &mut self.dispatchers {
             dispatcher.tick(now_ns);
         }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);
+        }
     }
 
     /// The next host that is to be asked by ARP whether it is where it is believed to be.
@@ -489,8 +525,5 @@ impl Stages {
 
 /// What takes the fast path on a port, of each pool.
 fn templates_of(network: &Network, port: usize) -> impl Iterator<Item = Template> + '_ {
-    (0..network.pools()).map(move |pool| {
-        let id = network.pool_id(pool).unwrap_or_default().to_be_bytes();
-        Template::new(network, port, id, network.authenticator(port, pool).is_some())
-    })
+    (0..network.pools()).map(move |pool| Template::new(network, port, pool))
 }

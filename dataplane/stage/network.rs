@@ -6,6 +6,8 @@ use arrayvec::ArrayVec;
 
 use super::auth::ReplyAuthenticator;
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
+use crate::policy::signals::Protocol;
+use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
@@ -83,7 +85,31 @@ pub struct Server {
     pub registers: bool,
 }
 
-/// A worker's place.
+/// A spine over a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spine {
+    /// Its id.
+    pub id: u16,
+    /// Its address, and the next hop there.
+    pub ip: u32,
+    /// The port that leads to it.
+    pub port: u8,
+    /// The next hop to it: itself, or a router.
+    pub next_hop: u32,
+    /// The next hop's place among the neighbours.
+    pub slot: Slot,
+}
+
+/// What a pool of a leaf tells which spine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpineLink {
+    /// Index of the spine.
+    pub spine: u16,
+    /// What it is told, and when.
+    pub protocol: Protocol,
+}
+
+/// A worker's place; at a spine, a leaf's in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
     /// Its server's address.
@@ -204,6 +230,10 @@ pub struct NetworkPool {
     pub members: Vec<Option<(u16, u16)>>,
     /// What asks for proof of what its workers say; none believes them.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
+    /// The address that clients ask, if it is another than the node's: at a spine tasks come to it, at a leaf replies come from it.
+    pub service: Option<u32>,
+    /// The spine that is told of it, at a leaf.
+    pub link: Option<SpineLink>,
 }
 
 /// What of a network stays for as long as the node runs.
@@ -217,6 +247,10 @@ pub struct Base {
     pub ports: Vec<PortAddress>,
     /// The port to workers inside this process, of whom no proof is asked.
     pub inside: Option<usize>,
+    /// It is a spine: its members are leaves, each of which may be in several pools.
+    pub is_spine: bool,
+    /// A leaf's spines: their ids and addresses.
+    pub spines: Vec<(u16, u32)>,
 }
 
 /// Why a network can't be.
@@ -227,6 +261,11 @@ pub enum NetworkError {
         "no port on the workers' side reaches server {0}; give a port an `ip` in its network, or a `gateway`"
     )]
     Unreachable(std::net::Ipv4Addr),
+    /// No port leads to a spine.
+    #[error(
+        "no port on the clients' side reaches spine {0}; give a port an `ip` in its network, or a `gateway`"
+    )]
+    UnreachableSpine(std::net::Ipv4Addr),
     /// More servers than neighbours.
     #[error("more servers than the neighbour table has room for")]
     TooManyNeighbours,
@@ -305,6 +344,18 @@ pub struct Network {
     authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
     /// The port to workers inside this process, of whom no proof is asked.
     inside: Option<usize>,
+    /// Its members are leaves.
+    is_spine: bool,
+    /// The servers, each address once: a leaf of several pools has as many entries.
+    hosts: Vec<Server>,
+    /// A spine's leaves in their pools: leaf's id and index of the pool, in order.
+    leaves: Vec<((u16, u16), Worker)>,
+    /// A leaf's spines.
+    spines: Vec<Spine>,
+    /// Each pool's service address and link; empty when no pool has one.
+    services: Vec<(Option<u32>, Option<SpineLink>)>,
+    /// A spine's service addresses, in order.
+    service_ips: Vec<u32>,
 }
 
 impl Network {
@@ -318,7 +369,7 @@ impl Network {
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let Base { udp_port, node, ports, inside } = base;
+        let Base { udp_port, node, ports, inside, is_spine, spines } = base;
         let mut network = Self {
             udp_port,
             node,
@@ -336,13 +387,33 @@ impl Network {
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
             authenticators: Vec::new(),
             inside,
+            is_spine,
+            hosts: Vec::new(),
+            leaves: Vec::new(),
+            spines: Vec::with_capacity(spines.len()),
+            services: Vec::new(),
+            service_ips: Vec::new(),
         };
+        for (id, ip) in spines {
+            network.add_spine(id, ip, neighbours)?;
+        }
         for host in hosts {
             network.add_host(host.as_ref(), neighbours)?;
         }
         network.server_ips.sort_unstable();
         for (index, pool) in pools.iter().enumerate() {
             network.add_pool(index as u16, pool);
+        }
+        network.leaves.sort_unstable_by_key(|(place, _)| *place);
+        if pools.iter().any(|pool| pool.service.is_some() || pool.link.is_some()) {
+            network.services = pools.iter().map(|pool| (pool.service, pool.link)).collect();
+        }
+        if is_spine {
+            network.hosts = network.servers().copied().collect();
+            network.hosts.sort_unstable_by_key(|host| host.ip);
+            network.hosts.dedup_by_key(|host| host.ip);
+            network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
+            network.service_ips.sort_unstable();
         }
         if pools.iter().any(|pool| pool.authenticator.is_some()) {
             network.authenticators = pools.iter().map(|pool| pool.authenticator.clone()).collect();
@@ -376,6 +447,15 @@ impl Network {
         Ok(())
     }
 
+    fn add_spine(&mut self, id: u16, ip: u32, neighbours: &Neighbours) -> Result<(), NetworkError> {
+        let route = self.to_clients.find(ip);
+        let unreachable = NetworkError::UnreachableSpine(std::net::Ipv4Addr::from_bits(ip));
+        let (port, next_hop) = route.ok_or(unreachable)?;
+        let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
+        self.spines.push(Spine { id, ip, port: port as u8, next_hop, slot });
+        Ok(())
+    }
+
     fn add_pool(&mut self, pool: u16, places: &NetworkPool) {
         if let Some(id) = places.id.filter(|_| !places.is_closed) {
             self.pool_index[usize::from(id)] = pool;
@@ -384,7 +464,11 @@ impl Network {
             let &Some((id, server)) = place else { return Target::nobody() };
             let Server { ip, port, slot, .. } = self.servers[usize::from(server)];
             let member = Member(member as u16);
-            self.workers[usize::from(id)] = Worker { ip, pool, member, server };
+            let worker = Worker { ip, pool, member, server };
+            match self.is_spine {
+                true => self.leaves.push(((id, pool), worker)),
+                false => self.workers[usize::from(id)] = worker,
+            }
             let mac = self.ports[usize::from(port)].mac.to_bits();
             Target::new(id, ip, NextHop { src_mac: mac, port, slot })
         });
@@ -396,7 +480,75 @@ impl Network {
     #[must_use]
     pub fn base(&self) -> Base {
         let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
-        Base { udp_port, node, ports: self.ports.clone(), inside }
+        let spines = self.spines.iter().map(|spine| (spine.id, spine.ip)).collect();
+        let ports = self.ports.clone();
+        Base { udp_port, node, ports, inside, is_spine: self.is_spine, spines }
+    }
+
+    /// Its members are leaves.
+    #[inline]
+    #[must_use]
+    pub fn is_spine(&self) -> bool {
+        self.is_spine
+    }
+
+    /// A leaf's spines.
+    #[must_use]
+    pub fn spines(&self) -> &[Spine] {
+        &self.spines
+    }
+
+    /// A spine has this address.
+    #[must_use]
+    pub fn has_spine_at(&self, address: u32) -> bool {
+        self.spines.iter().any(|spine| spine.ip == address)
+    }
+
+    /// The address that clients ask for a pool (by index), if it is another than the node's.
+    #[inline]
+    #[must_use]
+    pub fn service(&self, pool: usize) -> Option<u32> {
+        self.services.get(pool).and_then(|(service, _)| *service)
+    }
+
+    /// What a pool (by index) of a leaf tells a spine.
+    #[must_use]
+    pub fn link(&self, pool: usize) -> Option<SpineLink> {
+        self.services.get(pool).and_then(|(_, link)| *link)
+    }
+
+    /// The address that tasks of a pool (by index) come to at a port.
+    #[inline]
+    #[must_use]
+    pub fn task_address(&self, port: usize, pool: usize) -> u32 {
+        self.service(pool).filter(|_| self.is_spine).unwrap_or(self.ports[port].ip)
+    }
+
+    /// A spine's leaves, by their addresses.
+    #[must_use]
+    pub fn leaf_hosts(&self) -> &[Server] {
+        &self.hosts
+    }
+
+    /// The address is one of a spine's service addresses.
+    #[inline]
+    #[must_use]
+    pub fn is_service(&self, address: u32) -> bool {
+        !self.service_ips.is_empty() && self.service_ips.binary_search(&address).is_ok()
+    }
+
+    /// A spine's leaf in a pool (by index).
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn leaf(&self, id: u16, pool: Option<usize>) -> Result<Worker, DropReason> {
+        let first = self.leaves.partition_point(|(place, _)| *place < (id, 0));
+        if self.leaves.get(first).is_none_or(|((leaf, _), _)| *leaf != id) {
+            return Err(DropReason::UnknownPeer);
+        }
+        let pool = pool.ok_or(DropReason::SignalPool)?;
+        let found = self.leaves.binary_search_by_key(&(id, pool as u16), |(place, _)| *place);
+        found.map(|at| self.leaves[at].1).map_err(|_| DropReason::SignalPool)
     }
 
     /// What asks for proof of what came to this port from workers of a pool (by index), if anything does.
@@ -496,6 +648,11 @@ impl Network {
         (index != NO_POOL).then_some(usize::from(index))
     }
 
+    /// As [`Network::pool`], a number beyond all pools when there is none.
+    pub(super) fn pool_index(&self, id: u16) -> usize {
+        usize::from(self.pool_index[usize::from(id)])
+    }
+
     /// The id of the pool at this index; none when there is no pool.
     #[inline]
     #[must_use]
@@ -567,7 +724,8 @@ mod tests {
         pools: &[NetworkPool],
     ) -> Result<Network, NetworkError> {
         let host = Host { ip, mac: None, registers: false, was: None };
-        let base = Base { udp_port: 1234, node: 0, ports, inside: None };
+        let (is_spine, spines) = (false, Vec::new());
+        let base = Base { udp_port: 1234, node: 0, ports, inside: None, is_spine, spines };
         Network::with_places(base, &[Some(host)], pools, &neighbours())
     }
 

@@ -27,6 +27,10 @@ pub enum PacketKind {
     Registration,
     /// The same, not to be answered.
     KeepAlive,
+    /// At a spine, a leaf's word about a pool.
+    Signal,
+    /// At a leaf, a spine's word that it is alive.
+    SpineAlive,
     /// ARP.
     Arp,
     /// A task that waits for a member.
@@ -46,7 +50,7 @@ pub struct Packet {
     pub extended: bool,
     /// Further packets of this task follow.
     pub more: bool,
-    /// The member was chosen from the idle list (a task, once scheduled).
+    /// The member was chosen from the idle list (a task, once scheduled; before that: by whoever sent it here).
     pub idle: bool,
     /// Offset of the UDP header in the frame.
     pub at: u16,
@@ -140,7 +144,9 @@ pub fn one(
         return Err(DropReason::OtherMac);
     }
     let datagram = udp::parse(frame, verified)?;
-    let to_us = datagram.dst == address.ip || network.is_own(datagram.dst);
+    let to_us = datagram.dst == address.ip
+        || network.is_own(datagram.dst)
+        || network.is_service(datagram.dst);
     // A worker answers to the client; the leaf is its next hop.
     if to_us && datagram.dst_port != network.udp_port {
         return Err(DropReason::UdpPort);
@@ -149,12 +155,24 @@ pub fn one(
         return Err(DropReason::OtherAddress);
     }
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
+    let (has_clients, has_workers) = (address.side.has_clients(), address.side.has_workers());
     let (kind, right_side) = match (to_us, header.code) {
-        (true, Code::NewTask) => (PacketKind::Task, address.side.has_clients()),
-        (true, Code::TaskContinuation) => (PacketKind::Continuation, address.side.has_clients()),
-        (true, Code::WorkerId) => (PacketKind::Registration, address.side.has_workers()),
-        (true, Code::KeepAlive) => (PacketKind::KeepAlive, address.side.has_workers()),
-        (false, code) if code.is_reply() => (PacketKind::Reply, address.side.has_workers()),
+        (true, Code::NewTask) => (PacketKind::Task, has_clients),
+        (true, Code::TaskContinuation) => (PacketKind::Continuation, has_clients),
+        // Leaves answer clients without it, and know their workers themselves.
+        (to_us, code) if network.is_spine() => match to_us && code.is_signal() {
+            true => (PacketKind::Signal, has_workers),
+            false => return Err(DropReason::TaskRole),
+        },
+        (false, code) if code.is_reply() => (PacketKind::Reply, has_workers),
+        (true, Code::WorkerId) => (PacketKind::Registration, has_workers),
+        (true, Code::KeepAlive) if network.has_spine_at(datagram.src) => {
+            (PacketKind::SpineAlive, true)
+        }
+        (true, Code::KeepAlive) if !has_workers && !network.spines().is_empty() => {
+            return Err(DropReason::UnknownPeer);
+        }
+        (true, Code::KeepAlive) => (PacketKind::KeepAlive, has_workers),
         _ => return Err(DropReason::TaskRole),
     };
     if !right_side {
@@ -168,6 +186,7 @@ pub fn one(
     }
     parsed.extended = header.extended;
     parsed.more = header.more;
+    parsed.idle = header.qlen != 0;
     parsed.at = datagram.at;
     parsed.pool = header.pool;
     // A task in several packets is scheduled packet by packet, as its continuations are.

@@ -9,6 +9,7 @@ use super::network::{Network, NextHop, Target};
 use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, Verdicts};
 use crate::io::Buf;
+use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
@@ -36,10 +37,12 @@ pub fn burst<B: Buf>(
             PacketKind::Reply => {
                 let at = usize::from(parsed.at);
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
-                *verdict = towards_client(network, neighbours, now_ms, frame, at);
+                let pool = network.pool_index(parsed.pool);
+                *verdict = towards_client(network, neighbours, now_ms, frame, (at, pool));
             }
-            PacketKind::Overflowing => give_back(stages, packet.bytes_mut(), parsed),
+            PacketKind::Overflowing => give_back(stages, packet.bytes_mut(), parsed, verdict),
             PacketKind::Registration | PacketKind::KeepAlive => {}
+            PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }
@@ -94,13 +97,18 @@ fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
 
 /// Turns a task that finds its pool's queue full back to its client, undone.
 #[cold]
-pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
-    let waiting =
-        stages.network.pool(parsed.pool).map_or(0, |pool| stages.dispatchers[pool].waiting());
+pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verdict: &mut Verdict) {
+    let (network, neighbours) = (&*stages.network, &stages.neighbours);
+    let pool = network.pool_index(parsed.pool);
+    let waiting = stages.dispatchers.get(pool).map_or(0, Dispatcher::waiting);
     if let Ok(task) = Header::parse(parsed.payload(frame)) {
-        let refusal =
-            task.refused_by(stages.network.node, waiting.min(usize::from(u16::MAX)) as u16);
+        let refusal = task.refused_by(network.node, waiting.min(usize::from(u16::MAX)) as u16);
         answer(frame, parsed, &refusal);
+    }
+    // Whoever sent it on is not its client: it goes the way of a reply, from the address that the client asked.
+    if network.service(pool).is_some() && !network.is_spine() {
+        let at = usize::from(parsed.at);
+        *verdict = towards_client(network, neighbours, stages.now_ms(), frame, (at, pool));
     }
 }
 
@@ -112,16 +120,17 @@ pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
     udp::swap_endpoints(frame, at);
 }
 
-/// Turns a reply, whose UDP header is at `at`, towards its client.
+/// Turns a reply of a pool (by index), whose UDP header is at `at`, towards its client.
 #[inline]
 fn towards_client(
     network: &Network,
     neighbours: &Neighbours,
     now_ms: u32,
     frame: &mut [u8],
-    at: usize,
+    (at, pool): (usize, usize),
 ) -> Verdict {
-    let route = match ReplyRoute::to(network, neighbours, ipv4::dst(&frame[ether::LEN..]), now_ms) {
+    let client = ipv4::dst(&frame[ether::LEN..]);
+    let route = match ReplyRoute::to(network, neighbours, client, now_ms, pool) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
@@ -138,7 +147,7 @@ pub(super) struct ReplyRoute {
     /// Port and address of the next hop: the next reply often goes to the same router.
     key: (usize, u32),
     pub(super) next_hop: NextHop,
-    /// The node's address there, as it stands in packets: the client asked the node, so the node answers.
+    /// The address that the client asked, as it stands in packets: the node's there, unless the pool has one of its own.
     pub(super) ip: [u8; 4],
     /// What that adds to a datagram's checksum.
     udp_delta: FoldedDelta,
@@ -152,23 +161,30 @@ impl ReplyRoute {
         neighbours: &Neighbours,
         client: u32,
         now_ms: u32,
+        pool: usize,
     ) -> Result<Self, DropReason> {
         let key = network.client_route(client).ok_or(DropReason::NoRoute)?;
-        Ok(Self::by(network, neighbours, key, now_ms))
+        Ok(Self::by(network, neighbours, key, now_ms, pool))
     }
 
-    #[inline(never)]
-    fn by(network: &Network, neighbours: &Neighbours, key: (usize, u32), now_ms: u32) -> Self {
+    fn by(
+        network: &Network,
+        neighbours: &Neighbours,
+        key: (usize, u32),
+        now_ms: u32,
+        pool: usize,
+    ) -> Self {
         let (port, address) = key;
         let found = neighbours.find(port, address);
         let slot = found.unwrap_or_else(|| neighbours.insert(port, address, now_ms));
         neighbours.note_use(slot, now_ms);
         let own = network.port(port);
-        let delta = ChecksumDelta::default().double_word(0, own.ip);
+        let ip = network.service(pool).unwrap_or(own.ip);
+        let delta = ChecksumDelta::default().double_word(0, ip);
         Self {
             key,
             next_hop: NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot },
-            ip: own.ip.to_be_bytes(),
+            ip: ip.to_be_bytes(),
             udp_delta: FoldedDelta::fold(delta),
             ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
         }
@@ -180,12 +196,24 @@ pub(super) struct ReplyRewriter<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
+    /// Index of the pool whose replies they are.
+    pool: usize,
     last: Option<ReplyRoute>,
 }
 
 impl<'a> ReplyRewriter<'a> {
-    pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours, now_ms: u32) -> Self {
-        Self { network, neighbours, now_ms, last: None }
+    pub(super) fn new(
+        network: &'a Network,
+        neighbours: &'a Neighbours,
+        now_ms: u32,
+        pool: usize,
+    ) -> Self {
+        Self { network, neighbours, now_ms, pool, last: None }
+    }
+
+    #[inline(never)]
+    fn route(&self, key: (usize, u32)) -> ReplyRoute {
+        ReplyRoute::by(self.network, self.neighbours, key, self.now_ms, self.pool)
     }
 
     /// Turns the one at a place of a burst.
@@ -200,7 +228,10 @@ impl<'a> ReplyRewriter<'a> {
         let key = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
         let route = match self.last {
             Some(last) if last.key == key => last,
-            _ => *self.last.insert(ReplyRoute::by(self.network, self.neighbours, key, self.now_ms)),
+            _ => {
+                let route = self.route(key);
+                *self.last.insert(route)
+            }
         };
         let removed = ipv4::replace_src(&mut head[IP..], route.ip);
         let removed = FoldedDelta::double_word_removed(removed);

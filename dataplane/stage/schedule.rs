@@ -54,10 +54,14 @@ pub fn burst<B: Buf>(
         if packet.kind != PacketKind::Task {
             flush(stages, &mut run, parsed, verdicts);
             let frame = packets[place].bytes();
+            if parsed[place].is_first() {
+                stages.note_task(run.pool, parsed[place].idle);
+            }
             connected(stages, run.pool, now, frame, &mut parsed[place], &mut verdicts[place]);
             continue;
         }
         let class = class(packet, packets[place].bytes());
+        stages.note_task(run.pool, packet.idle);
         run.tasks.push(Task::new(class));
         run.places.push(place as u8);
     }
@@ -89,6 +93,9 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
             Some(pick) => {
                 assign(run.pool, *pick, packet);
                 scheduled += 1;
+                if let Some(fabric) = &mut stages.fabric {
+                    fabric.note_pick(run.pool);
+                }
             }
             None => refuse(packet, &mut verdicts[usize::from(place)], DropReason::NoMember),
         }
@@ -110,7 +117,11 @@ fn flush_in_line(
             (&mut parsed[usize::from(place)], &mut verdicts[usize::from(place)]);
         let Stages { dispatchers, affinity, counters, .. } = stages;
         let offered = dispatchers[run.pool].offer(*task, || affinity.reclaim(run.pool));
-        counters.add(Counter::Scheduled, u64::from(matches!(offered, Ok(Some(_)))));
+        let goes = matches!(offered, Ok(Some(_)));
+        counters.add(Counter::Scheduled, u64::from(goes));
+        if let Some(fabric) = stages.fabric.as_mut().filter(|_| goes) {
+            fabric.note_pick(run.pool);
+        }
         settle(stages, run.pool, offered, packet, verdict);
     }
     run.tasks.clear();
@@ -121,7 +132,20 @@ fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
     let Stages { dispatchers, affinity, counters, .. } = stages;
     let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
     counters.add(Counter::Scheduled, u64::from(pick.is_some()));
+    if let Some(fabric) = stages.fabric.as_mut().filter(|_| pick.is_some()) {
+        fabric.note_pick(pool);
+    }
     pick
+}
+
+impl Stages {
+    /// A task of a pool (by index) came, for an idle worker if its header says so.
+    #[inline]
+    fn note_task(&mut self, pool: usize, idle_selected: bool) {
+        if let Some(fabric) = &mut self.fabric {
+            fabric.note_task(pool, idle_selected);
+        }
+    }
 }
 
 /// A new task goes to its member, or stands last in its pool's queue, or neither.

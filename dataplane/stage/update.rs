@@ -144,6 +144,9 @@ impl Stages {
         std::mem::swap(&mut self.network, &mut new.network);
         std::mem::swap(&mut self.templates, &mut new.templates);
         std::mem::swap(&mut self.unreachable, &mut new.unreachable);
+        if let Some(fabric) = &mut self.fabric {
+            fabric.follow(&self.network);
+        }
     }
 
     fn step(&mut self, step: &mut Step) {

@@ -112,10 +112,20 @@ metrics! {
         Registrations => "registrations", "packets";
         /// KEEP_ALIVE taken.
         KeepAlives => "keep_alives", "packets";
-        /// Registered workers that fell silent and were taken out.
+        /// Registered workers that fell silent and were taken out; at a spine leaves, once a pool.
         WorkersLost => "workers_lost", "workers";
-        /// Silent workers that came back.
+        /// Silent workers that came back; at a spine leaves, once a pool.
         WorkersBack => "workers_back", "workers";
+        /// At a spine, tasks that leaves had when they fell silent, by what they told last and were sent since.
+        WrittenOff => "written_off", "tasks";
+        /// At a spine, signals of leaves taken; at a leaf, KEEP_ALIVE of spines.
+        Signals => "signals", "packets";
+        /// At a spine, signals passed over, for newer ones of their leaf had come before.
+        SignalsOld => "signals_old", "packets";
+        /// At a leaf, spines that fell silent.
+        SpinesLost => "spines_lost", "spines";
+        /// At a leaf, silent spines that were heard of again.
+        SpinesBack => "spines_back", "spines";
         /// Made here to be sent: ARP, signals, tasks given back.
         Originated => "originated", "packets";
         /// Tasks given to a member.
@@ -150,6 +160,8 @@ metrics! {
         Held => "held", "packets";
         /// Of those held, tasks in central queues.
         Queued => "queued", "tasks";
+        /// At a leaf, spines that are silent.
+        SpinesSilent => "spines_silent", "spines";
     }
 }
 
@@ -460,7 +472,8 @@ mod tests {
                 help.ends_with('.') && !help.starts_with(' ') && !unit.is_empty(),
                 "{name}: {help}"
             );
-            assert_eq!(kind == CounterKind::Gauge, ["held", "queued"].contains(&name), "{name}");
+            let gauges = ["held", "queued", "spines_silent"];
+            assert_eq!(kind == CounterKind::Gauge, gauges.contains(&name), "{name}");
         }
     }
 

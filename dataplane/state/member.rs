@@ -62,10 +62,10 @@ pub enum Presence {
 }
 
 impl Presence {
-    /// What a word of a region means.
+    /// What a word of a region means; its upper bits are [`RackWord`]'s.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
-        match word {
+        match word & RackWord::PRESENCE {
             0 => Self::Configured,
             1 => Self::Registered,
             3 => Self::Unreachable,
@@ -84,6 +84,39 @@ impl Presence {
             Self::Unreachable => "unreachable",
             Self::Absent => "absent",
         }
+    }
+}
+
+/// What a leaf tells its spine besides idleness and load, in the word that also holds its [`Presence`]: live workers in bits 8 to 22,
+/// in bit 23 that it told, and above them a number that each signal raises.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RackWord(pub u32);
+
+impl RackWord {
+    /// The bits that are a [`Presence`].
+    pub const PRESENCE: u32 = 0xFF;
+
+    const TOLD: u32 = 1 << 23;
+
+    /// Live workers, if it has told.
+    pub const fn workers(self) -> Option<u16> {
+        if self.0 & Self::TOLD == 0 { None } else { Some((self.0 >> 8) as u16 & 0x7FFF) }
+    }
+
+    pub const fn signals(self) -> u32 {
+        self.0 >> 24
+    }
+
+    /// After one more signal, which tells of so many workers.
+    pub const fn heard(self, workers: u16) -> Self {
+        let workers = if workers > 0x7FFF { 0x7FFF } else { workers as u32 };
+        let signals = self.signals().wrapping_add(1) << 24;
+        Self(self.0 & Self::PRESENCE | workers << 8 | Self::TOLD | signals)
+    }
+
+    /// With another presence.
+    pub const fn with(self, presence: Presence) -> Self {
+        Self(self.0 & !Self::PRESENCE | presence as u32)
     }
 }
 

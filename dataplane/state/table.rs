@@ -169,6 +169,8 @@ pub enum Role {
     Leaf,
     /// A host's agent.
     Agent,
+    /// A spine.
+    Spine,
 }
 
 impl Role {
@@ -178,6 +180,15 @@ impl Role {
         match self {
             Self::Leaf => "leaf",
             Self::Agent => "agent",
+            Self::Spine => "spine",
+        }
+    }
+
+    fn from_word(word: u64) -> Self {
+        match word {
+            1 => Self::Agent,
+            2 => Self::Spine,
+            _ => Self::Leaf,
         }
     }
 }
@@ -195,6 +206,8 @@ pub struct Spec {
     pub ports: usize,
     /// Servers' addresses.
     pub servers: Vec<u32>,
+    /// Spines that a leaf has.
+    pub spines: usize,
     /// Pools.
     pub pools: Vec<PoolSpec>,
     /// How many of these there may be later.
@@ -449,7 +462,7 @@ fn shape(spec: &Spec) -> TableShape {
         servers,
         ports: spec.ports,
         // The next hop to each server, and a gateway behind each port.
-        pinned: servers + spec.ports,
+        pinned: servers + spec.spines + spec.ports,
     }
 }
 
@@ -607,7 +620,7 @@ impl Snapshot {
         let value = |at: usize| header[at].load(Relaxed);
         let neighbours = neighbours_of(region, layout, &header);
         Self {
-            role: if value(word::ROLE) == Role::Agent as u64 { Role::Agent } else { Role::Leaf },
+            role: Role::from_word(value(word::ROLE)),
             node: value(word::NODE) as u16,
             pid: value(word::PID),
             running: value(word::RUNNING) != 0,

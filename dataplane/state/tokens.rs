@@ -97,6 +97,12 @@ impl Tokens {
         word.load(Relaxed) & bit != 0
     }
 
+    /// Members that have most of their tokens here.
+    #[must_use]
+    pub fn full(&self) -> usize {
+        self.words[..self.row].iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()
+    }
+
     /// No member has more than so many tokens here.
     pub fn clear_from(&self, levels: usize) {
         self.words[levels * self.row..].iter().for_each(|word| word.store(0, Relaxed));

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::broadcast::{Sender, Topic};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{Layout, TableShape};
-use super::member::{Belief, Load, Member, Presence, Report};
+use super::member::{Belief, Load, Member, Presence, RackWord, Report};
 use super::peers::{Peers, Sharing};
 use super::region::{Region, Slice};
 use super::words::{MemberWords, Own, Words};
@@ -162,6 +162,7 @@ impl View {
         own.since.store(0, Relaxed);
         own.drift.store(0, Relaxed);
         own.outstanding.store(0, Relaxed);
+        self.presence[member.index()].fetch_and(RackWord::PRESENCE, Relaxed);
         self.rates[member.index()] = 1.0;
         self.touch(member);
     }
@@ -220,13 +221,38 @@ impl View {
 
     /// Notes for all cores whether `member` speaks for itself.
     pub fn set_presence(&self, member: Member, presence: Presence) {
-        self.presence[member.index()].store(presence as u32, Relaxed);
+        self.change_word(member, |word| Some(word.with(presence)));
+    }
+
+    /// Notes for all cores that `member`, a rack, gave a signal, and how many workers it has.
+    pub fn note_signal(&self, member: Member, workers: u16) {
+        self.change_word(member, |word| Some(word.heard(workers)));
+    }
+
+    /// The workers that `member`, a rack, told of, if it has told.
+    #[must_use]
+    pub fn workers_of(&self, member: Member) -> Option<u16> {
+        RackWord(self.presence[member.index()].load(Relaxed)).workers()
+    }
+
+    /// A number that each report and each signal of `member` raises, by what any core has heard. Reads the other cores' words: not
+    /// for each packet.
+    #[must_use]
+    pub fn heard(&self, member: Member) -> u32 {
+        let signals = RackWord(self.presence[member.index()].load(Relaxed)).signals();
+        self.reports(member).wrapping_add(signals)
     }
 
     /// The same, where another core may do it too; true for the one that does.
     pub fn change_presence(&self, member: Member, from: Presence, to: Presence) -> bool {
-        let word = &self.presence[member.index()];
-        word.compare_exchange(from as u32, to as u32, Relaxed, Relaxed).is_ok()
+        let is = |word: RackWord| word.0 & RackWord::PRESENCE == from as u32;
+        self.change_word(member, |word| is(word).then(|| word.with(to)))
+    }
+
+    /// Changes what all cores share of `member`; false when nothing is to be changed.
+    fn change_word(&self, member: Member, to: impl Fn(RackWord) -> Option<RackWord>) -> bool {
+        let change = |word| to(RackWord(word)).map(|word| word.0);
+        self.presence[member.index()].fetch_update(Relaxed, Relaxed, change).is_ok()
     }
 
     /// Lets `member` be chosen, or no longer; it also leaves the idle list then.
@@ -465,6 +491,13 @@ impl View {
         self.touch(member);
     }
 
+    /// Has `tasks` outstanding at `member`, over all cores, as it tells.
+    pub fn set_outstanding(&mut self, member: Member, tasks: u32) {
+        let more = tasks.cast_signed().wrapping_sub(self.outstanding_now(member));
+        self.of(member).balance(more);
+        self.touch(member);
+    }
+
     /// More tasks were answered than sent, over all cores: `surplus` of the answers were to none.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.of(member).balance(surplus.cast_signed());
@@ -476,6 +509,14 @@ impl View {
     pub fn idle_everywhere(&self, member: Member) -> usize {
         let others = self.others.iter().filter(|other| other.idle.shows(member)).count();
         others + usize::from(self.idle.contains(member))
+    }
+
+    /// Members that some core has on its idle list, or any may have. Reads the other cores' words: not for each packet.
+    #[must_use]
+    pub fn idle_anywhere(&self) -> usize {
+        let others = self.others.iter().map(|other| other.idle.len()).sum::<usize>();
+        let shared = self.peers.as_ref().filter(|peers| peers.sharing().idle);
+        self.idle.len() + others + shared.map_or(0, |peers| peers.tokens().full())
     }
 
     /// Whether `member` may be chosen again since this was last asked.

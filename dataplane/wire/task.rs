@@ -100,6 +100,12 @@ impl Code {
     pub const fn is_task(self) -> bool {
         matches!(self, Self::NewTask | Self::TaskContinuation)
     }
+
+    /// What a leaf tells its spine.
+    #[must_use]
+    pub const fn is_signal(self) -> bool {
+        matches!(self, Self::IdleAdd | Self::LoadUpdate | Self::IdleRemove | Self::KeepAlive)
+    }
 }
 
 /// The header's values.
@@ -165,6 +171,12 @@ impl Header {
     #[must_use]
     pub const fn keep_alive(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
         Self { code: Code::KeepAlive, ..Self::worker_id(pool, worker, tasks, seq) }
+    }
+
+    /// What a leaf tells its spine of a pool, or a spine its leaf that it is alive (`KeepAlive` of pool 0); the extension follows.
+    #[must_use]
+    pub const fn signal(code: Code, pool: u16, node: u16, seq: u16) -> Self {
+        Self { code, extended: true, src: node, ..Self::new_task(pool, seq) }
     }
 
     /// The leaf's answer to this `WorkerId`: it takes the worker out when it hears nothing of it for so long

@@ -20,10 +20,12 @@ use crate::wire::udp::{self, Flow};
 
 mod central;
 mod forged;
+mod links;
 mod neighbours;
 mod presence;
 mod proof;
 mod shared;
+mod spine;
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;
@@ -122,8 +124,13 @@ fn rigs_on(
             mac(servers_known, server_mac(at))
         );
     }
+    rigs_of(&text, key, client_known, depth)
+}
+
+/// The cores of the node that this text configures, with these two ports.
+fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
     let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
-    let (built, table, _) = rig::leaves(rig::stages(&text, key), sizes);
+    let (built, table, _) = rig::leaves(rig::stages(text, key), sizes);
     if client_known {
         let neighbours = table.neighbours();
         neighbours.set_static(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);

@@ -131,7 +131,7 @@ pub fn burst<B: Buf>(
     let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
-    if stages.holds(pool) {
+    if stages.holds(pool) || stages.is_linked(pool) {
         return 0;
     }
     let mut fields = Fields::new();
@@ -240,7 +240,7 @@ fn replies<B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms);
+    let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms, pool);
     for at in believed {
         let head = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
         let Some(head) = head else {
@@ -341,7 +341,7 @@ fn tasks<B: Buf>(
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
         removed: FoldedDelta::fold(
-            ChecksumDelta::default().double_word(stages.network.port(port).ip, 0),
+            ChecksumDelta::default().double_word(stages.network.task_address(port, pool), 0),
         ),
     };
     let mut sent = 0;
@@ -367,7 +367,7 @@ fn tasks<B: Buf>(
 struct TaskRewriter<'a> {
     neighbours: &'a Neighbours,
     targets: &'a [Target],
-    /// What the tasks' destination, the port's address, is to their checksums.
+    /// What the tasks' destination, the port's or the pool's address, is to their checksums.
     removed: FoldedDelta,
 }
 

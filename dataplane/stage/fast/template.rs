@@ -71,10 +71,10 @@ impl Pattern {
         pattern
     }
 
-    /// A whole task to this port's address, from this network if all clients are there.
-    fn task(address: &PortAddress, udp_port: u16, near: Option<(u32, u32)>) -> Self {
+    /// A whole task to this address, at this port, from this network if all clients are there.
+    fn task(address: &PortAddress, to: u32, udp_port: u16, near: Option<(u32, u32)>) -> Self {
         let mut pattern = Self::datagram(address);
-        pattern.require(IP + 16, &address.ip.to_be_bytes(), &[0xFF; 4]);
+        pattern.require(IP + 16, &to.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
         pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
         if let Some((network, mask)) = near {
@@ -127,10 +127,12 @@ impl Pattern {
 pub struct Template([Pattern; 2]);
 
 impl Template {
-    /// What takes the fast path on the port at `index`, of the pool of this id (as it stands in packets). Whether a task's source is
-    /// a client's is still to be looked at, and so is the proof of replies, which all have one if they are `authenticated`.
-    pub fn new(network: &Network, index: usize, pool: [u8; 2], authenticated: bool) -> Self {
-        let address = network.port(index);
+    /// What takes the fast path on the port at `index`, of this pool. Whether a task's source is a client's is still to be looked at,
+    /// and so is the proof of replies, which all have one if there is a key.
+    pub fn new(network: &Network, index: usize, pool: usize) -> Self {
+        let (address, to) = (network.port(index), network.task_address(index, pool));
+        let authenticated = network.authenticator(index, pool).is_some();
+        let pool = network.pool_id(pool).unwrap_or_default().to_be_bytes();
         let on = |side: bool, pattern: Pattern| match side {
             true => pattern.of_pool(pool),
             false => Pattern::NOTHING,
@@ -139,8 +141,8 @@ impl Template {
         let reply = Pattern::reply(address, network.udp_port);
         let reply = if authenticated { reply.authenticated() } else { reply };
         Self([
-            on(address.side.has_clients(), Pattern::task(address, network.udp_port, near)),
-            on(address.side.has_workers(), reply),
+            on(address.side.has_clients(), Pattern::task(address, to, network.udp_port, near)),
+            on(address.side.has_workers() && !network.is_spine(), reply),
         ])
     }
 

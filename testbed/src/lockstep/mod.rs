@@ -10,6 +10,7 @@
 //! ([`crate::sim::events`]).
 
 pub mod clients;
+pub mod fabric;
 pub mod local;
 pub mod process;
 pub mod run;

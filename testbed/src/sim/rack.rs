@@ -187,7 +187,7 @@ fn task_of(flight: &Flight) -> Task {
 }
 
 /// A signal in flight: rack (15 bits), number (16), what (2), value (27: averages up to 2047 tasks).
-mod signal {
+pub(crate) mod signal {
     use super::{Load, Signal};
 
     const VALUE_MAX: u32 = (1 << 27) - 1;

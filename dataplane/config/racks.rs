@@ -1,0 +1,153 @@
+//! What a spine's file has of its leaves, and a leaf's of its spines.
+
+use std::net::Ipv4Addr;
+
+use super::faults::{Faults, quoted};
+use super::leaf::{PoolConfig, ServerConfig};
+use super::port::PortConfig;
+use super::raw;
+use super::raw::SignalRules;
+use crate::limits::WORKER_ID_MAX;
+use crate::policy::signals::Protocol;
+use crate::stage::network::SpineLink;
+use crate::state::table::Role;
+
+/// Spines of a leaf.
+const SPINES_MAX: usize = 64;
+
+/// The text is a spine's: it has a table `spine`, where a leaf's has a list if anything.
+pub fn is_spines(text: &str) -> bool {
+    let table = text.parse::<toml::Table>();
+    table.is_ok_and(|table| table.get("spine").is_some_and(toml::Value::is_table))
+}
+
+/// A leaf below a spine, as its own only worker.
+pub fn rack(faults: &mut Faults<'_>, raw: &raw::Rack) -> ServerConfig {
+    let id = faults.within(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
+    let workers = faults.within(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
+    ServerConfig {
+        ip: faults.address(&raw.ip, "leaf.ip"),
+        mac: faults.mac(raw.mac.as_ref(), "leaf.mac"),
+        workers: vec![id],
+        pool: *raw.pool.get_ref(),
+        speed: f64::from(workers),
+        registers: false,
+    }
+}
+
+/// A leaf has one address, is in each pool once, and in pools that there are.
+pub fn racks_together(faults: &mut Faults<'_>, raw: &raw::Config, racks: &[ServerConfig]) {
+    for (at, (entry, rack)) in raw.rack.iter().zip(racks).enumerate() {
+        let others = || racks[..at].iter().filter(|_| !rack.ip.is_unspecified());
+        if !raw.pool.iter().any(|pool| *pool.id.get_ref() == rack.pool) {
+            let known: Vec<_> = raw.pool.iter().map(|pool| pool.id.get_ref().to_string()).collect();
+            let allowed = format!("a [[pool]]'s id: {}", known.join(", "));
+            faults.note(&entry.pool, "leaf.pool", rack.pool, &allowed);
+        }
+        if let Some(other) = others().find(|one| one.workers == rack.workers && one.ip != rack.ip) {
+            let found = format!("{}, and {} before", quoted(&entry.ip), other.ip);
+            faults.note(&entry.ip, "leaf.ip", found, "one address for each leaf");
+        }
+        if let Some(other) = others().find(|one| one.ip == rack.ip && one.workers != rack.workers) {
+            let found = format!("{}, which leaf {} has", quoted(&entry.ip), other.workers[0]);
+            faults.note(&entry.ip, "leaf.ip", found, "an address for each leaf");
+        }
+        if others().any(|one| one.workers == rack.workers && one.pool == rack.pool) {
+            let found = format!("leaf {} in pool {} again", rack.workers[0], rack.pool);
+            faults.note(&entry.id, "leaf.id", found, "each leaf once a pool");
+        }
+    }
+}
+
+/// A leaf's spines.
+pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, Ipv4Addr)> {
+    let mut spines: Vec<(u16, Ipv4Addr)> = Vec::new();
+    if raw.spine.len() > SPINES_MAX {
+        let found = format!("{} spines", raw.spine.len());
+        faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
+    }
+    for entry in &raw.spine {
+        let id = faults.within(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
+        let ip = faults.address(&entry.ip, "spine.ip");
+        if spines.iter().any(|(other, _)| *other == id) {
+            faults.note(&entry.id, "spine.id", format!("{id} again"), "each id once");
+        }
+        if spines.iter().any(|(_, other)| *other == ip) && !ip.is_unspecified() {
+            faults.note(&entry.ip, "spine.ip", quoted(&entry.ip), "each address once");
+        }
+        spines.push((id, ip));
+    }
+    spines
+}
+
+/// What a pool tells its spine.
+pub fn link(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    pool: &raw::Pool,
+    spines: &[(u16, Ipv4Addr)],
+) -> Option<SpineLink> {
+    if let (None, Some(signals)) = (&pool.spine, &pool.signals) {
+        let found = "rules without a spine that is told";
+        faults.note(signals, "pool.signals", found, "none, or a `spine` beside them");
+    }
+    let at = pool.spine.as_ref()?;
+    if raw.role == Role::Spine {
+        faults.note(at, "pool.spine", at.get_ref(), "none in a spine's file");
+        return None;
+    }
+    let spine = spines.iter().position(|(id, _)| id == at.get_ref());
+    if spine.is_none() {
+        faults.note(at, "pool.spine", at.get_ref(), "the id of a [[spine]]");
+    }
+    let rules = pool.signals.as_ref().map_or(SignalRules::Horus, |rules| *rules.get_ref());
+    let protocol = match rules {
+        SignalRules::Horus => Protocol::Paper,
+        SignalRules::EveryReply => Protocol::EveryReply,
+        SignalRules::None => Protocol::Silent,
+    };
+    Some(SpineLink { spine: spine? as u16, protocol })
+}
+
+/// The service address of a pool.
+pub fn service(faults: &mut Faults<'_>, pool: &raw::Pool) -> Option<Ipv4Addr> {
+    let at = pool.service.as_ref()?;
+    Some(faults.address(at, "pool.service")).filter(|ip| !ip.is_unspecified())
+}
+
+/// What a leaf's pools may have and a spine's may not.
+pub fn pools_of_spine(faults: &mut Faults<'_>, raw: &raw::Config) {
+    let allowed = "none in a spine's file: its leaves see to that";
+    for pool in &raw.pool {
+        if let Some(key) = &pool.key_file {
+            faults.note(key, "pool.key_file", quoted(key), allowed);
+        }
+        if let Some(queue) = &pool.queue {
+            faults.note(queue, "pool.queue", queue.get_ref(), allowed);
+        }
+    }
+}
+
+/// Service addresses are nobody's own.
+pub fn services_together(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    (pools, servers): (&[PoolConfig], &[ServerConfig]),
+) {
+    for entry in &raw.pool {
+        let pool = pools.iter().find(|pool| pool.id == *entry.id.get_ref());
+        let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.service)) else {
+            continue;
+        };
+        if servers.iter().any(|server| server.ip == ip) {
+            let allowed = "an address that no [[server]] or [[leaf]] has";
+            faults.note(at, "pool.service", quoted(at), allowed);
+        }
+        if raw.role == Role::Spine && ports.iter().any(|port| port.ip == ip) {
+            let allowed =
+                "an address beside the ports'; without `service` tasks come to the ports' own";
+            faults.note(at, "pool.service", quoted(at), allowed);
+        }
+    }
+}

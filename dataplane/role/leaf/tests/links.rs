@@ -1,0 +1,259 @@
+//! A leaf below a spine: what it tells of its pool and when, the service address, and the spine's own words.
+
+use super::*;
+use crate::state::Load;
+
+const SPINE: u32 = 0x0A00_0103;
+const SPINE_MAC: Mac = Mac([2, 0, 0, 0, 1, 3]);
+const SERVICE: u32 = 0x0A00_01C8;
+const MS: u64 = 1_000_000;
+
+fn text(policy: &str, more: &str) -> String {
+    let mut text = format!(
+        "[leaf]\nid = 40\ncores = [0]\nseed = 7\n\
+         [[spine]]\nid = 90\nip = '10.0.1.3'\n\
+         [[pool]]\nid = 7\npolicy = '{policy}'\nservice = '10.0.1.200'\nspine = 90\n{more}\n"
+    );
+    for (at, side) in ["clients", "workers"].iter().enumerate() {
+        text += &format!(
+            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            at + 1,
+            LEAF_MACS[at]
+        );
+    }
+    text + &format!(
+        "[[server]]\nip = '10.0.2.11'\npool = 7\nworkers = '10-13'\nmac = '{}'\n",
+        server_mac(0)
+    )
+}
+
+/// A leaf that knows its spine's MAC address and has said its first words.
+fn leaf_with(policy: &str, more: &str) -> Rig {
+    let mut rig = rigs_of(&text(policy, more), None, true, 256).remove(0);
+    let neighbours = rig.leaf.stages().neighbours();
+    neighbours.set_static(neighbours.find(CLIENTS, SPINE).unwrap(), SPINE_MAC);
+    rig.poll();
+    let told = rig.signals();
+    assert_eq!(told.len(), 1);
+    assert!(matches!(told[0], (Code::KeepAlive | Code::LoadUpdate, 1, 4, Load(0))), "{told:?}");
+    rig
+}
+
+fn leaf(policy: &str) -> Rig {
+    leaf_with(policy, "")
+}
+
+/// A task as the spine sends it on.
+fn sent_on(seq: u16, idle: bool) -> Vec<u8> {
+    let mut payload = [0xAB; 20];
+    Header { dst: 40, qlen: u16::from(idle), ..Header::new_task(7, seq) }.emit(&mut payload);
+    frame(&Flow { src_mac: SPINE_MAC, ..client_flow() }, &payload)
+}
+
+fn spines_word(from: u32, id: u16, port: usize) -> Vec<u8> {
+    let header = Header::signal(Code::KeepAlive, 0, id, 0);
+    let mut payload = vec![0; header.len()];
+    header.emit(&mut payload);
+    let (src_mac, src_port) = (SPINE_MAC, 1234);
+    let (dst_mac, dst) = (LEAF_MACS[port], [LEAF_CLIENTS, LEAF_WORKERS][port]);
+    frame(&Flow { src_mac, src: from, src_port, dst_mac, dst, ..client_flow() }, &payload)
+}
+
+impl Rig {
+    /// What the spine was told: code, number, live workers, load.
+    fn signals(&mut self) -> Vec<(Code, u16, u16, Load)> {
+        let parse = |frame: Frame| {
+            let datagram = udp::parse(frame.bytes(), false).ok()?;
+            let payload = &frame.bytes()[datagram.payload()..];
+            let header = Header::parse(payload).unwrap();
+            if !header.code.is_signal() {
+                return None;
+            }
+            assert_eq!((datagram.src, datagram.dst), (LEAF_CLIENTS, SPINE));
+            assert_eq!((ether::dst(frame.bytes()), header.src, header.pool), (SPINE_MAC, 40, 7));
+            let Extension { service_ns, class, .. } = Extension::parse(payload);
+            Some((header.code, header.seq, class, Load(service_ns)))
+        };
+        self.receive(CLIENTS).into_iter().filter_map(parse).collect()
+    }
+
+    /// What the spine is told when this comes in.
+    fn told_after(&mut self, port: usize, frame: &[u8]) -> Vec<(Code, u16, u16, Load)> {
+        assert!(self.far[port].send(frame));
+        self.poll();
+        let told = self.signals();
+        drop(self.receive(WORKERS));
+        told
+    }
+}
+
+#[test]
+fn replies_come_from_the_service_address_straight_to_the_client() {
+    for policy in ["horus", "jsq", "cfcfs"] {
+        let mut rig = leaf(policy);
+        let (_, header, _) = rig.one(CLIENTS, &sent_on(5, true), WORKERS);
+        drop(rig.receive(CLIENTS));
+        let (datagram, answer, frame) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+        assert_eq!((datagram.src, datagram.src_port, datagram.dst), (SERVICE, 1234, CLIENT));
+        assert_eq!(answer.code, Code::TaskDoneIdle);
+        assert_eq!(
+            ether::dst(frame.bytes()),
+            CLIENT_MAC,
+            "not the spine, from where the task came"
+        );
+        drop(frame);
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn a_task_that_a_leaf_refuses_is_refused_to_the_client_from_the_service_address() {
+    let mut rig = leaf_with("jbsq(k=1)", "queue = 1\noverflow = 'refuse'");
+    for seq in 0..5 {
+        drop(rig.through(CLIENTS, &sent_on(seq, false), WORKERS));
+    }
+    drop(rig.receive(CLIENTS));
+    let (datagram, header, frame) = rig.one(CLIENTS, &sent_on(5, false), CLIENTS);
+    assert_eq!((header.code, header.src, header.seq), (Code::TaskRefused, 40, 5));
+    assert_eq!((datagram.src, datagram.src_port), (SERVICE, 1234));
+    assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+    assert_eq!(ether::dst(frame.bytes()), CLIENT_MAC);
+    drop(frame);
+    assert_eq!(rig.count(Counter::Refused), 1);
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_spine_is_told_of_the_last_idle_worker_and_of_loads_that_move() {
+    let mut rig = leaf("horus");
+    for seq in 0..3 {
+        assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, true)), []);
+    }
+    let last = rig.told_after(CLIENTS, &sent_on(3, true));
+    assert_eq!(last, [(Code::IdleRemove, 2, 4, Load::ONE)]);
+    for seq in 4..12 {
+        assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, false)), []);
+    }
+    // Twelve tasks came; a worker tells that it has one: all others know what they had.
+    let reply_of = |worker, queue| reply(worker, queue);
+    assert_eq!(rig.told_after(WORKERS, &reply_of(10, 2)), []);
+    let mut told = Vec::new();
+    for worker in 10..14 {
+        told.extend(rig.told_after(WORKERS, &reply_of(worker, 1)));
+    }
+    for (at, (code, number, workers, _)) in told.iter().enumerate() {
+        assert_eq!((*code, usize::from(*number), *workers), (Code::LoadUpdate, 3 + at, 4));
+    }
+    // Each has one, and the spine knows it to less than one.
+    let (.., load) = told.last().unwrap();
+    assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
+    assert!(rig.told_after(WORKERS, &reply(10, 0)).iter().all(|one| one.0 == Code::LoadUpdate));
+    let told = rig.told_after(WORKERS, &reply(11, 0));
+    assert_eq!(told[0].0, Code::IdleAdd, "two of them are idle");
+    rig.assert_accounted();
+}
+
+#[test]
+fn idleness_is_repeated_and_numbers_rise() {
+    let mut rig = leaf("horus");
+    let mut numbers = vec![1];
+    for _ in 0..100 {
+        rig.wait(MS / 10);
+        for (code, number, ..) in rig.signals() {
+            assert_eq!(code, Code::IdleAdd);
+            numbers.push(number);
+        }
+    }
+    assert!((9..=11).contains(&numbers.len()), "{numbers:?}");
+    assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
+    rig.assert_accounted();
+}
+
+#[test]
+fn other_rules_tell_every_reply_or_that_it_lives() {
+    let mut rig = leaf_with("racksched", "signals = 'every-reply'");
+    assert_eq!(rig.told_after(CLIENTS, &sent_on(0, false)), []);
+    let (_, header, _) = rig.one(CLIENTS, &sent_on(1, false), WORKERS);
+    let told = rig.told_after(WORKERS, &reply(header.dst, 2));
+    assert_eq!(told, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
+    for (rules, policy, word) in
+        [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
+    {
+        let mut rig = leaf_with(policy, &format!("signals = '{rules}'"));
+        let mut heard = 0;
+        for _ in 0..1000 {
+            rig.wait(MS / 10);
+            for (code, ..) in rig.signals() {
+                assert_eq!(code, word);
+                heard += 1;
+            }
+        }
+        assert!((9..=11).contains(&heard), "{rules}: {heard}");
+    }
+}
+
+#[test]
+fn a_spine_learns_how_many_workers_live() {
+    let mut rig = leaf("horus");
+    rig.set_active(1, false);
+    (0..11).for_each(|_| rig.wait(MS / 10));
+    let told = rig.signals();
+    assert_eq!(told.last().unwrap().2, 3, "{told:?}");
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_silent_spine_is_noticed_and_counted_and_so_is_its_return() {
+    let mut rig = leaf("horus");
+    let state = |rig: &Rig| {
+        let counts = (rig.count(Counter::SpinesLost), rig.count(Counter::SpinesBack));
+        (counts, rig.count(Gauge::SpinesSilent))
+    };
+    for _ in 0..60 {
+        drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+        rig.wait(MS);
+    }
+    assert_eq!(state(&rig), ((0, 0), 0));
+    (0..28).for_each(|_| rig.wait(MS));
+    assert_eq!(state(&rig), ((0, 0), 0));
+    (0..3).for_each(|_| rig.wait(MS));
+    assert_eq!(state(&rig), ((1, 0), 1));
+    drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+    rig.wait(MS);
+    assert_eq!(state(&rig), ((1, 1), 0));
+    drop(rig.signals());
+    rig.assert_accounted();
+}
+
+#[test]
+fn words_of_no_spine_are_refused() {
+    let cases = [
+        (CLIENT, 90, CLIENTS, "unknown_peer"),
+        (SPINE, 91, CLIENTS, "spoofed_signal"),
+        (0x0A00_0263, 90, WORKERS, "unknown_worker"),
+    ];
+    for (from, id, port, reason) in cases {
+        let mut rig = leaf("horus");
+        drop(rig.told_after(port, &spines_word(from, id, port)));
+        assert_eq!((rig.drops(), rig.count(Counter::Signals)), (vec![(reason, 1)], 0));
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn a_spines_mac_address_is_asked_for_and_is_no_clients() {
+    let mut rig = rigs_of(&text("horus", ""), None, false, 256).remove(0);
+    rig.wait(MS);
+    let asked = rig.receive(CLIENTS);
+    let asks = |ip: u32| {
+        let asked =
+            asked.iter().filter_map(|frame| crate::wire::arp::Packet::parse(frame.bytes()).ok());
+        asked.filter(|question| question.target == ip).count()
+    };
+    assert_eq!(asks(SPINE), 1);
+    drop(asked);
+    // What comes by way of a spine does not show where its client is.
+    drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
+    let known = rig.leaf.stages().neighbours().find(CLIENTS, CLIENT);
+    assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
+}

@@ -1,0 +1,643 @@
+//! A spine and its leaves in emulated time, in this process: the simulator's model `rack` with several racks, on packets.
+//!
+//! As in [`super::run`], the conductor plays clients, hops and workers, and draws from the simulator's streams in its order. Tasks go
+//! from the clients to the spine without a hop, as the model has them arrive there; the spine's heartbeats reach leaves at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use rand::Rng as _;
+use wedjat::clock::Line;
+use wedjat::config::Config as NodeConfig;
+use wedjat::io::Buf;
+use wedjat::io::memory::RingPort;
+use wedjat::policy::fifo::{Fifo, Slab};
+use wedjat::policy::signals::{Protocol, Signal};
+use wedjat::policy::stream_seed;
+use wedjat::role::Leaf;
+use wedjat::state::{Counter, Load};
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Extension, Header};
+use wedjat::wire::udp::{self, Datagram};
+use wedjat_pktgen::arrival::Schedule;
+use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::target::Target;
+use wedjat_pktgen::template::{Task, Template};
+
+use super::{Local, LockstepError, Scheduler};
+use crate::rack::Reply;
+use crate::sim::digest::{Digest, Record};
+use crate::sim::events::{Events, event};
+use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
+use crate::sim::outcome::Outcome;
+use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at, signal};
+use crate::sim::script::Action;
+use crate::sim::stats::Recorder;
+
+const POOL: u16 = 1;
+const SPINE_ID: u16 = 900;
+/// The application that all tasks are of.
+const APP: u32 = 1;
+const FRAMES: usize = 8192;
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
+const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 200);
+const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
+const SERVERS_MAC: Mac = Mac([2, 9, 0, 0, 0, 2]);
+/// Ports of spine and leaves.
+const UP: usize = 0;
+const DOWN: usize = 1;
+/// After the last task nodes go on for so long: what is still under way arrives, and silences are noticed.
+const AFTER_NS: u64 = 60_000_000;
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Tasks whose answers came to their clients, each once.
+    pub answered: u64,
+    /// Tasks given back to their clients.
+    pub refused: u64,
+    /// Tasks that were not, by where they got lost.
+    pub lost: BTreeMap<&'static str, u64>,
+    /// From a leaf's end until the last task that the spine sent it, in nanoseconds.
+    pub chosen_after_ns: BTreeMap<usize, u64>,
+    /// Signals that leaves sent, heartbeats apart.
+    pub signals: u64,
+    /// What each node counted: of the spine, then of the leaves.
+    pub counted: Vec<BTreeMap<&'static str, u64>>,
+    /// What is wrong with their books.
+    pub faults: Vec<String>,
+}
+
+/// A task under way.
+struct Flight {
+    arrived: u64,
+    started: u64,
+    service: u64,
+    number: u64,
+    class: u16,
+    rack: u16,
+    worker: u16,
+    /// Its packet, on its way to a leaf or with a worker.
+    frame: Vec<u8>,
+    headers: Option<(Datagram, Header)>,
+}
+
+/// A spine or a leaf.
+struct Node {
+    local: Option<Local>,
+    ports: Vec<RingPort>,
+    line: Line,
+    /// When it ended.
+    ended: Option<u64>,
+}
+
+struct Run<'a> {
+    config: &'a Config,
+    /// The spine first, then leaves.
+    nodes: Vec<Node>,
+    first_worker: Vec<usize>,
+    host: Host,
+    template: Template,
+    now: u64,
+    events: Events,
+    flights: Slab<Flight>,
+    places: Vec<Option<u32>>,
+    queues: Vec<Fifo>,
+    signals: HashMap<u64, Vec<u8>>,
+    schedule: Schedule,
+    streams: Streams,
+    loss_below: u64,
+    recorder: Recorder,
+    /// Tasks that no worker has done, and replies under way.
+    busy: (u64, u64),
+    digest: Digest,
+    report: Report,
+}
+
+/// Plays it: what the simulator tells of such a run, and what it does not.
+///
+/// # Errors
+/// When a node does what it may not, or the arguments contradict each other.
+pub fn run(config: &Config) -> Result<(Outcome, Report), LockstepError> {
+    let mut run = Run::new(config).map_err(LockstepError::Arguments)?;
+    run.play()?;
+    Ok(run.finish())
+}
+
+/// The seed of a node whose only pool's stream is that of the model's node at this place.
+fn seed_of(seed: u64, place: usize) -> u64 {
+    let wanted = stream_seed(seed, place, 0);
+    // Both steps of SplitMix64 taken back (Steele, Lea and Flood 2014).
+    let back = |output: u64| {
+        let unshift = |value: u64, by: u32| {
+            let mut found = value;
+            for _ in 0..64 / by {
+                found = value ^ found >> by;
+            }
+            found
+        };
+        let z = unshift(output, 31).wrapping_mul(0x3196_42B2_D24D_8EC3);
+        let z = unshift(z, 27).wrapping_mul(0x96DE_1B17_3F11_9089);
+        unshift(z, 30).wrapping_sub(0x9E37_79B9_7F4A_7C15)
+    };
+    let found = back(back(wanted));
+    debug_assert_eq!(stream_seed(found, 0, 0), wanted);
+    found
+}
+
+fn mac(node: usize, port: usize) -> Mac {
+    Mac([2, 8, 0, 0, node as u8, port as u8])
+}
+
+fn leaf_ip(rack: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 3, 10 + rack as u8)
+}
+
+fn port_text(port: usize, side: &str, ip: Ipv4Addr, prefix: u8, node: usize) -> String {
+    let mac = mac(node, port);
+    format!(
+        "[[port]]\ndevice = \"net_memif{port}\"\nside = \"{side}\"\nip = \"{ip}/{prefix}\"\nmac = \"{mac}\"\n"
+    )
+}
+
+/// The spine's configuration.
+#[must_use]
+pub fn spine_text(config: &Config) -> String {
+    let mut text = format!("[spine]\nid = {SPINE_ID}\ncores = [0]\n");
+    text += &port_text(UP, "clients", Ipv4Addr::new(10, 0, 1, 1), 24, 0);
+    text += &port_text(DOWN, "workers", Ipv4Addr::new(10, 0, 3, 1), 24, 0);
+    let policy = &config.spine;
+    text += &format!("[[pool]]\nid = {POOL}\npolicy = \"{policy}\"\nservice = \"{SERVICE}\"\n");
+    for (rack, workers) in config.racks.iter().enumerate() {
+        text += &format!(
+            "[[leaf]]\nid = {}\nip = \"{}\"\nmac = \"{}\"\npool = {POOL}\nworkers = {workers}\n",
+            rack + 1,
+            leaf_ip(rack),
+            mac(rack + 1, UP)
+        );
+    }
+    text
+}
+
+/// A leaf's.
+#[must_use]
+pub fn leaf_text(config: &Config, rack: usize) -> String {
+    let signals = match config.protocol {
+        Protocol::EveryReply => "every-reply",
+        Protocol::Silent => "none",
+        _ => "horus",
+    };
+    let mut text = format!("[leaf]\nid = {}\ncores = [0]\n", rack + 1);
+    text += &format!("[[spine]]\nid = {SPINE_ID}\nip = \"10.0.3.1\"\n");
+    text += &port_text(UP, "clients", leaf_ip(rack), 16, rack + 1);
+    text += &port_text(DOWN, "workers", Ipv4Addr::new(10, 1, rack as u8, 1), 24, rack + 1);
+    text += &format!(
+        "[[pool]]\nid = {POOL}\npolicy = \"{}\"\nqueue = 32768\nshared_workers = true\n\
+         spine = {SPINE_ID}\nsignals = \"{signals}\"\nservice = \"{SERVICE}\"\n",
+        config.leaf
+    );
+    text + &format!(
+        "[[server]]\nip = \"10.1.{rack}.11\"\nmac = \"{SERVERS_MAC}\"\nworkers = \"0-{}\"\npool = {POOL}\n",
+        config.racks[rack] - 1
+    )
+}
+
+fn node(text: &str, seed: u64) -> Result<Node, String> {
+    let mut config =
+        NodeConfig::parse(Path::new("node.toml"), text).map_err(|error| error.to_string())?;
+    config.leaf.seed = Some(seed);
+    let (local, ends) = Local::new(&config, FRAMES)?;
+    let ports =
+        [ends.clients, ends.workers].into_iter().flat_map(super::local::Spread::into_queues);
+    Ok(Node { local: Some(local), ports: ports.collect(), line: Line::default(), ended: None })
+}
+
+impl<'a> Run<'a> {
+    fn new(config: &'a Config) -> Result<Self, String> {
+        if config.tasks >= u64::from(u32::MAX) || config.racks.len() > 200 {
+            return Err("too many tasks or racks".to_owned());
+        }
+        let mut nodes = vec![node(&spine_text(config), seed_of(config.seed, usize::MAX))?];
+        for rack in 0..config.racks.len() {
+            nodes.push(node(&leaf_text(config, rack), seed_of(config.seed, rack))?);
+        }
+        let target = Target {
+            pool: POOL,
+            next_hop_mac: Some(mac(0, UP)),
+            ..Target::new(CLIENT_MAC, CLIENT.to_bits(), SERVICE.to_bits())
+        };
+        let (schedule, _) = config.schedules()?;
+        let before = |rack| config.racks[..rack].iter().sum();
+        let mut run = Self {
+            config,
+            nodes,
+            first_worker: (0..config.racks.len()).map(before).collect(),
+            host: target.host(),
+            template: Template::new(&target.frame(APP)),
+            now: 0,
+            events: Events::default(),
+            flights: Slab::default(),
+            places: vec![None; config.tasks as usize],
+            queues: vec![Fifo::EMPTY; config.speeds.len()],
+            signals: HashMap::new(),
+            schedule,
+            streams: Streams::new(config.seed),
+            loss_below: loss_below(config.loss),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+            busy: (0, 0),
+            digest: Digest::default(),
+            report: Report::default(),
+        };
+        for (number, step) in config.script.iter().enumerate() {
+            let ticks = (step.at_ns * TICKS_PER_US / 1e3) as u64;
+            run.events.push(ticks, event::pack(event::SCRIPT, number as u64));
+        }
+        Ok(run)
+    }
+
+    fn play(&mut self) -> Result<(), LockstepError> {
+        for at in 0..self.nodes.len() {
+            self.turn(at)?;
+        }
+        let mut left = self.config.tasks;
+        let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
+        let mut until = u64::MAX;
+        loop {
+            let timers = self.nodes.iter().filter(|node| node.local.is_some());
+            let timer = timers.map(|node| from_ns(node.line.timer_ns)).min().unwrap_or(u64::MAX);
+            let next = self.events.next_time();
+            if left == 0 && self.busy == (0, 0) && until == u64::MAX {
+                until = self.now + from_ns(AFTER_NS);
+            }
+            if next.min(timer) > until {
+                return Ok(());
+            }
+            if left > 0 && arrival <= next.min(timer) {
+                self.now = arrival;
+                self.arrive()?;
+                left -= 1;
+                arrival = self.schedule.advance(&mut self.streams.arrivals);
+                continue;
+            }
+            if timer < next {
+                self.now = timer.max(self.now);
+                let is_due =
+                    |node: &Node| node.local.is_some() && from_ns(node.line.timer_ns) <= timer;
+                let due = self.nodes.iter().position(is_due).unwrap_or(0);
+                self.turn(due)?;
+                continue;
+            }
+            let Some((time, event)) = self.events.pop() else { return Ok(()) };
+            self.now = time;
+            let (kind, about) = event::unpack(event);
+            match kind {
+                event::AT_LEAF => self.at_leaf(about as u32)?,
+                event::AT_WORKER => self.at_worker(about as u32),
+                event::DONE => self.done(about as u32),
+                event::REPLY => self.reply(about as u32)?,
+                event::SIGNAL => {
+                    if let Some(frame) = self.signals.remove(&about) {
+                        self.give(0, DOWN, &frame)?;
+                    }
+                }
+                _ => self.act(about as usize),
+            }
+        }
+    }
+
+    /// Does what the script says: a leaf's end, of which nobody is told.
+    fn act(&mut self, step: usize) {
+        if let Action::FailLeaf(rack) = self.config.script[step].action {
+            let node = &mut self.nodes[rack + 1];
+            node.ended = Some(self.now);
+            let cores = node.local.take().into_iter().flat_map(Local::into_cores);
+            cores.for_each(|core| drop(core.close()));
+        }
+    }
+
+    fn loses(&mut self) -> bool {
+        self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
+    }
+
+    fn send(&mut self, hops: u32, kind: u64, about: u64) {
+        let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
+        let worked = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
+        self.events.push(time + worked, event::pack(kind, about));
+    }
+
+    fn lose(&mut self, place: u32, how: &'static str) {
+        *self.report.lost.entry(how).or_default() += 1;
+        self.busy.0 -= 1;
+        self.places[self.flights[place].number as usize] = None;
+        self.flights.remove(place);
+    }
+
+    fn arrive(&mut self) -> Result<(), LockstepError> {
+        let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
+        let number = self.recorder.arrive(self.busy.0);
+        self.busy.0 += 1;
+        let flight = Flight {
+            arrived: self.now,
+            started: 0,
+            service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
+            number,
+            class,
+            rack: 0,
+            worker: 0,
+            frame: Vec::new(),
+            headers: None,
+        };
+        let task = Task {
+            seq: number as u32,
+            service_ns: reported_ns(flight.service, 1.0),
+            class: flight.class,
+        };
+        let place = self.flights.add(flight);
+        self.places[number as usize] = Some(place);
+        let mut frame = vec![0; self.template.frame_len()];
+        self.template.write(&mut frame, task);
+        self.give(0, UP, &frame)?;
+        // What the spine has not sent on it has dropped: nothing waits there.
+        if self.places[number as usize].is_some_and(|place| self.flights[place].frame.is_empty()) {
+            self.lose(place, "no leaf");
+        }
+        Ok(())
+    }
+
+    fn at_leaf(&mut self, place: u32) -> Result<(), LockstepError> {
+        let rack = usize::from(self.flights[place].rack);
+        if self.nodes[rack + 1].ended.is_some() {
+            self.lose(place, "leaf");
+            return Ok(());
+        }
+        let frame = std::mem::take(&mut self.flights[place].frame);
+        self.give(rack + 1, UP, &frame)
+    }
+
+    fn at_worker(&mut self, place: u32) {
+        let queue = &mut self.queues[usize::from(self.flights[place].worker)];
+        queue.push(place, &mut self.flights);
+        if queue.len() == 1 {
+            self.start(place);
+        }
+    }
+
+    fn start(&mut self, place: u32) {
+        let flight = &mut self.flights[place];
+        flight.started = self.now;
+        let ticks = service_at(flight.service, self.config.speeds[usize::from(flight.worker)]);
+        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(place)));
+    }
+
+    fn done(&mut self, place: u32) {
+        let worker = usize::from(self.flights[place].worker);
+        self.queues[worker].pop(&self.flights);
+        let (next, left) = (self.queues[worker].first(), self.queues[worker].len());
+        if let Some(next) = next {
+            self.start(next);
+        }
+        let flight = &mut self.flights[place];
+        let (number, ticks) = (flight.number, self.now - flight.arrived);
+        let member = worker - self.first_worker[usize::from(flight.rack)];
+        let service_ns = reported_ns(flight.service, self.config.speeds[worker]);
+        if let Some((datagram, header)) = &flight.headers {
+            let reply = Reply { worker: member as u16, left, service_ns };
+            reply.write(&mut flight.frame, datagram, header, SERVERS_MAC);
+        }
+        let started = flight.started;
+        self.recorder.done(number, ticks);
+        self.digest.add([number, member as u64, started, ticks]);
+        self.busy.0 -= 1;
+        if self.loses() {
+            *self.report.lost.entry("reply").or_default() += 1;
+            self.forget(place);
+        } else {
+            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(place));
+            self.busy.1 += 1;
+        }
+    }
+
+    fn forget(&mut self, place: u32) {
+        self.places[self.flights[place].number as usize] = None;
+        self.flights.remove(place);
+    }
+
+    fn reply(&mut self, place: u32) -> Result<(), LockstepError> {
+        self.busy.1 -= 1;
+        let flight = &mut self.flights[place];
+        let (rack, frame) = (usize::from(flight.rack), std::mem::take(&mut flight.frame));
+        if self.nodes[rack + 1].ended.is_some() {
+            *self.report.lost.entry("reply at leaf").or_default() += 1;
+            self.forget(place);
+            return Ok(());
+        }
+        // As the simulator gives its number back.
+        self.flights.remove(place);
+        self.give(rack + 1, DOWN, &frame)
+    }
+
+    /// A frame reaches a node's port.
+    fn give(&mut self, at: usize, port: usize, frame: &[u8]) -> Result<(), LockstepError> {
+        if self.nodes[at].local.is_none() {
+            return Ok(());
+        }
+        if !self.nodes[at].ports[port].send(frame) {
+            return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.now) });
+        }
+        self.turn(at)
+    }
+
+    /// Gives a node a turn, and takes what comes out of it.
+    fn turn(&mut self, at: usize) -> Result<(), LockstepError> {
+        let now_ns = to_ns(self.now);
+        let node = &mut self.nodes[at];
+        let Some(local) = &mut node.local else { return Ok(()) };
+        node.line = local.turn(now_ns)?;
+        let mut frames = Vec::new();
+        for (port, end) in node.ports.iter_mut().enumerate() {
+            frames.extend(
+                std::iter::from_fn(|| end.receive()).map(|one| (port, one.bytes().to_vec())),
+            );
+        }
+        for (port, frame) in frames {
+            self.come(at, port, frame)?;
+        }
+        Ok(())
+    }
+
+    /// A frame has come out of a node's port.
+    fn come(&mut self, at: usize, port: usize, mut frame: Vec<u8>) -> Result<(), LockstepError> {
+        if ether::ether_type(&frame) == ether::ARP {
+            return self.resolve(at, port, frame);
+        }
+        let refused =
+            |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
+        let datagram = udp::parse(&frame, false).map_err(refused)?;
+        let payload = &frame[datagram.payload()..];
+        let header = Header::parse(payload).map_err(refused)?;
+        let Extension { seq32, service_ns, .. } = Extension::parse(payload);
+        match (at, port, header.code) {
+            (0, DOWN, Code::KeepAlive) => {
+                let is_leafs = |rack: &usize| leaf_ip(*rack).to_bits() == datagram.dst;
+                match (0..self.config.racks.len()).find(is_leafs) {
+                    Some(rack) => self.give(rack + 1, UP, &frame),
+                    None => Ok(()),
+                }
+            }
+            (0, DOWN, Code::NewTask) => {
+                let rack = usize::from(header.dst) - 1;
+                let now = self.now;
+                if let Some(ended) = self.nodes[rack + 1].ended {
+                    self.report.chosen_after_ns.insert(rack, to_ns(now - ended));
+                }
+                let place = self.place("task", seq32)?;
+                (self.flights[place].rack, self.flights[place].frame) = (rack as u16, frame);
+                match self.loses() {
+                    true => self.lose(place, "task"),
+                    false => self.send(self.config.hops.spine_leaf, event::AT_LEAF, place.into()),
+                }
+                Ok(())
+            }
+            (1.., DOWN, Code::NewTask) => {
+                let place = self.place("task", seq32)?;
+                let worker = self.first_worker[at - 1] + usize::from(header.dst);
+                let flight = &mut self.flights[place];
+                flight.worker = worker as u16;
+                (flight.headers, flight.frame) = (Some((datagram, header)), frame);
+                match self.loses() {
+                    true => self.lose(place, "task"),
+                    false => {
+                        self.send(self.config.hops.leaf_worker, event::AT_WORKER, place.into())
+                    }
+                }
+                Ok(())
+            }
+            (1.., UP, code) if code.is_signal() => {
+                self.tell(at - 1, &header, service_ns, frame);
+                Ok(())
+            }
+            _ => self.answered(&mut frame),
+        }
+    }
+
+    fn place(&self, what: &'static str, number: u32) -> Result<u32, LockstepError> {
+        let place = self.places.get(number as usize).copied().flatten();
+        place.ok_or(LockstepError::Stray { what, number, now_ns: to_ns(self.now) })
+    }
+
+    /// A leaf's signal is on its way.
+    fn tell(&mut self, rack: usize, header: &Header, average: u32, frame: Vec<u8>) {
+        let signal = match header.code {
+            Code::IdleAdd => Signal::IdleAdd,
+            Code::IdleRemove => Signal::IdleRemove,
+            _ => Signal::Load(Load(average)),
+        };
+        self.report.signals += u64::from(header.code != Code::KeepAlive);
+        let about = signal::pack(rack, header.seq, signal);
+        if !self.loses() {
+            self.signals.insert(about, frame);
+            self.send(self.config.hops.leaf_spine, event::SIGNAL, about);
+        }
+    }
+
+    /// The clients hear something.
+    fn answered(&mut self, frame: &mut [u8]) -> Result<(), LockstepError> {
+        let now_ns = to_ns(self.now);
+        let source = udp::parse(frame, false).map(|datagram| datagram.src);
+        match self.host.hear(frame, false) {
+            Heard::Answer(answer) => {
+                let number = answer.id.map_or(u32::MAX, |(_, number)| number);
+                if source != Ok(SERVICE.to_bits()) {
+                    self.report.faults.push(format!("task {number} is answered from elsewhere"));
+                }
+                if answer.refused {
+                    let place = self.place("the refusal of task", number)?;
+                    self.report.refused += 1;
+                    self.busy.0 -= 1;
+                    self.forget(place);
+                    return Ok(());
+                }
+                let first = self.places.get_mut(number as usize).and_then(Option::take);
+                first.ok_or(LockstepError::Stray { what: "the answer to task", number, now_ns })?;
+                self.report.answered += 1;
+                Ok(())
+            }
+            Heard::Nothing(reason) => {
+                Err(LockstepError::Packet { side: "clients", now_ns, reason })
+            }
+            Heard::ArpAnswer | Heard::NextHop(_) => Ok(()),
+        }
+    }
+
+    /// Questions and answers of ARP take no time.
+    fn resolve(&mut self, at: usize, port: usize, mut frame: Vec<u8>) -> Result<(), LockstepError> {
+        let refused =
+            |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
+        let packet = arp::Packet::parse(&frame).map_err(refused)?;
+        if port == DOWN && at > 0 {
+            packet.answer(SERVERS_MAC).emit(&mut frame, packet.sender_mac);
+            return self.give(at, port, &frame);
+        }
+        if packet.target == CLIENT.to_bits() {
+            return match self.host.hear(&mut frame, false) {
+                Heard::ArpAnswer => self.give(at, port, &frame),
+                _ => Ok(()),
+            };
+        }
+        // The network of the spine and its leaves.
+        let there = |rack: &usize| leaf_ip(*rack).to_bits() == packet.target;
+        match (0..self.config.racks.len()).find(there) {
+            Some(rack) => self.give(rack + 1, UP, &frame),
+            None => self.give(0, DOWN, &frame),
+        }
+    }
+
+    fn finish(mut self) -> (Outcome, Report) {
+        let names = |node: &Node| {
+            let cores = node.local.iter().flat_map(Local::cores);
+            let counters = cores.map(|core: &Leaf<_, _>| core.stages().counters().clone());
+            counters.collect::<Vec<_>>()
+        };
+        for at in 0..self.nodes.len() {
+            let mut counted = BTreeMap::new();
+            for counters in names(&self.nodes[at]) {
+                for counter in Counter::ALL {
+                    *counted.entry(counter.name()).or_default() += counters.read(counter);
+                }
+                for reason in wedjat::reason::DropReason::ALL {
+                    *counted.entry(reason.name()).or_default() += counters.dropped(reason);
+                }
+                if !counters.balances() {
+                    self.report.faults.push(format!("the books of node {at} do not balance"));
+                }
+            }
+            self.report.counted.push(counted);
+        }
+        // What workers have, and what is on its way to them or back, of leaves that have ended.
+        let kept = self.places.iter().flatten().count() as u64;
+        if kept > 0 {
+            *self.report.lost.entry("kept").or_default() += kept;
+        }
+        let record = Record { digest: self.digest, answered: self.report.answered };
+        let outcome = Outcome {
+            lost: self.report.lost.values().sum(),
+            record: Some(record),
+            ..Outcome::of(self.recorder, self.config.speeds.len(), TICKS_PER_US)
+        };
+        (outcome, self.report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_seed_gives_the_models_stream() {
+        for (seed, place) in [(7, usize::MAX), (1, 0), (u64::MAX >> 1, 3)] {
+            assert_eq!(stream_seed(seed_of(seed, place), 0, 0), stream_seed(seed, place, 0));
+        }
+    }
+}

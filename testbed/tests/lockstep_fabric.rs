@@ -1,0 +1,116 @@
+//! A spine and its leaves in lockstep: what the simulator's model with several racks does, and what becomes of a leaf that ends.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use wedjat_testbed::lockstep::fabric::{self, Report};
+use wedjat_testbed::sim::model::Model;
+use wedjat_testbed::sim::outcome::Outcome;
+use wedjat_testbed::sim::script::{Action, Step};
+use wedjat_testbed::sim::{SimArgs, plan, rack};
+
+/// The model that these flags stand for, as its nodes would be processes.
+fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
+    let text = |text: &str| Some(text.to_owned());
+    let args = SimArgs {
+        racks: text(racks),
+        policy: text(policy),
+        spine_policy: text(spine),
+        load: text(load),
+        tasks: text("4000"),
+        // Signals that are repeated at other times draw nothing then, and overtake nothing.
+        hop_dist: text("const"),
+        ..SimArgs::default()
+    };
+    match plan::cells(&args).unwrap().remove(0).model {
+        Model::Rack(config) => {
+            rack::Config { seed: 7, benchmarks: false, as_process: true, ..config }
+        }
+        _ => panic!("another model"),
+    }
+}
+
+fn assert_right(report: &Report, name: &str) {
+    assert_eq!(report.faults, Vec::<String>::new(), "{name}");
+    for (at, counted) in
+        report.counted.iter().enumerate().filter(|(_, counted)| !counted.is_empty())
+    {
+        assert_eq!(counted["no_member"] + counted["unknown_peer"], 0, "{name}, node {at}");
+        assert_eq!(counted["spoofed_signal"] + counted["signal_pool"], 0, "{name}, node {at}");
+    }
+}
+
+#[test]
+fn nodes_decide_as_the_simulator_with_several_racks() {
+    for racks in ["8,8,8,8", "4,4,8,32"] {
+        for (leaf, spine) in [
+            ("horus", "horus-spine"),
+            ("horus", "horus-spine-weighted"),
+            ("racksched", "racksched"),
+            ("racksched", "random"),
+            ("horus-inflight", "horus-spine"),
+        ] {
+            for load in ["0.5", "0.85"] {
+                let name = format!("{leaf} under {spine}, {racks}, {load}");
+                let config = config(racks, leaf, spine, load);
+                let (outcome, report) =
+                    fabric::run(&config).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_right(&report, &name);
+                let Outcome { record, tasks, lost, .. } = rack::run(&config).unwrap();
+                assert_eq!((outcome.tasks, outcome.lost), (tasks, lost), "{name}");
+                assert_eq!(report.answered, tasks, "{name}");
+                assert_eq!(outcome.record, record, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leaf_that_ends_is_out_of_choice_within_50_ms_and_what_is_lost_is_counted() {
+    for (racks, spine) in
+        [("8,8", "horus-spine"), ("8,8,8,8", "horus-spine-weighted"), ("4,4,8,32", "random")]
+    {
+        let mut config = config(racks, "horus", spine, "0.5");
+        config.tasks = 60_000;
+        let failure = Step { at_ns: 50e6, action: Action::FailLeaf(1) };
+        config.script = vec![failure];
+        let (outcome, report) = fabric::run(&config).unwrap();
+        let name = format!("{spine}, {racks}");
+        assert_right(&report, &name);
+        let lost: u64 = report.lost.values().sum();
+        assert!(lost > 0, "{name}");
+        assert_eq!(
+            outcome.tasks,
+            report.answered + report.refused + lost,
+            "{name}: {:?}",
+            report.lost
+        );
+        let last_ns = report.chosen_after_ns[&1];
+        // It said something at most 10 ms before, and is silent after 30.
+        assert!((18_000_000..50_000_000).contains(&last_ns), "{name}: {last_ns}");
+        let spine = &report.counted[0];
+        assert_eq!(spine["workers_lost"], 1, "{name}");
+        // The spine counts what the leaf had by what it heard and sent since.
+        let written_off = spine["written_off"];
+        assert!(written_off.abs_diff(lost) * 5 < lost, "{name}: {written_off} of {lost}");
+        // All others do what they did.
+        let survivors = report.counted[1..].iter().filter(|counted| !counted.is_empty());
+        assert!(survivors.clone().all(|leaf| leaf["spines_lost"] == 0), "{name}");
+        assert_eq!(survivors.count(), config.racks.len() - 1);
+    }
+}
+
+#[test]
+fn lost_packets_are_made_good() {
+    for seed in 1..6 {
+        let mut config = config("8,8,8,8", "horus", "horus-spine", "0.7");
+        (config.loss, config.seed) = (0.01, seed);
+        let (outcome, report) = fabric::run(&config).unwrap();
+        assert_right(&report, "losses");
+        let lost: u64 = report.lost.values().sum();
+        assert_eq!(outcome.tasks, report.answered + lost, "{:?}", report.lost);
+        assert!(lost > 30 && lost < 300, "{lost}");
+        assert!(
+            report.counted[0]["workers_lost"] == 0,
+            "heartbeats are lost now and then, and not three"
+        );
+    }
+}
