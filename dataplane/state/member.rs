@@ -62,7 +62,7 @@ pub enum Presence {
 }
 
 impl Presence {
-    /// What a word of a region means; its upper bits are [`RackWord`]'s.
+    /// What a word of a region means; its upper bits tell of a rack.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
         match word & RackWord::PRESENCE {

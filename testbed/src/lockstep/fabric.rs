@@ -1,6 +1,6 @@
 //! A spine and its leaves in emulated time, in this process: the simulator's model `rack` with several racks, on packets.
 //!
-//! As in [`super::run`], the conductor plays clients, hops and workers, and draws from the simulator's streams in its order. Tasks go
+//! As in [`super::run()`], the conductor plays clients, hops and workers, and draws from the simulator's streams in its order. Tasks go
 //! from the clients to the spine without a hop, as the model has them arrive there; the spine's heartbeats reach leaves at once.
 
 use std::collections::{BTreeMap, HashMap};
