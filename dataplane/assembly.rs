@@ -6,14 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crossbeam_queue::ArrayQueue;
+
 use crate::config::Config;
 use crate::control::{LeafCores, Membership};
+use crate::limits::QUEUES_TOLD;
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::fabric::{Fabric, Shared};
 use crate::stage::network::{Base, NetworkError};
-use crate::stage::{AffinityTable, Network, PortAddress, Side, Stages};
+use crate::stage::{AffinityTable, Network, Newcomer, PortAddress, Side, Stages};
 use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
@@ -124,6 +127,16 @@ pub fn stages(
     Ok((0..cores).map(core).collect())
 }
 
+/// Newcomers that wait to be told of.
+const NEWCOMERS: usize = 1024;
+
+/// Where workers show up from now on that say to these cores that they are there, and that nobody knows.
+pub fn watch_newcomers(stages: &mut [Stages]) -> Arc<ArrayQueue<Newcomer>> {
+    let newcomers = Arc::new(ArrayQueue::new(NEWCOMERS));
+    stages.iter_mut().for_each(|core| core.set_newcomers(Arc::clone(&newcomers)));
+    newcomers
+}
+
 /// The stages of the core at `index`.
 #[must_use]
 pub fn stages_of_core(
@@ -164,6 +177,9 @@ pub fn stages_of_core(
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
         stages.set_shared_workers(pool, entry.shared_workers);
+    }
+    if config.controller.is_some() {
+        stages.set_waiting_least(QUEUES_TOLD);
     }
     stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
     if let Some(exchange) = table.exchange(index) {

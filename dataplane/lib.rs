@@ -6,6 +6,8 @@ pub mod assembly;
 pub mod clock;
 pub mod config;
 pub mod control;
+#[cfg(feature = "control")]
+pub mod controller;
 pub mod doctor;
 pub mod embed;
 pub mod io;

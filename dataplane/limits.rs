@@ -33,6 +33,9 @@ pub const QUEUE: usize = 4096;
 /// The most that may be configured.
 pub const QUEUE_MAX: usize = 1 << 16;
 
+/// Tasks that may wait in all pools together on each core of a leaf that a controller tells of its pools.
+pub const QUEUES_TOLD: usize = 4 * QUEUE;
+
 /// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
 pub const MBUFS: u32 = 16_383;
 

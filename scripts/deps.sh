@@ -66,6 +66,7 @@ look_for_test() {
         need librocksdb-dev : "librocksdb with headers (Debian: librocksdb-dev; Fedora: rocksdb-devel)"
     fi
     has tshark || want tshark
+    has etcd || want etcd-server
     has dpdk-telemetry.py || want dpdk-dev
     ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
     # The tests over the kernel's interfaces run as root only.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, shells'
-# completions, Wireshark's view of the packets, units for systemd, the control's .proto, examples. LIBDIR is where libraries lie
+# completions, Wireshark's view of the packets, units for systemd, the .proto of control and fabric, examples. LIBDIR is where libraries lie
 # below PREFIX, lib unless it is set.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
@@ -25,7 +25,7 @@ completions="bash-completion/completions zsh/site-functions fish/vendor_completi
 units="wedjat-leaf@.service wedjat-agent@.service"
 documents=share/doc/wedjat
 plugins=$libdir/wireshark/plugins # where a Wireshark of the same prefix looks
-proto=wedjat/v1/control.proto
+protos="wedjat/v1/control.proto wedjat/fabric/v1/fabric.proto"
 
 install_all() {
     built=$1
@@ -45,7 +45,7 @@ install_all() {
     install -m 644 "$built/libwedjat_capi.a" "$root/$libdir/libwedjat.a"
     install -m 644 "$built/include/wedjat.h" capi/include/wedjat_dpdk.h "$root/include"
     install -m 644 "$built"/man3/wedjat_*.3 "$root/share/man/man3"
-    install -D -m 644 "proto/$proto" "$root/share/wedjat/proto/$proto"
+    for proto in $protos; do install -D -m 644 "proto/$proto" "$root/share/wedjat/proto/$proto"; done
     install -m 644 share/wedjat.lua "$root/$plugins/wedjat.lua"
     for unit in $units; do
         sed -e "s|@PREFIX@|$prefix|" "share/systemd/$unit" >"$root/lib/systemd/system/$unit"

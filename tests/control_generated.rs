@@ -1,4 +1,4 @@
-//! The code of the control's gRPC is what its .proto says.
+//! The code of gRPC is what its .proto says: the control's, the fabric's, and what of etcd's is used.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,24 +16,37 @@ fn assert_generated(path: &Path, wanted: &[u8]) {
     assert!(fs::read(path).unwrap() == wanted, "{}: {how} makes it as it is to be", path.display());
 }
 
-#[test]
-fn the_generated_code_is_that_of_the_proto_file() {
+/// Holds the code of a .proto with this package, and the descriptor of one that a server tells of.
+fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let files = protox::compile(["wedjat/v1/control.proto"], [root.join("proto")]).unwrap();
+    let files = protox::compile([proto], [root.join("proto")]).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let descriptor = folder.path().join("descriptor.bin");
+    let made = folder.path().join("descriptor.bin");
     let mut config = Config::new();
-    config.btree_map(["."]).file_descriptor_set_path(&descriptor);
+    config.btree_map(["."]).file_descriptor_set_path(&made);
     config.type_attribute(".", "#[derive(serde::Serialize)]");
     configure()
         .out_dir(folder.path())
         .emit_rerun_if_changed(false)
+        .build_server(descriptor.is_some())
         .compile_fds_with_config(files.clone(), config)
         .unwrap();
-    let code = fs::read_to_string(folder.path().join("wedjat.v1.rs")).unwrap();
-    let head = "//! Messages and calls of proto/wedjat/v1/control.proto; tests/control_generated.rs writes this file.\n";
-    let admin = root.join("dataplane/admin");
-    assert_generated(&admin.join("generated.rs"), format!("{head}{code}").as_bytes());
-    let set = prost::Message::encode_to_vec(&files);
-    assert_generated(&admin.join("descriptor.bin"), &set);
+    let text = fs::read_to_string(folder.path().join(format!("{package}.rs"))).unwrap();
+    let head = format!(
+        "//! Messages and calls of proto/{proto}; tests/control_generated.rs writes this file.\n"
+    );
+    assert_generated(&root.join(code), format!("{head}{text}").as_bytes());
+    if let Some(descriptor) = descriptor {
+        assert_generated(&root.join(descriptor), &prost::Message::encode_to_vec(&files));
+    }
+}
+
+#[test]
+fn the_generated_code_is_that_of_the_proto_files() {
+    let (code, descriptor) = ("dataplane/admin/generated.rs", "dataplane/admin/descriptor.bin");
+    assert_is_of("wedjat/v1/control.proto", "wedjat.v1", code, Some(descriptor));
+    let folder = "dataplane/controller";
+    let (code, descriptor) = (format!("{folder}/generated.rs"), format!("{folder}/descriptor.bin"));
+    assert_is_of("wedjat/fabric/v1/fabric.proto", "wedjat.fabric.v1", &code, Some(&descriptor));
+    assert_is_of("etcd/rpc.proto", "etcdserverpb", &format!("{folder}/etcd_api.rs"), None);
 }

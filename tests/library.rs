@@ -118,6 +118,8 @@ fn what_is_installed_is_found_used_and_removed() {
     shells_complete_the_commands(prefix);
     let proto = prefix.join("share/wedjat/proto/wedjat/v1/control.proto");
     assert!(fs::read_to_string(proto).unwrap().contains("service Control"));
+    let proto = prefix.join("share/wedjat/proto/wedjat/fabric/v1/fabric.proto");
+    assert!(fs::read_to_string(proto).unwrap().contains("service Fabric"));
 
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("calls");

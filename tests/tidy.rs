@@ -308,7 +308,7 @@ fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn crates_of_the_control_stay_out_of_the_library_and_of_builds_without_it() {
-    let control = ["tonic", "prost", "tokio", "rustls", "hyper"];
+    let control = ["tonic", "prost", "redb", "tokio", "rustls", "hyper"];
     let all = packages("wedjat", &[]);
     assert!(control.iter().all(|name| all.contains(*name)), "{all:?}");
     for (of, how) in [("wedjat-capi", &[][..]), ("wedjat", &["--no-default-features"])] {
@@ -451,7 +451,8 @@ fn every_key_of_the_configuration_is_explained() {
         .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         .filter(|key| {
-            !["leaf", "spine", "port", "pool", "server", "agent", "control"].contains(&key.as_str())
+            !["leaf", "spine", "port", "pool", "server", "agent", "control", "controller"]
+                .contains(&key.as_str())
         })
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
@@ -472,6 +473,22 @@ fn every_key_of_the_controls_configuration_is_explained() {
 }
 
 #[test]
+fn every_key_and_command_of_a_controller_is_explained() {
+    let text = fs::read_to_string(root().join("docs/controller.md")).unwrap();
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let source = read("dataplane/config/raw_controller.rs");
+    let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
+    let mut words: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
+    let source = read("dataplane/controller/command.rs");
+    let verbs =
+        source.lines().filter_map(|line| line.trim().strip_prefix("/// `")?.split_once(' '));
+    words.extend(verbs.map(|(verb, _)| verb.to_owned()));
+    assert!(words.len() > 25, "keys and commands are found: {words:?}");
+    let silent: Vec<_> = words.into_iter().filter(|word| !text.contains(word.as_str())).collect();
+    assert_none(&silent, "what docs/controller.md does not explain");
+}
+
+#[test]
 fn every_key_of_an_agents_configuration_is_explained() {
     let text = fs::read_to_string(root().join("docs/agent.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
@@ -481,7 +498,7 @@ fn every_key_of_an_agents_configuration_is_explained() {
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "))
         .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .filter(|key| !["agent", "port", "pool", "control"].contains(&key.as_str()))
+        .filter(|key| !["agent", "port", "pool", "control", "controller"].contains(&key.as_str()))
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();

@@ -159,20 +159,38 @@ fn timed<T>(message: T) -> tonic::Request<T> {
 }
 
 async fn over_socket(state: &Path) -> Result<Channel, ClientError> {
-    let path = socket_path(state);
     let nobody = |reason: String| ClientError::Nobody { path: state.to_owned(), reason };
-    let found = Found::behind(&path).map_err(|error| nobody(error.to_string()))?;
-    let found = found.ok_or_else(|| nobody(format!("there is no {}", path.display())))?;
+    channel_at(&socket_path(state), None).await.map_err(nobody)
+}
+
+/// How often the other side is asked during a call whether it is there, and how long it has to say so.
+pub(crate) type Alive = (Duration, Duration);
+
+/// A connection over a socket of this user's or root's.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) async fn channel_at(path: &Path, alive: Option<Alive>) -> Result<Channel, String> {
+    let found = Found::behind(path).map_err(|error| error.to_string())?;
+    let found = found.ok_or_else(|| format!("there is no {}", path.display()))?;
     if !found.is_socket() || !found.is_own_or_roots() {
-        return Err(nobody(format!("{} is {}", path.display(), found.describe())));
+        return Err(format!("{} is {}", path.display(), found.describe()));
     }
     // By way of its place, since an address has room for 107 bytes only.
     let at = found.path();
     let connect = tower_connector(at);
     let endpoint = Endpoint::from_static("http://node").connect_timeout(CONNECT_MAX);
+    let endpoint = asking(endpoint, alive);
     let channel = endpoint.connect_with_connector(connect).await;
     drop(found);
-    channel.map_err(|error| nobody(told(&error)))
+    channel.map_err(|error| told(&error))
+}
+
+fn asking(endpoint: Endpoint, alive: Option<Alive>) -> Endpoint {
+    match alive {
+        Some((often, long)) => endpoint.http2_keep_alive_interval(often).keep_alive_timeout(long),
+        None => endpoint,
+    }
 }
 
 fn tower_connector(
@@ -191,21 +209,34 @@ fn tower_connector(
 
 async fn over_tcp(url: &str, tls: Option<&[PathBuf; 3]>) -> Result<Channel, ClientError> {
     let refuse = |reason: String| ClientError::Connect(format!("{url}: {reason}"));
-    let mut endpoint = Endpoint::from_shared(url.to_owned())
-        .map_err(|error| refuse(told(&error)))?
+    channel_to(url, tls, None).await.map_err(refuse)
+}
+
+/// A connection over TCP; with these files, the authority's, our certificate and its key, over TLS.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) async fn channel_to(
+    url: &str,
+    tls: Option<&[PathBuf; 3]>,
+    alive: Option<Alive>,
+) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(url.to_owned())
+        .map_err(|error| told(&error))?
         .connect_timeout(CONNECT_MAX);
+    let mut endpoint = asking(endpoint, alive);
     if let Some(files) = tls {
         let read = |path: &PathBuf| {
             let bytes = std::fs::read(path);
-            bytes.map_err(|error| refuse(format!("{}: {error}", path.display())))
+            bytes.map_err(|error| format!("{}: {error}", path.display()))
         };
         let [ca, certificate, key] = files;
         let config = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(read(ca)?))
             .identity(Identity::from_pem(read(certificate)?, read(key)?));
-        endpoint = endpoint.tls_config(config).map_err(|error| refuse(told(&error)))?;
+        endpoint = endpoint.tls_config(config).map_err(|error| told(&error))?;
     }
-    endpoint.connect().await.map_err(|error| refuse(told(&error)))
+    endpoint.connect().await.map_err(|error| told(&error))
 }
 
 /// An error with what it came from.

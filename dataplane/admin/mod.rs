@@ -11,10 +11,14 @@ mod client;
 mod convert;
 mod cpus;
 #[cfg(feature = "control")]
+mod follow;
+#[cfg(feature = "control")]
 #[rustfmt::skip]
 #[expect(missing_docs, reason = "generated; the .proto says it")]
 pub mod generated;
 mod lines;
+#[cfg(feature = "control")]
+pub(crate) mod listen;
 pub mod metrics;
 pub mod reload;
 mod requests;
@@ -30,11 +34,21 @@ mod tap;
 pub use answer::Answer;
 #[cfg(feature = "control")]
 pub use client::{Access, ClientError, Connection};
+#[cfg(feature = "control")]
+pub(crate) use client::{channel_at, channel_to};
+#[cfg(feature = "control")]
+pub use convert::refusal;
+#[cfg(feature = "control")]
+pub(crate) use cpus::stay_on;
+#[cfg(feature = "control")]
+pub use follow::{Followed, Told};
 pub use lines::read_lines;
+#[cfg(feature = "control")]
+pub use listen::ServerError;
 pub use requests::{Handle, Reader, Reloaded, RequestError, Requests, Seen};
 #[cfg(feature = "control")]
-pub use server::{Server, ServerError};
+pub use server::Server;
 #[cfg(feature = "control")]
-pub use socket::socket_path;
+pub use socket::{OwnersSocket, SocketError, socket_path};
 pub use tally::{Tally, Tasks};
 pub use tap::{TapError, TapPoints, TapSpec, TapStats};

@@ -110,9 +110,15 @@ pub fn agent(
 }
 
 /// What can't change and would have to, a line each.
-struct Kept(Vec<String>);
+pub(super) struct Kept(Vec<String>);
 
 impl Kept {
+    /// Nothing yet.
+    #[cfg(feature = "control")]
+    pub(super) const fn nothing() -> Self {
+        Self(Vec::new())
+    }
+
     fn note(&mut self, what: String) {
         self.0.push(format!("{what} can't change while it runs: restart it for that"));
     }
@@ -162,7 +168,11 @@ impl Kept {
     }
 
     /// What leads from one membership to another.
-    fn changes(mut self, now: &Membership, wanted: &Membership) -> Result<Vec<Change>, String> {
+    pub(super) fn changes(
+        mut self,
+        now: &Membership,
+        wanted: &Membership,
+    ) -> Result<Vec<Change>, String> {
         let mut found = Found::default();
         self.servers(&mut found, now, wanted);
         self.pools_of(&mut found, now, wanted);

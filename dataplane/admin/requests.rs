@@ -7,6 +7,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
+#[cfg(feature = "control")]
+use super::follow::{Followed, Told};
 use super::tally::Tally;
 use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
@@ -85,6 +87,13 @@ enum Request {
         since: Instant,
         answer: Answer<Result<Reloaded, RequestError>>,
     },
+    #[cfg(feature = "control")]
+    Follow {
+        wanted: Box<Membership>,
+        told: Option<Told>,
+        since: Instant,
+        answer: Answer<Result<Followed, RequestError>>,
+    },
     StartTap(TapSpec, TapAnswer),
     StopTap(TapAnswer),
 }
@@ -95,6 +104,8 @@ impl fmt::Debug for Request {
             Self::Look(_) => "Look",
             Self::Change { .. } => "Change",
             Self::Reload { .. } => "Reload",
+            #[cfg(feature = "control")]
+            Self::Follow { .. } => "Follow",
             Self::StartTap(..) => "StartTap",
             Self::StopTap(_) => "StopTap",
         })
@@ -130,6 +141,18 @@ impl Handle {
     ) {
         let (since, answer) = (Instant::now(), Box::new(answer));
         let _ = self.0.send(Request::Reload { dry_run, since, answer });
+    }
+
+    /// For what a controller says that the node is to be; an agent with what it was told of so far.
+    #[cfg(feature = "control")]
+    pub fn follow(
+        &self,
+        wanted: Membership,
+        told: Option<Told>,
+        answer: impl FnOnce(Result<Followed, RequestError>) + Send + 'static,
+    ) {
+        let (wanted, since, answer) = (Box::new(wanted), Instant::now(), Box::new(answer));
+        let _ = self.0.send(Request::Follow { wanted, told, since, answer });
     }
 
     /// For a capture of what passes. The answer is what it records, when all cores do.
@@ -337,6 +360,21 @@ impl<'a, C: Cores> Requests<'a, C> {
                     self.waiting.push(Waiting { epoch, since, answer });
                 }
             },
+            #[cfg(feature = "control")]
+            Request::Follow { wanted, told, since, answer } => {
+                match self.follow(&wanted, told.as_ref()) {
+                    Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
+                        return Some(Request::Follow { wanted, told, since, answer });
+                    }
+                    Err(error) => answer(Err(error)),
+                    Ok(Followed { version: epoch, is_complete }) => {
+                        let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
+                            answer(taken.map(|version| Followed { version, is_complete }));
+                        });
+                        self.waiting.push(Waiting { epoch, since, answer });
+                    }
+                }
+            }
             Request::StartTap(spec, answer) => self.taps.start(&spec, answer),
             Request::StopTap(answer) => self.taps.stop(answer),
         }
@@ -351,6 +389,17 @@ impl<'a, C: Cores> Requests<'a, C> {
         let epoch = self.control.apply_all(changes)?;
         changes.iter().for_each(|change| log::info!("change {epoch}: {change}"));
         Ok(epoch)
+    }
+
+    #[cfg(feature = "control")]
+    fn follow(
+        &mut self,
+        wanted: &Membership,
+        told: Option<&Told>,
+    ) -> Result<Followed, RequestError> {
+        let next = super::follow::changes(self.control.membership(), wanted, told);
+        let (changes, is_complete) = next.map_err(RequestError::Reload)?;
+        Ok(Followed { version: self.change(&changes, None)?, is_complete })
     }
 
     fn reload(&mut self, dry_run: bool) -> Result<Reloaded, RequestError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use wedjat::config::{AgentConfig, Config};
+use wedjat::config::{AgentConfig, Config, ControllerConfig, StoreConfig};
 use wedjat::state::table::Role;
 
 use super::{Outcome, print};
@@ -26,6 +26,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     if AgentConfig::is_agents(&arguments.config) {
         return check_agent(&arguments.config);
+    }
+    if ControllerConfig::is_controllers(&arguments.config) {
+        return check_controller(&arguments.config);
     }
     let config = Config::load(&arguments.config)?;
     for warning in config.warnings() {
@@ -61,6 +64,15 @@ fn check_spine(config: &Config) -> Outcome {
         leaves.len(),
         config.leaf.cores.len(),
     ))
+}
+
+fn check_controller(path: &Path) -> Outcome {
+    let config = ControllerConfig::load(path)?;
+    let store = match &config.store {
+        StoreConfig::File(file) => format!("file {}", file.display()),
+        StoreConfig::Etcd { members, .. } => format!("etcd at {}", members.join(", ")),
+    };
+    print(&format!("{}: right: controller {}, whose store is {store}\n", path.display(), config.id))
 }
 
 fn check_agent(path: &Path) -> Outcome {

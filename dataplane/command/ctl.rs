@@ -1,5 +1,7 @@
 //! `wedjat ctl`: changes and watches a running leaf or agent.
 
+mod fabric;
+
 use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,7 +22,11 @@ pub const EXAMPLE: &str = "Examples:
   wedjat ctl add-server 10.0.2.13 && wedjat ctl add-workers 8-11 --server 10.0.2.13 --pool 1
   wedjat ctl pool policy 1 'jbsq(k=3)' --json
   wedjat ctl tap start --file leaf.pcap --snaplen 128 && sleep 1 && wedjat ctl tap stop
-A change is answered when all cores decide by it, with the new version. Exit status: 0 when it is done, 1 when it was refused.";
+  wedjat ctl --controller https://controller1:7070 --ca ca.pem --certificate op.pem --key op.key pool create \
+      --workers 64 --policy horus --spread --spines 2
+  WEDJAT_CONTROLLER=/var/lib/wedjat/fabric wedjat ctl fail-leaf 7
+A change of a node is answered when all its cores decide by it, one of a fabric when the controller's store keeps it, with the
+new version. Exit status: 0 when it is done, 1 when it was refused.";
 
 /// Between two looks whether workers have answered what they had.
 const LOOK: Duration = Duration::from_millis(5);
@@ -34,6 +40,10 @@ pub struct Arguments {
     /// Ask over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or http://127.0.0.1:7070
     #[arg(long, global = true, value_name = "URL")]
     connect: Option<String>,
+    /// Ask the controller of a fabric: its socket, its store's file, or https://controller1:7070 [default: that of WEDJAT_CONTROLLER
+    /// where nothing but a controller can do it]
+    #[arg(long, global = true, value_name = "ADDRESS", conflicts_with_all = ["node", "connect"])]
+    controller: Option<String>,
     /// With https, who signs nodes' certificates, in PEM
     #[arg(long, global = true, value_name = "FILE", requires_all = ["certificate", "key"])]
     ca: Option<PathBuf>,
@@ -75,10 +85,78 @@ enum Command {
         /// Their ids
         workers: String,
     },
-    /// Add a host on which workers may be added; a leaf's only
+    /// What there is in a fabric, and which nodes follow its controller
+    Topology,
+    /// Add a spine to a fabric
+    AddSpine {
+        /// Its id
+        id: u16,
+        /// Its address towards leaves
+        ip: String,
+    },
+    /// Take a spine out of a fabric; its racks are linked to others
+    RemoveSpine {
+        /// Its id
+        id: u16,
+    },
+    /// Tell that a spine is down; its racks are linked to others
+    FailSpine {
+        /// Its id
+        id: u16,
+    },
+    /// Tell that a spine is up again
+    RestoreSpine {
+        /// Its id
+        id: u16,
+    },
+    /// Add a leaf to a fabric, with an empty rack
+    AddLeaf {
+        /// Its id
+        id: u16,
+        /// Its address towards spines
+        ip: String,
+    },
+    /// Take a leaf and its rack out of a fabric; pools get workers elsewhere
+    RemoveLeaf {
+        /// Its id
+        id: u16,
+    },
+    /// Tell that a leaf is down; pools get workers elsewhere
+    FailLeaf {
+        /// Its id
+        id: u16,
+        /// This leaf takes its servers over, with their workers
+        #[arg(long, value_name = "LEAF")]
+        to: Option<u16>,
+    },
+    /// Tell that a leaf is up again
+    RestoreLeaf {
+        /// Its id
+        id: u16,
+    },
+    /// Give the workers of a fabric's server no new tasks, and no pool any of them
+    DrainServer {
+        /// Its address
+        ip: String,
+    },
+    /// Give them tasks again
+    UndrainServer {
+        /// Its address
+        ip: String,
+    },
+    /// Add a host on which workers may be added; at a leaf, or with --leaf to a fabric
     AddServer {
         /// Its address
         ip: String,
+        /// In a fabric: its leaf
+        #[arg(long, requires = "workers")]
+        leaf: Option<u16>,
+        /// In a fabric: its workers' ids, as in 0-31
+        #[arg(long, requires = "leaf")]
+        workers: Option<String>,
+        /// In a fabric: how fast each of them is, relative to others
+        #[arg(long, requires = "leaf")]
+        speed: Option<String>,
         /// Its MAC address, unless ARP is to find it
         #[arg(long)]
         mac: Option<String>,
@@ -174,10 +252,12 @@ enum TapCommand {
 
 #[derive(Debug, Subcommand)]
 enum PoolCommand {
-    /// Begin a pool, which has no workers yet
+    /// Begin a pool: at a node without workers, in a fabric with --workers
     Create {
-        /// Its id
-        id: String,
+        /// Its id; in a fabric the first that is free when it is left out
+        id: Option<String>,
+        #[command(flatten)]
+        fabric: fabric::PoolArguments,
         /// Its policy, as `wedjat policies` lists them
         #[arg(long)]
         policy: String,
@@ -206,6 +286,13 @@ enum PoolCommand {
         /// The policy
         policy: String,
     },
+    /// Give a fabric's pool more workers or fewer
+    Resize {
+        /// Its id
+        id: String,
+        /// Workers that it is to have
+        workers: usize,
+    },
     /// Bound a pool's queue anew
     Queue {
         /// Its id
@@ -220,6 +307,9 @@ enum PoolCommand {
 
 /// Does it.
 pub fn run(arguments: &Arguments) -> Outcome {
+    if let Some(asked) = fabric::asked(&arguments.command, arguments.controller.is_some()) {
+        return fabric::run(arguments, asked?);
+    }
     // What is no change is told before anybody is asked.
     let mut change = change(&arguments.command)?;
     if let (Some(key_file), Some(path)) =
@@ -312,7 +402,7 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
     let text = match command {
         Command::Drain { workers, .. } => format!("drain workers={workers}"),
         Command::Undrain { workers } => format!("undrain workers={workers}"),
-        Command::AddServer { ip, mac, registers } => {
+        Command::AddServer { ip, mac, registers, .. } => {
             let registers = with("registers", flag(registers));
             format!("add-server ip={ip}{}{registers}", with("mac", mac.as_ref()))
         }
@@ -329,11 +419,8 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
             format!("{}{}", if *agent { "agent " } else { "" }, change_of_pool(command))
         }
         Command::Speed { workers, speed } => format!("set-speed workers={workers} speed={speed}"),
-        Command::Show
-        | Command::Workers
-        | Command::Log { .. }
-        | Command::Tap(_)
-        | Command::Reload { .. } => return Ok(None),
+        // Those of a fabric have been done.
+        _ => return Ok(None),
     };
     Ok(Some(text.parse()?))
 }
@@ -345,8 +432,11 @@ fn change_of_pool(command: &PoolCommand) -> String {
             let (queue, overflow) =
                 (with("queue", queue.as_ref()), with("overflow", overflow.as_ref()));
             let shared = with("shared-workers", shared_workers.then_some(true));
-            format!("add-pool id={id} policy={policy}{queue}{overflow}{shared}")
+            let id = with("id", id.as_ref());
+            format!("add-pool{id} policy={policy}{queue}{overflow}{shared}")
         }
+        // A fabric's only.
+        PoolCommand::Resize { id, workers } => format!("resize-pool id={id} workers={workers}"),
         PoolCommand::Delete { id } => format!("remove-pool id={id}"),
         PoolCommand::Policy { id, policy } => format!("set-policy pool={id} policy={policy}"),
         PoolCommand::Queue { id, queue, overflow } => {

@@ -3,6 +3,8 @@
 mod agent;
 mod check;
 #[cfg(feature = "control")]
+mod controller;
+#[cfg(feature = "control")]
 mod ctl;
 mod doctor;
 mod launch;
@@ -12,7 +14,7 @@ mod node;
 mod policies;
 #[cfg(feature = "dpdk")]
 mod report;
-#[cfg(feature = "dpdk")]
+#[cfg(any(feature = "dpdk", feature = "control"))]
 mod signals;
 mod spine;
 mod state;
@@ -44,6 +46,10 @@ enum Command {
     /// Run a host's agent, which has worker processes do the tasks, until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = agent::EXAMPLE)]
     Agent(agent::Arguments),
+    /// Run the controller of a fabric until SIGINT or SIGTERM.
+    #[cfg(feature = "control")]
+    #[command(after_help = controller::EXAMPLE)]
+    Controller(controller::Arguments),
     /// Check a configuration without running it.
     #[command(after_help = check::EXAMPLE)]
     Check(check::Arguments),
@@ -53,10 +59,10 @@ enum Command {
     /// Print a leaf's or agent's shared state, while it runs or after.
     #[command(after_help = state::EXAMPLE)]
     State(state::Arguments),
-    /// Change and watch a running leaf or agent.
+    /// Change and watch a running leaf or agent, or a fabric.
     #[cfg(feature = "control")]
     #[command(after_help = ctl::EXAMPLE)]
-    Ctl(ctl::Arguments),
+    Ctl(Box<ctl::Arguments>),
     /// Watch a running leaf or agent: rates, cores, pools, drops, the worst workers.
     #[command(after_help = top::EXAMPLE)]
     Top(top::Arguments),
@@ -86,6 +92,8 @@ impl Arguments {
         match &self.command {
             Command::Leaf(arguments) | Command::Spine(arguments) => arguments.launch.logs,
             Command::Agent(arguments) => arguments.launch.logs,
+            #[cfg(feature = "control")]
+            Command::Controller(arguments) => arguments.logs,
             _ => logs::Logs::default(),
         }
     }
@@ -99,6 +107,8 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Leaf(arguments) => leaf::run(&arguments),
         Command::Spine(arguments) => spine::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
+        #[cfg(feature = "control")]
+        Command::Controller(arguments) => controller::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::State(arguments) => state::run(&arguments),

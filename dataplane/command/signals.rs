@@ -1,10 +1,12 @@
-//! What signals do to a running leaf or agent.
+//! What signals do to a running leaf, agent or controller.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+#[cfg(feature = "dpdk")]
+use signal_hook::consts::SIGHUP;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 /// Set by SIGINT and SIGTERM. The second signal ends the process at once, the first in order. SIGUSR1 does nothing.
 pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
@@ -18,6 +20,7 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
 }
 
 /// Set by SIGHUP, unless that is ignored from the start, as under nohup.
+#[cfg(feature = "dpdk")]
 pub fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
     let reload = Arc::default();
     if !is_ignored(SIGHUP) {
@@ -27,6 +30,7 @@ pub fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
 }
 
 /// Whether whoever started this process has it ignore a signal.
+#[cfg(feature = "dpdk")]
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

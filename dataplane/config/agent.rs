@@ -7,6 +7,7 @@ use toml::Spanned;
 
 use super::address::{self, is_edge, reaches};
 use super::control::ControlConfig;
+use super::controller::{self, FollowConfig};
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::port::PortConfig;
 use super::raw_agent::Sends;
@@ -63,6 +64,8 @@ pub struct AgentConfig {
     pub ports: Vec<PortConfig>,
     /// `[control]`.
     pub control: ControlConfig,
+    /// `[controller]`: whom it follows.
+    pub controller: Option<FollowConfig>,
 }
 
 impl AgentConfig {
@@ -215,6 +218,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         leaf: leaf(faults, entry, &ports),
         ports,
         control: control::control(faults, raw.control.as_ref()),
+        controller: controller::follow(faults, raw.controller.as_ref()),
     }
 }
 

@@ -11,10 +11,10 @@ use super::agent::HostConfig;
 use super::faults::{Fault, Faults, line_of, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
-use super::{control, local, port, racks, raw};
+use super::{control, controller, local, port, racks, raw};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
-    QUEUE, QUEUE_MAX, SPEEDS,
+    QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
 };
 use crate::policy::Runs;
 use crate::role::agent::TIMEOUT_KEPT_MS;
@@ -53,8 +53,13 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     servers_together(&mut faults, &raw, &ports, &servers);
     racks::services_together(&mut faults, &raw, &ports, (&pools, &servers));
     let agent = local::local(&mut faults, &raw, &ports, &servers);
+    if let (Some(follow), Some(_)) = (&raw.controller, &raw.agent) {
+        let allowed = "[agent] or [controller]: the workers of a leaf's own core are its file's";
+        faults.note(&follow.addresses, "controller", "[controller] beside [agent]", allowed);
+    }
     leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
-    let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref());
+    let told = if raw.controller.is_some() { QUEUES_TOLD } else { 0 };
+    let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), told);
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {
             let allowed = format!(
@@ -66,11 +71,25 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         None => leaf.mbufs = leaf.mbufs.max(needed),
     }
     let control = control::control(&mut faults, raw.control.as_ref());
+    let controller = controller::follow(&mut faults, raw.controller.as_ref());
     let warnings = warnings(text, &raw, &ports, &servers);
     faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
     let role = raw.role;
-    Ok(Config { path, text, role, leaf, ports, pools, servers, spines, agent, control, warnings })
+    Ok(Config {
+        path,
+        text,
+        role,
+        leaf,
+        ports,
+        pools,
+        servers,
+        spines,
+        agent,
+        control,
+        controller,
+        warnings,
+    })
 }
 
 /// A key of the node's own table.
@@ -294,10 +313,11 @@ fn buffers_needed(
     ports: &[PortConfig],
     pools: &[PoolConfig],
     agent: Option<&HostConfig>,
+    told: usize,
 ) -> u32 {
     let holding = pools.iter().filter(|pool| pool.policy.entry().runs == Runs::LeafHolding);
     let queues: usize = holding.map(|pool| pool.queue).sum();
-    let queues = queues + agent.map_or(0, local::buffers_needed);
+    let queues = queues.max(told) + agent.map_or(0, local::buffers_needed);
     if queues == 0 {
         return 0;
     }
@@ -330,7 +350,9 @@ fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfi
 }
 
 fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
-    if raw.pool.is_empty() {
+    // A controller may have them all.
+    let is_told = raw.controller.is_some();
+    if raw.pool.is_empty() && !is_told {
         faults.whole("pool", "no [[pool]]", "at least one");
     }
     if raw.pool.len() > POOLS_MAX {
@@ -344,6 +366,7 @@ fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
         if !raw.server.iter().any(|server| *server.pool.get_ref() == id)
             && !raw.rack.iter().any(|rack| *rack.pool.get_ref() == id)
             && !{ here }.any(|pool| *pool.id.get_ref() == id)
+            && !is_told
         {
             let allowed = match raw.role {
                 Role::Spine => "at least one [[leaf]] with this pool",

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::agent::HostConfig;
 use super::control::ControlConfig;
+use super::controller::FollowConfig;
 use super::faults::Fault;
 use super::port::PortConfig;
 use crate::policy::Overflow;
@@ -37,6 +38,8 @@ pub struct Config {
     pub agent: Option<HostConfig>,
     /// `[control]`.
     pub control: ControlConfig,
+    /// `[controller]`: whom it follows.
+    pub controller: Option<FollowConfig>,
     /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
     pub(super) warnings: Vec<Fault>,
 }

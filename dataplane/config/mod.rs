@@ -8,6 +8,7 @@ mod address;
 mod agent;
 mod check;
 mod control;
+mod controller;
 mod faults;
 pub(crate) mod ids;
 mod key;
@@ -18,10 +19,12 @@ mod racks;
 mod raw;
 mod raw_agent;
 mod raw_control;
+mod raw_controller;
 
 pub use address::is_unicast;
 pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
+pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};
 pub use faults::{ConfigError, Fault};
 #[cfg(feature = "control")]
 pub(crate) use key::private_bytes;

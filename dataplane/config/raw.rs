@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::faults::{Fault, line_of};
-use super::{raw_agent, raw_control};
+use super::{raw_agent, raw_control, raw_controller};
 use crate::policy::Overflow;
 use crate::stage::Side;
 use crate::state::table::Role;
@@ -29,6 +29,7 @@ pub struct Config {
     pub(super) rack: Vec<Rack>,
     pub agent: Option<raw_agent::Local>,
     pub control: Option<raw_control::Control>,
+    pub controller: Option<raw_controller::Follow>,
 }
 
 /// A spine's file.
@@ -58,6 +59,7 @@ impl From<SpineFile> for Config {
             rack: leaf,
             agent: None,
             control,
+            controller: None,
         }
     }
 }

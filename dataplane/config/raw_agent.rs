@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::raw_control;
+use super::{raw_control, raw_controller};
 use crate::policy::Overflow;
 
 /// The file as TOML has it.
@@ -18,6 +18,7 @@ pub struct File {
     #[serde(default)]
     pub pool: Vec<Pool>,
     pub control: Option<raw_control::Control>,
+    pub controller: Option<raw_controller::Follow>,
 }
 
 #[derive(Deserialize)]

@@ -162,8 +162,11 @@ pub enum ChangeError {
     Busy,
 }
 
-/// The keys of each verb; those in brackets may be left out.
-const VERBS: [(&str, &[&str]); 12] = [
+/// Verbs with their keys; those in brackets may be left out.
+pub(crate) type Verbs = [(&'static str, &'static [&'static str])];
+
+/// Those of changes.
+const VERBS: &Verbs = &[
     ("add-server", &["ip", "[mac]", "[registers]"]),
     ("remove-server", &["ip"]),
     ("move-server", &["ip", "to", "[mac]"]),
@@ -203,9 +206,9 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// The values of a change's text, by key.
-struct Values<'a> {
-    verb: &'static str,
+/// The values of a text of a verb and `key=value`s, by key.
+pub(crate) struct Values<'a> {
+    pub(crate) verb: &'static str,
     keys: &'static [&'static str],
     given: Vec<(&'a str, &'a str)>,
 }
@@ -224,12 +227,12 @@ pub(crate) fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> Chan
 }
 
 impl<'a> Values<'a> {
-    fn read(from: &'a str) -> Result<Self, ChangeError> {
+    pub(crate) fn read(from: &'a str, verbs: &Verbs) -> Result<Self, ChangeError> {
         let words = words(from);
         let verb = words.first().copied().unwrap_or_default();
-        let known = VERBS.into_iter().find(|(known, _)| *known == verb);
+        let known = verbs.iter().copied().find(|(known, _)| *known == verb);
         let (verb, keys) = known.ok_or_else(|| {
-            let verbs: Vec<_> = VERBS.iter().map(|(verb, _)| *verb).collect();
+            let verbs: Vec<_> = verbs.iter().map(|(verb, _)| *verb).collect();
             text(format!("`{verb}`"), verbs.join(", "))
         })?;
         let mut values = Self { verb, keys, given: Vec::new() };
@@ -259,57 +262,61 @@ impl<'a> Values<'a> {
         text(format!("{found} in `{}`", self.verb), format!("{} {}", self.verb, keys.join(" ")))
     }
 
-    fn get(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'a str> {
         self.given.iter().find(|(given, _)| *given == key).map(|(_, value)| *value)
     }
 
-    fn parsed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<Option<T>, ChangeError> {
+    pub(crate) fn parsed<T: FromStr>(
+        &self,
+        key: &str,
+        allowed: &str,
+    ) -> Result<Option<T>, ChangeError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.parse().map(Some).map_err(|_| text(format!("{key}={value}"), allowed))
     }
 
     /// That of a key which must be there.
-    fn needed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<T, ChangeError> {
+    pub(crate) fn needed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<T, ChangeError> {
         let value = self.parsed(key, allowed)?;
         value.ok_or_else(|| self.refuse(format!("no `{key}`")))
     }
 
-    fn address(&self, key: &str) -> Result<Ipv4Addr, ChangeError> {
+    pub(crate) fn address(&self, key: &str) -> Result<Ipv4Addr, ChangeError> {
         self.needed(key, HOST)
     }
 
-    fn mac(&self) -> Result<Option<Mac>, ChangeError> {
+    pub(crate) fn mac(&self) -> Result<Option<Mac>, ChangeError> {
         self.parsed("mac", "a unicast MAC address such as 02:00:00:00:02:0b")
     }
 
-    fn flag(&self, key: &str) -> Result<bool, ChangeError> {
+    pub(crate) fn flag(&self, key: &str) -> Result<bool, ChangeError> {
         Ok(self.parsed(key, "true or false")?.unwrap_or(false))
     }
 
-    fn id(&self, key: &str) -> Result<u16, ChangeError> {
+    pub(crate) fn id(&self, key: &str) -> Result<u16, ChangeError> {
         self.needed(key, "a pool's id, 0 to 65535")
     }
 
-    fn workers(&self) -> Result<Vec<u16>, ChangeError> {
+    pub(crate) fn workers(&self) -> Result<Vec<u16>, ChangeError> {
         let ids = ids::parse(self.get("workers").unwrap_or_default(), 0..=WORKER_ID_MAX);
         let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in 0-31,40");
         ids.map_err(|found| text(format!("workers={found}"), allowed))
     }
 
-    fn speed(&self) -> Result<f64, ChangeError> {
+    pub(crate) fn speed(&self) -> Result<f64, ChangeError> {
         let (least, most) = SPEEDS;
         check_speed(self.parsed("speed", &format!("{least} to {most}"))?.unwrap_or(1.0))
     }
 
-    fn queue(&self) -> Result<usize, ChangeError> {
+    pub(crate) fn queue(&self) -> Result<usize, ChangeError> {
         check_queue(self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE))
     }
 
-    fn overflow(&self) -> Result<Overflow, ChangeError> {
+    pub(crate) fn overflow(&self) -> Result<Overflow, ChangeError> {
         overflow_named(self.get("overflow").unwrap_or("drop"))
     }
 
-    fn policy(&self) -> Result<PolicySpec, ChangeError> {
+    pub(crate) fn policy(&self) -> Result<PolicySpec, ChangeError> {
         Ok(self.get("policy").unwrap_or_default().parse()?)
     }
 }
@@ -401,7 +408,7 @@ impl FromStr for Change {
         if let Some(rest) = from.trim_start().strip_prefix("agent ") {
             return Ok(Self::OfAgent(Box::new(rest.parse()?)));
         }
-        let values = Values::read(from)?;
+        let values = Values::read(from, VERBS)?;
         Ok(match values.verb {
             "add-server" => Self::AddServer {
                 ip: values.address("ip")?,

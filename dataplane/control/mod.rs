@@ -21,7 +21,7 @@ pub use agent::{AgentCores, AgentParts, signer};
 use change::refused;
 pub use change::{Change, ChangeError, overflow_name};
 #[cfg(feature = "control")]
-pub(crate) use change::{check_queue, check_speed, overflow_named, text};
+pub(crate) use change::{Values, Verbs, check_queue, check_speed, overflow_named, text};
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::LeafCores;

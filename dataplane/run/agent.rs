@@ -18,6 +18,8 @@ use crate::assembly::agent;
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::control::{Membership, signer};
+#[cfg(feature = "control")]
+use crate::controller::NodeId;
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
@@ -138,6 +140,11 @@ pub(super) fn start(
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;
+    #[cfg(feature = "control")]
+    let _following = {
+        let node = NodeId::Agent(config.ports[config.leaf.map_or(0, |leaf| leaf.port)].ip);
+        super::follow(config.controller.as_ref(), node, &outside.handle, None, &cpus)?
+    };
     let shared = Shared { load: hired.load, counters: hired.counters, signer, tap };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();

@@ -16,6 +16,8 @@ use crate::assembly;
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
 use crate::config::Config;
 use crate::control::{ColocatedCores, Control, Membership};
+#[cfg(feature = "control")]
+use crate::controller::NodeId;
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort, RssFields};
@@ -73,7 +75,9 @@ pub fn run(
     let (devices, mut queues) = opened?;
     let macs = devices.iter().map(|device| Mac(device.mac()));
     let membership = Membership::of(config);
-    let stages = assembly::stages(config, &membership, macs, &table)?;
+    let mut stages = assembly::stages(config, &membership, macs, &table)?;
+    // Whose workers nobody knows is told to a controller.
+    let newcomers = config.controller.as_ref().map(|_| assembly::watch_newcomers(&mut stages));
     log::info!(
         "{} {} runs on {} cores with seed {seed}",
         config.role.name(),
@@ -100,6 +104,16 @@ pub fn run(
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.leaf.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;
+    #[cfg(feature = "control")]
+    let _following = super::follow(
+        config.controller.as_ref(),
+        NodeId::Leaf(config.leaf.id),
+        &outside.handle,
+        newcomers,
+        &cpus,
+    )?;
+    #[cfg(not(feature = "control"))]
+    drop(newcomers);
     let mut cores = Vec::new();
     let kind = if config.role == Role::Spine { NodeKind::Spine } else { NodeKind::Leaf };
     let started = Instant::now();

@@ -18,13 +18,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::supervisor::Supervisor;
+#[cfg(feature = "control")]
+use crossbeam_queue::ArrayQueue;
+
 use crate::admin::{Handle, Requests};
 use crate::clock::{ClockError, ClockFile};
 use crate::config::ControlConfig;
+#[cfg(feature = "control")]
+use crate::config::FollowConfig;
 use crate::control::{Cores, Membership, Pool};
+#[cfg(feature = "control")]
+use crate::controller::{Following, NodeId};
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
 use crate::policy::stream_seed;
+#[cfg(feature = "control")]
+use crate::stage::Newcomer;
 use crate::stage::network::NetworkError;
 use crate::state::{Counters, StateError, Totals};
 use crate::stats::{self, LeafStats, Manifest, PortStats};
@@ -82,6 +91,10 @@ pub enum LaunchError {
     #[cfg(feature = "control")]
     #[error(transparent)]
     Control(#[from] crate::admin::ServerError),
+    /// No thread to follow a controller with.
+    #[cfg(feature = "control")]
+    #[error("the thread that follows the controller: {0}")]
+    Follow(std::io::Error),
     /// A core that is not there.
     #[error(
         "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
@@ -243,6 +256,20 @@ impl Outside {
             self.handle.reload(false, |_| {}); // what becomes of it is logged
         }
     }
+}
+
+/// Has the node behind this handle follow a controller, if it is to; on these CPUs.
+#[cfg(feature = "control")]
+fn follow(
+    config: Option<&FollowConfig>,
+    node: NodeId,
+    handle: &Handle,
+    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+    cpus: &[usize],
+) -> Result<Option<Following>, LaunchError> {
+    let Some(config) = config.cloned() else { return Ok(None) };
+    let following = Following::start(config, node, handle.clone(), newcomers, cpus);
+    following.map(Some).map_err(LaunchError::Follow)
 }
 
 fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {

@@ -3,8 +3,9 @@
 use super::fabric::{Age, set_idle};
 use super::network::{Network, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
-use super::{Stages, Verdict, auth, rewrite};
+use super::{Newcomer, Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
+use crate::limits::WORKER_ID_MAX;
 use crate::reason::DropReason;
 use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
@@ -161,7 +162,11 @@ fn presence(
     parsed: &Packet,
 ) -> Result<Verdict, DropReason> {
     let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
-    let worker = sender(&stages.network, &answer)?;
+    let worker = sender(&stages.network, &answer).inspect_err(|reason| {
+        if *reason == DropReason::UnknownWorker {
+            tell_of_newcomer(stages, &answer);
+        }
+    })?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     if !stages.network.server(worker.server).registers {
         return Err(DropReason::RegistrationOff);
@@ -185,6 +190,16 @@ fn presence(
     rewrite::answer(frame, parsed, &header.acknowledged_by(stages.network.node, timeout_ms));
     auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
     Ok(Verdict::Answer)
+}
+
+/// Notes who said that it is there, if somebody wants to know: as many as there is room for.
+fn tell_of_newcomer(stages: &Stages, answer: &Answer) {
+    if let Some(newcomers) = &stages.newcomers
+        && answer.worker <= WORKER_ID_MAX
+    {
+        let Answer { src: server, worker, pool, .. } = *answer;
+        let _ = newcomers.push(Newcomer { server, worker, pool });
+    }
 }
 
 /// The worker that a reply comes from.

@@ -30,6 +30,8 @@ pub use update::{Capacity, NewPool, Setting, Step, Update};
 use fabric::{Fabric, Word};
 use fast::template::Template;
 
+use crossbeam_queue::ArrayQueue;
+
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{self, Dispatcher};
@@ -146,6 +148,8 @@ pub struct Stages {
     unreachable: Box<[network::UnreachableSources]>,
     /// Tasks in all pools' queues.
     waiting: usize,
+    /// For so many there is to be memory, whatever pools there are.
+    waiting_least: usize,
     /// A reply came since this was last asked.
     freed: bool,
     now_ms: u32,
@@ -158,7 +162,20 @@ pub struct Stages {
     fabric: Option<Box<Fabric>>,
     /// Packets since the last exchange.
     received: usize,
+    /// Where workers go that nobody knows and that say that they are there; none unless somebody wants to know.
+    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
     packets: Box<[Packet]>,
+}
+
+/// A worker that said that it is there, and that the node does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newcomer {
+    /// The address that it said so from.
+    pub server: u32,
+    /// Its id.
+    pub worker: u16,
+    /// Id of the pool that it serves.
+    pub pool: u16,
 }
 
 impl Stages {
@@ -184,11 +201,13 @@ impl Stages {
             affinity,
             counters,
             waiting: 0,
+            waiting_least: 0,
             freed: false,
             now_ms: 0,
             exchange: None,
             fabric: None,
             received: 0,
+            newcomers: None,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
     }
@@ -220,6 +239,11 @@ impl Stages {
                 }
             }
         }
+    }
+
+    /// Somebody wants to know of workers that say that they are there, and that nobody knows.
+    pub fn set_newcomers(&mut self, newcomers: Arc<ArrayQueue<Newcomer>>) {
+        self.newcomers = Some(newcomers);
     }
 
     /// There are other cores: what is told to them and heard of them goes this way.

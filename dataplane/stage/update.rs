@@ -115,7 +115,13 @@ impl Stages {
             self.dispatchers.iter().filter(|one| of(one)).map(|one| one.queue().0).sum::<usize>()
         };
         let waiting = bounds(&Dispatcher::holds).max(bounds(&|_| true).min(QUEUE_MAX));
+        let waiting = waiting.max(self.waiting_least);
         Capacity { pools: self.dispatchers.capacity(), waiting }
+    }
+
+    /// There is to be memory for so many tasks that wait, since pools are to come. For before the node is made.
+    pub fn set_waiting_least(&mut self, tasks: usize) {
+        self.waiting_least = tasks;
     }
 
     /// Takes memory for what updates may bring: so many pools, places for members in all of them, and servers.

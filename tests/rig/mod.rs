@@ -65,7 +65,7 @@ pub fn stages(text: &str, key: Option<Key>) -> Staged {
     assert!(config.leaf.seed.is_some());
     let table = assembly::table(&config, TICKS_HZ).unwrap();
     let mut membership = Membership::of(&config);
-    if let (Some(key), Some(pool)) = (key, &mut membership.pools[0]) {
+    if let (Some(key), Some(Some(pool))) = (key, membership.pools.first_mut()) {
         let workers = config.leaf.limits.workers;
         pool.authenticator = Some(Arc::new(ReplyAuthenticator::new(key, workers, 0)));
     }

@@ -1,7 +1,9 @@
-//! Benchmarks: of policies' decisions, of the hand-over to worker cores, of cache lines between dispatcher cores, and of
-//! pools' keys.
+//! Benchmarks: of policies' decisions, of the hand-over to worker cores, of cache lines between dispatcher cores, of pools' keys,
+//! and of a fabric's controller.
 
 pub mod auth;
+#[cfg(feature = "control")]
+pub mod controller;
 #[cfg(feature = "dpdk")]
 pub mod host;
 pub mod lines;

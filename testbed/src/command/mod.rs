@@ -96,6 +96,17 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
+    #[cfg(feature = "control")]
+    /// Measure how long a controller takes to tell a large fabric's leaves what there is and what changes; exits with 1 beyond its bars
+    #[command(after_help = "Example:\n  wedjat-testbed bench-controller --format json")]
+    BenchController {
+        /// What to measure
+        #[command(flatten)]
+        arguments: bench::controller::Arguments,
+        /// Output
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     #[cfg(feature = "dpdk")]
     /// Measure what it costs to hand a task to a worker core, beside DPDK's own means
     #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
@@ -166,6 +177,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             let json = format == Format::Json;
             bench::lines::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
+        }
+        #[cfg(feature = "control")]
+        Command::BenchController { arguments, format } => {
+            let json = format == Format::Json;
+            bench::controller::report(&arguments, json, &mut std::io::stdout().lock())
         }
         #[cfg(feature = "dpdk")]
         Command::BenchHost { arguments, format } => {

@@ -1,7 +1,10 @@
 //! Workers that register, fall silent and come back; and those that claim to be what they are not.
 
+use crossbeam_queue::ArrayQueue;
+
 use super::*;
 use crate::policy::{CATALOGUE, Runs};
+use crate::stage::Newcomer;
 use crate::state::Presence;
 
 /// What a server sends to the leaf itself.
@@ -363,5 +366,30 @@ fn without_a_timeout_nobody_is_silent() {
     assert_eq!(answer.qlen, 0, "the server is told");
     rig.live(10_000_000_000, &[]);
     assert!(rig.is_active(12));
+    rig.assert_accounted();
+}
+
+#[test]
+fn workers_that_nobody_knows_are_told_to_who_wants_to_know_and_no_others() {
+    let mut rig = rig("horus");
+    let newcomers = Arc::new(ArrayQueue::new(2));
+    let header = Header::worker_id(7, 9, 0, 1);
+    rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
+    rig.leaf.stages_mut().set_newcomers(Arc::clone(&newcomers));
+    rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
+    assert_eq!(newcomers.pop(), Some(Newcomer { server: SERVERS[0], worker: 9, pool: 7 }));
+    rig.through(WORKERS, &join(10, 0), WORKERS); // known
+    rig.through(WORKERS, &word_from(SERVERS[0], Header { src: 0xFFFF, ..header }), WORKERS);
+    let mut on_clients_side = word_from(SERVERS[0], header);
+    on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
+    rig.through(CLIENTS, &on_clients_side, CLIENTS);
+    assert_eq!(newcomers.pop(), None);
+    // A server that nobody knows either; and no more than there is room for.
+    for worker in 100..110 {
+        rig.through(WORKERS, &word_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
+    }
+    let told = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
+    let newcomer = |worker| Some(Newcomer { server: 0x0A00_0263, worker, pool: 7 });
+    assert_eq!(told, [newcomer(100), newcomer(101), None]);
     rig.assert_accounted();
 }

@@ -1,0 +1,56 @@
+//! `wedjat controller`.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use wedjat::config::ControllerConfig;
+use wedjat::controller::Controller;
+
+use super::logs::Logs;
+use super::{Outcome, signals};
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example:
+  wedjat controller --config controller.toml &
+  export WEDJAT_CONTROLLER=/var/lib/wedjat/fabric
+  wedjat ctl add-leaf 1 10.0.2.1 && wedjat ctl add-server 10.0.2.11 --leaf 1 --workers 0-31
+  wedjat ctl pool create --workers 32 --policy horus && wedjat ctl topology
+Exit status: 0 after an orderly end, 1 when it does not start.";
+
+/// Between two looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What `wedjat controller` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Stop by itself after this time, as in 5s or 500ms.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    #[command(flatten)]
+    pub logs: Logs,
+}
+
+/// Runs it until it is told to stop.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let config = ControllerConfig::load(&arguments.config)?;
+    let stop = signals::stop_on_signals()?;
+    let controller = Controller::start(&config)?;
+    log::info!("controller {} runs", config.id);
+    if let Some(socket) = &config.socket {
+        log::info!("it is reached at unix:{}", socket.display());
+    }
+    if let Some(listen) = controller.listen {
+        log::info!("it is reached at {listen}");
+    }
+    let began = Instant::now();
+    while !stop.load(Acquire) && arguments.duration.is_none_or(|most| began.elapsed() < most) {
+        std::thread::sleep(LOOK);
+    }
+    drop(controller);
+    Ok(std::process::ExitCode::SUCCESS)
+}

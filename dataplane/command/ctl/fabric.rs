@@ -1,0 +1,236 @@
+//! What `wedjat ctl` asks of a fabric's controller.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use wedjat::config::ControllerAddress;
+use wedjat::controller::generated::{Node, TopologyReply};
+use wedjat::controller::{Command as Asked, Operator};
+
+use super::{Arguments, Command, PoolCommand, tell, with};
+use crate::command::Outcome;
+
+/// What a pool of a fabric has besides.
+#[derive(Debug, Args)]
+pub struct PoolArguments {
+    /// In a fabric: workers that it is to have
+    #[arg(long)]
+    pub workers: Option<usize>,
+    /// In a fabric: its workers are spread over as many racks as there are [default]
+    #[arg(long, conflicts_with_all = ["pack", "by_size"])]
+    pub spread: bool,
+    /// In a fabric: its workers are in as few racks as possible
+    #[arg(long, conflicts_with = "by_size")]
+    pub pack: bool,
+    /// In a fabric: each rack gives workers by its size
+    #[arg(long)]
+    pub by_size: bool,
+    /// In a fabric: spines that its racks are linked to [default: none]
+    #[arg(long, requires = "workers")]
+    pub spines: Option<usize>,
+    /// In a fabric: the address that clients send its tasks to
+    #[arg(long, requires = "workers")]
+    pub address: Option<String>,
+    /// In a fabric: workers that register join while it has fewer than so many [default: 0]
+    #[arg(long, requires = "workers")]
+    pub admits: Option<usize>,
+    /// In a fabric: the spines' policy [default: what goes with the leaves']
+    #[arg(long, requires = "workers")]
+    pub spine_policy: Option<String>,
+    /// In a fabric: the agents' policy [default: cfcfs]
+    #[arg(long, requires = "workers")]
+    pub agent_policy: Option<String>,
+}
+
+/// What is asked of a controller.
+#[derive(Debug)]
+pub enum Ask {
+    /// What there is.
+    Topology,
+    /// To change something.
+    Command(Asked),
+}
+
+type Error = Box<dyn std::error::Error>;
+
+/// What a command asks of a controller; none when it asks a node, which those do that both know unless `is_named`.
+pub fn asked(command: &Command, is_named: bool) -> Option<Result<Ask, Error>> {
+    let text = match command {
+        Command::Topology => return Some(Ok(Ask::Topology)),
+        Command::AddSpine { id, ip } => format!("add-spine id={id} ip={ip}"),
+        Command::RemoveSpine { id } => format!("remove-spine id={id}"),
+        Command::FailSpine { id } => format!("fail-spine id={id}"),
+        Command::RestoreSpine { id } => format!("restore-spine id={id}"),
+        Command::AddLeaf { id, ip } => format!("add-leaf id={id} ip={ip}"),
+        Command::RemoveLeaf { id } => format!("remove-leaf id={id}"),
+        Command::FailLeaf { id, to } => format!("fail-leaf id={id}{}", with("to", *to)),
+        Command::RestoreLeaf { id } => format!("restore-leaf id={id}"),
+        Command::DrainServer { ip } => format!("drain-server ip={ip}"),
+        Command::UndrainServer { ip } => format!("undrain-server ip={ip}"),
+        Command::AddServer { ip, leaf: Some(leaf), workers, speed, mac, registers } => {
+            let workers = with("workers", workers.as_ref());
+            let (mac, speed) = (with("mac", mac.as_ref()), with("speed", speed.as_ref()));
+            let registers = with("registers", registers.then_some(true));
+            format!("add-server ip={ip} leaf={leaf}{workers}{mac}{registers}{speed}")
+        }
+        Command::Pool { command: PoolCommand::Resize { id, workers }, .. } => {
+            format!("resize-pool id={id} workers={workers}")
+        }
+        Command::Pool { command: create @ PoolCommand::Create { fabric, .. }, agent: false }
+            if is_named || fabric.workers.is_some() =>
+        {
+            created(create)
+        }
+        _ if !is_named => return None,
+        Command::RemoveServer { ip } => format!("remove-server ip={ip}"),
+        Command::Pool { command: PoolCommand::Delete { id }, agent: false } => {
+            format!("remove-pool id={id}")
+        }
+        Command::Pool { command: PoolCommand::Policy { id, policy }, agent: false } => {
+            format!("set-policy pool={id} policy={policy}")
+        }
+        Command::Pool { command: PoolCommand::Queue { id, queue, overflow }, agent: false } => {
+            let overflow = with("overflow", overflow.as_ref());
+            format!("set-queue pool={id} queue={queue}{overflow}")
+        }
+        Command::Show => return Some(Ok(Ask::Topology)),
+        _ => {
+            let error = "a controller does not do that; leave --controller out to ask a node";
+            return Some(Err(error.into()));
+        }
+    };
+    Some(text.parse().map(Ask::Command).map_err(Into::into))
+}
+
+fn created(command: &PoolCommand) -> String {
+    let PoolCommand::Create { id, fabric, policy, queue, overflow, .. } = command else {
+        return String::new();
+    };
+    let placement = match (fabric.pack, fabric.by_size) {
+        (true, _) => "pack",
+        (_, true) => "size",
+        _ => "spread",
+    };
+    let mut text = format!("add-pool{}", with("id", id.as_ref()));
+    text.push_str(&with("workers", fabric.workers));
+    let _ = write!(text, " policy={policy} placement={placement}");
+    text.push_str(&with("queue", queue.as_ref()));
+    text.push_str(&with("overflow", overflow.as_ref()));
+    text.push_str(&with("spines", fabric.spines));
+    text.push_str(&with("address", fabric.address.as_ref()));
+    text.push_str(&with("admits", fabric.admits));
+    text.push_str(&with("spine-policy", fabric.spine_policy.as_ref()));
+    text + &with("agent-policy", fabric.agent_policy.as_ref())
+}
+
+/// The controller's address: a URL, its socket, or its store, beside which the socket is.
+fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
+    let given = arguments.controller.clone().or_else(|| std::env::var("WEDJAT_CONTROLLER").ok());
+    let none = "no controller is named: give --controller, or WEDJAT_CONTROLLER in the environment";
+    let given = given.filter(|given| !given.is_empty()).ok_or(none)?;
+    if let Some(address) = ControllerAddress::parse(&given) {
+        return Ok(address);
+    }
+    if given.contains("://") {
+        let allowed = "https://HOST:PORT, http://127.0.0.1:PORT on this host, or a path";
+        return Err(format!("--controller {given}: allowed: {allowed}").into());
+    }
+    let path = PathBuf::from(given);
+    let is_socket = path.extension().is_some_and(|ending| ending == "ctl");
+    Ok(ControllerAddress::Socket(if is_socket { path } else { wedjat::admin::socket_path(&path) }))
+}
+
+/// Asks, and tells the answer.
+pub fn run(arguments: &Arguments, ask: Ask) -> Outcome {
+    let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
+        (Some(ca), Some(certificate), Some(key)) => {
+            Some([ca.clone(), certificate.clone(), key.clone()])
+        }
+        _ => None,
+    };
+    let address = address(arguments)?;
+    if matches!(&address, ControllerAddress::Url(url) if url.starts_with("https:")) && tls.is_none()
+    {
+        return Err("https needs --ca, --certificate and --key".into());
+    }
+    let mut operator = Operator::open(&address, tls.as_ref())?;
+    match ask {
+        Ask::Topology => {
+            let reply = operator.topology()?;
+            tell(arguments, &topology(&reply), &serde_json::to_value(&reply)?)
+        }
+        Ask::Command(command) => {
+            let reply = operator.command(&command, arguments.if_version)?;
+            let made = reply.pool.filter(|_| matches!(command, Asked::AddPool { .. }));
+            let mut text = format!("version {}: {command}", reply.version);
+            made.iter().for_each(|pool| _ = write!(text, "\npool {pool}"));
+            reply.notes.iter().for_each(|note| _ = write!(text, "\nnote: {note}"));
+            let mut told = json!({ "version": reply.version, "notes": reply.notes });
+            if let Some(pool) = made {
+                told["pool"] = pool.into();
+            }
+            tell(arguments, &text, &told)
+        }
+    }
+}
+
+fn node(node: Option<&Node>, version: u64) -> String {
+    let Some(node) = node.filter(|node| node.connected) else { return "not connected".to_owned() };
+    let mut text = if node.refuses.is_empty() {
+        match node.version {
+            at if at < version => format!("version {at}"),
+            _ => "follows".to_owned(),
+        }
+    } else {
+        format!("refuses: {}", node.refuses.replace('\n', "; "))
+    };
+    if !node.silent.is_empty() {
+        let _ = write!(text, ", {} workers silent", node.silent.len());
+    }
+    text
+}
+
+fn topology(reply: &TopologyReply) -> String {
+    let failed = |is_failed| if is_failed { "  down" } else { "" };
+    let mut out =
+        format!("controller {}  term {}  version {}", reply.controller, reply.term, reply.version);
+    for spine in &reply.spines {
+        let state = node(spine.node.as_ref(), reply.version);
+        let _ =
+            write!(out, "\nspine {}  {}{}  {state}", spine.id, spine.address, failed(spine.failed));
+    }
+    for leaf in &reply.leaves {
+        let state = node(leaf.node.as_ref(), reply.version);
+        let _ = write!(out, "\nleaf {}  {}{}  {state}", leaf.id, leaf.address, failed(leaf.failed));
+        for server in &leaf.servers {
+            let drained = if server.drained { "  drained" } else { "" };
+            let registers = if server.registers { "  registers" } else { "" };
+            let _ = write!(
+                out,
+                "\n  server {}  workers {}{registers}{drained}",
+                server.ip, server.workers
+            );
+        }
+    }
+    for pool in &reply.pools {
+        let Some(of) = &pool.pool else { continue };
+        let _ = write!(
+            out,
+            "\npool {}  policy {}  {} of {} workers  {}  {} racks",
+            of.id,
+            of.policy,
+            pool.members,
+            of.workers,
+            of.placement,
+            pool.racks.len()
+        );
+        for rack in &pool.racks {
+            let spine = rack.spine.map_or_else(String::new, |spine| format!("  spine {spine}"));
+            let _ = write!(out, "\n  leaf {}  {} workers{spine}", rack.leaf, rack.workers);
+        }
+    }
+    reply.notes.iter().for_each(|note| _ = write!(out, "\nnote: {note}"));
+    out
+}

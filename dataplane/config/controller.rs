@@ -1,0 +1,304 @@
+//! Where a node finds its controller, and a controller's own file.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+
+use super::control::{self, ControlConfig};
+use super::faults::{self, ConfigError, Faults, quoted};
+use super::{raw, raw_controller};
+
+/// A leader that was not heard of for so long is none, unless configured.
+const LEASE_S: u64 = 5;
+
+/// Where a controller listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControllerAddress {
+    /// A socket of the same user, or root.
+    Socket(PathBuf),
+    /// Over TCP, as in `https://controller1:7070`.
+    Url(String),
+}
+
+impl ControllerAddress {
+    /// The address in a text: `unix:/run/wedjat/fabric.ctl`, `https://controller1:7070` or `http://127.0.0.1:7070`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+            return Some(Self::Socket(path.into()));
+        }
+        let (scheme, host) = text.split_once("://")?;
+        let is_loopback = || {
+            let name =
+                host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+            name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+        };
+        let is_right = !host.is_empty() && (scheme == "https" || scheme == "http" && is_loopback());
+        is_right.then(|| Self::Url(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ControllerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+            Self::Url(url) => f.write_str(url),
+        }
+    }
+}
+
+/// `[controller]` of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowConfig {
+    /// Controllers, of which one leads.
+    pub addresses: Vec<ControllerAddress>,
+    /// With https: the controllers' authority, our certificate and its key, files in PEM.
+    pub tls: Option<[PathBuf; 3]>,
+}
+
+/// What keeps a controller's truth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// One file, for one controller.
+    File(PathBuf),
+    /// etcd, for several.
+    Etcd {
+        /// Its members, as in `http://10.0.9.1:2379`.
+        members: Vec<String>,
+        /// What all keys begin with.
+        prefix: String,
+        /// A leader that was not heard of for so long is none.
+        lease_s: u64,
+        /// With https: etcd's authority, our certificate and its key, files in PEM.
+        tls: Option<[PathBuf; 3]>,
+    },
+}
+
+/// A controller's checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerConfig {
+    /// Its id.
+    pub id: u16,
+    /// What keeps the truth.
+    pub store: StoreConfig,
+    /// Where its user and root reach it.
+    pub socket: Option<PathBuf>,
+    /// Where it is reached over TCP.
+    pub control: ControlConfig,
+}
+
+/// The three files of TLS, or none of them.
+fn tls(
+    faults: &mut Faults<'_>,
+    files: [&Option<Spanned<String>>; 3],
+    table: &str,
+    names: &str,
+) -> Option<[PathBuf; 3]> {
+    match files {
+        [Some(ca), Some(certificate), Some(key)] => {
+            Some([ca, certificate, key].map(|file| PathBuf::from(file.get_ref())))
+        }
+        files => {
+            if let Some(at) = files.into_iter().flatten().next() {
+                faults.note(at, table, "not all files of TLS", &format!("all of {names}, or none"));
+            }
+            None
+        }
+    }
+}
+
+/// `[controller]` of a node.
+pub fn follow(
+    faults: &mut Faults<'_>,
+    raw: Option<&raw_controller::Follow>,
+) -> Option<FollowConfig> {
+    let raw = raw?;
+    let files = [&raw.ca, &raw.certificate, &raw.key];
+    let tls = tls(faults, files, "controller", "`ca`, `certificate` and `key`");
+    let mut addresses = Vec::new();
+    for at in raw.addresses.get_ref() {
+        let Some(address) = ControllerAddress::parse(at.get_ref()) else {
+            let allowed = "unix:/PATH, https://HOST:PORT, or http://127.0.0.1:PORT on this host";
+            faults.note(at, "controller.addresses", quoted(at), allowed);
+            continue;
+        };
+        if at.get_ref().starts_with("https:") && tls.is_none() {
+            let allowed = "`ca`, `certificate` and `key` beside it";
+            faults.note(at, "controller.addresses", quoted(at), allowed);
+        }
+        addresses.push(address);
+    }
+    if raw.addresses.get_ref().is_empty() {
+        faults.note(&raw.addresses, "controller.addresses", "none", "at least one");
+    }
+    Some(FollowConfig { addresses, tls })
+}
+
+impl ControllerConfig {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// When it can't be read or has faults: all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &faults::read(path)?)
+    }
+
+    /// The file at `path` is a controller's: it has a table `controller`, and none of a node.
+    #[must_use]
+    pub fn is_controllers(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let has = |table: &toml::Table, key| table.contains_key(key);
+        let is_one = |table: &toml::Table| {
+            has(table, "controller") && !has(table, "leaf") && !has(table, "agent")
+        };
+        text.parse::<toml::Table>().is_ok_and(|table| is_one(&table))
+    }
+
+    /// Checks `text`, naming `path` in errors.
+    ///
+    /// # Errors
+    /// All the faults it has.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        let raw = toml::from_str::<raw_controller::File>(text)
+            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        let mut faults = Faults::new(text);
+        let config = controller(&mut faults, &raw);
+        faults.none_or_all().map(|()| config).map_err(refuse)
+    }
+}
+
+fn controller(faults: &mut Faults<'_>, raw: &raw_controller::File) -> ControllerConfig {
+    let entry = &raw.controller;
+    let control = control::control(faults, raw.control.as_ref());
+    if let Some(at) = raw.control.as_ref().and_then(|control| control.metrics.as_ref()) {
+        let allowed = "no `metrics`: a controller has none; those of nodes are at the nodes";
+        faults.note(at, "control.metrics", quoted(at), allowed);
+    }
+    let store = store(faults, entry);
+    let beside = |path: &PathBuf| {
+        let mut name = path.clone().into_os_string();
+        name.push(".ctl");
+        PathBuf::from(name)
+    };
+    let socket = match (&entry.socket, &store) {
+        (Some(at), _) => Some(PathBuf::from(at.get_ref())),
+        (None, StoreConfig::File(path)) => Some(beside(path)),
+        (None, StoreConfig::Etcd { .. }) => None,
+    };
+    if socket.is_none() && control.listen.is_none() {
+        let allowed = "`socket`, or `listen` in [control], where nodes reach it";
+        faults.note(&entry.id, "controller.socket", "none", allowed);
+    }
+    let id = faults.within(Some(&entry.id), "controller.id", 0, (0, 0x7FFE));
+    ControllerConfig { id, store, socket, control }
+}
+
+fn store(faults: &mut Faults<'_>, raw: &raw_controller::Controller) -> StoreConfig {
+    let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
+    let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
+    let lease_s = faults.within(raw.lease_s.as_ref(), "controller.lease_s", LEASE_S, (1, 3600));
+    let prefix = raw.prefix.as_ref().map_or("/wedjat", |at| at.get_ref());
+    if let Some(at) =
+        raw.prefix.as_ref().filter(|_| !prefix.starts_with('/') || prefix.ends_with('/'))
+    {
+        faults.note(at, "controller.prefix", quoted(at), "a prefix such as /wedjat");
+    }
+    match (&raw.store, &raw.etcd) {
+        (Some(at), None) => StoreConfig::File(at.get_ref().into()),
+        (None, Some(at)) => {
+            let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+            for url in at.get_ref().iter().filter(|url| !is_url(url.get_ref())) {
+                faults.note(
+                    url,
+                    "controller.etcd",
+                    quoted(url),
+                    "http://HOST:PORT or https://HOST:PORT",
+                );
+            }
+            if at.get_ref().is_empty() {
+                faults.note(at, "controller.etcd", "no members", "at least one");
+            }
+            let members = at.get_ref().iter().map(|url| url.get_ref().clone()).collect();
+            StoreConfig::Etcd { members, prefix: prefix.to_owned(), lease_s, tls }
+        }
+        (both, _) => {
+            let found =
+                if both.is_some() { "`store` and `etcd`" } else { "neither `store` nor `etcd`" };
+            faults.note(&raw.id, "controller.store", found, "a file, or etcd's members");
+            StoreConfig::File(PathBuf::new())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ControllerConfig, String> {
+        ControllerConfig::parse(Path::new("c.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_controllers_file_names_a_file_or_etcd() {
+        let file = parse("[controller]\nid = 1\nstore = '/a/fabric'\n").unwrap();
+        assert_eq!(file.store, StoreConfig::File("/a/fabric".into()));
+        assert_eq!(file.socket, Some("/a/fabric.ctl".into()));
+        let etcd = parse(
+            "[controller]\nid = 1\netcd = ['http://10.0.9.1:2379']\nsocket = '/a/s'\nlease_s = 3\n",
+        );
+        let StoreConfig::Etcd { members, prefix, lease_s, tls } = etcd.unwrap().store else {
+            panic!()
+        };
+        assert_eq!((members.len(), &prefix[..], lease_s, tls), (1, "/wedjat", 3, None));
+    }
+
+    #[test]
+    fn what_is_wrong_in_it_is_named_with_what_is_allowed() {
+        for (text, says) in [
+            (
+                "id = 1\n",
+                "c.toml:2: `controller.store`: found neither `store` nor `etcd`; allowed: a file",
+            ),
+            ("id = 1\nstore = '/a'\netcd = []\n", "found `store` and `etcd`"),
+            (
+                "id = 1\netcd = ['10.0.9.1']\nsocket = '/a'\n",
+                "c.toml:3: `controller.etcd`: found `10.0.9.1`",
+            ),
+            ("id = 1\netcd = ['http://a:1']\n", "allowed: `socket`, or `listen` in [control]"),
+            (
+                "id = 1\nstore = '/a'\nlease_s = 0\n",
+                "`controller.lease_s`: found 0; allowed: 1 to 3600",
+            ),
+            (
+                "id = 1\nstore = '/a'\netcd_ca = 'x'\n",
+                "all of `etcd_ca`, `etcd_certificate` and `etcd_key`",
+            ),
+            ("id = 1\nstore = '/a'\nleader = 'x'\n", "unknown field `leader`"),
+            ("id = 1\nstore = '/a'\n[control]\nmetrics = '127.0.0.1:1'\n", "a controller has none"),
+        ] {
+            let error = parse(&format!("[controller]\n{text}")).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_sockets_and_urls() {
+        for right in [
+            "unix:/run/fabric.ctl",
+            "https://controller1:7070",
+            "http://127.0.0.1:7070",
+            "http://[::1]:7070",
+        ] {
+            let address = ControllerAddress::parse(right);
+            assert_eq!(address.map(|one| one.to_string()).as_deref(), Some(right));
+        }
+        for wrong in
+            ["", "unix:run", "http://10.0.0.1:7070", "10.0.0.1:7070", "ftp://a", "https://"]
+        {
+            assert_eq!(ControllerAddress::parse(wrong), None, "{wrong}");
+        }
+    }
+}

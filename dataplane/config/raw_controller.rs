@@ -1,0 +1,38 @@
+//! `[controller]` of a node's file, and a controller's own file, as TOML has them: right keys and types, values not yet looked at.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::raw_control;
+
+/// Of a node.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Follow {
+    pub addresses: Spanned<Vec<Spanned<String>>>,
+    pub ca: Option<Spanned<String>>,
+    pub certificate: Option<Spanned<String>>,
+    pub key: Option<Spanned<String>>,
+}
+
+/// A controller's file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    pub controller: Controller,
+    pub control: Option<raw_control::Control>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Controller {
+    pub id: Spanned<u16>,
+    pub store: Option<Spanned<String>>,
+    pub etcd: Option<Spanned<Vec<Spanned<String>>>>,
+    pub etcd_ca: Option<Spanned<String>>,
+    pub etcd_certificate: Option<Spanned<String>>,
+    pub etcd_key: Option<Spanned<String>>,
+    pub prefix: Option<Spanned<String>>,
+    pub lease_s: Option<Spanned<u64>>,
+    pub socket: Option<Spanned<String>>,
+}

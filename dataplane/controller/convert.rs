@@ -1,0 +1,219 @@
+//! Between messages of the fabric's gRPC and what they mean.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use tonic::{Code, Status};
+
+use super::command::CommandError;
+use super::fabric::PoolSettings;
+use super::generated as proto;
+use super::place::Placement;
+use super::view::{Delta, NodeId, PoolView, RackView, ServerView, View, WorkerView};
+use crate::admin::refusal;
+use crate::control::{overflow_name, overflow_named};
+use crate::limits::WORKER_ID_MAX;
+use crate::wire::ether::Mac;
+
+/// The version of the protocol between controllers and nodes.
+pub const PROTOCOL: u32 = 1;
+
+/// Why a message means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: it is not of this protocol's version {PROTOCOL}, or damaged")]
+pub struct MessageError(String);
+
+fn wrong<T>(what: impl Into<String>) -> Result<T, MessageError> {
+    Err(MessageError(what.into()))
+}
+
+fn small(value: u32) -> Result<u16, MessageError> {
+    u16::try_from(value).or_else(|_| wrong(format!("id {value}")))
+}
+
+fn worker(value: u32) -> Result<u16, MessageError> {
+    small(value)
+        .and_then(|id| if id <= WORKER_ID_MAX { Ok(id) } else { wrong(format!("worker {id}")) })
+}
+
+/// Ids of workers.
+///
+/// # Errors
+/// The one that is none.
+pub fn workers(ids: &[u32]) -> Result<Vec<u16>, MessageError> {
+    ids.iter().map(|&id| worker(id)).collect()
+}
+
+/// The address in a text.
+///
+/// # Errors
+/// When it is none.
+pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
+    let shown: String = text.chars().take(40).collect();
+    text.parse().or_else(|_| wrong(format!("address {shown:?}")))
+}
+
+/// A pool, as it is told.
+#[must_use]
+pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, Ipv4Addr)>) -> proto::Pool {
+    proto::Pool {
+        id: id.into(),
+        policy: settings.policy.clone(),
+        spine_policy: settings.spine_policy.clone(),
+        agent_policy: settings.agent_policy.clone(),
+        queue: settings.queue as u64,
+        overflow: overflow_name(settings.overflow).to_owned(),
+        address: settings.address.map_or_else(String::new, |ip| ip.to_string()),
+        spine: spine.map_or(0, |(id, _)| id.into()),
+        spine_address: spine.map_or_else(String::new, |(_, ip)| ip.to_string()),
+        admits: settings.admits as u64,
+        workers: settings.workers as u64,
+        placement: settings.placement.name().to_owned(),
+        spines: settings.spines as u64,
+    }
+}
+
+fn pool_view(of: proto::Pool) -> Result<(u16, PoolView), MessageError> {
+    let size = |value: u64| usize::try_from(value).or_else(|_| wrong(format!("{value}")));
+    let spine = match &of.spine_address[..] {
+        "" => None,
+        ip => Some((small(of.spine)?, address(ip)?)),
+    };
+    let placement = Placement::named(&of.placement);
+    let settings = PoolSettings {
+        policy: of.policy,
+        spine_policy: of.spine_policy,
+        agent_policy: of.agent_policy,
+        queue: size(of.queue)?,
+        overflow: overflow_named(&of.overflow).or_else(|error| wrong(error.to_string()))?,
+        workers: size(of.workers)?,
+        placement: placement.map_or_else(|| wrong(format!("placement {:?}", of.placement)), Ok)?,
+        spines: size(of.spines)?,
+        address: if of.address.is_empty() { None } else { Some(address(&of.address)?) },
+        admits: size(of.admits)?,
+    };
+    Ok((small(of.id)?, PoolView { settings, spine }))
+}
+
+/// What a node is told.
+#[must_use]
+pub fn message(term: u64, version: u64, snapshot: bool, delta: &Delta) -> proto::FollowReply {
+    let server = |(ip, server): (&Ipv4Addr, &ServerView)| proto::Server {
+        ip: ip.to_string(),
+        mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
+        registers: server.registers,
+    };
+    let rack = |(&(pool, leaf), rack): (&(u16, u16), &RackView)| proto::Rack {
+        pool: pool.into(),
+        leaf: leaf.into(),
+        address: rack.ip.to_string(),
+        workers: rack.workers,
+    };
+    let ids = |ids: &[u16]| ids.iter().copied().map(u32::from).collect();
+    let gone =
+        |&(pool, leaf): &(u16, u16)| proto::PoolsRack { pool: pool.into(), leaf: leaf.into() };
+    let put = &delta.put;
+    proto::FollowReply {
+        term,
+        version,
+        snapshot,
+        pools: put.pools.iter().map(|(&id, of)| pool(id, &of.settings, of.spine)).collect(),
+        servers: put.servers.iter().map(server).collect(),
+        workers: alike(&put.workers),
+        racks: put.racks.iter().map(rack).collect(),
+        gone_pools: ids(&delta.pools),
+        gone_servers: delta.servers.iter().map(ToString::to_string).collect(),
+        gone_workers: ids(&delta.workers),
+        gone_racks: delta.racks.iter().map(gone).collect(),
+    }
+}
+
+/// Workers of which all but the ids is the same, together.
+fn alike(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
+    let mut found = BTreeMap::<_, proto::Workers>::new();
+    for (&id, of) in all {
+        let key = (of.server, of.pool, of.is_drained, of.speed.to_bits());
+        let group = found.entry(key).or_insert_with(|| proto::Workers {
+            ids: Vec::new(),
+            server: of.server.to_string(),
+            pool: of.pool.into(),
+            speed: of.speed,
+            drained: of.is_drained,
+        });
+        group.ids.push(id.into());
+    }
+    found.into_values().collect()
+}
+
+/// What a message changes.
+///
+/// # Errors
+/// What in it means nothing.
+pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
+    let mut put = View::default();
+    for of in from.pools {
+        let (id, pool) = pool_view(of)?;
+        put.pools.insert(id, pool);
+    }
+    for of in from.servers {
+        let mac = if of.mac.is_empty() { None } else { of.mac.parse::<Mac>().ok() };
+        put.servers.insert(address(&of.ip)?, ServerView { mac, registers: of.registers });
+    }
+    for of in from.workers {
+        let (server, pool) = (address(&of.server)?, small(of.pool)?);
+        let (speed, is_drained) = (of.speed, of.drained);
+        for id in workers(&of.ids)? {
+            put.workers.insert(id, WorkerView { server, pool, speed, is_drained });
+        }
+    }
+    for of in from.racks {
+        let rack = RackView { ip: address(&of.address)?, workers: of.workers };
+        put.racks.insert((small(of.pool)?, small(of.leaf)?), rack);
+    }
+    let small_ones = |ids: Vec<u32>| ids.into_iter().map(small).collect::<Result<_, _>>();
+    let servers = from.gone_servers.iter().map(|ip| address(ip)).collect::<Result<_, _>>()?;
+    let racks = from.gone_racks.iter().map(|one| Ok((small(one.pool)?, small(one.leaf)?)));
+    Ok(Delta {
+        put,
+        pools: small_ones(from.gone_pools)?,
+        servers,
+        workers: small_ones(from.gone_workers)?,
+        racks: racks.collect::<Result<_, MessageError>>()?,
+    })
+}
+
+/// Who a node says it is.
+///
+/// # Errors
+/// When that is nobody.
+pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
+    match hello.kind() {
+        proto::Kind::Spine => Ok(NodeId::Spine(small(hello.id)?)),
+        proto::Kind::Leaf => Ok(NodeId::Leaf(small(hello.id)?)),
+        proto::Kind::Agent => Ok(NodeId::Agent(address(&hello.address)?)),
+        proto::Kind::Unspecified => wrong("a node of no kind"),
+    }
+}
+
+/// What a node says first.
+#[must_use]
+pub fn hello(node: NodeId, instance: u64, (term, version): (u64, u64)) -> proto::Hello {
+    let (kind, id, address) = match node {
+        NodeId::Spine(id) => (proto::Kind::Spine, id.into(), String::new()),
+        NodeId::Leaf(id) => (proto::Kind::Leaf, id.into(), String::new()),
+        NodeId::Agent(ip) => (proto::Kind::Agent, 0, ip.to_string()),
+    };
+    proto::Hello { protocol: PROTOCOL, kind: kind.into(), id, address, instance, term, version }
+}
+
+/// The status that a refused command has.
+#[must_use]
+pub fn command_status(error: &CommandError) -> Status {
+    let code = match error {
+        CommandError::Text(error) => return refusal(error),
+        CommandError::Unknown { .. } => Code::NotFound,
+        CommandError::Taken { .. } => Code::AlreadyExists,
+        CommandError::Refused { .. } => Code::FailedPrecondition,
+    };
+    Status::new(code, error.to_string())
+}

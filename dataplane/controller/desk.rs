@@ -1,0 +1,239 @@
+//! The one place of a controller that changes the truth: it leads or waits to, does what is asked for in turn, and tells all who
+//! listen of each version once the store keeps it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::command::{Command, CommandError};
+use super::event::Event;
+use super::fabric::Fabric;
+use super::store::{Store, StoreError};
+
+/// After so many versions all of it is kept anew, instead of what led there.
+const COMPACT: u64 = 1024;
+/// A store has so long to hear that another may lead.
+const RESIGN_MAX: Duration = Duration::from_secs(2);
+/// Between two tries at a store that does not answer.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What others see of a controller.
+#[derive(Clone, Debug)]
+pub enum Standing {
+    /// It does not lead: for this reason.
+    StandsBy(Arc<str>),
+    /// It leads.
+    Leads {
+        /// Larger than that of each controller before.
+        term: u64,
+        /// What there is.
+        fabric: Arc<Fabric>,
+    },
+}
+
+/// Why something that was asked for has not been done, or may not have been.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The command can't be.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The version is another one.
+    #[error(
+        "the fabric's version is {found}, not {wanted}: look at what has changed since, and ask again"
+    )]
+    Version {
+        /// That of the fabric.
+        found: u64,
+        /// The one that was asked for.
+        wanted: u64,
+    },
+    /// The store has not kept it, or not said so.
+    #[error("{0}")]
+    Store(String),
+    /// It does not lead.
+    #[error("this controller stands by: {0}")]
+    StandsBy(Arc<str>),
+}
+
+/// What was done.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// The fabric that has it.
+    pub fabric: Arc<Fabric>,
+    /// The pool that was made, if one was.
+    pub pool: Option<u16>,
+}
+
+/// A command, and who waits for the answer.
+#[derive(Debug)]
+pub struct Ask {
+    /// What is asked for.
+    pub command: Command,
+    /// Only at this version.
+    pub if_version: Option<u64>,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Result<Done, AskError>>,
+}
+
+/// What changes the truth.
+#[derive(Debug)]
+pub(super) struct Desk<S> {
+    pub store: S,
+    pub asked: mpsc::Receiver<Ask>,
+    pub standing: watch::Sender<Standing>,
+}
+
+impl<S: Store> Desk<S> {
+    /// Leads or waits to, until `stopped`.
+    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.serve() => {}
+            _ = stopped.wait_for(|stop| *stop) => {}
+        }
+        // A lease that is not given back ends by itself.
+        let _ = tokio::time::timeout(RESIGN_MAX, self.store.resign()).await;
+    }
+
+    async fn serve(&mut self) {
+        loop {
+            let reason = match self.begin().await {
+                Ok((term, fabric)) => self.lead(term, fabric).await,
+                Err(error) => error,
+            };
+            let retries = !matches!(reason, StoreError::Deposed);
+            if retries {
+                log::error!("{reason}");
+            }
+            self.stand_by(&reason.to_string());
+            if retries {
+                self.refuse_for(RETRY).await;
+            }
+        }
+    }
+
+    fn stand_by(&self, reason: &str) {
+        self.standing.send_replace(Standing::StandsBy(reason.into()));
+    }
+
+    /// Waits for the lead; who asks meanwhile is told that somebody else has it.
+    async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
+        let (store, asked, standing) = (&mut self.store, &mut self.asked, &self.standing);
+        let begun = async {
+            let tell = |who: &str| {
+                standing.send_if_modified(|now| {
+                    let is_new = !matches!(now, Standing::StandsBy(said) if **said == *who);
+                    *now = Standing::StandsBy(who.into());
+                    is_new
+                });
+            };
+            let term = store.lead(tell).await?;
+            let fabric = store.load().await?;
+            Ok((term, Arc::new(fabric)))
+        };
+        tokio::pin!(begun);
+        loop {
+            tokio::select! {
+                begun = &mut begun => return begun,
+                Some(ask) = asked.recv() => refuse(standing, ask),
+            }
+        }
+    }
+
+    async fn refuse_for(&mut self, time: Duration) {
+        let over = tokio::time::sleep(time);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return,
+                Some(ask) = self.asked.recv() => refuse(&self.standing, ask),
+            }
+        }
+    }
+
+    /// Does what is asked for until it leads no more; returns why.
+    async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
+        log::info!("leads with term {term} from version {}", fabric.version);
+        let mut compacted = fabric.version;
+        self.standing.send_replace(Standing::Leads { term, fabric: Arc::clone(&fabric) });
+        loop {
+            let ask = tokio::select! {
+                Some(ask) = self.asked.recv() => ask,
+                reason = self.store.deposed() => return reason,
+                else => return StoreError::Deposed,
+            };
+            match self.take(&fabric, &ask).await {
+                Ok(done) => {
+                    if done.fabric.version != fabric.version {
+                        fabric = Arc::clone(&done.fabric);
+                        self.standing
+                            .send_replace(Standing::Leads { term, fabric: Arc::clone(&fabric) });
+                    }
+                    let _ = ask.answer.send(Ok(done));
+                }
+                Err(Ok(refused)) => _ = ask.answer.send(Err(refused)),
+                Err(Err(lost)) => {
+                    let told = format!(
+                        "{lost}; whether the command is kept is not known: look at the topology"
+                    );
+                    let _ = ask.answer.send(Err(AskError::Store(told)));
+                    return lost;
+                }
+            }
+            if fabric.version - compacted >= COMPACT {
+                compacted = fabric.version;
+                if let Err(lost) = self.store.compact(&fabric).await {
+                    return lost;
+                }
+            }
+        }
+    }
+
+    /// Does one thing. What the store does not keep is told apart from what is refused.
+    async fn take(
+        &mut self,
+        fabric: &Arc<Fabric>,
+        ask: &Ask,
+    ) -> Result<Done, Result<AskError, StoreError>> {
+        let found = fabric.version;
+        if let Some(wanted) = ask.if_version.filter(|&wanted| wanted != found) {
+            return Err(Ok(AskError::Version { found, wanted }));
+        }
+        let (events, next) = fabric.decide(&ask.command).map_err(|error| Ok(error.into()))?;
+        let pool = events.iter().find_map(|event| match event {
+            Event::Pool { id, .. } => Some(*id),
+            _ => None,
+        });
+        if events.is_empty() {
+            return Ok(Done { fabric: Arc::clone(fabric), pool });
+        }
+        self.store.append(next.version, &events).await.map_err(Err)?;
+        log::info!("version {}: {}", next.version, ask.command);
+        Ok(Done { fabric: Arc::new(next), pool })
+    }
+}
+
+fn refuse(standing: &watch::Sender<Standing>, ask: Ask) {
+    let reason = match &*standing.borrow() {
+        Standing::StandsBy(reason) => Arc::clone(reason),
+        Standing::Leads { .. } => "it begins".into(),
+    };
+    let _ = ask.answer.send(Err(AskError::StandsBy(reason)));
+}
+
+/// What may not be as it is meant.
+pub(super) fn notes(fabric: &Fabric) -> Vec<String> {
+    let up = fabric.spine_links().len();
+    let mut notes = Vec::new();
+    for (&id, pool) in &fabric.pools {
+        let (has, wanted) = (fabric.members(id), pool.settings.workers);
+        if has < wanted {
+            notes.push(format!("pool {id} has {has} of {wanted} workers; add servers"));
+        }
+        if pool.settings.spines > up {
+            notes
+                .push(format!("pool {id} has {up} of {} spines; add spines", pool.settings.spines));
+        }
+    }
+    notes
+}

@@ -1,0 +1,229 @@
+//! What a command has changed, in the smallest steps: they are what a store keeps, and applying them needs no decision, so that
+//! what was decided once stays so.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
+use crate::wire::ether::Mac;
+
+/// Ids, kept as ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(u16, u16)>", into = "Vec<(u16, u16)>")]
+pub struct Ids(pub Vec<u16>);
+
+impl From<Vec<(u16, u16)>> for Ids {
+    fn from(ranges: Vec<(u16, u16)>) -> Self {
+        Self(ranges.into_iter().flat_map(|(first, last)| first..=last).collect())
+    }
+}
+
+impl From<Ids> for Vec<(u16, u16)> {
+    fn from(ids: Ids) -> Self {
+        let runs = ids.0.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+        runs.filter_map(|run| Some((*run.first()?, *run.last()?))).collect()
+    }
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "ids, and the fields of what they name")]
+pub enum Event {
+    /// A spine is there, or is another than before.
+    Spine { id: u16, ip: Ipv4Addr, is_failed: bool },
+    /// A spine has gone.
+    SpineGone { id: u16 },
+    /// A leaf is there, or is another than before; its rack stays.
+    Leaf { id: u16, ip: Ipv4Addr, is_failed: bool },
+    /// A leaf has gone, with its rack.
+    LeafGone { id: u16 },
+    /// A server is in a leaf's rack, or is another than before; its workers stay.
+    Server { leaf: u16, ip: Ipv4Addr, mac: Option<String>, registers: bool, is_drained: bool },
+    /// A server has gone, with its workers.
+    ServerGone { leaf: u16, ip: Ipv4Addr },
+    /// Workers are on a server, of no pool.
+    Workers { leaf: u16, server: Ipv4Addr, ids: Ids, speed: f64 },
+    /// Workers have another pool, or none.
+    Assign { leaf: u16, ids: Ids, pool: Option<u16> },
+    /// A pool is there, or is another than before; its workers and links stay.
+    Pool { id: u16, settings: PoolSettings },
+    /// A pool has gone; its workers are of no pool.
+    PoolGone { id: u16 },
+    /// A pool's rack is linked to another spine, or to none.
+    Link { pool: u16, leaf: u16, spine: Option<u16> },
+}
+
+/// Counts a worker that a pool has, or has no more.
+fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_there: bool) {
+    let Some(pool) = pool else { return };
+    let all = members.entry(pool).or_default();
+    *all = if is_there { *all + 1 } else { all.saturating_sub(1) };
+    if *all == 0 {
+        members.remove(&pool);
+    }
+}
+
+impl Fabric {
+    /// Takes a step. One that names what is not there does nothing.
+    pub fn take(&mut self, event: &Event) {
+        match event {
+            Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
+            Event::LeafGone { id } => self.forget(*id, |_| true),
+            Event::ServerGone { leaf, ip } => self.forget(*leaf, |worker| worker.server == *ip),
+            // Ids that there were before are others' from now on.
+            Event::Workers { leaf, ids, .. } => self.count_assigned(*leaf, &ids.0, None),
+            _ => {}
+        }
+        self.change(event);
+    }
+
+    /// Counts workers that get another pool.
+    fn count_assigned(&mut self, leaf: u16, ids: &[u16], pool: Option<u16>) {
+        let Some(leaf) = self.leaves.get(&leaf) else { return };
+        for worker in ids.iter().filter_map(|id| leaf.workers.get(id)) {
+            count(&mut self.members, worker.pool, false);
+            count(&mut self.members, pool, true);
+        }
+    }
+
+    /// Counts those workers of a rack no more.
+    fn forget(&mut self, leaf: u16, is_gone: impl Fn(&Worker) -> bool) {
+        let Some(leaf) = self.leaves.get(&leaf) else { return };
+        for worker in leaf.workers.values().filter(|worker| is_gone(worker)) {
+            count(&mut self.members, worker.pool, false);
+        }
+    }
+
+    fn change(&mut self, event: &Event) {
+        match event {
+            &Event::Spine { id, ip, is_failed } => {
+                self.spines.insert(id, Spine { ip, is_failed });
+            }
+            Event::SpineGone { id } => _ = self.spines.remove(id),
+            &Event::Leaf { id, ip, is_failed } => {
+                let leaf = self.leaves.entry(id).or_insert_with(|| Arc::new(Leaf::new(ip)));
+                let leaf = Arc::make_mut(leaf);
+                (leaf.ip, leaf.is_failed) = (ip, is_failed);
+            }
+            Event::LeafGone { id } => _ = self.leaves.remove(id),
+            Event::Pool { id, settings } => match self.pools.get_mut(id) {
+                Some(pool) => Arc::make_mut(pool).settings = settings.clone(),
+                None => {
+                    let pool = Pool { settings: settings.clone(), links: Default::default() };
+                    self.pools.insert(*id, Arc::new(pool));
+                }
+            },
+            Event::PoolGone { id } => self.end_pool(*id),
+            &Event::Link { pool, leaf, spine } => {
+                let Some(pool) = self.pools.get_mut(&pool) else { return };
+                let links = &mut Arc::make_mut(pool).links;
+                match spine {
+                    Some(spine) => _ = links.insert(leaf, spine),
+                    None => _ = links.remove(&leaf),
+                }
+            }
+            Event::Server { leaf, .. }
+            | Event::ServerGone { leaf, .. }
+            | Event::Workers { leaf, .. }
+            | Event::Assign { leaf, .. } => {
+                let Some(leaf) = self.leaves.get_mut(leaf) else { return };
+                Arc::make_mut(leaf).take(event);
+            }
+        }
+    }
+
+    fn end_pool(&mut self, id: u16) {
+        self.pools.remove(&id);
+        self.members.remove(&id);
+        for leaf in self.leaves.values_mut().filter(|leaf| leaf.pools.contains_key(&id)) {
+            let leaf = Arc::make_mut(leaf);
+            let members = leaf.workers.values_mut().filter(|worker| worker.pool == Some(id));
+            members.for_each(|worker| worker.pool = None);
+            leaf.pools.remove(&id);
+        }
+    }
+
+    /// The steps that lead here from an empty fabric.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        let spine = |(&id, spine): (&u16, &Spine)| Event::Spine {
+            id,
+            ip: spine.ip,
+            is_failed: spine.is_failed,
+        };
+        let mut events: Vec<_> = self.spines.iter().map(spine).collect();
+        for (&id, pool) in &self.pools {
+            events.push(Event::Pool { id, settings: pool.settings.clone() });
+        }
+        self.leaves.iter().for_each(|(&id, leaf)| leaf.events(id, &mut events));
+        for (&id, pool) in &self.pools {
+            let link = |(&leaf, &spine)| Event::Link { pool: id, leaf, spine: Some(spine) };
+            events.extend(pool.links.iter().map(link));
+        }
+        events
+    }
+}
+
+impl Leaf {
+    fn take(&mut self, event: &Event) {
+        match event {
+            &Event::Server { ip, ref mac, registers, is_drained, .. } => {
+                let mac = mac.as_ref().and_then(|mac| mac.parse::<Mac>().ok());
+                self.servers.insert(ip, Server { mac, registers, is_drained });
+            }
+            Event::ServerGone { ip, .. } => {
+                self.servers.remove(ip);
+                let left: Vec<_> = { self.workers.extract_if(.., |_, one| one.server == *ip) }
+                    .map(|(_, worker)| worker.pool)
+                    .collect();
+                left.into_iter().for_each(|pool| self.count(pool, -1));
+            }
+            &Event::Workers { server, ref ids, speed, .. } => {
+                for &id in &ids.0 {
+                    let was = self.workers.insert(id, Worker { server, pool: None, speed });
+                    self.count(was.and_then(|was| was.pool), -1);
+                }
+            }
+            &Event::Assign { ref ids, pool, .. } => {
+                for id in &ids.0 {
+                    let Some(worker) = self.workers.get_mut(id) else { continue };
+                    let was = std::mem::replace(&mut worker.pool, pool);
+                    self.count(was, -1);
+                    self.count(pool, 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn events(&self, id: u16, events: &mut Vec<Event>) {
+        events.push(Event::Leaf { id, ip: self.ip, is_failed: self.is_failed });
+        for (&ip, server) in &self.servers {
+            events.push(Event::Server {
+                leaf: id,
+                ip,
+                mac: server.mac.map(|mac| mac.to_string()),
+                registers: server.registers,
+                is_drained: server.is_drained,
+            });
+        }
+        let all: Vec<_> = self.workers.iter().collect();
+        let alike = |(_, one): &(&u16, &Worker), (_, next): &(&u16, &Worker)| {
+            (one.server, one.speed) == (next.server, next.speed)
+        };
+        for run in all.chunk_by(alike) {
+            let Some((_, first)) = run.first() else { continue };
+            let ids = Ids(run.iter().map(|(id, _)| **id).collect());
+            events.push(Event::Workers { leaf: id, server: first.server, ids, speed: first.speed });
+        }
+        for &pool in self.pools.keys() {
+            let members = all.iter().filter(|(_, worker)| worker.pool == Some(pool));
+            let ids = Ids(members.map(|(id, _)| **id).collect());
+            events.push(Event::Assign { leaf: id, ids, pool: Some(pool) });
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What there is in a fabric, as one value with a version: spines, leaves, the servers of their racks, workers, pools, and which
+//! spine each pool's rack is linked to.
+//!
+//! Leaves and pools are shared with the versions before, so another version costs only what differs in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::place::Placement;
+use crate::policy::Overflow;
+use crate::wire::ether::Mac;
+
+/// A spine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spine {
+    /// Its address towards leaves.
+    pub ip: Ipv4Addr,
+    /// It is down, by an operator's word: no rack is linked to it.
+    pub is_failed: bool,
+}
+
+/// A host that workers run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its MAC address, unless its leaf finds it by ARP.
+    pub mac: Option<Mac>,
+    /// Its workers register themselves.
+    pub registers: bool,
+    /// Its workers get no new tasks, and no pool takes them.
+    pub is_drained: bool,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worker {
+    /// Its server's address.
+    pub server: Ipv4Addr,
+    /// The pool that it serves.
+    pub pool: Option<u16>,
+    /// How fast it is, relative to others.
+    pub speed: f64,
+}
+
+/// A leaf and its rack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaf {
+    /// Its address towards spines.
+    pub ip: Ipv4Addr,
+    /// It is down, by an operator's word: no pool has workers there.
+    pub is_failed: bool,
+    /// The rack's servers.
+    pub servers: BTreeMap<Ipv4Addr, Server>,
+    /// The rack's workers, by id.
+    pub workers: BTreeMap<u16, Worker>,
+    /// How many of them each pool has, of those that have any.
+    pub pools: BTreeMap<u16, u32>,
+}
+
+impl Leaf {
+    /// A leaf whose rack is empty.
+    #[must_use]
+    pub fn new(ip: Ipv4Addr) -> Self {
+        Self {
+            ip,
+            is_failed: false,
+            servers: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            pools: BTreeMap::new(),
+        }
+    }
+
+    /// How many workers a pool may take here.
+    #[must_use]
+    pub fn free_count(&self) -> usize {
+        if self.is_failed || self.servers.values().any(|server| server.is_drained) {
+            return self.free().count();
+        }
+        self.workers.len() - self.pools.values().map(|&count| count as usize).sum::<usize>()
+    }
+
+    /// Its workers that a pool may take: of no pool yet, on servers that are not drained.
+    pub fn free(&self) -> impl Iterator<Item = (u16, &Worker)> {
+        let drained: Vec<Ipv4Addr> =
+            self.servers.iter().filter(|(_, one)| one.is_drained).map(|(&ip, _)| ip).collect();
+        let may = move |worker: &Worker| worker.pool.is_none() && !drained.contains(&worker.server);
+        let workers = self.workers.iter().filter(|_| !self.is_failed);
+        workers.filter(move |(_, worker)| may(worker)).map(|(&id, worker)| (id, worker))
+    }
+
+    /// Counts a worker that a pool gets or loses.
+    pub(super) fn count(&mut self, pool: Option<u16>, more: i64) {
+        let Some(pool) = pool else { return };
+        let count = self.pools.entry(pool).or_default();
+        *count = u32::try_from(i64::from(*count) + more).unwrap_or(0);
+        if *count == 0 {
+            self.pools.remove(&pool);
+        }
+    }
+}
+
+/// What an operator says of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSettings {
+    /// The leaves' policy, over workers.
+    pub policy: String,
+    /// The spines' policy, over racks.
+    pub spine_policy: String,
+    /// The agents' policy, over the workers of a host.
+    pub agent_policy: String,
+    /// Tasks that may wait for a worker on each core of a leaf.
+    pub queue: usize,
+    /// What becomes of those beyond.
+    pub overflow: Overflow,
+    /// Workers that it is to have.
+    pub workers: usize,
+    /// How they are chosen.
+    pub placement: Placement,
+    /// Spines that its racks are linked to; 0: it has none, and clients send to leaves.
+    pub spines: usize,
+    /// The address that clients send its tasks to, at all its spines.
+    pub address: Option<Ipv4Addr>,
+    /// Workers that register for it join while it has fewer than so many.
+    pub admits: usize,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// What it is to be.
+    pub settings: PoolSettings,
+    /// The spine of each of its racks, by leaf.
+    pub links: BTreeMap<u16, u16>,
+}
+
+/// All of it at one version.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fabric {
+    /// Its number: one more with each command that changes something.
+    pub version: u64,
+    /// Spines, by id.
+    pub spines: BTreeMap<u16, Spine>,
+    /// Leaves, by id.
+    pub leaves: BTreeMap<u16, Arc<Leaf>>,
+    /// Pools, by id.
+    pub pools: BTreeMap<u16, Arc<Pool>>,
+    /// Workers that each pool has in all racks, of those that have any.
+    pub(super) members: BTreeMap<u16, usize>,
+}
+
+impl Fabric {
+    /// The leaf that has this server in its rack.
+    #[must_use]
+    pub fn leaf_of(&self, server: Ipv4Addr) -> Option<u16> {
+        let mut leaves = self.leaves.iter();
+        leaves.find(|(_, leaf)| leaf.servers.contains_key(&server)).map(|(&id, _)| id)
+    }
+
+    /// The racks in which a pool has workers, with how many.
+    pub fn racks(&self, pool: u16) -> impl Iterator<Item = (u16, u32)> {
+        let count = move |(&id, leaf): (&u16, &Arc<Leaf>)| Some((id, *leaf.pools.get(&pool)?));
+        self.leaves.iter().filter_map(count)
+    }
+
+    /// Workers that a pool has.
+    #[must_use]
+    pub fn members(&self, pool: u16) -> usize {
+        self.members.get(&pool).copied().unwrap_or_default()
+    }
+
+    /// Spines that racks may be linked to, with how many are.
+    #[must_use]
+    pub fn spine_links(&self) -> BTreeMap<u16, usize> {
+        let up = self.spines.iter().filter(|(_, spine)| !spine.is_failed);
+        let mut links: BTreeMap<u16, usize> = up.map(|(&id, _)| (id, 0)).collect();
+        for spine in self.pools.values().flat_map(|pool| pool.links.values()) {
+            links.entry(*spine).and_modify(|count| *count += 1);
+        }
+        links
+    }
+
+    /// Who has this address already, for people.
+    #[must_use]
+    pub fn owner_of(&self, ip: Ipv4Addr) -> Option<String> {
+        let spine = self.spines.iter().find(|(_, spine)| spine.ip == ip);
+        let leaf = || self.leaves.iter().find(|(_, leaf)| leaf.ip == ip);
+        let pool = || self.pools.iter().find(|(_, pool)| pool.settings.address == Some(ip));
+        spine
+            .map(|(id, _)| format!("spine {id}"))
+            .or_else(|| leaf().map(|(id, _)| format!("leaf {id}")))
+            .or_else(|| pool().map(|(id, _)| format!("pool {id}")))
+            .or_else(|| self.leaf_of(ip).map(|leaf| format!("a server of leaf {leaf}")))
+    }
+
+    /// What contradicts itself in it, a line each: nothing, whatever commands it was made by.
+    #[must_use]
+    pub fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut addresses = BTreeSet::new();
+        let own = self.leaves.values().map(|leaf| leaf.ip);
+        let servers = self.leaves.values().flat_map(|leaf| leaf.servers.keys().copied());
+        let pools = self.pools.values().filter_map(|pool| pool.settings.address);
+        let spines = self.spines.values().map(|spine| spine.ip);
+        for ip in own.chain(servers).chain(spines).chain(pools) {
+            if !addresses.insert(ip) {
+                found.push(format!("{ip} is the address of two"));
+            }
+        }
+        self.leaves.iter().for_each(|(&id, leaf)| self.check_leaf(&mut found, id, leaf));
+        self.pools.iter().for_each(|(&id, pool)| self.check_pool(&mut found, id, pool));
+        found
+    }
+
+    fn check_leaf(&self, found: &mut Vec<String>, id: u16, leaf: &Leaf) {
+        let mut pools = BTreeMap::<u16, u32>::new();
+        for (worker, of) in &leaf.workers {
+            if !leaf.servers.contains_key(&of.server) {
+                found.push(format!("worker {worker} of leaf {id} has no server"));
+            }
+            let Some(pool) = of.pool else { continue };
+            *pools.entry(pool).or_default() += 1;
+            if !self.pools.contains_key(&pool) || leaf.is_failed {
+                found.push(format!("worker {worker} of leaf {id} can't be in pool {pool}"));
+            }
+        }
+        if pools != leaf.pools {
+            found.push(format!("leaf {id} counts {:?}, and has {pools:?}", leaf.pools));
+        }
+    }
+
+    fn check_pool(&self, found: &mut Vec<String>, id: u16, pool: &Pool) {
+        let racks: BTreeSet<u16> = self.racks(id).map(|(leaf, _)| leaf).collect();
+        let up = self.spines.values().filter(|spine| !spine.is_failed).count();
+        let spines = pool.settings.spines.min(racks.len()).min(up);
+        let linked: BTreeSet<u16> = pool.links.keys().copied().collect();
+        if linked != if spines == 0 { BTreeSet::new() } else { racks } {
+            found.push(format!("pool {id} has other racks than links {:?}", pool.links));
+        }
+        let mut each = BTreeMap::<u16, usize>::new();
+        for spine in pool.links.values() {
+            *each.entry(*spine).or_default() += 1;
+            if self.spines.get(spine).is_none_or(|spine| spine.is_failed) {
+                found.push(format!("pool {id} is linked to spine {spine}, which is not up"));
+            }
+        }
+        let (least, most) = (each.values().min(), each.values().max());
+        if each.len() != spines || least.zip(most).is_some_and(|(least, most)| most - least > 1) {
+            found.push(format!("pool {id} is linked unevenly to {spines} spines: {each:?}"));
+        }
+        let members: usize = self.racks(id).map(|(_, workers)| workers as usize).sum();
+        if self.members(id) != members {
+            found.push(format!("pool {id} counts {}, and has {members}", self.members(id)));
+        }
+        let wanted = pool.settings.workers.max(pool.settings.admits);
+        if self.members(id) > wanted {
+            found.push(format!("pool {id} has more than {wanted} workers"));
+        }
+    }
+}

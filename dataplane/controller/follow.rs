@@ -1,0 +1,342 @@
+//! A node that follows a controller: it is told what it is to be, makes itself so by the same changes as an operator's, and says
+//! so. While no controller answers it stays as it is, and looks for one again.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use super::client::connect;
+use super::convert;
+use super::generated as proto;
+use super::generated::follow_request::Message;
+use super::view::{NodeId, View};
+use crate::admin::{Followed, Handle, RequestError, Seen, Told, stay_on};
+use crate::config::{ControllerAddress, FollowConfig};
+use crate::control::{Membership, Pool, Server, Worker};
+use crate::policy::PolicySpec;
+use crate::stage::Newcomer;
+use crate::state::Presence;
+
+/// Between two tries to reach a controller: the first, and the most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// A node that could not take all of a version tries again after so long: workers must leave before others come.
+const AGAIN: Duration = Duration::from_millis(50);
+/// The same after a refusal.
+const AFTER_REFUSAL: Duration = Duration::from_secs(1);
+/// What the node sees is looked at so often.
+const LOOK: Duration = Duration::from_millis(500);
+/// A controller has so long to answer a node's first word.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Messages to the controller that it has not taken.
+const AHEAD: usize = 64;
+
+/// The thread by which a node follows.
+#[derive(Debug)]
+pub struct Following {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Following {
+    /// Has the node behind `handle` follow a controller, on a thread on these CPUs if there are any. `newcomers` are workers that
+    /// said to a leaf that they are there.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(
+        config: FollowConfig,
+        node: NodeId,
+        handle: Handle,
+        newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+        cpus: &[usize],
+    ) -> std::io::Result<Self> {
+        let (stop, mut stopped) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut number = [0; 8];
+        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+        let instance = u64::from_ne_bytes(number);
+        let mut follower = Follower {
+            config,
+            node,
+            handle,
+            newcomers,
+            instance,
+            view: View::default(),
+            told: Told::default(),
+            heard: (0, 0),
+        };
+        let cpus = cpus.to_vec();
+        let run = move || {
+            stay_on(&cpus);
+            runtime.block_on(async {
+                tokio::select! {
+                    () = follower.run() => {}
+                    _ = stopped.wait_for(|stop| *stop) => {}
+                }
+            });
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("wedjat-follow".to_owned()).spawn(run)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Follower {
+    config: FollowConfig,
+    node: NodeId,
+    handle: Handle,
+    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+    instance: u64,
+    /// What it was told.
+    view: View,
+    /// All that it was ever told of.
+    told: Told,
+    /// The newest term and version.
+    heard: (u64, u64),
+}
+
+/// One connection: what goes to the controller, and what comes.
+struct Link {
+    to: mpsc::Sender<proto::FollowRequest>,
+    from: Streaming<proto::FollowReply>,
+}
+
+/// How far the node is with what it was told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Done,
+    /// To be tried again at this time.
+    Again(Instant),
+}
+
+impl Follower {
+    async fn run(&mut self) {
+        let (mut wait, mut said) = (BACKOFF.0, String::new());
+        loop {
+            for at in 0..self.config.addresses.len() {
+                let address = self.config.addresses[at].clone();
+                let reason = match self.dial(&address).await {
+                    Ok(link) => {
+                        log::info!("follows the controller at {address}");
+                        (wait, said) = (BACKOFF.0, String::new());
+                        self.follow(link).await
+                    }
+                    Err(reason) => reason,
+                };
+                if said != reason {
+                    log::warn!(
+                        "controller at {address}: {reason}; the node goes on as it is, and tries again"
+                    );
+                    said = reason;
+                }
+            }
+            sleep(wait).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    async fn dial(&self, address: &ControllerAddress) -> Result<Link, String> {
+        let tls: Option<&[PathBuf; 3]> = self.config.tls.as_ref();
+        let mut client = connect(address, tls).await?;
+        let (to, messages) = mpsc::channel(AHEAD);
+        let hello = Message::Hello(convert::hello(self.node, self.instance, self.heard));
+        let _ = to.send(proto::FollowRequest { message: Some(hello) }).await;
+        let called = timeout(ANSWER_MAX, client.follow(ReceiverStream::new(messages))).await;
+        let from = called.map_err(|_| "no answer".to_owned())?.map_err(|status| told(&status))?;
+        Ok(Link { to, from: from.into_inner() })
+    }
+
+    /// Follows until the connection ends; returns why.
+    async fn follow(&mut self, mut link: Link) -> String {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (mut progress, mut refused, mut seen) =
+            (Progress::Done, String::new(), proto::Seen::default());
+        loop {
+            let again = async {
+                match progress {
+                    Progress::Done => std::future::pending().await,
+                    Progress::Again(at) => tokio::time::sleep_until(at.into()).await,
+                }
+            };
+            let is_due = tokio::select! {
+                message = link.from.message() => match message {
+                    Ok(Some(message)) => match self.take(message) {
+                        Ok(()) => true,
+                        Err(reason) => return reason,
+                    },
+                    Ok(None) => return "it has ended".to_owned(),
+                    Err(status) => return told(&status),
+                },
+                () = again => true,
+                _ = look.tick() => false,
+            };
+            let message = if is_due {
+                self.apply(&mut progress, &mut refused).await
+            } else {
+                self.look(&mut seen).await
+            };
+            for message in message.into_iter().chain(self.newcomers()) {
+                if link.to.send(proto::FollowRequest { message: Some(message) }).await.is_err() {
+                    return "it has ended".to_owned();
+                }
+            }
+        }
+    }
+
+    /// Takes what it is told, unless that is of a controller that was deposed.
+    fn take(&mut self, message: proto::FollowReply) -> Result<(), String> {
+        let (term, version, snapshot) = (message.term, message.version, message.snapshot);
+        if (term, version) < self.heard {
+            let (known, at) = self.heard;
+            return Err(format!(
+                "it tells version {version} of term {term} after {at} of {known}: it does not lead any more"
+            ));
+        }
+        let delta = convert::delta(message).map_err(|error| error.to_string())?;
+        if snapshot {
+            self.view = View::default();
+        }
+        self.view.take(delta);
+        self.told.pools.extend(self.view.pools.keys());
+        self.told.workers.extend(self.view.workers.keys());
+        self.heard = (term, version);
+        Ok(())
+    }
+
+    /// Makes the node what it was told to be, as far as that is possible now.
+    async fn apply(&self, progress: &mut Progress, refused: &mut String) -> Option<Message> {
+        let version = self.heard.1;
+        let followed = match wanted(self.node, &self.view) {
+            Ok(wanted) => {
+                let (answer, answered) = oneshot::channel();
+                let told = matches!(self.node, NodeId::Agent(_)).then(|| self.told.clone());
+                self.handle.follow(wanted, told, move |done| _ = answer.send(done));
+                answered.await.ok()?
+            }
+            Err(reason) => Err(RequestError::Reload(reason)),
+        };
+        match followed {
+            Ok(Followed { is_complete: true, .. }) => {
+                *progress = Progress::Done;
+                refused.clear();
+                Some(Message::Acknowledge(proto::Acknowledge { version }))
+            }
+            Ok(_) => {
+                *progress = Progress::Again(Instant::now() + AGAIN);
+                None
+            }
+            Err(error) => {
+                *progress = Progress::Again(Instant::now() + AFTER_REFUSAL);
+                let reason = error.to_string();
+                let is_new = *refused != reason;
+                refused.clone_from(&reason);
+                is_new.then_some(Message::Refuse(proto::Refuse { version, reason }))
+            }
+        }
+    }
+
+    /// What it sees of its workers, if that is something else than before.
+    async fn look(&self, before: &mut proto::Seen) -> Option<Message> {
+        let (answer, answered) = oneshot::channel();
+        self.handle.look(move |seen| _ = answer.send(seen));
+        let seen = presences(&answered.await.ok()?);
+        let is_new = seen != *before;
+        before.clone_from(&seen);
+        is_new.then_some(Message::Seen(seen))
+    }
+
+    /// Workers that it has not been told of, by server and pool.
+    fn newcomers(&self) -> Vec<Message> {
+        let mut found = std::collections::BTreeMap::<_, std::collections::BTreeSet<u32>>::new();
+        while let Some(one) = self.newcomers.as_ref().and_then(|newcomers| newcomers.pop()) {
+            found.entry((one.server, one.pool)).or_default().insert(one.worker.into());
+        }
+        let register = |((server, pool), workers): (_, std::collections::BTreeSet<u32>)| {
+            let (server, pool) = (Ipv4Addr::from_bits(server).to_string(), u32::from(pool));
+            Message::Register(proto::Register {
+                server,
+                pool,
+                workers: workers.into_iter().collect(),
+            })
+        };
+        found.into_iter().map(register).collect()
+    }
+}
+
+fn told(status: &Status) -> String {
+    match status.code() {
+        Code::Unknown | Code::Cancelled => format!("the connection is lost ({})", status.message()),
+        _ => status.message().to_owned(),
+    }
+}
+
+fn presences(seen: &Seen) -> proto::Seen {
+    let mut found = proto::Seen::default();
+    for member in seen.snapshot.pools.iter().flat_map(|pool| &pool.members) {
+        match member.presence {
+            Presence::Registered => found.registered.push(member.worker.into()),
+            Presence::Silent | Presence::Unreachable => found.silent.push(member.worker.into()),
+            Presence::Configured | Presence::Absent => {}
+        }
+    }
+    found
+}
+
+/// What a node is to schedule for. Links with spines are not part of it.
+fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
+    let is_agent = matches!(node, NodeId::Agent(_));
+    let mut servers = Vec::new();
+    for (&ip, server) in &view.servers {
+        let (mac, registers) = (server.mac, server.registers);
+        servers.push(Some(Server { ip, mac, registers, is_leaving: false, was: None }));
+    }
+    if let NodeId::Agent(ip) = node {
+        servers.push(Some(Server { ip, mac: None, registers: true, is_leaving: false, was: None }));
+    }
+    let place = |ip: Ipv4Addr| servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
+    let mut pools = Vec::new();
+    for (&id, pool) in &view.pools {
+        let settings = &pool.settings;
+        let policy = if is_agent { &settings.agent_policy } else { &settings.policy };
+        let policy: PolicySpec = policy.parse().map_err(|error| format!("pool {id}: {error}"))?;
+        let mut members = Vec::new();
+        for (&worker, of) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
+            let server =
+                place(of.server).ok_or_else(|| format!("worker {worker} has no server"))?;
+            let one = Worker::new(worker, server as u16, of.speed);
+            members.push(Some(Worker { is_drained: of.is_drained, ..one }));
+        }
+        pools.push(Some(Pool {
+            id,
+            policy,
+            queue: settings.queue,
+            overflow: settings.overflow,
+            shared_workers: false,
+            authenticator: None,
+            key: None,
+            service: None,
+            link: None,
+            is_leaving: false,
+            members,
+        }));
+    }
+    Ok(Membership { epoch: 0, servers, pools })
+}

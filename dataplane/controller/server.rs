@@ -1,0 +1,217 @@
+//! A controller's thread: its desk, and gRPC over a socket of the user's and over TCP.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::ServerTlsConfig;
+use tonic::transport::server::Connected;
+
+use super::desk::{Desk, Standing};
+use super::generated::fabric_server::FabricServer;
+use super::service::Service;
+use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
+use crate::admin::listen::{Accepted, ServerError, accept, bind, tls};
+use crate::admin::{OwnersSocket, SocketError};
+use crate::config::{ControllerConfig, StoreConfig};
+
+/// What the reflection service tells of the calls.
+const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
+/// Connections that one listener has at a time, if the system allows as many.
+const CONNECTIONS: usize = 1 << 15;
+/// Calls that one connection has under way.
+const CALLS: usize = 16;
+/// Bytes of a message.
+const REQUEST_MAX: usize = 256 << 10;
+/// A call has so long to be answered.
+const CALL_MAX: Duration = Duration::from_secs(15);
+/// Nodes are asked so often whether they are there, and have so long to say so.
+const ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
+/// Commands that wait.
+const ASKS: usize = 64;
+/// The thread has so long to end what it does.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// Why a controller does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Where it listens.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// No thread or runtime.
+    #[error("the controller's thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+impl From<SocketError> for ControllerError {
+    fn from(error: SocketError) -> Self {
+        Self::Server(error.into())
+    }
+}
+
+/// A controller that runs.
+#[derive(Debug)]
+pub struct Controller {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    /// Where it is reached over TCP.
+    pub listen: Option<SocketAddr>,
+    standing: watch::Receiver<Standing>,
+}
+
+/// What it listens at.
+struct Listeners {
+    socket: Option<OwnersSocket>,
+    listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
+}
+
+impl Controller {
+    /// Starts one; it leads as soon as its store lets it.
+    ///
+    /// # Errors
+    /// What can't be had.
+    pub fn start(config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let socket = config.socket.as_deref().map(OwnersSocket::bind).transpose()?;
+        let tls = config.control.tls.as_ref().map(tls).transpose()?;
+        let listen = config.control.listen.map(|at| bind(at, "control.listen")).transpose()?;
+        let at = listen.as_ref().and_then(|listener| listener.local_addr().ok());
+        let listeners = Listeners { socket, listen: listen.map(|listen| (listen, tls)) };
+        let parts = Parts::new(config.id, listeners);
+        allow_descriptors();
+        match &config.store {
+            StoreConfig::File(path) => parts.start(FileStore::open(path)?, at),
+            StoreConfig::Etcd { members, prefix, lease_s, tls } => {
+                let reached = at.map(|at| at.to_string());
+                let reached =
+                    reached.or_else(|| Some(config.socket.as_ref()?.display().to_string()));
+                let name = format!("controller {} at {}", config.id, reached.unwrap_or_default());
+                let (members, prefix, tls) = (members.clone(), prefix.clone(), tls.clone());
+                let lease = Duration::from_secs(*lease_s);
+                parts.start(EtcdStore::new(EtcdAccess { members, prefix, lease, tls, name }), at)
+            }
+        }
+    }
+
+    /// What it is at this moment.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Each node is a descriptor: as many as this user may have.
+fn allow_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// What a controller starts with.
+struct Parts {
+    listeners: Listeners,
+    id: u16,
+}
+
+impl Parts {
+    fn new(id: u16, listeners: Listeners) -> Self {
+        Self { listeners, id }
+    }
+
+    fn start<S: Store + 'static>(
+        self,
+        store: S,
+        listen: Option<SocketAddr>,
+    ) -> Result<Controller, ControllerError> {
+        let (stop, stopped) = watch::channel(false);
+        let (asks, asked) = mpsc::channel(ASKS);
+        let began = Standing::StandsBy("it has not led yet".into());
+        let (standing, seen) = watch::channel(began);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let service = Service::new(self.id, asks, seen.clone());
+        let (listeners, ended) = (self.listeners, stopped.clone());
+        let run = move || {
+            let desk = Desk { store, asked, standing };
+            runtime.block_on(async {
+                tokio::join!(desk.run(ended), serve(listeners, service, stopped))
+            });
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("wedjat-fabric".to_owned()).spawn(run)?;
+        Ok(Controller { stop, thread: Some(thread), listen, standing: seen })
+    }
+}
+
+/// Serves until it is told to stop.
+async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<bool>) {
+    let Listeners { mut socket, listen } = listeners;
+    let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
+    let unix = async {
+        let Some(unix) = unix else { return };
+        let listener = tokio::net::UnixListener::from_std(unix);
+        let accepted = accept(listener, CONNECTIONS, stopped.clone());
+        run_grpc(accepted, None, service.clone(), stopped.clone()).await;
+    };
+    let tcp = async {
+        let Some((listener, tls)) = listen else { return };
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let accepted = accept(listener, CONNECTIONS, stopped.clone());
+        run_grpc(accepted, tls, service.clone(), stopped.clone()).await;
+    };
+    let mut ended = stopped.clone();
+    let stop = async {
+        let _ = ended.wait_for(|stop| *stop).await;
+        tokio::time::sleep(END_MAX).await;
+    };
+    let all = async { tokio::join!(unix, tcp) };
+    tokio::select! { _ = all => {}, () = stop => {} }
+}
+
+async fn run_grpc<S>(
+    accepted: Accepted<S>,
+    tls: Option<ServerTlsConfig>,
+    service: Service,
+    mut stopped: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let mut server = tonic::transport::Server::builder()
+        .timeout(CALL_MAX)
+        .concurrency_limit_per_connection(CALLS)
+        .max_concurrent_streams(Some(CALLS as u32))
+        .http2_keepalive_interval(Some(ALIVE.0))
+        .http2_keepalive_timeout(Some(ALIVE.1))
+        .http2_max_header_list_size(Some(16 << 10));
+    if let Some(tls) = tls {
+        server = match server.tls_config(tls) {
+            Ok(server) => server,
+            Err(error) => return log::error!("controller: {error}"),
+        };
+    }
+    let calls = FabricServer::new(service).max_decoding_message_size(REQUEST_MAX);
+    let mut router = server.add_service(calls);
+    let builder = tonic_reflection::server::Builder::configure();
+    if let Ok(v1) = builder.register_encoded_file_descriptor_set(DESCRIPTOR).build_v1() {
+        router = router.add_service(v1);
+    }
+    let stop = async move { _ = stopped.wait_for(|stop| *stop).await };
+    let served = router.serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop).await;
+    if let Err(error) = served {
+        log::error!("controller: {error}");
+    }
+}

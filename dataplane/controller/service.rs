@@ -1,0 +1,387 @@
+//! The fabric's calls: nodes that follow, and operators.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::command::Command;
+use super::convert::{self, PROTOCOL, command_status};
+use super::desk::{Ask, AskError, Done, Standing, notes};
+use super::fabric::{Fabric, Leaf, Pool};
+use super::generated as proto;
+use super::generated::fabric_server::Fabric as Calls;
+use super::generated::follow_request::Message;
+use super::view::{NodeId, View};
+use crate::config::ids;
+
+/// A node has so long to say who it is.
+const HELLO_MAX: Duration = Duration::from_secs(5);
+/// Messages to a node that it has not taken.
+const AHEAD: usize = 4;
+
+/// A node that follows.
+#[derive(Debug)]
+struct Follower {
+    instance: u64,
+    /// Dropped when the same process follows anew.
+    _replaced: oneshot::Sender<()>,
+    session: u64,
+    /// The newest version that says something else to it.
+    sent: u64,
+    /// It works with this one.
+    version: u64,
+    refuses: String,
+    seen: proto::Seen,
+    /// Why workers that registered have not joined, as it was last logged.
+    told: String,
+}
+
+type Followers = BTreeMap<NodeId, Follower>;
+
+/// Answers nodes and operators.
+#[derive(Clone, Debug)]
+pub struct Service {
+    id: u16,
+    asks: mpsc::Sender<Ask>,
+    standing: watch::Receiver<Standing>,
+    followers: Arc<Mutex<Followers>>,
+    /// Pools that differ between two versions, which most nodes ask for at the same time.
+    changed: Arc<Mutex<Changed>>,
+}
+
+/// Of a term, from a version, to a version: the pools that differ.
+type Changed = ([u64; 3], Arc<[u16]>);
+
+type Replies = Pin<Box<dyn Stream<Item = Result<proto::FollowReply, Status>> + Send>>;
+
+fn stands_by(reason: &str) -> Status {
+    Status::unavailable(format!("this controller stands by: {reason}"))
+}
+
+fn status(error: &AskError) -> Status {
+    match error {
+        AskError::Command(error) => command_status(error),
+        AskError::Version { .. } => Status::aborted(error.to_string()),
+        AskError::Store(_) | AskError::StandsBy(_) => Status::unavailable(error.to_string()),
+    }
+}
+
+impl Service {
+    /// Of the controller with this id, whose truth is asked and seen there.
+    pub fn new(id: u16, asks: mpsc::Sender<Ask>, standing: watch::Receiver<Standing>) -> Self {
+        let changed = Arc::new(Mutex::new(([0; 3], [].into())));
+        Self { id, asks, standing, followers: Arc::default(), changed }
+    }
+
+    fn followers(&self) -> MutexGuard<'_, Followers> {
+        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pools that differ between two versions of one term.
+    fn changed(&self, term: u64, before: &Fabric, now: &Fabric) -> Arc<[u16]> {
+        let between = [term, before.version, now.version];
+        let mut known = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != between {
+            *known = (between, now.changed_pools(before).into());
+        }
+        Arc::clone(&known.1)
+    }
+
+    /// What a node is to be told of this version; nothing when it is the same to it.
+    fn told(
+        &self,
+        node: NodeId,
+        view: &mut View,
+        before: &mut Option<(u64, Arc<Fabric>)>,
+        (term, fabric): (u64, &Arc<Fabric>),
+    ) -> Option<proto::FollowReply> {
+        let was = before.replace((term, Arc::clone(fabric))).filter(|(was, _)| *was == term);
+        let Some((_, was)) = was else {
+            *view = fabric.view(node);
+            let all = View::default().delta(view);
+            return Some(convert::message(term, fabric.version, true, &all));
+        };
+        let delta = fabric.delta_of_pools(&was, node, view, &self.changed(term, &was, fabric));
+        let delta = delta.unwrap_or_else(|| view.delta(&fabric.view(node)));
+        if delta.is_empty() && fabric.has(node) {
+            return None;
+        }
+        let message = convert::message(term, fabric.version, false, &delta);
+        view.take(delta);
+        Some(message)
+    }
+
+    fn leads(&self) -> Result<(u64, Arc<Fabric>), Status> {
+        match &*self.standing.borrow() {
+            Standing::Leads { term, fabric } => Ok((*term, Arc::clone(fabric))),
+            Standing::StandsBy(reason) => Err(stands_by(reason)),
+        }
+    }
+
+    async fn ask(&self, command: Command, if_version: Option<u64>) -> Result<Done, AskError> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || AskError::StandsBy("it ends".into());
+        let sent = self.asks.send(Ask { command, if_version, answer }).await;
+        sent.map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    /// Looks whether a node may follow.
+    fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
+        let (term, fabric) = self.leads()?;
+        if !fabric.has(node) {
+            let fix = "add it with `wedjat ctl`, or correct its id";
+            return Err(Status::not_found(format!("{node}: the fabric has none; {fix}")));
+        }
+        if hello.term > term || hello.term == term && hello.version > fabric.version {
+            return Err(Status::failed_precondition(format!(
+                "{node} has version {} of term {}, and the store has version {} of term {term}: it was restored from an \
+                 old copy, or is another; correct what it has, then restart the nodes, which take it from then on",
+                hello.version, hello.term, fabric.version
+            )));
+        }
+        Ok(())
+    }
+
+    /// Notes a node that follows from now on; the receiver ends when it is replaced.
+    fn enter(&self, node: NodeId, instance: u64) -> Result<(u64, oneshot::Receiver<()>), Status> {
+        let mut followers = self.followers();
+        let there = followers.get(&node);
+        if there.is_some_and(|there| there.instance != instance) {
+            return Err(Status::already_exists(format!(
+                "{node} follows already, as another process: give each node an id of its own; if that process has \
+                 died, try again in a few seconds"
+            )));
+        }
+        let session = there.map_or(0, |there| there.session + 1);
+        let (replaced, is_replaced) = oneshot::channel();
+        let (sent, version, refuses, told, seen) =
+            (0, 0, String::new(), String::new(), proto::Seen::default());
+        let follower =
+            Follower { instance, _replaced: replaced, session, sent, version, refuses, seen, told };
+        followers.insert(node, follower);
+        Ok((session, is_replaced))
+    }
+
+    fn leave(&self, node: NodeId, session: u64) {
+        let mut followers = self.followers();
+        if followers.get(&node).is_some_and(|there| there.session == session) {
+            followers.remove(&node);
+            log::info!("{node} follows no more");
+        }
+    }
+
+    /// Tells a node what there is and what changes, and hears it, until one of both goes.
+    async fn serve(
+        &self,
+        (node, session): (NodeId, u64),
+        mut heard: Streaming<proto::FollowRequest>,
+        replies: mpsc::Sender<Result<proto::FollowReply, Status>>,
+        mut replaced: oneshot::Receiver<()>,
+    ) {
+        let mut standing = self.standing.clone();
+        standing.mark_changed();
+        let (mut view, mut before) = (View::default(), None::<(u64, Arc<Fabric>)>);
+        loop {
+            tokio::select! {
+                changed = standing.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let now = standing.borrow_and_update().clone();
+                    let (term, fabric) = match now {
+                        Standing::Leads { term, fabric } => (term, fabric),
+                        Standing::StandsBy(reason) => {
+                            let _ = replies.send(Err(stands_by(&reason))).await;
+                            return;
+                        }
+                    };
+                    let Some(message) = self.told(node, &mut view, &mut before, (term, &fabric)) else { continue };
+                    self.note((node, session), |there| there.sent = fabric.version);
+                    if replies.send(Ok(message)).await.is_err() {
+                        return;
+                    }
+                    if !fabric.has(node) {
+                        let gone = format!("{node}: the fabric has none any more");
+                        let _ = replies.send(Err(Status::not_found(gone))).await;
+                        return;
+                    }
+                }
+                message = heard.message() => match message {
+                    Ok(Some(proto::FollowRequest { message: Some(message) })) => {
+                        self.hear((node, session), message).await;
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => return,
+                },
+                _ = &mut replaced => return,
+            }
+        }
+    }
+
+    fn note(&self, (node, session): (NodeId, u64), change: impl Fn(&mut Follower)) {
+        let mut followers = self.followers();
+        followers.get_mut(&node).filter(|there| there.session == session).map(change);
+    }
+
+    async fn hear(&self, (node, session): (NodeId, u64), message: Message) {
+        let note = |change: &dyn Fn(&mut Follower)| self.note((node, session), change);
+        match message {
+            Message::Hello(_) => {}
+            Message::Acknowledge(proto::Acknowledge { version }) => {
+                note(&|there| (there.version, there.refuses) = (version, String::new()));
+            }
+            Message::Refuse(proto::Refuse { version, reason }) => {
+                log::warn!("{node} can't take version {version}: {reason}");
+                note(&|there| there.refuses = reason.clone());
+            }
+            Message::Seen(seen) => note(&|there| there.seen = seen.clone()),
+            Message::Register(register) => {
+                let Err(reason) = self.register(node, &register).await else { return };
+                note(&|there| {
+                    if there.told != reason {
+                        log::warn!("{node}: workers {:?} do not join: {reason}", register.workers);
+                        there.told.clone_from(&reason);
+                    }
+                });
+            }
+        }
+    }
+
+    async fn register(&self, node: NodeId, register: &proto::Register) -> Result<(), String> {
+        let NodeId::Leaf(leaf) = node else { return Err("it is no leaf".to_owned()) };
+        let ip = convert::address(&register.server).map_err(|error| error.to_string())?;
+        let workers = convert::workers(&register.workers).map_err(|error| error.to_string())?;
+        let pool = u16::try_from(register.pool).map_err(|error| error.to_string())?;
+        let command = Command::Register { leaf, ip, pool, workers };
+        self.ask(command, None).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// A node that has all that it was told works with this version.
+    fn node(followers: &Followers, node: NodeId, version: u64) -> Option<proto::Node> {
+        let there = followers.get(&node);
+        Some(there.map_or_else(proto::Node::default, |there| proto::Node {
+            connected: true,
+            version: if there.version >= there.sent { version } else { there.version },
+            refuses: there.refuses.clone(),
+            registered: there.seen.registered.len() as u32,
+            silent: there.seen.silent.clone(),
+        }))
+    }
+
+    fn topology(&self, term: u64, fabric: &Fabric) -> proto::TopologyReply {
+        let followers = self.followers();
+        let node = |of| Self::node(&followers, of, fabric.version);
+        let spines = fabric.spines.iter().map(|(&id, spine)| proto::TopologySpine {
+            id: id.into(),
+            address: spine.ip.to_string(),
+            failed: spine.is_failed,
+            node: node(NodeId::Spine(id)),
+        });
+        let leaves = fabric.leaves.iter().map(|(&id, leaf)| proto::TopologyLeaf {
+            id: id.into(),
+            address: leaf.ip.to_string(),
+            failed: leaf.is_failed,
+            node: node(NodeId::Leaf(id)),
+            servers: servers(leaf, &followers, fabric.version),
+        });
+        proto::TopologyReply {
+            term,
+            version: fabric.version,
+            controller: self.id.into(),
+            spines: spines.collect(),
+            leaves: leaves.collect(),
+            pools: fabric.pools.iter().map(|(&id, of)| pool(fabric, id, of)).collect(),
+            notes: notes(fabric),
+        }
+    }
+}
+
+fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::TopologyServer> {
+    let mut workers = BTreeMap::<_, Vec<u16>>::new();
+    leaf.workers.iter().for_each(|(&id, of)| workers.entry(of.server).or_default().push(id));
+    let server =
+        |(&ip, server): (&std::net::Ipv4Addr, &super::fabric::Server)| proto::TopologyServer {
+            ip: ip.to_string(),
+            registers: server.registers,
+            drained: server.is_drained,
+            workers: ids::text(workers.get(&ip).map_or(&[], Vec::as_slice)),
+            agent: Service::node(followers, NodeId::Agent(ip), version),
+        };
+    leaf.servers.iter().map(server).collect()
+}
+
+fn pool(fabric: &Fabric, id: u16, pool: &Pool) -> proto::TopologyPool {
+    let rack = |(leaf, workers)| proto::TopologyRack {
+        leaf: u32::from(leaf),
+        workers,
+        spine: pool.links.get(&leaf).copied().map(u32::from),
+    };
+    proto::TopologyPool {
+        pool: Some(convert::pool(id, &pool.settings, None)),
+        members: fabric.members(id) as u64,
+        racks: fabric.racks(id).map(rack).collect(),
+    }
+}
+
+#[tonic::async_trait]
+impl Calls for Service {
+    type FollowStream = Replies;
+
+    async fn follow(
+        &self,
+        request: Request<Streaming<proto::FollowRequest>>,
+    ) -> Result<Response<Replies>, Status> {
+        let mut heard = request.into_inner();
+        let first = timeout(HELLO_MAX, heard.message()).await;
+        let first =
+            first.map_err(|_| Status::deadline_exceeded("the node did not say who it is"))??;
+        let Some(proto::FollowRequest { message: Some(Message::Hello(hello)) }) = first else {
+            return Err(Status::invalid_argument("the first message of a node is its hello"));
+        };
+        if hello.protocol != PROTOCOL {
+            return Err(Status::failed_precondition(format!(
+                "the node speaks version {} of the protocol, and this controller version {PROTOCOL}: run one release on both",
+                hello.protocol
+            )));
+        }
+        let node =
+            convert::node(&hello).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        self.check(node, &hello)?;
+        let (session, replaced) = self.enter(node, hello.instance)?;
+        log::info!("{node} follows");
+        let (replies, told) = mpsc::channel(AHEAD);
+        let service = self.clone();
+        tokio::spawn(async move {
+            service.serve((node, session), heard, replies, replaced).await;
+            service.leave(node, session);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(told))))
+    }
+
+    async fn command(
+        &self,
+        request: Request<proto::CommandRequest>,
+    ) -> Result<Response<proto::CommandReply>, Status> {
+        let proto::CommandRequest { command, if_version } = request.into_inner();
+        let command = command.parse().map_err(|error| crate::admin::refusal(&error))?;
+        let done = self.ask(command, if_version).await.map_err(|error| status(&error))?;
+        let (version, notes, pool) = (done.fabric.version, notes(&done.fabric), done.pool);
+        Ok(Response::new(proto::CommandReply { version, notes, pool: pool.map(u32::from) }))
+    }
+
+    async fn topology(
+        &self,
+        _: Request<proto::TopologyRequest>,
+    ) -> Result<Response<proto::TopologyReply>, Status> {
+        let (term, fabric) = self.leads()?;
+        Ok(Response::new(self.topology(term, &fabric)))
+    }
+}

@@ -1,0 +1,255 @@
+//! Commands on a fabric: what they lead to, what is refused, and what holds whatever is asked.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The fabric that commands lead to.
+fn made(commands: &[&str]) -> Fabric {
+    let mut fabric = Fabric::default();
+    for text in commands {
+        fabric = after(&fabric, text);
+    }
+    fabric
+}
+
+fn after(fabric: &Fabric, text: &str) -> Fabric {
+    let command: Command = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+    let (_, next) = fabric.decide(&command).unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert_eq!(next.contradictions(), Vec::<String>::new(), "{text}");
+    next
+}
+
+fn refusal(fabric: &Fabric, text: &str) -> String {
+    let command: Command = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+    let error = fabric.decide(&command).expect_err(text);
+    error.to_string()
+}
+
+/// Two spines, and four leaves with two servers of four workers each.
+fn racks() -> Fabric {
+    let mut commands =
+        vec!["add-spine id=1 ip=10.0.0.1".to_owned(), "add-spine id=2 ip=10.0.0.2".to_owned()];
+    for leaf in 1..=4 {
+        commands.push(format!("add-leaf id={leaf} ip=10.0.{leaf}.1"));
+        commands
+            .push(format!("add-server ip=10.0.{leaf}.11 leaf={leaf} workers=0-3 registers=true"));
+        commands.push(format!("add-server ip=10.0.{leaf}.12 leaf={leaf} workers=4-7"));
+    }
+    made(&commands.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn racks_of(fabric: &Fabric, pool: u16) -> Vec<(u16, u32)> {
+    fabric.racks(pool).collect()
+}
+
+#[test]
+fn a_pool_has_workers_spread_packed_or_by_size_and_its_racks_have_spines() {
+    let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
+    assert_eq!(racks_of(&fabric, 7), [(1, 2), (2, 2), (3, 2), (4, 2)]);
+    assert_eq!(fabric.pools[&7].links, [(1, 1), (2, 1), (3, 2), (4, 2)].into());
+    // Of each server one.
+    let members =
+        |leaf: u16| fabric.leaves[&leaf].workers.iter().filter(|(_, one)| one.pool == Some(7));
+    assert_eq!(members(1).map(|(id, _)| *id).collect::<Vec<_>>(), [0, 4]);
+    let fabric = after(&fabric, "add-pool workers=9 policy=racksched placement=pack");
+    assert_eq!(racks_of(&fabric, 1), [(1, 6), (2, 3)]);
+    assert_eq!(fabric.pools[&1].settings.spine_policy, "racksched");
+    let view = fabric.view(NodeId::Spine(1));
+    assert_eq!(view.racks.keys().copied().collect::<Vec<_>>(), [(7, 1), (7, 2)]);
+    assert_eq!(view.racks[&(7, 2)].workers, 2);
+    let view = fabric.view(NodeId::Leaf(3));
+    assert_eq!((view.workers.len(), view.servers.len()), (2, 2));
+    assert_eq!(view.pools[&7].spine, Some((2, "10.0.0.2".parse().unwrap())));
+    let view = fabric.view(NodeId::Agent("10.0.1.11".parse().unwrap()));
+    assert_eq!(view.pools.keys().copied().collect::<Vec<_>>(), [1, 7]);
+    assert_eq!(view.workers.len(), 4);
+}
+
+#[test]
+fn what_fails_is_replaced_and_nothing_else_moves() {
+    let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
+    let failed = after(&fabric, "fail-spine id=1");
+    assert!(failed.pools[&7].links.values().all(|spine| *spine == 2));
+    let restored = after(&failed, "restore-spine id=1");
+    assert_eq!(restored.pools[&7].links.values().filter(|spine| **spine == 1).count(), 2);
+    let gone = after(&fabric, "fail-leaf id=2");
+    assert_eq!(racks_of(&gone, 7), [(1, 3), (3, 3), (4, 2)]);
+    assert_eq!(gone.view(NodeId::Leaf(2)), View::default());
+    let back = after(&gone, "restore-leaf id=2");
+    assert_eq!(racks_of(&back, 7), [(1, 3), (3, 3), (4, 2)]);
+    // No rack has workers left: the pool is short until there are some again.
+    let mut short = after(&fabric, "resize-pool id=7 workers=32");
+    short = after(&short, "fail-leaf id=2");
+    assert_eq!(short.members(7), 24);
+    assert_eq!(after(&short, "restore-leaf id=2").members(7), 32);
+    // Another leaf takes the rack over; ids that it has already are in the way.
+    assert!(
+        refusal(&fabric, "fail-leaf id=2 to=3")
+            .contains("worker 0 of leaf 3: server 10.0.3.11 has it already")
+    );
+    let fabric = after(&fabric, "add-leaf id=9 ip=10.0.9.1");
+    let moved = after(&fabric, "fail-leaf id=2 to=9");
+    assert_eq!(racks_of(&moved, 7), [(1, 2), (3, 2), (4, 2), (9, 2)]);
+    assert_eq!(moved.leaf_of("10.0.2.11".parse().unwrap()), Some(9));
+}
+
+#[test]
+fn workers_that_register_join_where_the_pool_admits_them() {
+    let fabric = after(&racks(), "add-pool id=7 workers=0 policy=horus admits=3");
+    let there = after(&fabric, "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1");
+    assert_eq!(racks_of(&there, 7), [(1, 2)]);
+    // The same once more changes nothing.
+    let same = "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1".parse().unwrap();
+    assert_eq!(there.decide(&same).unwrap(), (Vec::new(), there.clone()));
+    let new = after(&there, "register leaf=1 ip=10.0.1.99 pool=7 workers=40");
+    let server = &new.leaves[&1].servers[&"10.0.1.99".parse().unwrap()];
+    assert!(server.registers && new.members(7) == 3);
+    for (text, says) in [
+        (
+            "register leaf=1 ip=10.0.1.11 pool=7 workers=2",
+            "admits workers up to 3, which leaves room for 0",
+        ),
+        ("register leaf=1 ip=10.0.1.12 pool=7 workers=4", "added without `registers`"),
+        (
+            "register leaf=1 ip=10.0.1.11 pool=7 workers=4",
+            "worker 4 of leaf 1: another server has it",
+        ),
+        ("register leaf=1 ip=10.0.1.11 pool=8 workers=0", "pool 8: there is none"),
+        ("register leaf=8 ip=10.0.1.11 pool=7 workers=0", "leaf 8: there is none"),
+        ("register leaf=2 ip=10.0.1.11 pool=7 workers=50", "a server of leaf 1 has it already"),
+    ] {
+        let error = refusal(&new, text);
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_topology_that_contradicts_itself_is_refused_with_what_is_in_the_way() {
+    let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2 address=10.9.0.1");
+    for (text, says) in [
+        ("add-leaf id=1 ip=10.0.9.1", "id 1: leaf 1 has it already"),
+        ("add-spine id=1 ip=10.0.9.1", "id 1: spine 1 has it already"),
+        ("add-leaf id=9 ip=10.0.0.2", "address 10.0.0.2: spine 2 has it already; choose another"),
+        ("add-leaf id=9 ip=10.0.3.12", "a server of leaf 3 has it"),
+        ("add-spine id=9 ip=10.0.3.1", "leaf 3 has it"),
+        ("add-spine id=9 ip=10.9.0.1", "pool 7 has it"),
+        ("add-spine id=9 ip=224.0.0.1", "it is no host's"),
+        (
+            "add-server ip=10.0.9.11 leaf=9 workers=0",
+            "leaf 9: there is none; `wedjat ctl topology`",
+        ),
+        (
+            "add-server ip=10.0.1.13 leaf=1 workers=7-8",
+            "worker 7 of leaf 1: server 10.0.1.12 has it",
+        ),
+        ("add-pool id=7 workers=1 policy=sed", "id 7: pool 7 has it"),
+        ("add-pool workers=25 policy=sed", "25 workers are wanted, and 24 are free; add servers"),
+        ("add-pool workers=1 policy=sed spines=3", "3 spines are wanted, and 2 are up"),
+        ("add-pool workers=1 policy=horus-spine", "it runs on a spine"),
+        ("add-pool workers=1 policy=sed spine-policy=sed", "its members can't be racks"),
+        ("resize-pool id=7 workers=33", "25 workers are wanted, and 24 are free"),
+        ("fail-leaf id=1 to=1", "can't take its servers over"),
+        ("drain-server ip=10.0.1.99", "server 10.0.1.99: there is none"),
+    ] {
+        let error = refusal(&fabric, text);
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_drained_server_is_told_so_and_gives_no_more_workers() {
+    let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus");
+    let drained = after(&fabric, "drain-server ip=10.0.1.11");
+    let view = drained.view(NodeId::Leaf(1));
+    assert!(view.workers[&0].is_drained && !view.workers[&4].is_drained);
+    assert_eq!(
+        refusal(&drained, "add-pool workers=22 policy=sed").matches("21 are free").count(),
+        1
+    );
+    assert_eq!(
+        after(&drained, "undrain-server ip=10.0.1.11").view(NodeId::Leaf(1)),
+        fabric.view(NodeId::Leaf(1))
+    );
+}
+
+/// A command, sensible or not, on a small fabric.
+fn any_command() -> impl Strategy<Value = String> {
+    let (id, pool) = (0..4_u16, 1..4_u16);
+    let placement = prop::sample::select(vec!["spread", "pack", "size"]);
+    prop_oneof![
+        id.clone().prop_map(|id| format!("add-spine id={id} ip=10.1.0.{}", id + 1)),
+        id.clone().prop_map(|id| format!("remove-spine id={id}")),
+        id.clone().prop_map(|id| format!("fail-spine id={id}")),
+        id.clone().prop_map(|id| format!("restore-spine id={id}")),
+        id.clone().prop_map(|id| format!("add-leaf id={id} ip=10.2.0.{}", id + 1)),
+        id.clone().prop_map(|id| format!("remove-leaf id={id}")),
+        id.clone().prop_map(|id| format!("fail-leaf id={id}")),
+        (id.clone(), id.clone()).prop_map(|(id, to)| format!("fail-leaf id={id} to={to}")),
+        id.clone().prop_map(|id| format!("restore-leaf id={id}")),
+        (id.clone(), 1..9_u16, 0..9_u16, 0..9_u16).prop_map(|(leaf, server, first, more)| {
+            let last = first + more;
+            format!("add-server ip=10.3.0.{server} leaf={leaf} workers={first}-{last} registers=true")
+        }),
+        (1..9_u16).prop_map(|server| format!("remove-server ip=10.3.0.{server}")),
+        (1..9_u16).prop_map(|server| format!("drain-server ip=10.3.0.{server}")),
+        (1..9_u16).prop_map(|server| format!("undrain-server ip=10.3.0.{server}")),
+        (pool.clone(), 0..20_usize, placement, 0..4_usize, 0..9_usize).prop_map(
+            |(id, workers, placement, spines, admits)| {
+                format!("add-pool id={id} workers={workers} policy=sed placement={placement} spines={spines} admits={admits}")
+            }
+        ),
+        pool.clone().prop_map(|id| format!("remove-pool id={id}")),
+        (pool.clone(), 0..20_usize).prop_map(|(id, workers)| format!("resize-pool id={id} workers={workers}")),
+        pool.clone().prop_map(|id| format!("set-policy pool={id} policy=racksched")),
+        (id, 1..12_u16, pool, 0..20_u16).prop_map(|(leaf, server, pool, worker)| {
+            format!("register leaf={leaf} ip=10.3.0.{server} pool={pool} workers={worker}")
+        }),
+    ]
+}
+
+/// All nodes that there may be.
+fn nodes() -> Vec<NodeId> {
+    let ids = (0..4).flat_map(|id| [NodeId::Spine(id), NodeId::Leaf(id)]);
+    ids.chain((1..12).map(|ip| NodeId::Agent([10, 3, 0, ip].into()))).collect()
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_the_fabric_does_not_contradict_itself(
+        commands in prop::collection::vec(any_command(), 1..60),
+    ) {
+        let mut fabric = Fabric::default();
+        let mut kept = Fabric::default();
+        let mut views: Vec<_> = nodes().into_iter().map(|node| (node, View::default(), Fabric::default())).collect();
+        for (at, text) in commands.iter().enumerate() {
+            let Ok((events, next)) = fabric.decide(&text.parse().unwrap()) else { continue };
+            prop_assert_eq!(next.contradictions(), Vec::<String>::new(), "{}", text);
+            prop_assert_eq!(next.version, fabric.version + u64::from(!events.is_empty()));
+            // What a store keeps leads to the same, also when it was written down in between.
+            let text = serde_json::to_string(&events).unwrap();
+            let read: Vec<Event> = serde_json::from_str(&text).unwrap();
+            read.iter().for_each(|event| kept.take(event));
+            kept.version = next.version;
+            prop_assert_eq!(&kept, &next);
+            // Some nodes hear of every version, some of a few.
+            for (which, (node, view, heard)) in views.iter_mut().enumerate() {
+                if (at + which) % (1 + which % 3) == 0 {
+                    let now = next.view(*node);
+                    let delta = view.delta(&now);
+                    let changed = next.changed_pools(heard);
+                    if let Some(soon) = next.delta_of_pools(heard, *node, view, &changed) {
+                        prop_assert_eq!(&soon, &delta);
+                    }
+                    view.take(delta);
+                    prop_assert_eq!(&*view, &now);
+                    *heard = next.clone();
+                }
+            }
+            fabric = next;
+        }
+        let mut again = Fabric { version: fabric.version, ..Fabric::default() };
+        fabric.events().iter().for_each(|event| again.take(event));
+        prop_assert_eq!(again, fabric);
+    }
+}

@@ -1,0 +1,260 @@
+//! What one node is told of a fabric, and what it is told when that changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
+use crate::wire::ether::Mac;
+
+/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeId {
+    /// A spine, by its id.
+    Spine(u16),
+    /// A leaf, by its id.
+    Leaf(u16),
+    /// The agent of a server, by its address.
+    Agent(Ipv4Addr),
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spine(id) => write!(f, "spine {id}"),
+            Self::Leaf(id) => write!(f, "leaf {id}"),
+            Self::Agent(ip) => write!(f, "the agent of {ip}"),
+        }
+    }
+}
+
+/// A pool, as a node is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// What it is to be.
+    pub settings: PoolSettings,
+    /// For a leaf: the spine that it is linked to, with its address.
+    pub spine: Option<(u16, Ipv4Addr)>,
+}
+
+/// A server, as its leaf is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerView {
+    /// Its MAC address, unless ARP is to find it.
+    pub mac: Option<Mac>,
+    /// Its workers register themselves.
+    pub registers: bool,
+}
+
+/// A worker of a pool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkerView {
+    /// Its server.
+    pub server: Ipv4Addr,
+    /// Its pool.
+    pub pool: u16,
+    /// How fast it is.
+    pub speed: f64,
+    /// It gets no new tasks.
+    pub is_drained: bool,
+}
+
+/// A rack of a pool, as its spine is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RackView {
+    /// Its leaf's address.
+    pub ip: Ipv4Addr,
+    /// Workers that the pool has there.
+    pub workers: u32,
+}
+
+/// All that a node is told of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// Pools, by id.
+    pub pools: BTreeMap<u16, PoolView>,
+    /// A leaf's servers with workers of pools.
+    pub servers: BTreeMap<Ipv4Addr, ServerView>,
+    /// A leaf's or an agent's workers of pools, by id.
+    pub workers: BTreeMap<u16, WorkerView>,
+    /// A spine's racks, by pool and leaf.
+    pub racks: BTreeMap<(u16, u16), RackView>,
+}
+
+/// What leads from one view to another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Delta {
+    /// What is new or another than before.
+    pub put: View,
+    /// Pools that have gone.
+    pub pools: Vec<u16>,
+    /// Servers that have gone.
+    pub servers: Vec<Ipv4Addr>,
+    /// Workers that have gone.
+    pub workers: Vec<u16>,
+    /// Racks that have gone.
+    pub racks: Vec<(u16, u16)>,
+}
+
+impl Delta {
+    /// It changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What is new or other in `to`, and what `to` has no more.
+fn between<K: Ord + Copy, V: PartialEq + Clone>(
+    from: &BTreeMap<K, V>,
+    to: &BTreeMap<K, V>,
+) -> (BTreeMap<K, V>, Vec<K>) {
+    let put = to.iter().filter(|(key, value)| from.get(key) != Some(*value));
+    let gone = from.keys().filter(|key| !to.contains_key(key));
+    (put.map(|(key, value)| (*key, value.clone())).collect(), gone.copied().collect())
+}
+
+impl View {
+    /// What leads from here to another view.
+    #[must_use]
+    pub fn delta(&self, to: &Self) -> Delta {
+        let (pools, gone_pools) = between(&self.pools, &to.pools);
+        let (servers, gone_servers) = between(&self.servers, &to.servers);
+        let (workers, gone_workers) = between(&self.workers, &to.workers);
+        let (racks, gone_racks) = between(&self.racks, &to.racks);
+        Delta {
+            put: Self { pools, servers, workers, racks },
+            pools: gone_pools,
+            servers: gone_servers,
+            workers: gone_workers,
+            racks: gone_racks,
+        }
+    }
+
+    /// Takes what has changed.
+    pub fn take(&mut self, delta: Delta) {
+        let Delta { put, pools, servers, workers, racks } = delta;
+        pools.iter().for_each(|gone| _ = self.pools.remove(gone));
+        servers.iter().for_each(|gone| _ = self.servers.remove(gone));
+        workers.iter().for_each(|gone| _ = self.workers.remove(gone));
+        racks.iter().for_each(|gone| _ = self.racks.remove(gone));
+        self.pools.extend(put.pools);
+        self.servers.extend(put.servers);
+        self.workers.extend(put.workers);
+        self.racks.extend(put.racks);
+    }
+}
+
+impl Fabric {
+    /// There is such a node.
+    #[must_use]
+    pub fn has(&self, node: NodeId) -> bool {
+        match node {
+            NodeId::Spine(id) => self.spines.contains_key(&id),
+            NodeId::Leaf(id) => self.leaves.contains_key(&id),
+            NodeId::Agent(ip) => self.leaf_of(ip).is_some(),
+        }
+    }
+
+    /// What a node is told; nothing of one that there is not.
+    #[must_use]
+    pub fn view(&self, node: NodeId) -> View {
+        match node {
+            NodeId::Spine(id) => self.view_of_spine(id),
+            NodeId::Leaf(id) => {
+                let all = |leaf: &Arc<Leaf>| self.view_of_rack(id, leaf, |_| true);
+                self.leaves.get(&id).map(all).unwrap_or_default()
+            }
+            NodeId::Agent(ip) => {
+                let leaf = self.leaf_of(ip).and_then(|id| Some((id, self.leaves.get(&id)?)));
+                let own = |(id, leaf): (u16, &Arc<Leaf>)| {
+                    self.view_of_rack(id, leaf, |server| server == ip)
+                };
+                let mut view = leaf.map(own).unwrap_or_default();
+                view.servers.clear();
+                view.pools.values_mut().for_each(|pool| pool.spine = None);
+                view
+            }
+        }
+    }
+
+    /// Pools that are others than before.
+    #[must_use]
+    pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
+        let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
+            before.pools.get(id).is_some_and(|was| Arc::ptr_eq(was, pool))
+        };
+        self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
+    }
+
+    /// What changes in the view of a leaf whose rack is the same as before, as the spines are, when these pools have changed; none
+    /// where more may have.
+    #[must_use]
+    pub fn delta_of_pools(
+        &self,
+        before: &Self,
+        node: NodeId,
+        view: &View,
+        changed: &[u16],
+    ) -> Option<Delta> {
+        let NodeId::Leaf(id) = node else { return None };
+        let (is, was) = (self.leaves.get(&id)?, before.leaves.get(&id)?);
+        if !Arc::ptr_eq(is, was) || self.spines != before.spines {
+            return None;
+        }
+        let mut delta = Delta::default();
+        for pool in changed.iter().filter(|pool| is.pools.contains_key(pool)) {
+            let told = self.pool_view(id, *pool)?;
+            if view.pools.get(pool) != Some(&told) {
+                delta.put.pools.insert(*pool, told);
+            }
+        }
+        Some(delta)
+    }
+
+    /// A pool as this leaf is told of it.
+    fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
+        let there = self.pools.get(&pool)?;
+        let spine = there.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
+        Some(PoolView { settings: there.settings.clone(), spine })
+    }
+
+    fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(Ipv4Addr) -> bool) -> View {
+        let (mut view, mut last) = (View::default(), None);
+        for (&worker, of) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
+            let (Some(pool), Some(server)) = (of.pool, leaf.servers.get(&of.server)) else {
+                continue;
+            };
+            let is_drained = server.is_drained;
+            let told = WorkerView { server: of.server, pool, speed: of.speed, is_drained };
+            view.workers.insert(worker, told);
+            // Workers of one server mostly stand together.
+            if last != Some(of.server) {
+                let told = ServerView { mac: server.mac, registers: server.registers };
+                view.servers.insert(of.server, told);
+                last = Some(of.server);
+            }
+        }
+        let here: BTreeSet<u16> = view.workers.values().map(|one| one.pool).collect();
+        for pool in here {
+            let Some(told) = self.pool_view(id, pool) else { continue };
+            view.pools.insert(pool, told);
+        }
+        view
+    }
+
+    fn view_of_spine(&self, id: u16) -> View {
+        let mut view = View::default();
+        for (&pool, there) in &self.pools {
+            for (&leaf, _) in there.links.iter().filter(|(_, spine)| **spine == id) {
+                let Some(rack) = self.leaves.get(&leaf) else { continue };
+                let workers = rack.pools.get(&pool).copied().unwrap_or_default();
+                view.racks.insert((pool, leaf), RackView { ip: rack.ip, workers });
+                let told = || PoolView { settings: there.settings.clone(), spine: None };
+                view.pools.entry(pool).or_insert_with(told);
+            }
+        }
+        view
+    }
+}

@@ -1,0 +1,299 @@
+//! What a controller needs for a large fabric: to tell all leaves what there is, and one change to all. The leaves are emulated:
+//! they speak the controller's protocol and schedule nothing.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+use wedjat::config::ControllerAddress;
+use wedjat::controller::Command as ControllerCommand;
+use wedjat::controller::generated as proto;
+use wedjat::controller::generated::fabric_client::FabricClient;
+use wedjat::controller::generated::follow_request::Message;
+use wedjat::controller::{Event, Fabric, Ids, Operator, Placement, Rack, keep, link, take};
+
+use crate::demo::leaf::find;
+
+/// Arguments of `bench-controller`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Leaves, each with a connection of its own
+    #[arg(long, default_value_t = 864, value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub leaves: u16,
+    /// Pools, of sizes that are exponentially distributed
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10000))]
+    pub pools: u16,
+    /// Servers of each leaf
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=250))]
+    pub servers: u16,
+    /// Workers of each server
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub workers: u16,
+    /// Changes to all leaves that are measured
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub changes: u32,
+    /// Seed of the pools' sizes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// All leaves have what there is within so long, s, with so much memory, MiB, and one change within so long, ms.
+const BARS: (f64, f64, f64) = (1.0, 1024.0, 100.0);
+/// Whatever is waited for comes within so long, or not at all.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The pool that all leaves have.
+const COMMON: u16 = 60_000;
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Leaves, pools, and workers of all pools.
+    pub leaves: u16,
+    /// Pools.
+    pub pools: usize,
+    /// Workers of pools.
+    pub members: usize,
+    /// From the controller's start until it tells the first leaf, s: it reads its store meanwhile.
+    pub load_s: f64,
+    /// Until all leaves that connect at once have what there is, s.
+    pub snapshot_s: f64,
+    /// The most memory that the controller had, MiB.
+    pub memory_mib: f64,
+    /// From a command until all leaves have it: the median, ms.
+    pub change_ms: f64,
+    /// The longest, ms.
+    pub change_worst_ms: f64,
+    /// All of it is within the bars.
+    pub holds: bool,
+}
+
+type Failure = Box<dyn Error>;
+
+/// Measures, and writes what was measured; false when it is not within the bars.
+///
+/// # Errors
+/// When it can't be measured.
+pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
+    let found = measure(arguments)?;
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
+        return Ok(found.holds);
+    }
+    let Measured { leaves, pools, members, load_s, snapshot_s, memory_mib, .. } = found;
+    writeln!(out, "{leaves} leaves, {pools} pools, {members} workers in them")?;
+    writeln!(out, "store read          {load_s:9.3} s")?;
+    writeln!(out, "all leaves have all {snapshot_s:9.3} s    at most {} s", BARS.0)?;
+    writeln!(out, "memory              {memory_mib:9.1} MiB  at most {} MiB", BARS.1)?;
+    writeln!(out, "change at all, p50  {:9.3} ms   at most {} ms", found.change_ms, BARS.2)?;
+    writeln!(out, "change at all, most {:9.3} ms   at most {} ms", found.change_worst_ms, BARS.2)?;
+    Ok(found.holds)
+}
+
+/// A fabric of this size, with one pool that has a worker in each rack. What is decided for each pool is decided here for all, since
+/// it is not what is measured.
+fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
+    let mut fabric = Fabric::default();
+    for spine in 1..=8_u16 {
+        fabric.take(&Event::Spine {
+            id: spine,
+            ip: [10, 250, 0, spine as u8].into(),
+            is_failed: false,
+        });
+    }
+    for leaf in 0..arguments.leaves {
+        let [high, low] = leaf.to_be_bytes();
+        fabric.take(&Event::Leaf {
+            id: leaf,
+            ip: [10, 128 + high, low, 1].into(),
+            is_failed: false,
+        });
+        for server in 0..arguments.servers {
+            let ip = [10, high, low, server as u8 + 1].into();
+            fabric.take(&Event::Server { leaf, ip, mac: None, registers: true, is_drained: false });
+            let ids = server * arguments.workers..(server + 1) * arguments.workers;
+            fabric.take(&Event::Workers { leaf, server: ip, ids: Ids(ids.collect()), speed: 1.0 });
+        }
+    }
+    let size = usize::from(arguments.servers * arguments.workers);
+    let rack = |leaf| Rack { leaf, free: size, has: 0, size };
+    let mut racks: Vec<_> = (0..arguments.leaves).map(rack).collect();
+    pool(&mut fabric, &mut racks, COMMON, usize::from(arguments.leaves))?;
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(arguments.seed);
+    let left = |racks: &[Rack]| racks.iter().map(|rack| rack.free).sum::<usize>();
+    let mean = left(&racks) as f64 * 0.8 / f64::from(arguments.pools);
+    for id in 1..arguments.pools {
+        let size = (-mean * (1.0 - random.random::<f64>()).ln()) as usize;
+        let size = size.clamp(1, left(&racks).max(1));
+        pool(&mut fabric, &mut racks, id, size)?;
+    }
+    fabric.version = 1;
+    Ok(fabric)
+}
+
+/// Adds a pool of so many workers, placed by turns in the three ways.
+fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Result<(), Failure> {
+    let placement = [Placement::Spread, Placement::Pack, Placement::Size][usize::from(id) % 3];
+    let text =
+        format!("add-pool workers={workers} policy=horus spines=2 placement={}", placement.name());
+    let ControllerCommand::AddPool { settings, .. } = text.parse()? else {
+        return Err("no pool".into());
+    };
+    fabric.take(&Event::Pool { id, settings });
+    let taken = take(racks, workers, placement);
+    for (&leaf, &count) in &taken {
+        let rack = &mut racks[usize::from(leaf)];
+        let first = (rack.size - rack.free) as u16;
+        rack.free -= count;
+        let ids = Ids((first..first + count as u16).collect());
+        fabric.take(&Event::Assign { leaf, ids, pool: Some(id) });
+    }
+    let leaves: Vec<u16> = taken.into_keys().collect();
+    let spines = (1..=8).map(|spine| (spine, usize::from(id))).collect();
+    for (leaf, spine) in link(&leaves, &Default::default(), 2, &spines) {
+        fabric.take(&Event::Link { pool: id, leaf, spine: Some(spine) });
+    }
+    Ok(())
+}
+
+/// A controller, which ends with this.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn start(folder: &Path) -> Result<Self, Failure> {
+        let (store, file) = (folder.join("fabric"), folder.join("controller.toml"));
+        std::fs::write(&file, format!("[controller]\nid = 1\nstore = '{}'\n", store.display()))?;
+        let mut command = Command::new(find()?);
+        command.args(["controller", "--quiet", "--config"]).arg(file).stdin(Stdio::null());
+        Ok(Self(command.spawn()?))
+    }
+
+    /// The most memory that it had, MiB.
+    fn memory_mib(&self) -> Result<f64, Failure> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = most.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+        Ok(kib.ok_or("the system does not tell its memory")? / 1024.0)
+    }
+}
+
+/// A leaf that takes what it is told.
+struct Emulated {
+    version: watch::Receiver<u64>,
+}
+
+impl Emulated {
+    fn follow(tasks: &Handle, socket: &Path, leaf: u16) -> Self {
+        let (told, version) = watch::channel(0);
+        let at = format!("unix:{}", socket.display());
+        tasks.spawn(async move {
+            while !told.is_closed() {
+                // Until it is there and leads.
+                let _ = follow(&at, leaf, &told).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        Self { version }
+    }
+
+    async fn has(&mut self, version: u64) -> Result<(), Failure> {
+        let had = self.version.wait_for(|now| *now >= version);
+        tokio::time::timeout(PATIENCE, had).await.map_err(|_| "a leaf was not told")??;
+        Ok(())
+    }
+}
+
+async fn follow(at: &str, leaf: u16, told: &watch::Sender<u64>) -> Result<(), Failure> {
+    let channel = Endpoint::from_shared(at.to_owned())?.connect().await?;
+    let mut client = FabricClient::new(channel).max_decoding_message_size(64 << 20);
+    let (to, messages) = tokio::sync::mpsc::channel(4);
+    let kind = proto::Kind::Leaf.into();
+    let (address, term, version) = (String::new(), 0, 0);
+    let (id, instance) = (leaf.into(), u64::from(leaf) + 1);
+    let hello = proto::Hello { protocol: 1, kind, id, address, instance, term, version };
+    to.send(proto::FollowRequest { message: Some(Message::Hello(hello)) }).await?;
+    let mut from = client.follow(ReceiverStream::new(messages)).await?.into_inner();
+    while let Some(message) = from.message().await? {
+        let version = message.version;
+        let _ = told.send(version);
+        let acknowledge = Message::Acknowledge(proto::Acknowledge { version });
+        to.send(proto::FollowRequest { message: Some(acknowledge) }).await?;
+    }
+    Ok(())
+}
+
+fn measure(arguments: &Arguments) -> Result<Measured, Failure> {
+    let folder = tempfile::tempdir()?;
+    let made = fabric(arguments)?;
+    let contradictions = made.contradictions();
+    if !contradictions.is_empty() {
+        return Err(format!("the fabric contradicts itself: {}", contradictions.join("; ")).into());
+    }
+    let (version, pools) = (made.version, made.pools.len());
+    let members = made.pools.keys().map(|&pool| made.members(pool)).sum();
+    keep(&folder.path().join("fabric"), &made)?;
+    drop(made);
+    let socket = folder.path().join("fabric.ctl");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = runtime.handle().clone();
+    // It ends with the process.
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    let began = Instant::now();
+    let controller = Process::start(folder.path())?;
+    let mut leaves = vec![Emulated::follow(&tasks, &socket, 0)];
+    tasks.block_on(leaves[0].has(version))?;
+    let load_s = began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    leaves.extend((1..arguments.leaves).map(|leaf| Emulated::follow(&tasks, &socket, leaf)));
+    let all_have = |leaves: &mut Vec<Emulated>, version| {
+        tasks.block_on(async {
+            for leaf in leaves {
+                leaf.has(version).await?;
+            }
+            Ok::<_, Failure>(())
+        })
+    };
+    all_have(&mut leaves, version)?;
+    let snapshot_s = began.elapsed().as_secs_f64();
+    let mut operator = Operator::open(&ControllerAddress::Socket(socket), None)?;
+    let mut took = Vec::new();
+    for change in 0..arguments.changes {
+        let command = format!("set-queue pool={COMMON} queue={}", 1000 + change).parse()?;
+        let began = Instant::now();
+        let version = operator.command(&command, None)?.version;
+        all_have(&mut leaves, version)?;
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    took.sort_by(f64::total_cmp);
+    let (change_ms, change_worst_ms) = (took[took.len() / 2], took[took.len() - 1]);
+    let memory_mib = controller.memory_mib()?;
+    let holds = snapshot_s <= BARS.0 && memory_mib <= BARS.1 && change_worst_ms <= BARS.2;
+    let leaves = arguments.leaves;
+    Ok(Measured {
+        leaves,
+        pools,
+        members,
+        load_s,
+        snapshot_s,
+        memory_mib,
+        change_ms,
+        change_worst_ms,
+        holds,
+    })
+}

@@ -1,0 +1,576 @@
+//! The controller of a fabric: as operators ask it, as nodes follow it, and what it refuses.
+#![cfg(feature = "control")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod patience;
+mod rig;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use serde_json::Value;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+use wedjat::admin::{Handle, Requests};
+use wedjat::config::{ControllerAddress, ControllerConfig, FollowConfig};
+use wedjat::control::Membership;
+use wedjat::controller::generated as proto;
+use wedjat::controller::generated::fabric_client::FabricClient;
+use wedjat::controller::generated::follow_request::Message;
+use wedjat::controller::{Controller, Following, NodeId, Operator, Standing};
+use wedjat::stage::Newcomer;
+
+use patience::wait_until;
+use rig::{Built, Sizes};
+
+const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+
+/// A folder with a controller's store.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn config(&self) -> ControllerConfig {
+        let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.path("fabric").display());
+        std::fs::write(self.path("controller.toml"), &text).unwrap();
+        ControllerConfig::parse(Path::new("controller.toml"), &text).unwrap()
+    }
+
+    fn start(&self) -> Controller {
+        let controller =
+            Controller::start(&self.config()).unwrap_or_else(|error| panic!("{error}"));
+        wait_until("it leads", || matches!(controller.standing(), Standing::Leads { .. }));
+        controller
+    }
+
+    fn address(&self) -> ControllerAddress {
+        ControllerAddress::Socket(self.path("fabric.ctl"))
+    }
+
+    /// Has the controller do these commands.
+    fn ask(&self, commands: &[&str]) -> u64 {
+        let mut operator = Operator::open(&self.address(), None).unwrap();
+        let mut version = 0;
+        for text in commands {
+            let done = operator.command(&text.parse().unwrap(), None);
+            version = done.unwrap_or_else(|error| panic!("{text}: {error}")).version;
+        }
+        version
+    }
+
+    fn topology(&self) -> proto::TopologyReply {
+        Operator::open(&self.address(), None).unwrap().topology().unwrap()
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(WEDJAT);
+        command.env("WEDJAT_CONTROLLER", self.path("fabric"));
+        command.arg("ctl").args(arguments).output().unwrap()
+    }
+
+    fn told(&self, arguments: &[&str]) -> Value {
+        let output = self.ctl(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str], says: &str) {
+        let output = self.ctl(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains(says) && !said.contains("panicked"), "{arguments:?}: {said}");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Process {
+    fn controller(home: &Home) -> Self {
+        home.config();
+        let mut command = Command::new(WEDJAT);
+        command.args(["controller", "--config"]).arg(home.path("controller.toml"));
+        let process = Self(command.stderr(Stdio::null()).spawn().unwrap());
+        wait_until("the controller leads", || home.ctl(&["topology"]).status.success());
+        process
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two leaves with four workers each.
+const RACKS: [&str; 5] = [
+    "add-spine id=1 ip=10.0.0.1",
+    "add-leaf id=1 ip=10.0.1.1",
+    "add-leaf id=2 ip=10.0.1.2",
+    "add-server ip=10.0.2.11 leaf=1 workers=0-3 registers=true",
+    "add-server ip=10.0.3.11 leaf=2 workers=0-3",
+];
+
+#[test]
+fn an_operator_makes_a_fabric_and_a_restart_keeps_it() {
+    let home = Home::new();
+    let controller = Process::controller(&home);
+    assert_eq!(home.told(&["add-spine", "1", "10.0.0.1"])["version"], 1);
+    home.told(&["add-leaf", "1", "10.0.1.1"]);
+    home.told(&["add-leaf", "2", "10.0.1.2"]);
+    home.told(&["add-server", "10.0.2.11", "--leaf", "1", "--workers", "0-31", "--registers"]);
+    home.told(&["add-server", "10.0.3.11", "--leaf", "2", "--workers", "0-31", "--speed", "2"]);
+    let pool =
+        ["pool", "create", "--workers", "40", "--policy", "horus", "--pack", "--spines", "1"];
+    let made = home.told(&pool);
+    assert_eq!((&made["version"], &made["pool"]), (&6.into(), &1.into()), "{made}");
+    let shown = text(&home.ctl(&["topology"]).stdout);
+    for says in [
+        "version 6",
+        "leaf 1  10.0.1.1  not connected",
+        "pool 1  policy horus  40 of 40 workers  pack  2 racks",
+    ] {
+        assert!(shown.contains(says), "{says}: {shown}");
+    }
+    home.refused(&["add-leaf", "1", "10.0.9.1"], "id 1: leaf 1 has it already; choose another");
+    home.refused(
+        &["pool", "create", "--workers", "99", "--policy", "sed"],
+        "24 are free; add servers",
+    );
+    home.refused(&["fail-leaf", "9"], "leaf 9: there is none; `wedjat ctl topology`");
+    home.refused(&["restore-leaf", "1", "--if-version", "3"], "the fabric's version is 6, not 3");
+    home.refused(
+        &["--controller", "/no/where", "topology"],
+        "no controller answers at unix:/no/where.ctl",
+    );
+    home.refused(
+        &["--controller", "http://10.1.1.1:7", "topology"],
+        "http://127.0.0.1:PORT on this host",
+    );
+    home.refused(&["--controller", "/a", "drain", "5"], "a controller does not do that");
+    let failed = home.told(&["fail-leaf", "1"]);
+    assert_eq!(failed["notes"][0], "pool 1 has 32 of 40 workers; add servers", "{failed}");
+    let before = home.told(&["topology"]);
+    controller.kill();
+    home.refused(&["topology"], "no controller answers at");
+    let _controller = Process::controller(&home);
+    let mut after = home.told(&["topology"]);
+    assert_eq!(after["term"], 2, "a controller that leads has a new term");
+    after["term"] = before["term"].clone();
+    assert_eq!(after, before);
+    // The file, and its socket, are this user's alone; a second controller is refused, whoever starts it.
+    let mode = std::os::unix::fs::PermissionsExt::mode;
+    assert_eq!(mode(&std::fs::metadata(home.path("fabric")).unwrap().permissions()) & 0o777, 0o600);
+    let mut second = Command::new(WEDJAT);
+    let second = second.args(["controller", "--config"]).arg(home.path("controller.toml")).output();
+    let said = text(&second.unwrap().stderr);
+    assert!(said.contains("another node has it, process"), "{said}");
+    let own = format!(
+        "[controller]\nid = 2\nstore = '{}'\nsocket = '{}'\n",
+        home.path("fabric").display(),
+        home.path("own").display()
+    );
+    let own = ControllerConfig::parse(Path::new("own.toml"), &own).unwrap();
+    let error = Controller::start(&own).unwrap_err().to_string();
+    assert!(
+        error.contains("another controller has it; stop that one, name another file, or use etcd"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_store_is_left_alone() {
+    let home = Home::new();
+    std::fs::write(home.path("fabric"), "my letters").unwrap();
+    let error = Controller::start(&home.config()).unwrap_err().to_string();
+    assert!(error.contains("restore it from a copy, or name a new file"), "{error}");
+    assert_eq!(std::fs::read_to_string(home.path("fabric")).unwrap(), "my letters");
+}
+
+/// A leaf that polls in the background, and all that is around it; it has no workers of its own file.
+struct Leaf {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    handle: Handle,
+    newcomers: Arc<ArrayQueue<Newcomer>>,
+    following: Option<Following>,
+}
+
+impl Leaf {
+    fn start(home: &Home, id: u16) -> Self {
+        Self::with(id, &format!("addresses = ['{}']\n", home.address()))
+    }
+
+    /// With this in its `[controller]`.
+    fn with(id: u16, follow: &str) -> Self {
+        let text = format!(
+            "[leaf]\nid = {id}\ncores = [1]\nseed = 7\n\
+             [[port]]\ndevice = 'clients'\nside = 'clients'\nip = '10.0.1.{id}/24'\n\
+             [[port]]\ndevice = 'workers'\nside = 'workers'\nip = '10.0.{}.1/24'\n\
+             [controller]\n{follow}",
+            id + 1,
+        );
+        let (stop, mut threads) = (Arc::<AtomicBool>::default(), Vec::new());
+        let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
+        let staged = rig::stages(&text, None);
+        let config = staged.config.controller.clone().unwrap();
+        let (mut cores, table, control) = rig::leaves(staged, sizes);
+        let Built { mut leaf, far, .. } = cores.remove(0);
+        let stopped = Arc::clone(&stop);
+        threads.push(std::thread::spawn(move || {
+            let (began, _far) = (Instant::now(), far);
+            while !stopped.load(Acquire) {
+                leaf.poll(began.elapsed().as_nanos() as u64);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }));
+        let (made, handle) = mpsc::channel();
+        let stopped = Arc::clone(&stop);
+        threads.push(std::thread::spawn(move || {
+            let reader = |_: &Membership, _: Option<&Membership>| Err("it has no file".to_owned());
+            let mut requests = Requests::new(control, table, Box::new(reader));
+            made.send(requests.handle()).unwrap();
+            while !stopped.load(Acquire) {
+                requests.serve_for(Duration::from_millis(20), &Vec::new);
+            }
+        }));
+        let handle = handle.recv().unwrap();
+        let newcomers = Arc::new(ArrayQueue::new(16));
+        let told = Some(Arc::clone(&newcomers));
+        let following = start_to_follow(config, NodeId::Leaf(id), &handle, told);
+        Self { stop, threads, handle, newcomers, following: Some(following) }
+    }
+
+    /// Its workers: id, pool, server, and whether it is drained.
+    fn workers(&self) -> Vec<(u16, u16, String, bool)> {
+        let (answer, answered) = mpsc::channel();
+        self.handle.look(move |seen| answer.send(seen).unwrap());
+        let now = answered.recv().unwrap().membership;
+        let of = |(pool, worker): (usize, &wedjat::control::Worker)| {
+            let ip = now.servers[usize::from(worker.server)].unwrap().ip.to_string();
+            let pool = now.pools[pool].as_ref().unwrap().id;
+            (!worker.is_leaving).then_some((worker.id, pool, ip, worker.is_drained))
+        };
+        let mut workers: Vec<_> = now.workers().filter_map(of).collect();
+        workers.sort();
+        workers
+    }
+
+    fn ids(&self, pool: u16) -> Vec<u16> {
+        self.workers().into_iter().filter(|one| one.1 == pool).map(|one| one.0).collect()
+    }
+}
+
+fn start_to_follow(
+    config: FollowConfig,
+    node: NodeId,
+    handle: &Handle,
+    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+) -> Following {
+    Following::start(config, node, handle.clone(), newcomers, &[]).unwrap()
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        drop(self.following.take());
+        self.stop.store(true, Release);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn a_leaf_is_what_the_controller_says_and_stays_so_without_it() {
+    let home = Home::new();
+    let controller = home.start();
+    home.ask(&RACKS);
+    let leaf = Leaf::start(&home, 1);
+    assert!(leaf.workers().is_empty());
+    let version = home.ask(&["add-pool id=7 workers=6 policy=horus spines=1"]);
+    wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2]);
+    wait_until("it says so", || {
+        let node = home.topology().leaves[0].node.clone().unwrap();
+        node.connected && node.version == version
+    });
+    home.ask(&["drain-server ip=10.0.2.11"]);
+    wait_until("they are drained", || leaf.workers().iter().all(|one| one.3));
+    home.ask(&["undrain-server ip=10.0.2.11"]);
+    wait_until("they are not", || leaf.workers().iter().all(|one| !one.3));
+    // Workers go to another pool when they have left this one.
+    home.ask(&["remove-pool id=7", "add-pool id=8 workers=8 policy=sed"]);
+    wait_until("they are elsewhere", || leaf.ids(8) == [0, 1, 2, 3]);
+    drop(controller);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(leaf.ids(8), [0, 1, 2, 3], "it stays as it is");
+    let controller = home.start();
+    wait_until("it follows again", || home.topology().leaves[0].node.as_ref().unwrap().connected);
+    home.ask(&["fail-leaf id=1"]);
+    wait_until("it has nothing any more", || leaf.workers().is_empty());
+    home.ask(&["restore-leaf id=1"]);
+    wait_until("it is back", || leaf.ids(8) == [0, 1, 2, 3]);
+    drop(controller);
+}
+
+#[test]
+fn what_a_leaf_can_not_be_is_told_to_whoever_asks() {
+    let home = Home::new();
+    let _controller = home.start();
+    let leaf = Leaf::start(&home, 1);
+    home.ask(&RACKS);
+    // A server that no port of the leaf leads to.
+    home.ask(&[
+        "add-server ip=192.168.7.7 leaf=1 workers=9",
+        "add-pool id=7 workers=9 policy=horus",
+    ]);
+    wait_until("it says why not", || {
+        let node = home.topology().leaves[0].node.clone().unwrap();
+        node.refuses.contains("no port on the workers' side")
+    });
+    assert!(leaf.workers().is_empty(), "all of it or nothing");
+    home.ask(&["remove-server ip=192.168.7.7"]);
+    wait_until("the rest is right", || leaf.ids(7) == [0, 1, 2, 3]);
+    let node = || home.topology().leaves[0].node.clone().unwrap();
+    wait_until("nothing is refused", || node().refuses.is_empty());
+}
+
+#[test]
+fn workers_that_register_with_a_leaf_join_a_pool_that_admits_them() {
+    let home = Home::new();
+    let _controller = home.start();
+    home.ask(&RACKS);
+    home.ask(&["add-pool id=7 workers=0 policy=horus admits=3"]);
+    let leaf = Leaf::start(&home, 1);
+    let newcomer =
+        |ip: [u8; 4], worker| Newcomer { server: u32::from_be_bytes(ip), worker, pool: 7 };
+    for worker in [20, 21] {
+        leaf.newcomers.push(newcomer([10, 0, 2, 77], worker)).unwrap();
+    }
+    leaf.newcomers.push(newcomer([10, 0, 3, 11], 22)).unwrap(); // another leaf has that server
+    wait_until("they are there", || leaf.ids(7) == [20, 21]);
+    let leaves = home.topology().leaves;
+    assert_eq!(leaves[0].servers.iter().filter(|one| one.registers).count(), 2);
+    assert_eq!((leaves[1].servers.len(), &leaves[1].servers[0].workers[..]), (1, "0-3"));
+}
+
+/// A node that may send what it likes.
+struct Raw {
+    runtime: tokio::runtime::Runtime,
+    client: FabricClient<tonic::transport::Channel>,
+}
+
+/// What a node is told, and what goes to the controller.
+type Line = (tokio::sync::mpsc::Sender<proto::FollowRequest>, tonic::Streaming<proto::FollowReply>);
+
+impl Raw {
+    fn open(home: &Home) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let at = format!("unix:{}", home.path("fabric.ctl").display());
+        let endpoint = tonic::transport::Endpoint::from_shared(at).unwrap();
+        let channel = runtime.block_on(endpoint.connect()).unwrap();
+        Self { runtime, client: FabricClient::new(channel) }
+    }
+
+    fn say(&mut self, first: Option<Message>) -> Result<Line, Status> {
+        let (to, messages) = tokio::sync::mpsc::channel(8);
+        to.try_send(proto::FollowRequest { message: first }).unwrap();
+        let called = self.runtime.block_on(self.client.follow(ReceiverStream::new(messages)));
+        called.map(|from| (to, from.into_inner()))
+    }
+
+    fn hear(&self, line: &mut Line) -> Result<Option<proto::FollowReply>, Status> {
+        self.runtime.block_on(line.1.message())
+    }
+}
+
+fn hello(kind: proto::Kind, id: u32, instance: u64) -> proto::Hello {
+    let (address, term, version) = (String::new(), 0, 0);
+    proto::Hello { protocol: 1, kind: kind.into(), id, address, instance, term, version }
+}
+
+#[test]
+fn nodes_that_can_not_be_are_refused_with_a_status_and_a_sentence() {
+    let home = Home::new();
+    let _controller = home.start();
+    home.ask(&RACKS);
+    let mut raw = Raw::open(&home);
+    let leaf = hello(proto::Kind::Leaf, 1, 5);
+    let ack = Message::Acknowledge(proto::Acknowledge { version: 1 });
+    for (message, code, says) in [
+        (None, Code::InvalidArgument, "the first message of a node is its hello"),
+        (Some(ack), Code::InvalidArgument, "the first message of a node is its hello"),
+        (
+            Some(Message::Hello(proto::Hello { protocol: 2, ..leaf.clone() })),
+            Code::FailedPrecondition,
+            "version 2 of the protocol, and this controller version 1: run one release on both",
+        ),
+        (
+            Some(Message::Hello(hello(proto::Kind::Leaf, 9, 5))),
+            Code::NotFound,
+            "leaf 9: the fabric has none; add it",
+        ),
+        (
+            Some(Message::Hello(hello(proto::Kind::Leaf, 70_000, 5))),
+            Code::InvalidArgument,
+            "id 70000",
+        ),
+        (
+            Some(Message::Hello(hello(proto::Kind::Unspecified, 1, 5))),
+            Code::InvalidArgument,
+            "a node of no kind",
+        ),
+        (
+            Some(Message::Hello(hello(proto::Kind::Agent, 1, 5))),
+            Code::InvalidArgument,
+            "address \"\"",
+        ),
+        (
+            Some(Message::Hello(proto::Hello { term: 1, version: 99, ..leaf.clone() })),
+            Code::FailedPrecondition,
+            "has version 99 of term 1, and the store has version 5 of term 1: it was restored from an old copy",
+        ),
+        (
+            Some(Message::Hello(proto::Hello { term: 7, version: 1, ..leaf.clone() })),
+            Code::FailedPrecondition,
+            "restart the nodes",
+        ),
+    ] {
+        let status = raw.say(message.clone()).map(|_| ()).unwrap_err();
+        let said = status.message();
+        assert_eq!(status.code(), code, "{message:?}: {said}");
+        assert!(said.contains(says) && said.len() < 400, "{message:?}: {said}");
+    }
+    // Whoever comes first has the id, until it goes; the same process may come anew.
+    let mut first = raw.say(Some(Message::Hello(leaf.clone()))).unwrap();
+    let told = raw.hear(&mut first).unwrap().unwrap();
+    assert!(told.snapshot && told.version == 5 && told.term == 1);
+    let mut other = Raw::open(&home);
+    let status =
+        other.say(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).map(|_| ()).unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists);
+    assert!(
+        status.message().contains(
+            "leaf 1 follows already, as another process: give each node an id of its own"
+        )
+    );
+    let mut again = other.say(Some(Message::Hello(leaf.clone()))).unwrap();
+    assert!(other.hear(&mut again).unwrap().is_some());
+    assert!(matches!(raw.hear(&mut first), Ok(None) | Err(_)), "the connection before is over");
+    drop((again, other, first, raw));
+    let mut third = Raw::open(&home);
+    wait_until("the id is free", || {
+        third.say(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).is_ok()
+    });
+}
+
+#[test]
+fn nodes_are_told_what_changes_for_them_and_nothing_else() {
+    let home = Home::new();
+    let _controller = home.start();
+    home.ask(&RACKS);
+    let mut raw = Raw::open(&home);
+    let mut spine = raw.say(Some(Message::Hello(hello(proto::Kind::Spine, 1, 1)))).unwrap();
+    let mut leaf = raw.say(Some(Message::Hello(hello(proto::Kind::Leaf, 2, 2)))).unwrap();
+    assert!(raw.hear(&mut spine).unwrap().unwrap().snapshot);
+    assert!(raw.hear(&mut leaf).unwrap().unwrap().snapshot);
+    home.ask(&["add-pool id=7 workers=4 policy=horus spines=1 address=10.9.0.1"]);
+    let told = raw.hear(&mut spine).unwrap().unwrap();
+    let racks: Vec<_> =
+        told.racks.iter().map(|rack| (rack.pool, rack.leaf, rack.workers)).collect();
+    assert_eq!(racks, [(7, 1, 2), (7, 2, 2)]);
+    assert_eq!(
+        (&told.pools[0].spine_policy[..], &told.pools[0].address[..]),
+        ("horus-spine", "10.9.0.1")
+    );
+    let told = raw.hear(&mut leaf).unwrap().unwrap();
+    assert_eq!((told.version, told.snapshot, told.workers[0].ids.len()), (6, false, 2));
+    assert_eq!((told.pools[0].spine, &told.pools[0].spine_address[..]), (1, "10.0.0.1"));
+    // What concerns the other leaf alone is not told to this one.
+    let version = home.ask(&[
+        "drain-server ip=10.0.2.11",
+        "undrain-server ip=10.0.2.11",
+        "set-policy pool=7 policy=sed",
+    ]);
+    let told = raw.hear(&mut leaf).unwrap().unwrap();
+    assert_eq!((told.version, told.pools.len(), told.workers.len()), (version, 1, 0));
+    home.ask(&["remove-leaf id=2"]);
+    let told = raw.hear(&mut leaf).unwrap().unwrap();
+    assert_eq!((told.gone_pools.len(), told.gone_workers.len()), (1, 2));
+    assert_eq!(raw.hear(&mut leaf).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn over_tcp_nodes_and_operators_need_a_certificate_of_the_authority() {
+    let home = Home::new();
+    let tls = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    for name in ["ca", "other-ca", "node", "client", "stranger"] {
+        for ending in ["pem", "key"] {
+            let (file, own) =
+                (tls.join(format!("{name}.{ending}")), home.path(&format!("{name}.{ending}")));
+            if file.exists() {
+                std::fs::copy(file, &own).unwrap();
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                std::fs::set_permissions(own, mode).unwrap();
+            }
+        }
+    }
+    let path = |name: &str| home.path(name).display().to_string();
+    let text = format!(
+        "[controller]\nid = 1\nstore = '{}'\n[control]\nlisten = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\n\
+         clients_ca = '{}'\n",
+        path("fabric"),
+        path("node.pem"),
+        path("node.key"),
+        path("ca.pem"),
+    );
+    let config = ControllerConfig::parse(Path::new("controller.toml"), &text).unwrap();
+    let controller = Controller::start(&config).unwrap_or_else(|error| panic!("{error}"));
+    wait_until("it leads", || matches!(controller.standing(), Standing::Leads { .. }));
+    home.ask(&RACKS);
+    home.ask(&["add-pool id=7 workers=6 policy=horus"]);
+    let url = format!("https://127.0.0.1:{}", controller.listen.unwrap().port());
+    let asks = |ca: &str, who: &str| {
+        let files = [format!("{ca}.pem"), format!("{who}.pem"), format!("{who}.key")]
+            .map(|name| home.path(&name));
+        let operator = Operator::open(&ControllerAddress::Url(url.clone()), Some(&files));
+        operator.and_then(|mut operator| operator.topology()).is_ok()
+    };
+    assert!(asks("ca", "client"));
+    assert!(!asks("ca", "stranger"), "another authority's");
+    assert!(!asks("ca", "node"), "a node's is no client's");
+    assert!(!asks("other-ca", "client"), "whoever asks checks, too");
+    let follow = |who: &str| {
+        let files = (path("ca.pem"), path(&format!("{who}.pem")), path(&format!("{who}.key")));
+        format!(
+            "addresses = ['{url}']\nca = '{}'\ncertificate = '{}'\nkey = '{}'\n",
+            files.0, files.1, files.2
+        )
+    };
+    let (leaf, stranger) = (Leaf::with(1, &follow("client")), Leaf::with(2, &follow("stranger")));
+    wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2]);
+    assert!(stranger.workers().is_empty());
+}
