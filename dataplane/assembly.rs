@@ -10,7 +10,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::config::Config;
 use crate::control::{LeafCores, Membership};
-use crate::limits::QUEUES_TOLD;
+use crate::limits::{QUEUES_TOLD, SPINES_MAX};
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
@@ -51,7 +51,7 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
         cores: config.leaf.cores.len(),
         ports: config.ports.len() + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
-        spines: config.spines.len(),
+        spines: if config.role == Role::Leaf { SPINES_MAX } else { 0 },
         pools: pools.into_iter().flatten().collect(),
         limits: config.leaf.limits,
         ticks_hz,
@@ -84,10 +84,8 @@ pub fn network(
         ports: ports.chain(wire).collect(),
         inside: config.agent.as_ref().map(|_| config.ports.len()),
         is_spine: config.role == Role::Spine,
-        spines: config.spines.iter().map(|&(id, ip)| (id, ip.to_bits())).collect(),
     };
-    let (hosts, places) = membership.places(table.limits());
-    Network::with_places(base, &hosts, &places, &table.neighbours()).map(Arc::new)
+    membership.network(base, table.limits(), &table.neighbours())
 }
 
 /// Cores that have these stages, as their control drives them; and the commands that each of them takes.
@@ -96,10 +94,8 @@ pub fn network(
 /// When there is no core.
 #[must_use]
 pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
-    assert!(!stages.is_empty(), "a node has a core");
-    let (network, waiting) = (Arc::clone(&stages[0].network), stages[0].capacity().waiting);
     let commands: Vec<_> = stages.iter().map(|_| Commands::default()).collect();
-    (LeafCores::new(network, commands.clone(), waiting, table.seed()), commands)
+    (LeafCores::new(stages, commands.clone(), table.seed()), commands)
 }
 
 /// The stages of all cores, around the [`network`] of the node at its first membership.
@@ -114,13 +110,14 @@ pub fn stages(
 ) -> Result<Vec<Stages>, NetworkError> {
     let network = network(config, membership, macs, table)?;
     let (cores, pools) = (config.leaf.cores.len(), table.limits().pools);
-    let shared = Shared::new(cores, config.spines.len(), pools);
+    let is_in_fabric = config.role == Role::Spine || !config.spines.is_empty();
+    let shared = is_in_fabric.then(|| Shared::new(cores, pools));
     let core = |index| {
         let mut stages = stages_of_core(config, membership, &network, table, index);
-        if config.role == Role::Spine || !config.spines.is_empty() {
+        if let Some(shared) = &shared {
             let core = Core { index, count: cores };
             let members = table.limits().workers;
-            stages.set_fabric(Fabric::new(&network, core, Arc::clone(&shared), pools, members));
+            stages.set_fabric(Fabric::new(&network, core, Arc::clone(shared), pools, members));
         }
         stages
     };

@@ -9,6 +9,9 @@ pub const CORES_MAX: usize = 64;
 /// Ports of one leaf.
 pub const PORTS_MAX: usize = 8;
 
+/// Spines of one leaf.
+pub const SPINES_MAX: usize = 64;
+
 /// Pools of one leaf.
 pub const POOLS_MAX: usize = 1024;
 

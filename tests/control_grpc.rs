@@ -170,7 +170,7 @@ impl Raw {
 }
 
 fn drain(workers: &[u32]) -> Of {
-    Of::Drain(proto::Workers { workers: workers.to_vec() })
+    Of::Drain(proto::Workers { workers: workers.to_vec(), pool: None })
 }
 
 fn set_policy(pool: u32, policy: &str) -> Of {
@@ -245,7 +245,7 @@ fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_n
     let mut raw = node.raw();
     let before = raw.show().unwrap();
     let ip = |ip: &str| ip.to_owned();
-    let workers = |workers: Vec<u32>| proto::Workers { workers };
+    let workers = |workers: Vec<u32>| proto::Workers { workers, pool: None };
     let add = |server: &str, pool, workers: &[u32], speed| {
         let (server, workers) = (server.to_owned(), workers.to_vec());
         Of::AddWorkers(proto::AddWorkers { server, pool, workers, speed })
@@ -315,7 +315,7 @@ fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_n
             "restart with a larger `queue`",
         ),
         (
-            Of::SetSpeed(proto::SetSpeed { workers: vec![10], speed: f64::INFINITY }),
+            Of::SetSpeed(proto::SetSpeed { workers: vec![10], speed: f64::INFINITY, pool: None }),
             invalid,
             "speed=inf",
         ),

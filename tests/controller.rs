@@ -128,7 +128,7 @@ impl Drop for Process {
 
 /// Two leaves with four workers each.
 const RACKS: [&str; 5] = [
-    "add-spine id=1 ip=10.0.0.1",
+    "add-spine id=1 ip=10.0.1.250",
     "add-leaf id=1 ip=10.0.1.1",
     "add-leaf id=2 ip=10.0.1.2",
     "add-server ip=10.0.2.11 leaf=1 workers=0-3 registers=true",
@@ -139,7 +139,7 @@ const RACKS: [&str; 5] = [
 fn an_operator_makes_a_fabric_and_a_restart_keeps_it() {
     let home = Home::new();
     let controller = Process::controller(&home);
-    assert_eq!(home.told(&["add-spine", "1", "10.0.0.1"])["version"], 1);
+    assert_eq!(home.told(&["add-spine", "1", "10.0.1.250"])["version"], 1);
     home.told(&["add-leaf", "1", "10.0.1.1"]);
     home.told(&["add-leaf", "2", "10.0.1.2"]);
     home.told(&["add-server", "10.0.2.11", "--leaf", "1", "--workers", "0-31", "--registers"]);
@@ -508,7 +508,7 @@ fn nodes_are_told_what_changes_for_them_and_nothing_else() {
     );
     let told = raw.hear(&mut leaf).unwrap().unwrap();
     assert_eq!((told.version, told.snapshot, told.workers[0].ids.len()), (6, false, 2));
-    assert_eq!((told.pools[0].spine, &told.pools[0].spine_address[..]), (1, "10.0.0.1"));
+    assert_eq!((told.pools[0].spine, &told.pools[0].spine_address[..]), (1, "10.0.1.250"));
     // What concerns the other leaf alone is not told to this one.
     let version = home.ask(&[
         "drain-server ip=10.0.2.11",

@@ -26,16 +26,21 @@ use patience::*;
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 const CLIENT: u32 = 0x0A00_0164;
 const SERVICE: u32 = 0x0A00_01C8;
-const SPINE: u32 = 0x0A00_0301;
+const SPINES: [u32; 2] = [0x0A00_0301, 0x0A00_0302];
 const LEAVES: [u32; 2] = [0x0A00_030B, 0x0A00_030C];
 const SERVERS: [u32; 2] = [0x0A00_040B, 0x0A00_040C];
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
-const SPINE_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 9, 1]), Mac([2, 0, 0, 0, 9, 2])];
+/// Towards clients, and towards leaves.
+const SPINE_MACS: [[Mac; 2]; 2] = [
+    [Mac([2, 0, 0, 0, 9, 1]), Mac([2, 0, 0, 0, 9, 2])],
+    [Mac([2, 0, 0, 0, 9, 3]), Mac([2, 0, 0, 0, 9, 4])],
+];
 const WINDOW: usize = 16;
 /// Places of the switch's devices.
-const CLIENTS: usize = 0;
-const DOWN: usize = 1;
-const UP: [usize; 2] = [2, 3];
+const UP: [usize; 2] = [0, 1];
+const CLIENTS: [usize; 2] = [2, 4];
+const DOWN: [usize; 2] = [3, 5];
+const ENDS: [&str; 6] = ["leaf1", "leaf2", "clients90", "leaves90", "clients91", "leaves91"];
 
 fn leaf_mac(leaf: usize) -> Mac {
     Mac([2, 0, 0, 0, 3, 11 + leaf as u8])
@@ -51,48 +56,89 @@ struct Home {
 }
 
 impl Home {
+    /// Nodes whose files say what there is.
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Nodes that a controller tells what there is.
+    fn followed() -> Self {
+        Self::with(Some("fabric"))
+    }
+
+    fn with(store: Option<&str>) -> Self {
         let home = Self {
             folder: tempfile::tempdir().unwrap(),
-            name: format!("wedjat-fabric-{}", std::process::id()),
+            name: format!("wedjat-{}-{}", store.unwrap_or("files"), std::process::id()),
         };
-        let cpu = core_affinity::get_core_ids().unwrap()[0].id;
-        let socket = |end: &str| format!("net_memif0,role=server,id=0,socket=@{}-{end}", home.name);
-        // A machine that stands still for some time makes no leaf silent.
-        let mut spine = format!(
-            "[spine]\nid = 90\ncores = [{cpu}]\nseed = 7\nstate = '{}'\nleaf_timeout_ms = 5000\n\
-             [[port]]\ndevice = '{}'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{}'\n\
-             [[port]]\ndevice = '{}'\nside = 'workers'\nip = '10.0.3.1/24'\nmac = '{}'\n\
-             [[pool]]\nid = 1\npolicy = 'horus-spine'\nservice = '10.0.1.200'\n",
-            home.path("spine").display(),
-            socket("clients"),
-            SPINE_MACS[0],
-            socket("leaves").replace("memif0", "memif1"),
-            SPINE_MACS[1],
-        );
-        for leaf in 0..2 {
-            let id = leaf + 1;
-            spine += &format!(
-                "[[leaf]]\nid = {id}\nip = '10.0.3.{}'\nmac = '{}'\npool = 1\nworkers = 4\n",
-                11 + leaf,
-                leaf_mac(leaf)
-            );
-            let text = format!(
-                "[leaf]\nid = {id}\ncores = [{cpu}]\nseed = 7\nstate = '{}'\n[[spine]]\nid = 90\nip = '10.0.3.1'\n\
-                 [[port]]\ndevice = '{}'\nside = 'both'\nip = '10.0.3.{}/16'\nmac = '{}'\n\
-                 [[pool]]\nid = 1\npolicy = 'horus'\nspine = 90\nservice = '10.0.1.200'\n\
-                 [[server]]\nip = '10.0.4.{}'\nmac = '{}'\nworkers = '0-3'\npool = 1\n",
-                home.path(&format!("leaf{id}")).display(),
-                socket(&format!("leaf{id}")),
-                11 + leaf,
-                leaf_mac(leaf),
-                11 + leaf,
-                server_mac(leaf)
-            );
-            fs::write(home.path(&format!("leaf{id}.toml")), text).unwrap();
+        let follows = store.map(|store| {
+            let (store, text) = (home.path(store), "[controller]\nid = 1\nstore");
+            fs::write(home.path("controller.toml"), format!("{text} = '{}'\n", store.display()))
+                .unwrap();
+            format!("[controller]\naddresses = ['unix:{}.ctl']\n", store.display())
+        });
+        for spine in 0..2 {
+            home.write_spine(spine, follows.as_deref());
         }
-        fs::write(home.path("spine.toml"), spine).unwrap();
+        for leaf in 0..2 {
+            home.write_leaf(leaf, follows.as_deref());
+        }
         home
+    }
+
+    fn device(&self, at: usize, end: &str) -> String {
+        format!("net_memif{at},role=server,id=0,socket=@{}-{end}", self.name)
+    }
+
+    fn write_spine(&self, spine: usize, follows: Option<&str>) {
+        let (cpu, id) = (core_affinity::get_core_ids().unwrap()[0].id, 90 + spine);
+        // A machine that stands still for some time makes no leaf silent.
+        let mut text = format!(
+            "[spine]\nid = {id}\ncores = [{cpu}]\nseed = 7\nstate = '{}'\nleaf_timeout_ms = 5000\n\
+             [[port]]\ndevice = '{}'\nside = 'clients'\nip = '10.0.1.{}/24'\nmac = '{}'\n\
+             [[port]]\ndevice = '{}'\nside = 'workers'\nip = '10.0.3.{}/24'\nmac = '{}'\n",
+            self.path(&format!("spine{id}")).display(),
+            self.device(0, &format!("clients{id}")),
+            1 + spine,
+            SPINE_MACS[spine][0],
+            self.device(1, &format!("leaves{id}")),
+            1 + spine,
+            SPINE_MACS[spine][1],
+        );
+        text +=
+            follows.unwrap_or("[[pool]]\nid = 1\npolicy = 'horus-spine'\nservice = '10.0.1.200'\n");
+        for leaf in (0..2).filter(|_| follows.is_none()) {
+            let (id, at) = (leaf + 1, 11 + leaf);
+            let mac = leaf_mac(leaf);
+            let ip = format!("10.0.3.{at}");
+            text += &format!(
+                "[[leaf]]\nid = {id}\nip = '{ip}'\nmac = '{mac}'\npool = 1\nworkers = 4\n"
+            );
+        }
+        fs::write(self.path(&format!("spine{id}.toml")), text).unwrap();
+    }
+
+    fn write_leaf(&self, leaf: usize, follows: Option<&str>) {
+        let (cpu, id, at) = (core_affinity::get_core_ids().unwrap()[0].id, leaf + 1, 11 + leaf);
+        let mut text = format!(
+            "[leaf]\nid = {id}\ncores = [{cpu}]\nseed = 7\nstate = '{}'\n\
+             [[port]]\ndevice = '{}'\nside = 'both'\nip = '10.0.3.{at}/16'\nmac = '{}'\n",
+            self.path(&format!("leaf{id}")).display(),
+            self.device(0, &format!("leaf{id}")),
+            leaf_mac(leaf),
+        );
+        text += &follows.map_or_else(
+            || {
+                format!(
+                    "[[spine]]\nid = 90\nip = '10.0.3.1'\n\
+                     [[pool]]\nid = 1\npolicy = 'horus'\nspine = 90\nservice = '10.0.1.200'\n\
+                     [[server]]\nip = '10.0.4.{at}'\nmac = '{}'\nworkers = '0-3'\npool = 1\n",
+                    server_mac(leaf)
+                )
+            },
+            str::to_owned,
+        );
+        fs::write(self.path(&format!("leaf{id}.toml")), text).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -105,8 +151,13 @@ impl Home {
         command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
         let file = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
         command.stdout(Stdio::piped()).stderr(file);
-        let running = Running(Some(command.spawn().unwrap()));
-        wait_until(&format!("{name} runs"), || self.path(name).exists());
+        let mut running = Running(Some(command.spawn().unwrap()));
+        wait_until(&format!("{name} runs"), || {
+            let ended = running.0.as_mut().unwrap().try_wait().unwrap();
+            let log = self.path(&format!("{name}.log"));
+            assert!(ended.is_none(), "{}", fs::read_to_string(log).unwrap());
+            self.path(name).exists()
+        });
         running
     }
 
@@ -164,12 +215,34 @@ struct Switch {
     answered: BTreeMap<u16, usize>,
     signals: usize,
     /// Whoever was there has died.
-    dead: Option<usize>,
+    dead: Vec<usize>,
+    /// The spine that has the service address, as it was announced.
+    serving: usize,
 }
 
 impl Switch {
+    /// Joined to these ends.
+    fn open(home: &Home, ends: &[&str]) -> (Vec<Device>, Self) {
+        let device = |(at, end): (usize, &&str)| {
+            format!("net_memif{at},role=client,id=0,socket=@{}-{end}", home.name)
+        };
+        let devices: Vec<_> = ends.iter().enumerate().map(device).collect();
+        let names: Vec<_> = devices.iter().map(String::as_str).collect();
+        let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
+        let pool = MbufPool::new(&eal, "switch", 8191).unwrap();
+        let options = DeviceOptions::patient(Some(PATIENCE));
+        let (mut opened, mut ports) = (Vec::new(), Vec::new());
+        for name in &names {
+            let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
+            opened.push(device);
+            ports.push(queues.remove(0));
+        }
+        let (answered, signals, dead, serving) = (BTreeMap::new(), 0, Vec::new(), 0);
+        (opened, Self { ports, pool, answered, signals, dead, serving })
+    }
+
     fn send(&mut self, port: usize, frame: &[u8]) {
-        if self.dead == Some(port) {
+        if self.dead.contains(&port) {
             return;
         }
         let mut mbuf = self.pool.handle().take().unwrap();
@@ -195,11 +268,17 @@ impl Switch {
     fn come(&mut self, at: usize, frame: Vec<u8>) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
-            let hosts = [(CLIENT, CLIENT_MAC), (SPINE, SPINE_MACS[1])];
+            if ask.sender == SERVICE && ask.target == SERVICE {
+                self.serving = CLIENTS.iter().position(|&clients| clients == at).unwrap();
+                assert_eq!(ask.sender_mac, SPINE_MACS[self.serving][0]);
+                return;
+            }
+            let spines = (0..2).map(|spine| (SPINES[spine], SPINE_MACS[spine][1]));
+            let hosts = [(CLIENT, CLIENT_MAC)].into_iter().chain(spines);
             let servers = (0..2).flat_map(|leaf| {
                 [(LEAVES[leaf], leaf_mac(leaf)), (SERVERS[leaf], server_mac(leaf))]
             });
-            let found = hosts.into_iter().chain(servers).find(|(ip, _)| *ip == ask.target);
+            let found = hosts.chain(servers).find(|(ip, _)| *ip == ask.target);
             if let Some((_, mac)) = found.filter(|_| ask.operation == arp::Operation::Request) {
                 self.send(at, &arp_answer(&ask, mac));
             }
@@ -208,12 +287,12 @@ impl Switch {
         let datagram = udp::parse(&frame, false).unwrap();
         let header = Header::parse(&frame[datagram.payload()..]).unwrap();
         if let Some(leaf) = LEAVES.iter().position(|&ip| ip == datagram.dst) {
-            assert_eq!((at, ether::dst(&frame)), (DOWN, leaf_mac(leaf)));
+            assert!(DOWN.contains(&at) && ether::dst(&frame) == leaf_mac(leaf));
             self.send(UP[leaf], &frame);
-        } else if datagram.dst == SPINE {
+        } else if let Some(spine) = SPINES.iter().position(|&ip| ip == datagram.dst) {
             assert!(header.code.is_signal());
             self.signals += 1;
-            self.send(DOWN, &frame);
+            self.send(DOWN[spine], &frame);
         } else if let Some(leaf) = SERVERS.iter().position(|&ip| ip == datagram.dst) {
             self.work(leaf, &frame, &header);
         } else {
@@ -254,14 +333,14 @@ impl Switch {
                 header.emit(&mut frame[udp::PAYLOAD..]);
                 let flow = Flow {
                     src_mac: CLIENT_MAC,
-                    dst_mac: SPINE_MACS[0],
+                    dst_mac: SPINE_MACS[self.serving][0],
                     src: CLIENT,
                     dst: SERVICE,
                     src_port: 40_000,
                     dst_port: 1234,
                 };
                 flow.emit(&mut frame, header.len());
-                self.send(CLIENTS, &frame);
+                self.send(CLIENTS[self.serving], &frame);
                 sent += 1;
             }
             self.poll();
@@ -288,45 +367,30 @@ impl Switch {
 #[test]
 fn a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {
     let home = Home::new();
-    for name in ["spine.toml", "leaf1.toml"] {
+    for name in ["spine90.toml", "leaf1.toml"] {
         home.said(&["check", "--config"], name);
     }
-    let spine = home.start("spine", "spine");
+    let spine = home.start("spine", "spine90");
     let first = home.start("leaf", "leaf1");
     let second = home.start("leaf", "leaf2");
-    let ends = ["clients", "leaves", "leaf1", "leaf2"];
-    let device = |(at, end): (usize, &&str)| {
-        format!("net_memif{at},role=client,id=0,socket=@{}-{end}", home.name)
-    };
-    let devices: Vec<_> = ends.iter().enumerate().map(device).collect();
-    let names: Vec<_> = devices.iter().map(String::as_str).collect();
-    let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
-    let pool = MbufPool::new(&eal, "switch", 8191).unwrap();
-    let options = DeviceOptions::patient(Some(PATIENCE));
-    let (mut opened, mut ports) = (Vec::new(), Vec::new());
-    for name in &names {
-        let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
-        opened.push(device);
-        ports.push(queues.remove(0));
-    }
-    let mut switch = Switch { ports, pool, answered: BTreeMap::new(), signals: 0, dead: None };
+    let (opened, mut switch) = Switch::open(&home, &ENDS[..4]);
     switch.poll_until("they hear of each other", || {
         let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
-        home.counter("spine", "signals") > 10 && leaves.iter().all(|heard| *heard > 0)
+        home.counter("spine90", "signals") > 10 && leaves.iter().all(|heard| *heard > 0)
     });
     switch.ask(0..1000);
     for leaf in 0..2 {
         let by = switch.answered.values().filter(|&&by| by == leaf).count();
         assert!(by > 100, "{by} of leaf {leaf}");
     }
-    let state = home.state("spine");
+    let state = home.state("spine90");
     assert_eq!((state["role"].as_str(), state["node"].as_u64()), (Some("spine"), Some(90)));
     assert_eq!(state["pools"][0]["members"].as_array().map(Vec::len), Some(2), "{state}");
 
     // One of them dies: the other has all, once the spine has noticed.
     drop(first.kill("-KILL"));
-    switch.dead = Some(UP[0]);
-    switch.poll_until("the spine notices", || home.counter("spine", "workers_lost") == 1);
+    switch.dead.push(UP[0]);
+    switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);
     let before = switch.answered.len() as u16;
     switch.ask(before..before + 200);
     assert!(switch.answered.range(before..).all(|(_, &leaf)| leaf == 1));
@@ -341,6 +405,89 @@ fn a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {
         (by_second, by_second),
         "{leaf}"
     );
+    drop(switch);
+    drop(opened);
+}
+
+#[test]
+fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller() {
+    let home = Home::followed();
+    let mut command = Command::new(WEDJAT);
+    command
+        .args(["controller", "--duration", LIFETIME, "--config"])
+        .arg(home.path("controller.toml"));
+    let log = fs::File::create(home.path("controller.log")).unwrap();
+    let controller = Running(Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
+    let ctl = |arguments: &[&str]| {
+        let mut command = Command::new(WEDJAT);
+        command.env("WEDJAT_CONTROLLER", home.path("fabric"));
+        command.args(["ctl", "--json"]).args(arguments).output().unwrap()
+    };
+    let told = |arguments: &[&str]| {
+        let output = ctl(arguments);
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    wait_until("the controller leads", || ctl(&["topology"]).status.success());
+    for (spine, ip) in [("90", "10.0.3.1"), ("91", "10.0.3.2")] {
+        told(&["add-spine", spine, ip]);
+    }
+    for leaf in 0..2 {
+        let (id, mac) = ((leaf + 1).to_string(), server_mac(leaf).to_string());
+        told(&["add-leaf", &id, &format!("10.0.3.{}", 11 + leaf)]);
+        let ip = format!("10.0.4.{}", 11 + leaf);
+        told(&["add-server", &ip, "--leaf", &id, "--workers", "0-3", "--mac", &mac]);
+    }
+    let spine = home.start("spine", "spine90");
+    let standby = home.start("spine", "spine91");
+    let leaves = [home.start("leaf", "leaf1"), home.start("leaf", "leaf2")];
+    let (opened, mut switch) = Switch::open(&home, &ENDS);
+    let pool = ["pool", "create", "1", "--workers", "8", "--policy", "horus"];
+    told(&[&pool[..], &["--spines", "1", "--address", "10.0.1.200"]].concat());
+    let linked = |spine: u64| {
+        let topology = told(&["topology"]);
+        let racks = topology["pools"][0]["racks"].as_array().unwrap().clone();
+        racks.len() == 2 && racks.iter().all(|rack| rack["spine"] == spine)
+    };
+    assert!(linked(90));
+    let members = |home: &Home, node: &str| {
+        let members = home.state(node)["pools"][0]["members"].clone();
+        members.as_array().map_or(0, Vec::len)
+    };
+    switch.poll_until("all have what they are to have", || {
+        let leaves = ["leaf1", "leaf2"]
+            .map(|leaf| (members(&home, leaf), home.counter(leaf, "signals") > 0));
+        leaves == [(4, true); 2]
+            && members(&home, "spine90") == 2
+            && home.counter("spine90", "signals") > 10
+    });
+    switch.ask(0..500);
+
+    // The spine dies. The other, which had nothing to do, has the racks and the address, and nobody said so.
+    drop(spine.kill("-KILL"));
+    switch.dead.extend([CLIENTS[0], DOWN[0]]);
+    let died = Instant::now();
+    while switch.serving == 0 {
+        switch.poll();
+        assert!(died.elapsed() < PATIENCE, "the standby has not announced the address");
+    }
+    eprintln!("the standby has the address after {:?}", died.elapsed());
+    switch.poll_until("the leaves are linked to it", || {
+        linked(91) && home.counter("spine91", "signals") > 10
+    });
+    switch.ask(500..1000);
+
+    // Without the controller all goes on.
+    drop(controller.kill("-KILL"));
+    switch.ask(1000..1500);
+    let (standby, leaves) = (standby.account(), leaves.map(Running::account));
+    assert_eq!(standby["scheduled"], 1000, "{standby}");
+    let scheduled: u64 = leaves.iter().map(|leaf| leaf["scheduled"].as_u64().unwrap()).sum();
+    assert_eq!(scheduled, 1500, "{leaves:?}");
     drop(switch);
     drop(opened);
 }

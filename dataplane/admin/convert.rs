@@ -10,7 +10,8 @@ use super::generated as proto;
 use super::requests::{RequestError, Seen};
 use super::tap::{TapError, TapSpec, TapStats};
 use crate::control::{
-    Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named, text,
+    Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named,
+    signals_named, text,
 };
 use crate::limits::{QUEUE, WORKER_ID_MAX};
 use crate::policy::PolicySpec;
@@ -51,9 +52,12 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
             workers: workers(&one.workers)?,
             speed: check_speed(one.speed.unwrap_or(1.0))?,
         },
-        Of::RemoveWorkers(one) => Change::RemoveWorkers { workers: workers(&one.workers)? },
-        Of::Drain(one) => Change::Drain { workers: workers(&one.workers)? },
-        Of::Undrain(one) => Change::Undrain { workers: workers(&one.workers)? },
+        Of::RemoveWorkers(one) => Change::RemoveWorkers {
+            pool: one.pool.map(pool).transpose()?,
+            workers: workers(&one.workers)?,
+        },
+        Of::Drain(one) => Change::Drain { workers: workers_of_all(&one)? },
+        Of::Undrain(one) => Change::Undrain { workers: workers_of_all(&one)? },
         Of::AddPool(one) => Change::AddPool {
             id: pool(one.id)?,
             policy: policy(&one.policy)?,
@@ -71,8 +75,20 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
             Change::SetQueue { pool, queue, overflow: overflow(&one.overflow)? }
         }
         Of::SetSpeed(one) => {
-            Change::SetSpeed { workers: workers(&one.workers)?, speed: check_speed(one.speed)? }
+            let (pool, speed) = (one.pool.map(pool).transpose()?, check_speed(one.speed)?);
+            Change::SetSpeed { pool, workers: workers(&one.workers)?, speed }
         }
+        Of::SetService(one) => {
+            let ip = (!one.ip.is_empty()).then(|| host(&one.ip, "ip")).transpose()?;
+            Change::SetService { pool: pool(one.pool)?, ip }
+        }
+        Of::LinkPool(one) => Change::LinkPool {
+            pool: pool(one.pool)?,
+            spine: spine(one.spine)?,
+            ip: host(&one.ip, "ip")?,
+            signals: signals_named(if one.signals.is_empty() { "horus" } else { &one.signals })?,
+        },
+        Of::UnlinkPool(one) => Change::UnlinkPool { pool: pool(one.pool)? },
     };
     Ok(if of_agent { Change::OfAgent(Box::new(change)) } else { change })
 }
@@ -94,6 +110,19 @@ fn mac(from: &str) -> Result<Option<Mac>, ChangeError> {
 
 fn pool(id: u32) -> Result<u16, ChangeError> {
     u16::try_from(id).map_err(|_| text(format!("pool {id}"), "a pool's id, 0 to 65535"))
+}
+
+fn spine(id: u32) -> Result<u16, ChangeError> {
+    let known = u16::try_from(id).ok().filter(|&id| id <= WORKER_ID_MAX);
+    known.ok_or_else(|| text(format!("spine {id}"), format!("a spine's id, 0 to {WORKER_ID_MAX}")))
+}
+
+/// Workers of whatever pools.
+fn workers_of_all(of: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
+    match of.pool {
+        Some(pool) => Err(text(format!("pool {pool}"), "no pool: they are drained in all")),
+        None => workers(&of.workers),
+    }
 }
 
 fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
@@ -171,11 +200,16 @@ pub fn message(of: &Change) -> proto::Change {
             workers: ids(workers),
             speed: Some(*speed),
         }),
-        Change::RemoveWorkers { workers } => {
-            To::RemoveWorkers(proto::Workers { workers: ids(workers) })
+        Change::RemoveWorkers { pool, workers } => {
+            let pool = pool.map(u32::from);
+            To::RemoveWorkers(proto::Workers { workers: ids(workers), pool })
         }
-        Change::Drain { workers } => To::Drain(proto::Workers { workers: ids(workers) }),
-        Change::Undrain { workers } => To::Undrain(proto::Workers { workers: ids(workers) }),
+        Change::Drain { workers } => {
+            To::Drain(proto::Workers { workers: ids(workers), pool: None })
+        }
+        Change::Undrain { workers } => {
+            To::Undrain(proto::Workers { workers: ids(workers), pool: None })
+        }
         Change::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
             To::AddPool(proto::AddPool {
                 id: (*id).into(),
@@ -198,9 +232,22 @@ pub fn message(of: &Change) -> proto::Change {
             overflow: overflow_name(*overflow).to_owned(),
         }),
         Change::OfAgent(change) => return proto::Change { of_agent: true, ..message(change) },
-        Change::SetSpeed { workers, speed } => {
-            To::SetSpeed(proto::SetSpeed { workers: ids(workers), speed: *speed })
-        }
+        Change::SetSpeed { pool, workers, speed } => To::SetSpeed(proto::SetSpeed {
+            workers: ids(workers),
+            speed: *speed,
+            pool: pool.map(u32::from),
+        }),
+        Change::SetService { pool, ip } => To::SetService(proto::SetService {
+            pool: (*pool).into(),
+            ip: ip.map_or_else(String::new, |ip| ip.to_string()),
+        }),
+        Change::LinkPool { pool, spine, ip, signals } => To::LinkPool(proto::LinkPool {
+            pool: (*pool).into(),
+            spine: (*spine).into(),
+            ip: ip.to_string(),
+            signals: signals.rules().to_owned(),
+        }),
+        Change::UnlinkPool { pool } => To::UnlinkPool(proto::UnlinkPool { pool: (*pool).into() }),
     };
     proto::Change { change: Some(change), of_agent: false }
 }

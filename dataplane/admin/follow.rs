@@ -23,15 +23,26 @@ pub struct Told {
     pub workers: BTreeSet<u16>,
 }
 
+/// The kind of node that follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// A leaf.
+    Leaf,
+    /// A spine, whose members may be in several pools.
+    Spine,
+    /// An agent: it gives up only what it was told of.
+    Agent(Told),
+}
+
 /// What leads from one membership to another: now, and whether that is all. What must leave before it can come again, as a worker
-/// that changes its pool, comes later. An agent gives up only what it was `told` of.
+/// that changes its pool, comes later.
 ///
 /// # Errors
 /// What can't be while the node runs, a line each.
 pub fn changes(
     now: &Membership,
     wanted: &Membership,
-    told: Option<&Told>,
+    follows: &Follows,
 ) -> Result<(Vec<Change>, bool), String> {
     let mut is_complete = true;
     let mut next = wanted.clone();
@@ -39,11 +50,10 @@ pub fn changes(
         let was = now.pool(pool.id).map(|(_, was)| was);
         // What no change makes otherwise stays as the node's file has it.
         pool.shared_workers = was.is_some_and(|was| was.shared_workers);
-        pool.service = was.and_then(|was| was.service);
-        pool.link = was.and_then(|was| was.link);
         let may_stay = |worker: &Worker| {
             let ip = server_of(wanted, worker).map(|server| server.ip);
-            let is_elsewhere = find(now, worker.id).is_some_and(|(there, one)| {
+            let of_pool = (*follows == Follows::Spine).then_some(pool.id);
+            let is_elsewhere = find(now, of_pool, worker.id).is_some_and(|(there, one)| {
                 let at = server_of(now, one).map(|server| server.ip);
                 one.is_leaving || there.id != pool.id || at != ip
             });
@@ -67,12 +77,12 @@ pub fn changes(
             (*place, is_complete) = (None, false);
         }
     }
-    if let Some(told) = told {
+    if let Follows::Agent(told) = follows {
         keep_others(now, &mut next, told);
     }
-    let mut changes = Kept::nothing().changes(now, &next)?;
+    let mut changes = Kept::new(*follows == Follows::Spine).changes(now, &next)?;
     leave_in_peace(now, &mut changes);
-    if told.is_none() {
+    if *follows == Follows::Leaf {
         is_complete &= drains(now, &next, &mut changes);
     }
     Ok((changes, is_complete))
@@ -80,14 +90,14 @@ pub fn changes(
 
 /// Takes out who leaves with its pool or server anyway.
 fn leave_in_peace(now: &Membership, changes: &mut Vec<Change>) {
-    let stays = |id: &u16| {
-        let found = find(now, *id);
+    let stays = |pool: Option<u16>, id: u16| {
+        let found = find(now, pool, id);
         let ip = found.and_then(|(_, worker)| Some(server_of(now, worker)?.ip));
         found.is_some_and(|(pool, _)| !pool.is_leaving) && !is_leaving(now, ip)
     };
     changes.retain_mut(|change| match change {
-        Change::RemoveWorkers { workers } => {
-            workers.retain(|id| stays(id));
+        &mut Change::RemoveWorkers { pool, ref mut workers } => {
+            workers.retain(|id| stays(pool, *id));
             !workers.is_empty()
         }
         _ => true,
@@ -115,8 +125,9 @@ fn server_of<'a>(of: &'a Membership, worker: &Worker) -> Option<&'a Server> {
     of.servers.get(usize::from(worker.server))?.as_ref()
 }
 
-fn find(of: &Membership, id: u16) -> Option<(&Pool, &Worker)> {
-    let (pool, place) = of.worker(id)?;
+/// A worker, of any pool or of one.
+fn find(of: &Membership, pool: Option<u16>, id: u16) -> Option<(&Pool, &Worker)> {
+    let (pool, place) = pool.map_or_else(|| of.worker(id), |pool| of.place(pool, id))?;
     let pool = of.pools[pool].as_ref()?;
     Some((pool, pool.members[place].as_ref()?))
 }
@@ -129,7 +140,7 @@ fn is_leaving(now: &Membership, ip: Option<std::net::Ipv4Addr>) -> bool {
 fn drains(now: &Membership, next: &Membership, changes: &mut Vec<Change>) -> bool {
     let (mut drained, mut undrained, mut is_complete) = (Vec::new(), Vec::new(), true);
     for (_, worker) in next.workers() {
-        match find(now, worker.id) {
+        match find(now, None, worker.id) {
             Some((_, was)) if was.is_drained == worker.is_drained => {}
             Some(_) if worker.is_drained => drained.push(worker.id),
             Some(_) => undrained.push(worker.id),
@@ -161,7 +172,7 @@ mod tests {
     const ONE: &str = "[[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
 
     fn texts(now: &Membership, wanted: &Membership) -> (Vec<String>, bool) {
-        let (changes, is_complete) = changes(now, wanted, None).unwrap();
+        let (changes, is_complete) = changes(now, wanted, &Follows::Leaf).unwrap();
         (changes.iter().map(ToString::to_string).collect(), is_complete)
     }
 
@@ -193,7 +204,8 @@ mod tests {
         let wanted = membership(&ONE.replace("0-3", "0-1"));
         let mut told = Told::default();
         let texts = |wanted: &Membership, told: &Told| {
-            let (changes, is_complete) = changes(&now, wanted, Some(told)).unwrap();
+            let (changes, is_complete) =
+                changes(&now, wanted, &Follows::Agent(told.clone())).unwrap();
             assert!(is_complete);
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -224,7 +236,8 @@ mod tests {
         let (_, is_complete) = texts(&ending, &now);
         assert!(!is_complete);
         // None of it is there yet: drained workers are drained once they are.
-        let nobody = Membership { epoch: 1, servers: Vec::new(), pools: Vec::new() };
+        let nobody =
+            Membership { epoch: 1, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
         let (changes, is_complete) = texts(&nobody, &wanted);
         assert_eq!((changes.len(), is_complete), (3, false));
     }

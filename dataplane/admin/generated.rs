@@ -173,7 +173,10 @@ pub struct Change {
     /// It is of the agent on the leaf's own core alone: of its pools, their policies and queues.
     #[prost(bool, tag = "13")]
     pub of_agent: bool,
-    #[prost(oneof = "change::Change", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(
+        oneof = "change::Change",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16"
+    )]
     pub change: ::core::option::Option<change::Change>,
 }
 /// Nested message and enum types in `Change`.
@@ -205,6 +208,12 @@ pub mod change {
         SetQueue(super::SetQueue),
         #[prost(message, tag = "12")]
         SetSpeed(super::SetSpeed),
+        #[prost(message, tag = "14")]
+        SetService(super::SetService),
+        #[prost(message, tag = "15")]
+        LinkPool(super::LinkPool),
+        #[prost(message, tag = "16")]
+        UnlinkPool(super::UnlinkPool),
     }
 }
 /// A host that workers may be added on.
@@ -258,6 +267,9 @@ pub struct AddWorkers {
 pub struct Workers {
     #[prost(uint32, repeated, tag = "1")]
     pub workers: ::prost::alloc::vec::Vec<u32>,
+    /// For workers that leave: of this pool alone, for a spine's leaves may be in several.
+    #[prost(uint32, optional, tag = "2")]
+    pub pool: ::core::option::Option<u32>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -312,6 +324,41 @@ pub struct SetSpeed {
     pub workers: ::prost::alloc::vec::Vec<u32>,
     #[prost(double, tag = "2")]
     pub speed: f64,
+    /// In this pool alone, for a spine's leaves may be in several.
+    #[prost(uint32, optional, tag = "3")]
+    pub pool: ::core::option::Option<u32>,
+}
+/// Clients ask for the pool at this address.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetService {
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
+    /// Empty: the node's own.
+    #[prost(string, tag = "2")]
+    pub ip: ::prost::alloc::string::String,
+}
+/// A leaf tells this spine of the pool.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LinkPool {
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
+    /// The spine's id and address.
+    #[prost(uint32, tag = "2")]
+    pub spine: u32,
+    #[prost(string, tag = "3")]
+    pub ip: ::prost::alloc::string::String,
+    /// What it is told: "horus", as when it is empty, "every-reply" or "none".
+    #[prost(string, tag = "4")]
+    pub signals: ::prost::alloc::string::String,
+}
+/// A leaf tells no spine of the pool.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnlinkPool {
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

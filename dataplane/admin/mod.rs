@@ -41,7 +41,7 @@ pub use convert::refusal;
 #[cfg(feature = "control")]
 pub(crate) use cpus::stay_on;
 #[cfg(feature = "control")]
-pub use follow::{Followed, Told};
+pub use follow::{Followed, Follows, Told};
 pub use lines::read_lines;
 #[cfg(feature = "control")]
 pub use listen::ServerError;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
-use crate::control::{Change, Membership, Pool, Server, Worker};
+use crate::control::{Change, Membership, Pool, Server, Spine, Worker};
 use crate::role::colocated::AGENT_IP;
 use crate::state::table::Role;
 
@@ -19,7 +19,7 @@ pub fn leaf(
     now: &Membership,
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
-    let mut kept = Kept(Vec::new());
+    let mut kept = Kept::new(started.role == Role::Spine);
     let (was, is, table) = (&started.leaf, &wanted.leaf, started.role.name());
     let key = |name: &str| format!("{table}.{name}");
     kept.same(table, &started.role, &wanted.role);
@@ -36,14 +36,6 @@ pub fn leaf(
     kept.same(&key("connection_timeout_ms"), &was.connection_timeout_ms, &is.connection_timeout_ms);
     let timeout = if started.role == Role::Spine { "leaf_timeout_ms" } else { "worker_timeout_ms" };
     kept.same(&key(timeout), &was.worker_timeout_ms, &is.worker_timeout_ms);
-    kept.same("spine", &started.spines, &wanted.spines);
-    for pool in &wanted.pools {
-        let was = started.pools.iter().find(|one| one.id == pool.id);
-        let (service, link) = was.map_or((None, None), |was| (was.service, was.link));
-        if (service, link) != (pool.service, pool.link) {
-            kept.note(format!("`service`, `spine` or `signals` of pool {}", pool.id));
-        }
-    }
     let room = ["pools_max", "servers_max", "workers_max", "leaves_max"];
     kept.room(table, &room, (&was.room, &is.room));
     kept.same("port", &started.ports, &wanted.ports);
@@ -86,7 +78,7 @@ pub fn agent(
     now: &Membership,
     begun: &Membership,
 ) -> Result<Vec<Change>, String> {
-    let mut kept = Kept(Vec::new());
+    let mut kept = Kept::new(false);
     kept.same("agent.core", &started.core, &wanted.core);
     kept.same("agent.id", &started.id, &wanted.id);
     kept.same("agent.udp_port", &started.udp_port, &wanted.udp_port);
@@ -109,18 +101,22 @@ pub fn agent(
     kept.changes(now, begun)
 }
 
-/// What can't change and would have to, a line each.
-pub(super) struct Kept(Vec<String>);
+/// What can't change and would have to.
+pub(super) struct Kept {
+    /// A line each.
+    lines: Vec<String>,
+    /// The node is a spine: its members may be in several pools.
+    is_spine: bool,
+}
 
 impl Kept {
     /// Nothing yet.
-    #[cfg(feature = "control")]
-    pub(super) const fn nothing() -> Self {
-        Self(Vec::new())
+    pub(super) const fn new(is_spine: bool) -> Self {
+        Self { lines: Vec::new(), is_spine }
     }
 
     fn note(&mut self, what: String) {
-        self.0.push(format!("{what} can't change while it runs: restart it for that"));
+        self.lines.push(format!("{what} can't change while it runs: restart it for that"));
     }
 
     fn same<T: PartialEq>(&mut self, key: &str, was: &T, is: &T) {
@@ -177,7 +173,7 @@ impl Kept {
         self.servers(&mut found, now, wanted);
         self.pools_of(&mut found, now, wanted);
         self.workers(&mut found, now, wanted);
-        if self.0.is_empty() { Ok(found.in_order()) } else { Err(self.0.join("\n")) }
+        if self.lines.is_empty() { Ok(found.in_order()) } else { Err(self.lines.join("\n")) }
     }
 
     fn servers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
@@ -187,7 +183,7 @@ impl Kept {
         for server in wanted.servers.iter().flatten() {
             let was = at(now, server.ip);
             if was.iter().any(|was| was.is_leaving) {
-                self.0.push(format!("server {} is leaving: wait until it has gone", server.ip));
+                self.lines.push(format!("server {} is leaving: wait until it has gone", server.ip));
             } else if was.is_empty() {
                 if !found.add_server(server) {
                     self.note(format!("entries of server {} that differ", server.ip));
@@ -217,18 +213,24 @@ impl Kept {
     fn pools_of(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
         for pool in wanted.pools.iter().flatten() {
             match now.pool(pool.id) {
-                None => found.pools.push(Change::AddPool {
-                    id: pool.id,
-                    policy: pool.policy.clone(),
-                    queue: pool.queue,
-                    overflow: pool.overflow,
-                    shared_workers: pool.shared_workers,
-                    key_file: None, // one with a key is refused above
-                }),
-                Some((_, was)) if was.is_leaving => {
-                    self.0.push(format!("pool {} is leaving: wait until it has gone", pool.id));
+                None => {
+                    found.pools.push(Change::AddPool {
+                        id: pool.id,
+                        policy: pool.policy.clone(),
+                        queue: pool.queue,
+                        overflow: pool.overflow,
+                        shared_workers: pool.shared_workers,
+                        key_file: None, // one with a key is refused above
+                    });
+                    found.fabric((now, None), (wanted, pool));
                 }
-                Some((_, was)) => self.pool(found, was, pool),
+                Some((_, was)) if was.is_leaving => {
+                    self.lines.push(format!("pool {} is leaving: wait until it has gone", pool.id));
+                }
+                Some((_, was)) => {
+                    self.pool(found, was, pool);
+                    found.fabric((now, Some(was)), (wanted, pool));
+                }
             }
         }
         let left = now.pools.iter().flatten().filter(|pool| !pool.is_leaving);
@@ -253,31 +255,46 @@ impl Kept {
     }
 
     fn workers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
-        let (here, there) = (places(now), places(wanted));
-        for (&id, place) in &there {
-            match here.get(&id) {
+        let (here, there) = (self.places(now), self.places(wanted));
+        for (key, place) in &there {
+            let id = place.worker.id;
+            match here.get(key) {
                 None => found.add_worker(place),
                 Some(was) if was.worker.is_leaving => {
-                    self.0.push(format!("worker {id} is leaving: wait until it has gone"));
+                    self.lines.push(format!("worker {id} is leaving: wait until it has gone"));
                 }
                 Some(was) if (was.pool, was.server) != (place.pool, place.server) => {
-                    self.0.push(format!(
+                    self.lines.push(format!(
                         "worker {id} is in pool {} at {} and can't go to pool {} at {} in one reload: leave it out \
                          of one, and add it in the next",
                         was.pool, was.server, place.pool, place.server
                     ));
                 }
-                Some(was) if was.worker.speed != place.worker.speed => found.set_speed(place),
+                Some(was) if was.worker.speed != place.worker.speed => {
+                    found.set_speed(key.0, place);
+                }
                 Some(_) => {}
             }
         }
         let gone =
-            here.iter().filter(|(id, was)| !there.contains_key(id) && !was.worker.is_leaving);
-        let gone = gone.filter(|(_, was)| !found.takes_along(was)).map(|(&id, _)| id);
-        let workers: Vec<_> = gone.collect();
-        if !workers.is_empty() {
-            found.removed.insert(0, Change::RemoveWorkers { workers });
-        }
+            here.iter().filter(|(key, was)| !there.contains_key(key) && !was.worker.is_leaving);
+        let gone = gone.filter(|(_, was)| !found.takes_along(was));
+        let mut leaving = BTreeMap::<Option<u16>, Vec<u16>>::new();
+        gone.for_each(|(&(pool, id), _)| leaving.entry(pool).or_default().push(id));
+        let leaving = leaving.into_iter();
+        let leaving = leaving.map(|(pool, workers)| Change::RemoveWorkers { pool, workers });
+        found.removed.splice(0..0, leaving);
+    }
+
+    /// All workers, by id; of a spine, where a leaf may be in several pools, by pool and id.
+    fn places(&self, of: &Membership) -> BTreeMap<(Option<u16>, u16), Placed> {
+        let placed = |(pool, worker): (usize, &Worker)| {
+            let pool = of.pools[pool].as_ref()?.id;
+            let server = of.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
+            let key = (self.is_spine.then_some(pool), worker.id);
+            Some((key, Placed { worker: *worker, pool, server }))
+        };
+        of.workers().filter_map(placed).collect()
     }
 }
 
@@ -286,16 +303,6 @@ struct Placed {
     worker: Worker,
     pool: u16,
     server: Ipv4Addr,
-}
-
-/// All workers, by id.
-fn places(of: &Membership) -> BTreeMap<u16, Placed> {
-    let placed = |(pool, worker): (usize, &Worker)| {
-        let pool = of.pools[pool].as_ref()?.id;
-        let server = of.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
-        Some((worker.id, Placed { worker: *worker, pool, server }))
-    };
-    of.workers().filter_map(placed).collect()
 }
 
 /// Changes, by when they are made.
@@ -360,16 +367,43 @@ impl Found {
         }
     }
 
-    fn set_speed(&mut self, of: &Placed) {
+    fn set_speed(&mut self, of_pool: Option<u16>, of: &Placed) {
         let same = self.workers.iter_mut().find_map(|change| match change {
-            Change::SetSpeed { workers, speed } if *speed == of.worker.speed => Some(workers),
+            Change::SetSpeed { pool, workers, speed }
+                if (*pool, *speed) == (of_pool, of.worker.speed) =>
+            {
+                Some(workers)
+            }
             _ => None,
         });
         match same {
             Some(workers) => workers.push(of.worker.id),
-            None => self
-                .workers
-                .push(Change::SetSpeed { workers: vec![of.worker.id], speed: of.worker.speed }),
+            None => self.workers.push(Change::SetSpeed {
+                pool: of_pool,
+                workers: vec![of.worker.id],
+                speed: of.worker.speed,
+            }),
+        }
+    }
+
+    /// What differs of where clients ask for a pool, and of the spine that is told of it.
+    fn fabric(
+        &mut self,
+        (now, was): (&Membership, Option<&Pool>),
+        (wanted, is): (&Membership, &Pool),
+    ) {
+        let pool = is.id;
+        if was.and_then(|was| was.service) != is.service {
+            self.pools.push(Change::SetService { pool, ip: is.service });
+        }
+        let link = wanted.link_of(is);
+        if was.and_then(|was| now.link_of(was)) != link {
+            self.pools.push(match link {
+                Some((Spine { id: spine, ip }, signals)) => {
+                    Change::LinkPool { pool, spine, ip, signals }
+                }
+                None => Change::UnlinkPool { pool },
+            });
         }
     }
 }

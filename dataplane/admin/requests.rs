@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
 #[cfg(feature = "control")]
-use super::follow::{Followed, Told};
+use super::follow::{Followed, Follows};
 use super::tally::Tally;
 use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
@@ -76,6 +76,8 @@ pub struct Seen {
 /// What is asked.
 enum Request {
     Look(Answer<Seen>),
+    #[cfg(feature = "control")]
+    SilentSpines(Answer<Vec<u16>>),
     Change {
         changes: Vec<Change>,
         if_version: Option<u64>,
@@ -90,7 +92,7 @@ enum Request {
     #[cfg(feature = "control")]
     Follow {
         wanted: Box<Membership>,
-        told: Option<Told>,
+        follows: Follows,
         since: Instant,
         answer: Answer<Result<Followed, RequestError>>,
     },
@@ -102,6 +104,8 @@ impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Look(_) => "Look",
+            #[cfg(feature = "control")]
+            Self::SilentSpines(_) => "SilentSpines",
             Self::Change { .. } => "Change",
             Self::Reload { .. } => "Reload",
             #[cfg(feature = "control")]
@@ -120,6 +124,12 @@ impl Handle {
     /// For a node at this moment.
     pub fn look(&self, answer: impl FnOnce(Seen) + Send + 'static) {
         let _ = self.0.send(Request::Look(Box::new(answer)));
+    }
+
+    /// For a leaf's spines that are silent, by id.
+    #[cfg(feature = "control")]
+    pub fn silent_spines(&self, answer: impl FnOnce(Vec<u16>) + Send + 'static) {
+        let _ = self.0.send(Request::SilentSpines(Box::new(answer)));
     }
 
     /// For changes, all of them at once or none, if the node's version is this one. The answer is the version that has them.
@@ -143,16 +153,16 @@ impl Handle {
         let _ = self.0.send(Request::Reload { dry_run, since, answer });
     }
 
-    /// For what a controller says that the node is to be; an agent with what it was told of so far.
+    /// For what a controller says that the node is to be.
     #[cfg(feature = "control")]
     pub fn follow(
         &self,
         wanted: Membership,
-        told: Option<Told>,
+        follows: Follows,
         answer: impl FnOnce(Result<Followed, RequestError>) + Send + 'static,
     ) {
         let (wanted, since, answer) = (Box::new(wanted), Instant::now(), Box::new(answer));
-        let _ = self.0.send(Request::Follow { wanted, told, since, answer });
+        let _ = self.0.send(Request::Follow { wanted, follows, since, answer });
     }
 
     /// For a capture of what passes. The answer is what it records, when all cores do.
@@ -330,6 +340,8 @@ impl<'a, C: Cores> Requests<'a, C> {
                     tap: self.taps.seen(),
                 });
             }
+            #[cfg(feature = "control")]
+            Request::SilentSpines(answer) => answer(self.control.silent_spines()),
             Request::Change { changes, if_version, since, answer } => {
                 match self.change(&changes, if_version) {
                     Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
@@ -361,10 +373,10 @@ impl<'a, C: Cores> Requests<'a, C> {
                 }
             },
             #[cfg(feature = "control")]
-            Request::Follow { wanted, told, since, answer } => {
-                match self.follow(&wanted, told.as_ref()) {
+            Request::Follow { wanted, follows, since, answer } => {
+                match self.follow(&wanted, &follows) {
                     Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
-                        return Some(Request::Follow { wanted, told, since, answer });
+                        return Some(Request::Follow { wanted, follows, since, answer });
                     }
                     Err(error) => answer(Err(error)),
                     Ok(Followed { version: epoch, is_complete }) => {
@@ -392,12 +404,8 @@ impl<'a, C: Cores> Requests<'a, C> {
     }
 
     #[cfg(feature = "control")]
-    fn follow(
-        &mut self,
-        wanted: &Membership,
-        told: Option<&Told>,
-    ) -> Result<Followed, RequestError> {
-        let next = super::follow::changes(self.control.membership(), wanted, told);
+    fn follow(&mut self, wanted: &Membership, follows: &Follows) -> Result<Followed, RequestError> {
+        let next = super::follow::changes(self.control.membership(), wanted, follows);
         let (changes, is_complete) = next.map_err(RequestError::Reload)?;
         Ok(Followed { version: self.change(&changes, None)?, is_complete })
     }

@@ -195,8 +195,11 @@ enum Command {
     },
     /// Let go of workers, when they have answered what they have
     RemoveWorkers {
-        /// Their ids
+        /// Their ids; at a spine those of leaves
         workers: String,
+        /// Of this pool alone: a spine's leaves may be in several
+        #[arg(long)]
+        pool: Option<String>,
     },
     /// Pools
     Pool {
@@ -212,6 +215,9 @@ enum Command {
         workers: String,
         /// Relative to others
         speed: String,
+        /// In this pool alone: a spine's leaves may be in several
+        #[arg(long)]
+        pool: Option<String>,
     },
     /// Tell or set which messages the node logs
     Log {
@@ -292,6 +298,32 @@ enum PoolCommand {
         id: String,
         /// Workers that it is to have
         workers: usize,
+    },
+    /// Have clients ask for a pool at another address than the node's own
+    Service {
+        /// Its id
+        id: String,
+        /// The address; the node's own without it
+        ip: Option<String>,
+    },
+    /// Have a leaf tell a spine of a pool
+    Link {
+        /// Its id
+        id: String,
+        /// The spine's id
+        #[arg(long)]
+        spine: String,
+        /// The spine's address
+        #[arg(long)]
+        ip: String,
+        /// What it is told, which its policy decides: horus, every-reply or none
+        #[arg(long)]
+        signals: Option<String>,
+    },
+    /// Have a leaf tell no spine of a pool
+    Unlink {
+        /// Its id
+        id: String,
     },
     /// Bound a pool's queue anew
     Queue {
@@ -414,11 +446,15 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
             let (server, speed) = (with("server", server.as_ref()), with("speed", speed.as_ref()));
             format!("add-workers{server} pool={pool} workers={workers}{speed}")
         }
-        Command::RemoveWorkers { workers } => format!("remove-workers workers={workers}"),
+        Command::RemoveWorkers { workers, pool } => {
+            format!("remove-workers{} workers={workers}", with("pool", pool.as_ref()))
+        }
         Command::Pool { agent, command } => {
             format!("{}{}", if *agent { "agent " } else { "" }, change_of_pool(command))
         }
-        Command::Speed { workers, speed } => format!("set-speed workers={workers} speed={speed}"),
+        Command::Speed { workers, speed, pool } => {
+            format!("set-speed{} workers={workers} speed={speed}", with("pool", pool.as_ref()))
+        }
         // Those of a fabric have been done.
         _ => return Ok(None),
     };
@@ -442,6 +478,14 @@ fn change_of_pool(command: &PoolCommand) -> String {
         PoolCommand::Queue { id, queue, overflow } => {
             format!("set-queue pool={id} queue={queue}{}", with("overflow", overflow.as_ref()))
         }
+        PoolCommand::Service { id, ip } => {
+            format!("set-service pool={id}{}", with("ip", ip.as_ref()))
+        }
+        PoolCommand::Link { id, spine, ip, signals } => {
+            let signals = with("signals", signals.as_ref());
+            format!("link-pool pool={id} spine={spine} ip={ip}{signals}")
+        }
+        PoolCommand::Unlink { id } => format!("unlink-pool pool={id}"),
     }
 }
 

@@ -58,7 +58,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         faults.note(&follow.addresses, "controller", "[controller] beside [agent]", allowed);
     }
     leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
-    let told = if raw.controller.is_some() { QUEUES_TOLD } else { 0 };
+    let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
+    let told = if may_wait { QUEUES_TOLD } else { 0 };
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), told);
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {

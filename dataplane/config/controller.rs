@@ -151,7 +151,8 @@ impl ControllerConfig {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let has = |table: &toml::Table, key| table.contains_key(key);
         let is_one = |table: &toml::Table| {
-            has(table, "controller") && !has(table, "leaf") && !has(table, "agent")
+            has(table, "controller")
+                && !["spine", "leaf", "agent"].iter().any(|key| has(table, key))
         };
         text.parse::<toml::Table>().is_ok_and(|table| is_one(&table))
     }

@@ -6,14 +6,10 @@ use super::faults::{Faults, quoted};
 use super::leaf::{PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::raw;
-use super::raw::SignalRules;
-use crate::limits::WORKER_ID_MAX;
-use crate::policy::signals::Protocol;
+use crate::limits::{SPINES_MAX, WORKER_ID_MAX};
+use crate::policy::signals::{Protocol, SIGNAL_RULES};
 use crate::stage::network::SpineLink;
 use crate::state::table::Role;
-
-/// Spines of a leaf.
-const SPINES_MAX: usize = 64;
 
 /// The text is a spine's: it has a table `spine`, where a leaf's has a list if anything.
 pub fn is_spines(text: &str) -> bool {
@@ -100,11 +96,12 @@ pub fn link(
     if spine.is_none() {
         faults.note(at, "pool.spine", at.get_ref(), "the id of a [[spine]]");
     }
-    let rules = pool.signals.as_ref().map_or(SignalRules::Horus, |rules| *rules.get_ref());
-    let protocol = match rules {
-        SignalRules::Horus => Protocol::Paper,
-        SignalRules::EveryReply => Protocol::EveryReply,
-        SignalRules::None => Protocol::Silent,
+    let protocol = match &pool.signals {
+        None => Protocol::Paper,
+        Some(rules) => Protocol::of_rules(rules.get_ref()).unwrap_or_else(|| {
+            faults.note(rules, "pool.signals", quoted(rules), SIGNAL_RULES);
+            Protocol::Paper
+        }),
     };
     Some(SpineLink { spine: spine? as u16, protocol })
 }

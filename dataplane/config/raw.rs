@@ -44,11 +44,12 @@ pub struct SpineFile {
     #[serde(default)]
     leaf: Vec<Rack>,
     control: Option<raw_control::Control>,
+    controller: Option<raw_controller::Follow>,
 }
 
 impl From<SpineFile> for Config {
     fn from(file: SpineFile) -> Self {
-        let SpineFile { spine, port, pool, leaf, control } = file;
+        let SpineFile { spine, port, pool, leaf, control, controller } = file;
         Self {
             role: Role::Spine,
             leaf: spine,
@@ -59,7 +60,7 @@ impl From<SpineFile> for Config {
             rack: leaf,
             agent: None,
             control,
-            controller: None,
+            controller,
         }
     }
 }
@@ -116,19 +117,7 @@ pub struct Pool {
     /// A leaf's.
     pub spine: Option<Spanned<u16>>,
     /// A leaf's.
-    pub signals: Option<Spanned<SignalRules>>,
-}
-
-/// What a leaf tells its spine of a pool, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SignalRules {
-    /// Idleness and average load when they change, as Horus does.
-    Horus,
-    /// The average load with every reply.
-    EveryReply,
-    /// That it is alive.
-    None,
+    pub signals: Option<Spanned<String>>,
 }
 
 /// A spine over a leaf.

@@ -107,6 +107,12 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     "this agent's workers are threads of its own process, as many as it began with";
                 refused("add-workers", format!("{reason}; restart it with more `workers`"))
             }
+            Change::SetService { .. } | Change::LinkPool { .. } | Change::UnlinkPool { .. } => {
+                refused(
+                    change.to_string(),
+                    "this node is an agent; leaves and spines have links and service addresses",
+                )
+            }
             Change::AddPool { shared_workers: true, .. } => {
                 let reason = "it tells a leaf what to believe of workers; leave it out here";
                 refused("shared-workers=true", reason)

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::config::ids;
 use crate::limits::{QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
+use crate::policy::signals::{Protocol, SIGNAL_RULES};
 use crate::policy::{Overflow, PolicyError, PolicySpec};
 use crate::wire::ether::Mac;
 
@@ -47,8 +48,10 @@ pub enum Change {
         /// How fast each of them is, relative to others.
         speed: f64,
     },
-    /// `remove-workers workers=…`: they get no new tasks, and leave when they have answered those that they have.
+    /// `remove-workers [pool=…] workers=…`: they get no new tasks, and leave when they have answered those that they have.
     RemoveWorkers {
+        /// Id of their pool, if they are to leave that one alone: a spine's leaves may be in several.
+        pool: Option<u16>,
         /// Their ids.
         workers: Vec<u16>,
     },
@@ -98,12 +101,37 @@ pub enum Change {
         /// What becomes of those beyond.
         overflow: Overflow,
     },
-    /// `set-speed workers=… speed=…`.
+    /// `set-speed [pool=…] workers=… speed=…`.
     SetSpeed {
+        /// Id of their pool, if it is to be so in that one alone.
+        pool: Option<u16>,
         /// Their ids.
         workers: Vec<u16>,
         /// How fast each of them is, relative to others.
         speed: f64,
+    },
+    /// `set-service pool=… [ip=…]`: clients ask for the pool at this address from now on, or at the node's own.
+    SetService {
+        /// Id of the pool.
+        pool: u16,
+        /// The address.
+        ip: Option<Ipv4Addr>,
+    },
+    /// `link-pool pool=… spine=… ip=… [signals=…]`: the spine is told of the pool from now on.
+    LinkPool {
+        /// Id of the pool.
+        pool: u16,
+        /// The spine's id.
+        spine: u16,
+        /// Its address.
+        ip: Ipv4Addr,
+        /// What it is told, and when.
+        signals: Protocol,
+    },
+    /// `unlink-pool pool=…`: no spine is told of it.
+    UnlinkPool {
+        /// Id of the pool.
+        pool: u16,
     },
     /// `agent` and a change: of the agent's pools on a leaf's core.
     OfAgent(Box<Self>),
@@ -171,14 +199,17 @@ const VERBS: &Verbs = &[
     ("remove-server", &["ip"]),
     ("move-server", &["ip", "to", "[mac]"]),
     ("add-workers", &["[server]", "pool", "workers", "[speed]"]),
-    ("remove-workers", &["workers"]),
+    ("remove-workers", &["[pool]", "workers"]),
     ("drain", &["workers"]),
     ("undrain", &["workers"]),
     ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]", "[key-file]"]),
     ("remove-pool", &["id"]),
     ("set-policy", &["pool", "policy"]),
     ("set-queue", &["pool", "queue", "[overflow]"]),
-    ("set-speed", &["workers", "speed"]),
+    ("set-speed", &["[pool]", "workers", "speed"]),
+    ("set-service", &["pool", "[ip]"]),
+    ("link-pool", &["pool", "spine", "ip", "[signals]"]),
+    ("unlink-pool", &["pool"]),
 ];
 
 /// What may stand for a host.
@@ -297,6 +328,11 @@ impl<'a> Values<'a> {
         self.needed(key, "a pool's id, 0 to 65535")
     }
 
+    /// That of a pool which may be left out.
+    pub(crate) fn pool(&self) -> Result<Option<u16>, ChangeError> {
+        self.get("pool").map(|_| self.id("pool")).transpose()
+    }
+
     pub(crate) fn workers(&self) -> Result<Vec<u16>, ChangeError> {
         let ids = ids::parse(self.get("workers").unwrap_or_default(), 0..=WORKER_ID_MAX);
         let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in 0-31,40");
@@ -350,6 +386,16 @@ pub const fn overflow_name(overflow: Overflow) -> &'static str {
     }
 }
 
+/// What a spine is told, by the name of its rules.
+pub(crate) fn signals_named(name: &str) -> Result<Protocol, ChangeError> {
+    Protocol::of_rules(name).ok_or_else(|| text(format!("signals={name}"), SIGNAL_RULES))
+}
+
+/// What a change says of the pool that it is of alone.
+fn pool_text(pool: Option<u16>) -> String {
+    pool.map_or_else(String::new, |pool| format!(" pool={pool}"))
+}
+
 /// What a change says of MAC addresses that ARP finds.
 fn mac_text(mac: Option<Mac>) -> String {
     mac.map_or_else(String::new, |mac| format!(" mac={mac}"))
@@ -373,7 +419,9 @@ impl fmt::Display for Change {
                 write!(f, "add-workers{server} pool={pool} workers={}", ids(workers))?;
                 if *speed == 1.0 { Ok(()) } else { write!(f, " speed={speed}") }
             }
-            Self::RemoveWorkers { workers } => write!(f, "remove-workers workers={}", ids(workers)),
+            Self::RemoveWorkers { pool, workers } => {
+                write!(f, "remove-workers{} workers={}", pool_text(*pool), ids(workers))
+            }
             Self::Drain { workers } => write!(f, "drain workers={}", ids(workers)),
             Self::Undrain { workers } => write!(f, "undrain workers={}", ids(workers)),
             Self::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
@@ -394,9 +442,17 @@ impl fmt::Display for Change {
                 let overflow = overflow_name(*overflow);
                 write!(f, "set-queue pool={pool} queue={queue} overflow={overflow}")
             }
-            Self::SetSpeed { workers, speed } => {
-                write!(f, "set-speed workers={} speed={speed}", ids(workers))
+            Self::SetSpeed { pool, workers, speed } => {
+                write!(f, "set-speed{} workers={} speed={speed}", pool_text(*pool), ids(workers))
             }
+            Self::SetService { pool, ip } => {
+                let ip = ip.map_or_else(String::new, |ip| format!(" ip={ip}"));
+                write!(f, "set-service pool={pool}{ip}")
+            }
+            Self::LinkPool { pool, spine, ip, signals } => {
+                write!(f, "link-pool pool={pool} spine={spine} ip={ip} signals={}", signals.rules())
+            }
+            Self::UnlinkPool { pool } => write!(f, "unlink-pool pool={pool}"),
         }
     }
 }
@@ -427,7 +483,9 @@ impl FromStr for Change {
                 workers: values.workers()?,
                 speed: values.speed()?,
             },
-            "remove-workers" => Self::RemoveWorkers { workers: values.workers()? },
+            "remove-workers" => {
+                Self::RemoveWorkers { pool: values.pool()?, workers: values.workers()? }
+            }
             "drain" => Self::Drain { workers: values.workers()? },
             "undrain" => Self::Undrain { workers: values.workers()? },
             "add-pool" => Self::AddPool {
@@ -445,7 +503,21 @@ impl FromStr for Change {
                 queue: values.queue()?,
                 overflow: values.overflow()?,
             },
-            _ => Self::SetSpeed { workers: values.workers()?, speed: values.speed()? },
+            "set-service" => {
+                Self::SetService { pool: values.id("pool")?, ip: values.parsed("ip", HOST)? }
+            }
+            "link-pool" => Self::LinkPool {
+                pool: values.id("pool")?,
+                spine: values.needed("spine", "a spine's id, 0 to 32766")?,
+                ip: values.address("ip")?,
+                signals: signals_named(values.get("signals").unwrap_or("horus"))?,
+            },
+            "unlink-pool" => Self::UnlinkPool { pool: values.id("pool")? },
+            _ => Self::SetSpeed {
+                pool: values.pool()?,
+                workers: values.workers()?,
+                speed: values.speed()?,
+            },
         })
     }
 }
@@ -492,6 +564,12 @@ mod tests {
             "set-policy pool=1 policy=racksched",
             "set-queue pool=1 queue=10 overflow=drop",
             "set-speed workers=4-5 speed=0.5",
+            "set-speed pool=2 workers=4 speed=8",
+            "remove-workers pool=2 workers=4",
+            "set-service pool=2 ip=10.9.0.1",
+            "set-service pool=2",
+            "link-pool pool=2 spine=900 ip=10.0.3.1 signals=every-reply",
+            "unlink-pool pool=2",
         ] {
             assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
         }
@@ -511,6 +589,8 @@ mod tests {
             ("set-queue pool=1 queue=0", "queue=0; allowed: 1 to 65536"),
             ("set-queue pool=1 queue=9 overflow=wait", "overflow=wait; allowed: drop or refuse"),
             ("set-policy pool=1 policy=best", "best"),
+            ("link-pool pool=1 spine=9 ip=10.0.0.9 signals=all", "signals=all; allowed: horus, "),
+            ("link-pool pool=1 spine=-1 ip=10.0.0.9", "spine=-1; allowed: a spine's id"),
             ("add-pool id=70000 policy=horus", "id=70000; allowed: a pool's id"),
         ] {
             let error = bad.parse::<Change>().unwrap_err().to_string();

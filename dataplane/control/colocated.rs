@@ -68,6 +68,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.leaf.is_spine()
     }
 
+    fn is_spine_silent(&self, place: usize) -> bool {
+        self.leaf.is_spine_silent(place)
+    }
+
     fn workers_max(&self) -> usize {
         self.leaf.workers_max()
     }
@@ -226,7 +230,7 @@ fn ahead<B: Buf + Token>(
                     changes.push(Change::Undrain { workers: workers.clone() });
                 }
                 if there.speed != speed {
-                    changes.push(Change::SetSpeed { workers, speed });
+                    changes.push(Change::SetSpeed { pool: None, workers, speed });
                 }
             }
             None if agent.membership().pool(pool).is_none() && !is_new(pool) => {
@@ -279,7 +283,7 @@ fn follow<B: Buf + Token>(
     let leave = agents.filter(|worker| !worker.is_leaving && !stays(worker.id));
     let workers: Vec<_> = leave.map(|worker| worker.id).collect();
     if !workers.is_empty() {
-        agent.apply(&Change::RemoveWorkers { workers })?;
+        agent.apply(&Change::RemoveWorkers { pool: None, workers })?;
     }
     for change in to_drain(agent, now) {
         if let Change::Drain { workers } | Change::Undrain { workers } = &change

@@ -14,8 +14,10 @@ use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::affinity::AffinityTable;
+use crate::stage::fabric::{Fabric, Shared};
 use crate::stage::network::NetworkError;
-use crate::stage::{Network, NewPool, Recognition, Step, Update};
+use crate::stage::{Network, NewPool, Recognition, Stages, Step, Update};
+use crate::state::table::Limits;
 use crate::state::{Member, Table};
 
 /// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
@@ -31,6 +33,10 @@ pub struct LeafCores {
     /// One for each core.
     cores: Vec<Commands>,
     seed: u64,
+    /// What all cores share of what spines or leaves are told.
+    fabric: Option<Arc<Shared>>,
+    /// Spines may be told of pools.
+    may_link: bool,
     /// Next hops may be pinned that no network leads to any more.
     has_old_hops: bool,
     /// Since when all cores have known of that.
@@ -38,12 +44,29 @@ pub struct LeafCores {
 }
 
 impl LeafCores {
-    /// Cores that start with this network and take these commands, each with memory for so many tasks that wait; `seed` is that
-    /// of all random streams.
+    /// Cores that have these stages and take these commands; `seed` is that of all random streams.
+    ///
+    /// # Panics
+    /// When there is no core.
     #[must_use]
-    pub fn new(network: Arc<Network>, cores: Vec<Commands>, waiting: usize, seed: u64) -> Self {
-        let (has_old_hops, old_hops_since_ns) = (false, None);
-        Self { network, waiting, cores, seed, has_old_hops, old_hops_since_ns }
+    pub fn new(stages: &[Stages], cores: Vec<Commands>, seed: u64) -> Self {
+        let first = stages.first().expect("a node has a core");
+        Self {
+            network: Arc::clone(&first.network),
+            waiting: first.capacity().waiting,
+            cores,
+            seed,
+            fabric: first.fabric().map(|fabric| Arc::clone(fabric.shared())),
+            may_link: true,
+            has_old_hops: false,
+            old_hops_since_ns: None,
+        }
+    }
+
+    /// The same where nobody sends what spines are to be told.
+    #[must_use]
+    pub fn without_spines(self) -> Self {
+        Self { may_link: false, ..self }
     }
 }
 
@@ -66,6 +89,16 @@ impl Cores for LeafCores {
             Change::AddPool { queue, .. } | Change::SetQueue { queue, .. } => {
                 self.check_queue(queue)
             }
+            Change::LinkPool { pool, .. } if !self.may_link || self.is_spine() => {
+                let reason = if self.is_spine() {
+                    "this node is a spine; only a leaf's pools are linked to one"
+                } else {
+                    "this program sends no packets of its own; only `wedjat leaf` tells spines of its pools"
+                };
+                refused(format!("link of pool {pool}"), reason)
+            }
+            Change::LinkPool { ip, .. } => self.check_host("spine", ip),
+            Change::SetService { ip: Some(ip), .. } => self.check_host("service", ip),
             _ => Ok(()),
         }
     }
@@ -76,6 +109,10 @@ impl Cores for LeafCores {
 
     fn workers_max(&self) -> usize {
         MEMBERS_MAX
+    }
+
+    fn is_spine_silent(&self, place: usize) -> bool {
+        self.fabric.as_ref().is_some_and(|fabric| fabric.is_silent(place))
     }
 
     fn epoch(&self) -> Option<u64> {
@@ -100,11 +137,9 @@ impl Cores for LeafCores {
         next: &Membership,
         _of_agent: &[Change],
     ) -> Result<Self::Ready, ChangeError> {
-        let (hosts, places) = next.places(table.limits());
         (self.has_old_hops, self.old_hops_since_ns) = (true, None);
-        let neighbours = table.neighbours();
-        let network = Network::with_places(self.network.base(), &hosts, &places, &neighbours);
-        network.map(Arc::new).map_err(|error| {
+        let network = next.network(self.network.base(), table.limits(), &table.neighbours());
+        network.map_err(|error| {
             let what = match error {
                 NetworkError::Unreachable(ip) => format!("server {ip}"),
                 NetworkError::UnreachableSpine(ip) => format!("spine {ip}"),
@@ -121,12 +156,21 @@ impl Cores for LeafCores {
         network: Arc<Network>,
     ) -> Result<(), ChangeError> {
         let updates = Updates { differences, network: &network };
+        let begins = self.fabric.is_none() && differences.to.has_links();
+        let shared = || Shared::new(self.cores.len(), table.limits().pools);
+        let begun = begins.then(shared);
         for (index, commands) in self.cores.iter().enumerate() {
-            let update = updates.of_core(table, (index, self.cores.len()), self.seed);
+            let mut update = updates.of_core(table, (index, self.cores.len()), self.seed);
+            update.fabric = begun.as_ref().map(|shared| {
+                let core = Core { index, count: self.cores.len() };
+                let Limits { pools, workers, .. } = table.limits();
+                Box::new(Fabric::new(&network, core, Arc::clone(shared), pools, workers))
+            });
             // There was room for each, and nobody else gives commands that fill it.
             commands.push(Box::new(update)).map_err(|_| ChangeError::Busy)?;
         }
         self.network = network;
+        self.fabric = self.fabric.take().or(begun);
         Ok(())
     }
 
@@ -144,11 +188,20 @@ impl Cores for LeafCores {
 
 impl LeafCores {
     fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
-        let is_own = self.network.is_own(ip.to_bits()) || self.network.is_service(ip.to_bits());
+        match self.network.is_service(ip.to_bits()) {
+            true => refused(format!("server {ip}"), "it is a service address of the node's"),
+            false => self.check_host("server", ip).and_then(|()| check_is_elsewhere(ip)),
+        }
+    }
+
+    /// Somebody else's address.
+    fn check_host(&self, what: &str, ip: Ipv4Addr) -> Result<(), ChangeError> {
         match () {
-            () if is_own => refused(format!("server {ip}"), "it is the node's own address"),
-            () if !is_unicast(ip) => refused(format!("server {ip}"), "it is no host's address"),
-            () => check_is_elsewhere(ip),
+            () if self.network.is_own(ip.to_bits()) => {
+                refused(format!("{what} {ip}"), "it is the node's own address")
+            }
+            () if !is_unicast(ip) => refused(format!("{what} {ip}"), "it is no host's address"),
+            () => Ok(()),
         }
     }
 
@@ -165,7 +218,7 @@ impl LeafCores {
         let neighbours = table.neighbours();
         let gateway = self.network.gateway().map(|(_, slot, _)| slot);
         let servers = self.network.servers().map(|server| server.slot);
-        let spines = self.network.spines().iter().map(|spine| spine.slot);
+        let spines = self.network.spines().map(|spine| spine.slot);
         let used: Vec<_> = servers.chain(spines).chain(gateway).collect();
         let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
         old.into_iter().for_each(|slot| neighbours.unpin(slot));
@@ -204,6 +257,7 @@ impl Updates<'_> {
         }
         Update {
             epoch: self.differences.to.epoch,
+            fabric: None,
             recognition: Some(Recognition::new(Arc::clone(self.network))),
             steps,
             touched: self.differences.touched(),

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::{AgentPool, Config, HostConfig};
+use crate::limits::SPINES_MAX;
+use crate::policy::signals::Protocol;
 use crate::policy::{Overflow, PolicySpec};
 use crate::role::colocated;
+use crate::stage::Network;
 use crate::stage::auth::ReplyAuthenticator;
-use crate::stage::network::{Host, NetworkPool, SpineLink};
+use crate::stage::network::{Base, Host, NetworkError, NetworkPool, SpineLink};
+use crate::state::Neighbours;
 use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
@@ -27,6 +31,15 @@ pub struct Server {
     pub is_leaving: bool,
     /// The address that it had until a short time ago.
     pub was: Option<Ipv4Addr>,
+}
+
+/// A spine over a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spine {
+    /// Its id.
+    pub id: u16,
+    /// Its address.
+    pub ip: Ipv4Addr,
 }
 
 /// A worker; at a spine a leaf, which may be in several pools.
@@ -122,6 +135,8 @@ pub struct Membership {
     pub epoch: u64,
     /// Servers, by index.
     pub servers: Vec<Option<Server>>,
+    /// A leaf's spines, by the place that each keeps.
+    pub spines: Vec<Option<Spine>>,
     /// Pools, by index.
     pub pools: Vec<Option<Pool>>,
 }
@@ -153,7 +168,8 @@ impl Membership {
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let (limits, first) = (config.leaf.limits, first_believed());
-        let mut membership = Self { epoch: 1, servers: Vec::new(), pools: Vec::new() };
+        let spines = config.spines.iter().map(|&(id, ip)| Some(Spine { id, ip })).collect();
+        let mut membership = Self { epoch: 1, servers: Vec::new(), spines, pools: Vec::new() };
         for pool in &config.pools {
             membership.pools.push(Some(Pool {
                 id: pool.id,
@@ -203,7 +219,7 @@ impl Membership {
             })
         };
         let pools = host.pools.iter().map(pool).collect();
-        Self { epoch: 1, servers: vec![Some(here)], pools }
+        Self { epoch: 1, servers: vec![Some(here)], spines: Vec::new(), pools }
     }
 
     /// That of an agent on a leaf's core.
@@ -245,9 +261,70 @@ impl Membership {
         }
     }
 
-    /// Servers and pools as a network is built with them, with so many places for members in each pool.
+    /// The spine that is told of a pool, and what.
     #[must_use]
-    pub fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<NetworkPool>) {
+    pub fn link_of(&self, pool: &Pool) -> Option<(Spine, Protocol)> {
+        let SpineLink { spine, protocol } = pool.link?;
+        Some((self.spines.get(usize::from(spine)).copied().flatten()?, protocol))
+    }
+
+    /// Spines are told of some pool.
+    #[must_use]
+    pub fn has_links(&self) -> bool {
+        self.pools.iter().flatten().any(|pool| pool.link.is_some())
+    }
+
+    /// Links a pool of a leaf to a spine, whose address from now on is this one, or to none. Spines that no pool is linked to any
+    /// more go; false when there is no room.
+    #[must_use]
+    pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
+        let Some(Some(there)) = self.pools.get_mut(pool) else { return true };
+        let was = there.link.take();
+        if let Some(was) = was.map(|was| was.spine)
+            && !self
+                .pools
+                .iter()
+                .flatten()
+                .any(|pool| pool.link.is_some_and(|one| one.spine == was))
+        {
+            self.spines[usize::from(was)] = None;
+        }
+        let Some((spine, protocol)) = to else { return true };
+        let known = |one: &Option<Spine>| one.is_some_and(|one| one.id == spine.id);
+        let at = self.spines.iter().position(known).unwrap_or_else(|| {
+            // Where it was, if it has only another address.
+            let old = was.map(|was| usize::from(was.spine));
+            old.filter(|&at| self.spines[at].is_none())
+                .or_else(|| self.spines.iter().position(Option::is_none))
+                .unwrap_or(self.spines.len())
+        });
+        if at == self.spines.len() {
+            self.spines.push(None);
+        }
+        self.spines[at] = Some(spine);
+        if let Some(Some(pool)) = self.pools.get_mut(pool) {
+            pool.link = Some(SpineLink { spine: at as u16, protocol });
+        }
+        self.spines.len() <= SPINES_MAX
+    }
+
+    /// The network around a node, with so many places for members in each pool; next hops are pinned.
+    ///
+    /// # Errors
+    /// When no port leads to a server or spine.
+    pub fn network(
+        &self,
+        base: Base,
+        limits: Limits,
+        neighbours: &Neighbours,
+    ) -> Result<Arc<Network>, NetworkError> {
+        let (hosts, pools) = self.places(limits);
+        let spine = |spine: &Option<Spine>| spine.map(|spine| (spine.id, spine.ip.to_bits()));
+        let spines: Vec<_> = self.spines.iter().map(spine).collect();
+        Network::with_places(base, &hosts, &spines, &pools, neighbours).map(Arc::new)
+    }
+
+    fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<NetworkPool>) {
         let host = |server: Server| Host {
             ip: server.ip.to_bits(),
             mac: server.mac,

@@ -21,14 +21,18 @@ pub use agent::{AgentCores, AgentParts, signer};
 use change::refused;
 pub use change::{Change, ChangeError, overflow_name};
 #[cfg(feature = "control")]
-pub(crate) use change::{Values, Verbs, check_queue, check_speed, overflow_named, text};
+pub(crate) use change::{
+    Values, Verbs, check_queue, check_speed, overflow_named, signals_named, text,
+};
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::LeafCores;
 pub(crate) use membership::first_believed;
-pub use membership::{Membership, Pool, Server, Worker};
+pub use membership::{Membership, Pool, Server, Spine, Worker};
 
 use crate::config::{KEY_FILE, read_key};
+use crate::limits::SPINES_MAX;
+use crate::policy::signals::Protocol;
 use crate::policy::{PolicySpec, Runs};
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
@@ -42,7 +46,8 @@ pub const LEAVING_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Leaving {
     Pool(u16),
-    Worker(u16),
+    /// Of a pool.
+    Worker(u16, u16),
     /// The address that a server had, by the server's index.
     Address(usize),
 }
@@ -138,6 +143,11 @@ pub trait Cores {
         BTreeMap::new()
     }
 
+    /// The leaf's spine at this place is silent.
+    fn is_spine_silent(&self, _place: usize) -> bool {
+        false
+    }
+
     /// What a worker that leaves does not answer in time is given up.
     fn gives_up(&self) -> bool {
         true
@@ -168,8 +178,9 @@ pub struct WorkerHere {
 impl Moment<'_> {
     /// For so long a worker has been leaving, ns.
     fn has_left_ns(&self, worker: u16) -> u64 {
-        let since_ns = self.leaving_since_ns.get(&Leaving::Worker(worker));
-        since_ns.map_or(0, |since_ns| self.now_ns.saturating_sub(*since_ns))
+        let is_it = |one: &Leaving| matches!(one, Leaving::Worker(_, id) if *id == worker);
+        let since_ns = self.leaving_since_ns.iter().find(|(one, _)| is_it(one));
+        since_ns.map_or(0, |(_, since_ns)| self.now_ns.saturating_sub(*since_ns))
     }
 }
 
@@ -222,6 +233,14 @@ impl<C: Cores> Control<C> {
     #[must_use]
     pub fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
         self.cores.workers_here()
+    }
+
+    /// Spines that are silent, by id.
+    #[must_use]
+    pub fn silent_spines(&self) -> Vec<u16> {
+        let spines = self.membership.spines.iter().enumerate();
+        let silent = spines.filter(|(place, _)| self.cores.is_spine_silent(*place));
+        silent.filter_map(|(_, spine)| Some((*spine)?.id)).collect()
     }
 
     fn is_leaving(&self) -> bool {
@@ -326,9 +345,9 @@ impl<C: Cores> Control<C> {
                 self.add_workers(next, (server, pool), workers, speed)
             }
             Change::OfAgent(_) => Ok(()), // the membership of the node around it stays
-            Change::RemoveWorkers { ref workers } => {
+            Change::RemoveWorkers { pool, ref workers } => {
                 for &id in workers {
-                    workers_of(next, id)?.into_iter().for_each(|one| one.is_leaving = true);
+                    workers_of(next, pool, id)?.into_iter().for_each(|one| one.is_leaving = true);
                 }
                 Ok(())
             }
@@ -375,13 +394,38 @@ impl<C: Cores> Control<C> {
                 (pool.queue, pool.overflow) = (queue, overflow);
                 Ok(())
             }
-            Change::SetSpeed { ref workers, speed } => {
+            Change::SetSpeed { pool, ref workers, speed } => {
                 for &id in workers {
-                    workers_of(next, id)?.into_iter().for_each(|one| one.speed = speed);
+                    workers_of(next, pool, id)?.into_iter().for_each(|one| one.speed = speed);
                 }
                 Ok(())
             }
+            Change::SetService { pool, ip } => set_service(next, pool, ip),
+            Change::LinkPool { pool, spine: id, ip, signals } => {
+                self.link(next, pool, Some((Spine { id, ip }, signals)))
+            }
+            Change::UnlinkPool { pool } => self.link(next, pool, None),
         }
+    }
+
+    fn link(
+        &self,
+        next: &mut Membership,
+        pool: u16,
+        to: Option<(Spine, Protocol)>,
+    ) -> Result<(), ChangeError> {
+        pool_of(next, pool)?;
+        if let Some((spine, _)) = to {
+            let mut others = next.spines.iter().flatten().filter(|one| one.id != spine.id);
+            if let Some(other) = others.find(|one| one.ip == spine.ip) {
+                let reason = format!("spine {} has that address", other.id);
+                return refused(format!("spine {} at {}", spine.id, spine.ip), reason);
+            }
+        }
+        let at = next.pool(pool).map_or(usize::MAX, |(at, _)| at);
+        let what = "spine";
+        let full = ChangeError::Full { what, most: SPINES_MAX, setting: "number of leaves" };
+        next.link(at, to).then_some(()).ok_or(full)
     }
 
     fn add_workers(
@@ -467,8 +511,9 @@ impl<C: Cores> Control<C> {
         let servers = self.membership.servers.iter().enumerate();
         let moved = servers.filter(|(_, server)| server.is_some_and(|one| one.was.is_some()));
         let addresses = moved.map(|(at, _)| Leaving::Address(at));
-        let all =
-            pools.chain(workers.map(|(_, worker)| Leaving::Worker(worker.id))).chain(addresses);
+        let pool = |at: usize| self.membership.pools[at].as_ref().map_or(0, |pool| pool.id);
+        let workers = workers.map(|(at, worker)| Leaving::Worker(pool(at), worker.id));
+        let all = pools.chain(workers).chain(addresses);
         let since = |one| (one, self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns));
         self.leaving_since_ns = all.map(since).collect();
     }
@@ -495,7 +540,7 @@ impl<C: Cores> Control<C> {
                 let was =
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
                 let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
-                let one = Leaving::Worker(worker.id);
+                let one = Leaving::Worker(id, worker.id);
                 let is_done = match self.outstanding(index, member) {
                     ..=0 => has_left(one) >= self.cores.known_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(one),
@@ -557,7 +602,7 @@ fn drain(
     is_drained: bool,
 ) -> Result<(), ChangeError> {
     for &id in workers {
-        for worker in workers_of(membership, id)? {
+        for worker in workers_of(membership, None, id)? {
             if worker.is_leaving {
                 let reason = "it is leaving, and gets no tasks any more".to_owned();
                 return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
@@ -601,10 +646,32 @@ fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeErro
     pool.ok_or_else(|| ChangeError::Unknown { what: format!("pool {id}") })
 }
 
-/// The worker of this id; a spine's leaf in each of its pools.
-fn workers_of(membership: &mut Membership, id: u16) -> Result<Vec<&mut Worker>, ChangeError> {
-    let members = membership.pools.iter_mut().flatten().flat_map(|pool| &mut pool.members);
+/// Has clients ask for a pool at another address.
+fn set_service(
+    membership: &mut Membership,
+    id: u16,
+    ip: Option<Ipv4Addr>,
+) -> Result<(), ChangeError> {
+    let what = |ip: Ipv4Addr| format!("service {ip}");
+    let is_taken = |ip| membership.servers.iter().flatten().any(|server| server.ip == ip);
+    if let Some(ip) = ip.filter(|&ip| is_taken(ip)) {
+        return refused(what(ip), "a server has that address");
+    }
+    pool_of(membership, id)?.service = ip;
+    Ok(())
+}
+
+/// The worker of this id; a spine's leaf in each of its pools, or in one alone.
+fn workers_of(
+    membership: &mut Membership,
+    pool: Option<u16>,
+    id: u16,
+) -> Result<Vec<&mut Worker>, ChangeError> {
+    let is_meant = |one: &&mut Pool| pool.is_none_or(|pool| one.id == pool);
+    let pools = membership.pools.iter_mut().flatten().filter(is_meant);
+    let members = pools.flat_map(|pool| &mut pool.members);
     let workers: Vec<_> = members.flatten().filter(|worker| worker.id == id).collect();
-    let unknown = || ChangeError::Unknown { what: format!("worker {id}") };
+    let of_pool = || pool.map_or_else(String::new, |pool| format!(" of pool {pool}"));
+    let unknown = || ChangeError::Unknown { what: format!("worker {id}{}", of_pool()) };
     if workers.is_empty() { Err(unknown()) } else { Ok(workers) }
 }

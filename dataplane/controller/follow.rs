@@ -1,6 +1,7 @@
 //! A node that follows a controller: it is told what it is to be, makes itself so by the same changes as an operator's, and says
 //! so. While no controller answers it stays as it is, and looks for one again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use super::client::connect;
 use super::convert;
 use super::generated as proto;
 use super::generated::follow_request::Message;
-use super::view::{NodeId, View};
-use crate::admin::{Followed, Handle, RequestError, Seen, Told, stay_on};
+use super::view::{NodeId, PoolView, View};
+use crate::admin::{Followed, Follows, Handle, RequestError, Seen, Told, stay_on};
 use crate::config::{ControllerAddress, FollowConfig};
-use crate::control::{Membership, Pool, Server, Worker};
+use crate::control::{Membership, Pool, Server, Spine, Worker};
 use crate::policy::PolicySpec;
+use crate::policy::signals::Protocol;
 use crate::stage::Newcomer;
+use crate::stage::network::SpineLink;
 use crate::state::Presence;
 
 /// Between two tries to reach a controller: the first, and the most.
@@ -33,6 +36,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 /// What the node sees is looked at so often.
 const LOOK: Duration = Duration::from_millis(500);
+/// A leaf looks so often whether its spines are silent.
+const LOOK_AT_SPINES: Duration = Duration::from_millis(50);
 /// A controller has so long to answer a node's first word.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Messages to the controller that it has not taken.
@@ -165,8 +170,9 @@ impl Follower {
 
     /// Follows until the connection ends; returns why.
     async fn follow(&mut self, mut link: Link) -> String {
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(LOOK_AT_SPINES);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut looked = None::<Instant>;
         let (mut progress, mut refused, mut seen) =
             (Progress::Done, String::new(), proto::Seen::default());
         loop {
@@ -191,7 +197,11 @@ impl Follower {
             let message = if is_due {
                 self.apply(&mut progress, &mut refused).await
             } else {
-                self.look(&mut seen).await
+                let all = looked.is_none_or(|at| at.elapsed() >= LOOK);
+                if all {
+                    looked = Some(Instant::now());
+                }
+                self.look(&mut seen, all).await
             };
             for message in message.into_iter().chain(self.newcomers()) {
                 if link.to.send(proto::FollowRequest { message: Some(message) }).await.is_err() {
@@ -227,8 +237,12 @@ impl Follower {
         let followed = match wanted(self.node, &self.view) {
             Ok(wanted) => {
                 let (answer, answered) = oneshot::channel();
-                let told = matches!(self.node, NodeId::Agent(_)).then(|| self.told.clone());
-                self.handle.follow(wanted, told, move |done| _ = answer.send(done));
+                let follows = match self.node {
+                    NodeId::Leaf(_) => Follows::Leaf,
+                    NodeId::Spine(_) => Follows::Spine,
+                    NodeId::Agent(_) => Follows::Agent(self.told.clone()),
+                };
+                self.handle.follow(wanted, follows, move |done| _ = answer.send(done));
                 answered.await.ok()?
             }
             Err(reason) => Err(RequestError::Reload(reason)),
@@ -253,11 +267,19 @@ impl Follower {
         }
     }
 
-    /// What it sees of its workers, if that is something else than before.
-    async fn look(&self, before: &mut proto::Seen) -> Option<Message> {
-        let (answer, answered) = oneshot::channel();
-        self.handle.look(move |seen| _ = answer.send(seen));
-        let seen = presences(&answered.await.ok()?);
+    /// What it sees of its spines and, at times, of its workers, if that is something else than before.
+    async fn look(&self, before: &mut proto::Seen, all: bool) -> Option<Message> {
+        let mut seen = before.clone();
+        if all {
+            let (answer, answered) = oneshot::channel();
+            self.handle.look(move |seen| _ = answer.send(seen));
+            seen = presences(&answered.await.ok()?);
+        }
+        if matches!(self.node, NodeId::Leaf(_)) {
+            let (answer, answered) = oneshot::channel();
+            self.handle.silent_spines(move |silent| _ = answer.send(silent));
+            seen.silent_spines = answered.await.ok()?.into_iter().map(u32::from).collect();
+        }
         let is_new = seen != *before;
         before.clone_from(&seen);
         is_new.then_some(Message::Seen(seen))
@@ -265,11 +287,11 @@ impl Follower {
 
     /// Workers that it has not been told of, by server and pool.
     fn newcomers(&self) -> Vec<Message> {
-        let mut found = std::collections::BTreeMap::<_, std::collections::BTreeSet<u32>>::new();
+        let mut found = BTreeMap::<_, BTreeSet<u32>>::new();
         while let Some(one) = self.newcomers.as_ref().and_then(|newcomers| newcomers.pop()) {
             found.entry((one.server, one.pool)).or_default().insert(one.worker.into());
         }
-        let register = |((server, pool), workers): (_, std::collections::BTreeSet<u32>)| {
+        let register = |((server, pool), workers): (_, BTreeSet<u32>)| {
             let (server, pool) = (Ipv4Addr::from_bits(server).to_string(), u32::from(pool));
             Message::Register(proto::Register {
                 server,
@@ -300,43 +322,84 @@ fn presences(seen: &Seen) -> proto::Seen {
     found
 }
 
-/// What a node is to schedule for. Links with spines are not part of it.
-fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
-    let is_agent = matches!(node, NodeId::Agent(_));
-    let mut servers = Vec::new();
-    for (&ip, server) in &view.servers {
-        let (mac, registers) = (server.mac, server.registers);
-        servers.push(Some(Server { ip, mac, registers, is_leaving: false, was: None }));
-    }
-    if let NodeId::Agent(ip) = node {
-        servers.push(Some(Server { ip, mac: None, registers: true, is_leaving: false, was: None }));
-    }
-    let place = |ip: Ipv4Addr| servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
-    let mut pools = Vec::new();
-    for (&id, pool) in &view.pools {
-        let settings = &pool.settings;
-        let policy = if is_agent { &settings.agent_policy } else { &settings.policy };
-        let policy: PolicySpec = policy.parse().map_err(|error| format!("pool {id}: {error}"))?;
-        let mut members = Vec::new();
-        for (&worker, of) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
-            let server =
-                place(of.server).ok_or_else(|| format!("worker {worker} has no server"))?;
-            let one = Worker::new(worker, server as u16, of.speed);
-            members.push(Some(Worker { is_drained: of.is_drained, ..one }));
+/// What a node is to schedule for.
+///
+/// # Errors
+/// Why that can't be.
+pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
+    let mut wanted =
+        Membership { epoch: 0, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
+    let host = |ip, mac, registers| Server { ip, mac, registers, is_leaving: false, was: None };
+    match node {
+        NodeId::Leaf(_) => {
+            let servers = view.servers.iter();
+            let servers = servers.map(|(&ip, one)| Some(host(ip, one.mac, one.registers)));
+            wanted.servers.extend(servers);
         }
-        pools.push(Some(Pool {
-            id,
-            policy,
-            queue: settings.queue,
-            overflow: settings.overflow,
-            shared_workers: false,
-            authenticator: None,
-            key: None,
-            service: None,
-            link: None,
-            is_leaving: false,
-            members,
-        }));
+        NodeId::Agent(ip) => wanted.servers.push(Some(host(ip, None, true))),
+        NodeId::Spine(_) => {
+            let leaves: BTreeSet<Ipv4Addr> = view.racks.values().map(|rack| rack.ip).collect();
+            let leaves = leaves.into_iter().map(|ip| Some(host(ip, None, false)));
+            wanted.servers.extend(leaves);
+        }
     }
-    Ok(Membership { epoch: 0, servers, pools })
+    for (&id, pool) in &view.pools {
+        let pool = pool_of(node, view, (id, pool), &mut wanted)?;
+        wanted.pools.push(Some(pool));
+    }
+    Ok(wanted)
+}
+
+/// A pool with its members, whose servers are there; its spine is put there.
+fn pool_of(
+    node: NodeId,
+    view: &View,
+    (id, of): (u16, &PoolView),
+    wanted: &mut Membership,
+) -> Result<Pool, String> {
+    let settings = &of.settings;
+    let parsed = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
+    let spine_policy: PolicySpec = parsed(&settings.spine_policy)?;
+    let policy = match node {
+        NodeId::Leaf(_) => parsed(&settings.policy)?,
+        NodeId::Agent(_) => parsed(&settings.agent_policy)?,
+        NodeId::Spine(_) => spine_policy.clone(),
+    };
+    let place = |ip: Ipv4Addr| {
+        let at = wanted.servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
+        at.map(|at| at as u16)
+            .ok_or_else(|| format!("pool {id}: server {ip} is not among the servers"))
+    };
+    let mut members = Vec::new();
+    for (&worker, of) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
+        let one = Worker::new(worker, place(of.server)?, of.speed);
+        members.push(Some(Worker { is_drained: of.is_drained, ..one }));
+    }
+    for (&(_, leaf), rack) in view.racks.range((id, 0)..=(id, u16::MAX)) {
+        members.push(Some(Worker::new(leaf, place(rack.ip)?, f64::from(rack.workers.max(1)))));
+    }
+    let spine = of.spine.map(|(id, ip)| Some(Spine { id, ip }));
+    let link = spine.map(|spine| {
+        let known = wanted.spines.iter().position(|one| *one == spine);
+        let spine = known.unwrap_or_else(|| {
+            wanted.spines.push(spine);
+            wanted.spines.len() - 1
+        });
+        SpineLink { spine: spine as u16, protocol: Protocol::below(&spine_policy) }
+    });
+    Ok(Pool {
+        id,
+        policy,
+        queue: settings.queue,
+        overflow: settings.overflow,
+        shared_workers: false,
+        authenticator: None,
+        key: None,
+        service: settings
+            .address
+            .filter(|_| settings.spines > 0 && !matches!(node, NodeId::Agent(_))),
+        link,
+        is_leaving: false,
+        members,
+    })
 }

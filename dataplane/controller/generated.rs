@@ -74,6 +74,9 @@ pub struct Seen {
     /// Those that did, and are silent or out of reach.
     #[prost(uint32, repeated, tag = "2")]
     pub silent: ::prost::alloc::vec::Vec<u32>,
+    /// From a leaf: spines of which it hears nothing.
+    #[prost(uint32, repeated, tag = "3")]
+    pub silent_spines: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,6 +1,6 @@
 //! The fabric's calls: nodes that follow, and operators.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
 use super::desk::{Ask, AskError, Done, Standing, notes};
-use super::fabric::{Fabric, Leaf, Pool};
+use super::fabric::{Fabric, Leaf, Pool, Spine};
 use super::generated as proto;
 use super::generated::fabric_server::Fabric as Calls;
 use super::generated::follow_request::Message;
@@ -52,6 +52,8 @@ pub struct Service {
     asks: mpsc::Sender<Ask>,
     standing: watch::Receiver<Standing>,
     followers: Arc<Mutex<Followers>>,
+    /// Spines that have followed this process.
+    met: Arc<Mutex<BTreeSet<u16>>>,
     /// Pools that differ between two versions, which most nodes ask for at the same time.
     changed: Arc<Mutex<Changed>>,
 }
@@ -77,7 +79,7 @@ impl Service {
     /// Of the controller with this id, whose truth is asked and seen there.
     pub fn new(id: u16, asks: mpsc::Sender<Ask>, standing: watch::Receiver<Standing>) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
-        Self { id, asks, standing, followers: Arc::default(), changed }
+        Self { id, asks, standing, followers: Arc::default(), met: Arc::default(), changed }
     }
 
     fn followers(&self) -> MutexGuard<'_, Followers> {
@@ -167,6 +169,9 @@ impl Service {
         let follower =
             Follower { instance, _replaced: replaced, session, sent, version, refuses, seen, told };
         followers.insert(node, follower);
+        if let NodeId::Spine(id) = node {
+            self.met.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+        }
         Ok((session, is_replaced))
     }
 
@@ -242,7 +247,12 @@ impl Service {
                 log::warn!("{node} can't take version {version}: {reason}");
                 note(&|there| there.refuses = reason.clone());
             }
-            Message::Seen(seen) => note(&|there| there.seen = seen.clone()),
+            Message::Seen(seen) => {
+                note(&|there| there.seen = seen.clone());
+                for spine in seen.silent_spines {
+                    self.judge_spine(spine).await;
+                }
+            }
             Message::Register(register) => {
                 let Err(reason) = self.register(node, &register).await else { return };
                 note(&|there| {
@@ -253,6 +263,42 @@ impl Service {
                 });
             }
         }
+    }
+
+    /// Takes a spine to be down that does not follow any more and of which all leaves that tell it something hear nothing, when
+    /// another could do its part. An operator restores it. One that still follows has only lost its links, or stands still.
+    async fn judge_spine(&self, id: u32) {
+        let Ok(id) = u16::try_from(id) else { return };
+        let Ok((_, fabric)) = self.leads() else { return };
+        if !self.is_down(&fabric, id) {
+            return;
+        }
+        match self.ask(Command::FailSpine { id }, Some(fabric.version)).await {
+            Ok(_) => log::warn!(
+                "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is mended, \
+                 `wedjat ctl restore-spine {id}`"
+            ),
+            Err(AskError::Version { .. }) => {} // they tell it again
+            Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
+        }
+    }
+
+    fn is_down(&self, fabric: &Fabric, id: u16) -> bool {
+        let has_followed = self.met.lock().unwrap_or_else(PoisonError::into_inner).contains(&id);
+        let is_up = fabric.spines.get(&id).is_some_and(|spine| !spine.is_failed);
+        let followers = self.followers();
+        let follows = |node| followers.get(&node);
+        if !has_followed || !is_up || follows(NodeId::Spine(id)).is_some() {
+            return false;
+        }
+        let could =
+            |(spine, of): (&u16, &Spine)| !of.is_failed && follows(NodeId::Spine(*spine)).is_some();
+        let leaves = fabric.pools.values().flat_map(|pool| &pool.links);
+        let leaves = leaves.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
+        let leaves: BTreeSet<u16> = leaves.collect();
+        let mut told = leaves.into_iter().filter_map(|leaf| follows(NodeId::Leaf(leaf))).peekable();
+        let is_silent = |leaf: &Follower| leaf.seen.silent_spines.contains(&id.into());
+        fabric.spines.iter().any(could) && told.peek().is_some() && told.all(is_silent)
     }
 
     async fn register(&self, node: NodeId, register: &proto::Register) -> Result<(), String> {
@@ -362,6 +408,9 @@ impl Calls for Service {
         tokio::spawn(async move {
             service.serve((node, session), heard, replies, replaced).await;
             service.leave(node, session);
+            if let NodeId::Spine(id) = node {
+                service.judge_spine(id.into()).await;
+            }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(told))))
     }

@@ -136,7 +136,7 @@ impl Scheduler {
         let membership = Membership::of(config);
         let stages = assembly::stages(config, &membership, macs, &table)?;
         let (cores, commands) = assembly::cores(&stages, &table);
-        let control = Control::of(Arc::clone(&table), membership, cores);
+        let control = Control::of(Arc::clone(&table), membership, cores.without_spines());
         let context = |(stages, commands)| Some(Context::new(stages, commands, ticks_hz));
         let contexts: Vec<_> = stages.into_iter().zip(commands).map(context).collect();
         Ok(Self {

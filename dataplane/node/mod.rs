@@ -262,7 +262,7 @@ impl<T> Node<T> {
         let network = self.stages.network();
         let servers =
             network.servers().map(|&Server { port, slot, next_hop, .. }| (port, slot, next_hop));
-        let spines = network.spines().iter().map(|spine| (spine.port, spine.slot, spine.next_hop));
+        let spines = network.spines().map(|spine| (spine.port, spine.slot, spine.next_hop));
         for (port, slot, next_hop) in servers.chain(spines) {
             if self.stages.neighbours().mac(slot).is_none() {
                 self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));

@@ -14,6 +14,7 @@
 //! (the header's `seq`), a spine passes over what is older than what it has ([`Latest`]), and a
 //! leaf repeats its state now and then ([`Signals::repeat`]).
 
+use super::{LeafReports, PolicySpec};
 use crate::state::{Load, Member, View};
 
 /// Idle workers at or below which the authors' simulator takes a rack off the spine's idle list.
@@ -37,6 +38,39 @@ pub enum Protocol {
     EveryReply,
     /// Nothing: the spine does not ask for load.
     Silent,
+}
+
+/// The names of the rules that a leaf on devices may follow.
+pub const SIGNAL_RULES: &str = "horus, every-reply, none";
+
+impl Protocol {
+    /// The rules that a leaf on devices follows under this name.
+    #[must_use]
+    pub fn of_rules(name: &str) -> Option<Self> {
+        [Self::Paper, Self::EveryReply, Self::Silent].into_iter().find(|one| one.rules() == name)
+    }
+
+    /// What leaves tell spines that decide by this policy.
+    #[must_use]
+    pub fn below(policy: &PolicySpec) -> Self {
+        match policy.entry().over_racks.map(|over| over.reports) {
+            Some(LeafReports::Signals) => Self::Paper,
+            Some(LeafReports::EveryReply) => Self::EveryReply,
+            Some(LeafReports::Nothing) | None => Self::Silent,
+        }
+    }
+
+    /// The name of its rules.
+    #[must_use]
+    pub const fn rules(self) -> &'static str {
+        match self {
+            Self::Paper => "horus",
+            Self::Text => "horus-text",
+            Self::Simulator => "horus-simulator",
+            Self::EveryReply => "every-reply",
+            Self::Silent => "none",
+        }
+    }
 }
 
 /// A message from a leaf to its spine.

@@ -11,9 +11,10 @@ use crate::node::tap::{TapCommands, TapCore};
 use crate::node::{Commands, Egress, Keeper, Node, Timing};
 use crate::reason::DropReason;
 use crate::stage::fabric::Word;
-use crate::stage::{Stages, Verdict};
+use crate::stage::{PortAddress, Stages, Verdict};
 use crate::state::Counter;
 use crate::wire::arp;
+use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 
 /// A leaf keeps its packets itself.
@@ -157,6 +158,21 @@ where
             self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
                 arp::Packet::request(own.mac, own.ip, address).emit(frame, to);
             });
+        }
+        while let Some(address) = self.node.stages.next_announcement() {
+            self.announce(address);
+        }
+    }
+
+    /// Tells everybody on the clients' side that this node has the address now.
+    fn announce(&mut self, address: u32) {
+        for port in 0..self.node.stages.network().ports().len() {
+            let PortAddress { mac, side, .. } = *self.node.stages.network().port(port);
+            if side.has_clients() {
+                self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                    arp::Packet::request(mac, address, address).emit(frame, Mac::BROADCAST);
+                });
+            }
         }
     }
 

@@ -107,7 +107,10 @@ pub fn run(
     #[cfg(feature = "control")]
     let _following = super::follow(
         config.controller.as_ref(),
-        NodeId::Leaf(config.leaf.id),
+        match config.role {
+            Role::Spine => NodeId::Spine(config.leaf.id),
+            _ => NodeId::Leaf(config.leaf.id),
+        },
         &outside.handle,
         newcomers,
         &cpus,

@@ -272,9 +272,7 @@ fn signal(
 fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Verdict, DropReason> {
     let header = Header::parse(parsed.payload(frame))?;
     let source = ipv4::src(&frame[ether::LEN..]);
-    let mut spines = stages.network.spines().iter();
-    let spine = spines.position(|spine| spine.ip == source && spine.id == header.src);
-    let spine = spine.ok_or(DropReason::SpoofedSignal)?;
+    let spine = stages.network.spine_at(source, header.src).ok_or(DropReason::SpoofedSignal)?;
     if let Some(fabric) = &stages.fabric {
         fabric.note_spine(spine);
     }

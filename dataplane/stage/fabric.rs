@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-use super::network::{Network, SpineLink};
+use super::network::{Network, Spine, SpineLink};
+use crate::limits::SPINES_MAX;
 use crate::policy::signals::{Latest, Protocol, Signal, Signals};
 use crate::policy::{Core, Dispatcher};
 use crate::state::neighbour::Slot;
@@ -24,6 +25,9 @@ pub const HEARTBEAT_NS: u64 = 10_000_000;
 pub const SILENT_NS: u64 = 3 * HEARTBEAT_NS;
 /// A leaf repeats its state so often, in case a signal was lost.
 const REPEAT_NS: u64 = 1_000_000;
+/// A new service address is announced so often, and again after so long (RFC 5227, 2.3).
+const ANNOUNCEMENTS: u8 = 2;
+const ANNOUNCE_AGAIN_NS: u64 = 2_000_000_000;
 /// Words that may wait to be sent; what is more is said again later.
 const WORDS_MAX: usize = 64;
 /// Changes of idleness that a core of a spine may be behind the others.
@@ -49,6 +53,8 @@ pub struct Word {
 pub struct Shared {
     /// When each spine was heard of last.
     heard_ns: Box<[AtomicU64]>,
+    /// Places of those that are silent, a bit each.
+    silent: AtomicU64,
     /// Tasks that came to each pool that is told of, on all cores.
     tasks: Box<[AtomicU64]>,
     /// What leaves told other cores of a spine of their idleness, for each core: pool, leaf, whether it has idle workers.
@@ -56,16 +62,26 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Of a node with so many cores, spines and pools at most.
+    /// Of a node with so many cores, and so many pools at most.
     #[must_use]
-    pub fn new(cores: usize, spines: usize, pools: usize) -> Arc<Self> {
+    pub fn new(cores: usize, pools: usize) -> Arc<Self> {
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let others = if cores > 1 { cores } else { 0 };
+        const { assert!(SPINES_MAX <= u64::BITS as usize) }
         Arc::new(Self {
-            heard_ns: zeros(spines),
+            heard_ns: zeros(SPINES_MAX),
+            silent: AtomicU64::new(0),
             tasks: zeros(pools),
             idle: (0..others).map(|_| ArrayQueue::new(IDLE_MAX)).collect(),
         })
+    }
+}
+
+impl Shared {
+    /// The spine at this place is silent.
+    #[must_use]
+    pub fn is_silent(&self, place: usize) -> bool {
+        self.silent.load(Relaxed) >> place & 1 != 0
     }
 }
 
@@ -94,6 +110,8 @@ struct Racks {
 #[derive(Debug)]
 struct Link {
     to: SpineLink,
+    /// The spine there.
+    spine: Spine,
     signals: Signals,
     /// Of the last signal.
     number: u16,
@@ -108,6 +126,15 @@ struct Link {
     repeated_ns: u64,
 }
 
+/// A spine's service address, as it is announced.
+#[derive(Clone, Copy, Debug)]
+struct Announced {
+    ip: u32,
+    /// To be announced so often still, the next time then.
+    left: u8,
+    due_ns: u64,
+}
+
 /// What one core does about it.
 #[derive(Debug)]
 pub struct Fabric {
@@ -117,14 +144,18 @@ pub struct Fabric {
     links: Vec<Option<Link>>,
     /// A spine's, by pool.
     racks: Vec<Racks>,
-    /// Which of a leaf's spines are silent.
-    silent: Vec<bool>,
+    /// A leaf's spines by place: id, address, and whether it is silent.
+    spines: [Option<(u16, u32, bool)>; SPINES_MAX],
     /// Tasks or replies of some linked pool have passed since it was looked at.
     passed: bool,
     now_ns: u64,
     /// Of the spine's heartbeats: when the last round began, and to how many leaves it has gone.
     round: (u64, usize),
     words: ArrayVec<Word, WORDS_MAX>,
+    /// A spine's service addresses, on one core.
+    services: Vec<Announced>,
+    /// Some are to be announced still.
+    announces: bool,
 }
 
 impl Fabric {
@@ -143,23 +174,40 @@ impl Fabric {
             shared,
             links: (0..pools).map(|_| None).collect(),
             racks: (0..if network.is_spine() { pools } else { 0 }).map(racks).collect(),
-            silent: vec![false; network.spines().len()],
+            spines: [None; SPINES_MAX],
             passed: false,
             now_ns: 0,
             round: (0, 0),
             words: ArrayVec::new(),
+            services: Vec::with_capacity(pools),
+            announces: false,
         };
         fabric.follow(network);
         fabric
     }
 
-    /// Pools are linked as this network says.
+    /// Pools are linked as this network says, and have its service addresses.
     pub(super) fn follow(&mut self, network: &Network) {
+        if self.core.index == 0 {
+            self.follow_services(network.service_ips());
+        }
+        for (place, known) in self.spines.iter_mut().enumerate() {
+            let spine = network.spine(place).map(|spine| (spine.id, spine.ip));
+            if known.map(|(id, ip, _)| (id, ip)) == spine {
+                continue;
+            }
+            *known = spine.map(|(id, ip)| (id, ip, false));
+            if self.core.index == 0 {
+                self.shared.heard_ns[place].store(0, Relaxed);
+            }
+        }
         for (pool, place) in self.links.iter_mut().enumerate() {
-            let to = network.link(pool).filter(|_| pool < network.pools());
-            if place.as_ref().map(|link| link.to) != to {
-                *place = to.map(|to| Link {
+            let link = network.link(pool).filter(|_| pool < network.pools());
+            let to = link.and_then(|to| Some((to, *network.spine(usize::from(to.spine))?)));
+            if place.as_ref().map(|link| (link.to, link.spine)) != to {
+                *place = to.map(|(to, spine)| Link {
                     to,
+                    spine,
                     signals: Signals::new(to.protocol, 0),
                     number: 0,
                     total: 0,
@@ -171,6 +219,45 @@ impl Fabric {
                 });
             }
         }
+    }
+
+    /// Those that are new are to be announced: another spine may have had them.
+    fn follow_services(&mut self, services: &[u32]) {
+        self.services.retain(|one| services.binary_search(&one.ip).is_ok());
+        for &ip in services {
+            let is_new = !self.services.iter().any(|one| one.ip == ip);
+            if is_new && self.services.len() < self.services.capacity() {
+                self.services.push(Announced { ip, left: ANNOUNCEMENTS, due_ns: 0 });
+                self.announces = true;
+            }
+        }
+    }
+
+    /// The next service address that is to be announced by now.
+    pub(super) fn next_announcement(&mut self) -> Option<u32> {
+        if !self.announces {
+            return None;
+        }
+        let now_ns = self.now_ns;
+        self.announces = self.services.iter().any(|one| one.left > 0);
+        let is_due = |one: &&mut Announced| one.left > 0 && one.due_ns <= now_ns;
+        let one = self.services.iter_mut().find(is_due)?;
+        one.left -= 1;
+        one.due_ns = now_ns + ANNOUNCE_AGAIN_NS;
+        Some(one.ip)
+    }
+
+    /// Nobody has this place any more: what was heard of its last leaf says nothing of the next.
+    pub(super) fn forget(&mut self, pool: usize, leaf: Member) {
+        if let Some(racks) = self.racks.get_mut(pool) {
+            racks.heard_ms[leaf.index()] = 0;
+        }
+    }
+
+    /// What all cores share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// A spine is told of this pool.
@@ -357,7 +444,9 @@ impl Fabric {
 
     /// Spines that are silent, or are so no longer.
     fn look_at_spines(&mut self, counters: &Counters) {
-        for (silent, heard_ns) in self.silent.iter_mut().zip(&self.shared.heard_ns) {
+        let known = self.spines.iter_mut().zip(&self.shared.heard_ns);
+        for (spine, heard_ns) in known {
+            let Some((_, _, silent)) = spine else { continue };
             // Until it was heard of its time runs from here.
             let now_ns = self.now_ns.max(1);
             let heard_ns = heard_ns
@@ -370,8 +459,11 @@ impl Fabric {
                 counters.add(counter, 1);
             }
         }
-        let silent = self.silent.iter().filter(|silent| **silent).count();
-        counters.set(Gauge::SpinesSilent, silent as u64);
+        let is_silent = |spine: &Option<(u16, u32, bool)>| spine.is_some_and(|(.., silent)| silent);
+        let places = self.spines.iter().enumerate().filter(|(_, spine)| is_silent(spine));
+        let silent = places.fold(0_u64, |all, (place, _)| all | 1 << place);
+        self.shared.silent.store(silent, Relaxed);
+        counters.set(Gauge::SpinesSilent, silent.count_ones().into());
     }
 
     /// Tells all leaves within an interval that the spine is alive, a part of them at each tick.
@@ -437,7 +529,7 @@ fn say_as(
     code: Code,
     now_ns: u64,
 ) {
-    let Some(spine) = network.spines().get(usize::from(link.to.spine)) else { return };
+    let spine = link.spine;
     let Some(id) = network.pool_id(pool) else { return };
     link.number = link.number.wrapping_add(1);
     link.said_ns = now_ns.max(1);

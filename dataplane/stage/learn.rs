@@ -67,7 +67,7 @@ impl Learning {
 #[inline(never)]
 pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     // What comes by way of a spine has the spine's MAC address.
-    let by_spine = !stages.network.spines().is_empty();
+    let by_spine = stages.network.spines().next().is_some();
     if by_spine || !stages.network.port(port).side.has_clients() {
         return stages.learning.done(port);
     }

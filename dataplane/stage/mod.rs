@@ -256,6 +256,17 @@ impl Stages {
         self.fabric = Some(Box::new(fabric));
     }
 
+    /// The next service address of a spine that others are to be told of now.
+    pub fn next_announcement(&mut self) -> Option<u32> {
+        self.fabric.as_mut()?.next_announcement()
+    }
+
+    /// What spines or leaves are told, if there are any.
+    #[must_use]
+    pub fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_deref()
+    }
+
     /// A spine is told of this pool.
     #[inline]
     fn is_linked(&self, pool: usize) -> bool {

@@ -103,7 +103,7 @@ pub struct Spine {
 /// What a pool of a leaf tells which spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpineLink {
-    /// Index of the spine.
+    /// The spine's place.
     pub spine: u16,
     /// What it is told, and when.
     pub protocol: Protocol,
@@ -249,8 +249,6 @@ pub struct Base {
     pub inside: Option<usize>,
     /// It is a spine: its members are leaves, each of which may be in several pools.
     pub is_spine: bool,
-    /// A leaf's spines: their ids and addresses.
-    pub spines: Vec<(u16, u32)>,
 }
 
 /// Why a network can't be.
@@ -350,8 +348,8 @@ pub struct Network {
     hosts: Vec<Server>,
     /// A spine's leaves in their pools: leaf's id and index of the pool, in order.
     leaves: Vec<((u16, u16), Worker)>,
-    /// A leaf's spines.
-    spines: Vec<Spine>,
+    /// A leaf's spines, each at the place that it keeps.
+    spines: Vec<Option<Spine>>,
     /// Each pool's service address and link; empty when no pool has one.
     services: Vec<(Option<u32>, Option<SpineLink>)>,
     /// A spine's service addresses, in order.
@@ -359,17 +357,18 @@ pub struct Network {
 }
 
 impl Network {
-    /// The tables for these hosts and pools, whose places may be free; the hosts' next hops are pinned.
+    /// The tables for these hosts, spines (id and address) and pools, whose places may be free; next hops are pinned.
     ///
     /// # Errors
-    /// When no port leads to a host.
+    /// When no port leads to a host or spine.
     pub fn with_places(
         base: Base,
         hosts: &[Option<Host>],
+        spines: &[Option<(u16, u32)>],
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let Base { udp_port, node, ports, inside, is_spine, spines } = base;
+        let Base { udp_port, node, ports, inside, is_spine } = base;
         let mut network = Self {
             udp_port,
             node,
@@ -394,8 +393,8 @@ impl Network {
             services: Vec::new(),
             service_ips: Vec::new(),
         };
-        for (id, ip) in spines {
-            network.add_spine(id, ip, neighbours)?;
+        for spine in spines {
+            network.add_spine(*spine, neighbours)?;
         }
         for host in hosts {
             network.add_host(host.as_ref(), neighbours)?;
@@ -414,6 +413,7 @@ impl Network {
             network.hosts.dedup_by_key(|host| host.ip);
             network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
             network.service_ips.sort_unstable();
+            network.service_ips.dedup();
         }
         if pools.iter().any(|pool| pool.authenticator.is_some()) {
             network.authenticators = pools.iter().map(|pool| pool.authenticator.clone()).collect();
@@ -447,12 +447,20 @@ impl Network {
         Ok(())
     }
 
-    fn add_spine(&mut self, id: u16, ip: u32, neighbours: &Neighbours) -> Result<(), NetworkError> {
+    fn add_spine(
+        &mut self,
+        spine: Option<(u16, u32)>,
+        neighbours: &Neighbours,
+    ) -> Result<(), NetworkError> {
+        let Some((id, ip)) = spine else {
+            self.spines.push(None);
+            return Ok(());
+        };
         let route = self.to_clients.find(ip);
         let unreachable = NetworkError::UnreachableSpine(std::net::Ipv4Addr::from_bits(ip));
         let (port, next_hop) = route.ok_or(unreachable)?;
         let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
-        self.spines.push(Spine { id, ip, port: port as u8, next_hop, slot });
+        self.spines.push(Some(Spine { id, ip, port: port as u8, next_hop, slot }));
         Ok(())
     }
 
@@ -480,9 +488,8 @@ impl Network {
     #[must_use]
     pub fn base(&self) -> Base {
         let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
-        let spines = self.spines.iter().map(|spine| (spine.id, spine.ip)).collect();
         let ports = self.ports.clone();
-        Base { udp_port, node, ports, inside, is_spine: self.is_spine, spines }
+        Base { udp_port, node, ports, inside, is_spine: self.is_spine }
     }
 
     /// Its members are leaves.
@@ -493,15 +500,29 @@ impl Network {
     }
 
     /// A leaf's spines.
+    pub fn spines(&self) -> impl Iterator<Item = &Spine> {
+        self.spines.iter().flatten()
+    }
+
+    /// The spine at this place.
     #[must_use]
-    pub fn spines(&self) -> &[Spine] {
-        &self.spines
+    pub fn spine(&self, place: usize) -> Option<&Spine> {
+        self.spines.get(place)?.as_ref()
+    }
+
+    /// The place of the spine with this address and id.
+    #[must_use]
+    pub fn spine_at(&self, address: u32, id: u16) -> Option<usize> {
+        let is_it = |spine: &Option<Spine>| {
+            spine.as_ref().is_some_and(|spine| (spine.ip, spine.id) == (address, id))
+        };
+        self.spines.iter().position(is_it)
     }
 
     /// A spine has this address.
     #[must_use]
     pub fn has_spine_at(&self, address: u32) -> bool {
-        self.spines.iter().any(|spine| spine.ip == address)
+        self.spines().any(|spine| spine.ip == address)
     }
 
     /// The address that clients ask for a pool (by index), if it is another than the node's.
@@ -528,6 +549,12 @@ impl Network {
     #[must_use]
     pub fn leaf_hosts(&self) -> &[Server] {
         &self.hosts
+    }
+
+    /// A spine's service addresses, in order.
+    #[must_use]
+    pub fn service_ips(&self) -> &[u32] {
+        &self.service_ips
     }
 
     /// The address is one of a spine's service addresses.
@@ -724,9 +751,8 @@ mod tests {
         pools: &[NetworkPool],
     ) -> Result<Network, NetworkError> {
         let host = Host { ip, mac: None, registers: false, was: None };
-        let (is_spine, spines) = (false, Vec::new());
-        let base = Base { udp_port: 1234, node: 0, ports, inside: None, is_spine, spines };
-        Network::with_places(base, &[Some(host)], pools, &neighbours())
+        let base = Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false };
+        Network::with_places(base, &[Some(host)], &[], pools, &neighbours())
     }
 
     #[test]

@@ -169,7 +169,7 @@ pub fn one(
         (true, Code::KeepAlive) if network.has_spine_at(datagram.src) => {
             (PacketKind::SpineAlive, true)
         }
-        (true, Code::KeepAlive) if !has_workers && !network.spines().is_empty() => {
+        (true, Code::KeepAlive) if !has_workers && network.spines().next().is_some() => {
             return Err(DropReason::UnknownPeer);
         }
         (true, Code::KeepAlive) => (PacketKind::KeepAlive, has_workers),

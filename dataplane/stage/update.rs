@@ -4,6 +4,7 @@
 //! grows with what changes, and leaves in it what it replaced, so that memory is freed where it was taken.
 
 use super::affinity::PoolQueue;
+use super::fabric::Fabric;
 use super::{Recognition, Stages};
 use crate::limits::QUEUE_MAX;
 use crate::policy::{Dispatcher, Overflow, Prepared};
@@ -91,6 +92,8 @@ pub struct Update {
     pub epoch: u64,
     /// Its network; the old one afterwards. None when it is the same.
     pub recognition: Option<Recognition>,
+    /// What spines are told, at a leaf that has had none so far.
+    pub fabric: Option<Box<Fabric>>,
     /// What changes, in order.
     pub steps: Vec<Step>,
     /// Pools whose members, their speeds or their policy change: policies look at these anew, once.
@@ -137,6 +140,9 @@ impl Stages {
         if let Some(new) = &mut update.recognition {
             self.recognise(new);
         }
+        if update.fabric.is_some() {
+            std::mem::swap(&mut self.fabric, &mut update.fabric);
+        }
         for step in &mut update.steps {
             self.step(step);
         }
@@ -167,6 +173,9 @@ impl Stages {
             }
             &mut Step::Forget { pool, member } => {
                 self.affinity.forget_member(pool, member);
+                if let Some(fabric) = &mut self.fabric {
+                    fabric.forget(pool, member);
+                }
                 self.dispatchers[pool].view_mut().forget(member);
             }
             Step::Set { pool, setting } => setting.apply(&mut self.dispatchers[*pool]),

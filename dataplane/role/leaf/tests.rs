@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::control::Control;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{Overflow, Prepared};
 use crate::rig::{self, Built, Sizes};
@@ -129,18 +130,38 @@ fn rigs_on(
 
 /// The cores of the node that this text configures, with these two ports.
 fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
+    controlled(text, key, client_known, depth).0
+}
+
+/// The same with what changes it.
+fn controlled(
+    text: &str,
+    key: Option<Key>,
+    client_known: bool,
+    depth: usize,
+) -> (Vec<Rig>, Control) {
     let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
-    let (built, table, _) = rig::leaves(rig::stages(text, key), sizes);
+    let (built, table, control) = rig::leaves(rig::stages(text, key), sizes);
     if client_known {
         let neighbours = table.neighbours();
         neighbours.set_static(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
     }
     let core =
         |Built { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
-    built.into_iter().map(core).collect()
+    (built.into_iter().map(core).collect(), control)
 }
 
 impl Rig {
+    /// Makes changes, which the core takes at its next tick.
+    fn change(&mut self, control: &mut Control, changes: &[&str]) {
+        let changes: Vec<_> = changes.iter().map(|text| text.parse().unwrap()).collect();
+        let epoch = control.apply_all(&changes).unwrap_or_else(|error| panic!("{error}"));
+        while control.acknowledged() < epoch {
+            self.wait(100_000);
+        }
+        control.tend(self.now);
+    }
+
     fn poll(&mut self) {
         self.now += 1_000;
         self.leaf.poll(self.now);

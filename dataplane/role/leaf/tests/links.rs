@@ -60,6 +60,16 @@ fn spines_word(from: u32, id: u16, port: usize) -> Vec<u8> {
 }
 
 impl Rig {
+    /// The codes of what a spine was told of pool 7, all others' packets put aside.
+    fn told_at(&mut self, spine: u32) -> Vec<Code> {
+        let parse = |frame: Frame| {
+            let datagram = udp::parse(frame.bytes(), false).ok()?;
+            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            (datagram.dst == spine && header.pool == 7).then_some(header.code)
+        };
+        self.receive(CLIENTS).into_iter().filter_map(parse).collect()
+    }
+
     /// What the spine was told: code, number, live workers, load.
     fn signals(&mut self) -> Vec<(Code, u16, u16, Load)> {
         let parse = |frame: Frame| {
@@ -256,4 +266,88 @@ fn a_spines_mac_address_is_asked_for_and_is_no_clients() {
     drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
     let known = rig.leaf.stages().neighbours().find(CLIENTS, CLIENT);
     assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
+}
+
+const OTHER: u32 = 0x0A00_0104;
+
+/// A leaf that was given no spine, with what changes it.
+fn alone(policy: &str) -> (Rig, Control) {
+    let text = text(policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
+    let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
+    let (mut rigs, control) = controlled(&text, None, true, 256);
+    (rigs.remove(0), control)
+}
+
+/// The node knows where a spine is, of which it has been told.
+fn meet(rig: &Rig, spine: u32) {
+    let neighbours = rig.leaf.stages().neighbours();
+    neighbours.set_static(neighbours.find(CLIENTS, spine).unwrap(), SPINE_MAC);
+}
+
+#[test]
+fn a_pool_is_linked_and_moved_to_another_spine_while_the_leaf_runs() {
+    let (mut rig, mut control) = alone("horus");
+    drop(rig.one(CLIENTS, &sent_on(1, true), WORKERS));
+    rig.wait(50 * MS);
+    assert_eq!(rig.told_at(SPINE), [], "there is none");
+    rig.change(
+        &mut control,
+        &["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"],
+    );
+    meet(&rig, SPINE);
+    rig.wait(11 * MS);
+    rig.poll();
+    assert_eq!(rig.told_at(SPINE), [Code::IdleAdd]);
+    let (datagram, ..) = rig.one(WORKERS, &reply(10, 0), CLIENTS);
+    assert_eq!(datagram.src, SERVICE);
+    // It tells of idleness and silence as one does that began with a spine.
+    for seq in 2..6 {
+        drop(rig.through(CLIENTS, &sent_on(seq, true), WORKERS));
+    }
+    assert!(rig.told_at(SPINE).contains(&Code::IdleRemove));
+    rig.wait(31 * MS);
+    rig.wait(MS);
+    assert_eq!((rig.count(Counter::SpinesLost), control.silent_spines()), (1, vec![90]));
+    // Another has it from now on; of the first nobody speaks any more.
+    rig.change(&mut control, &["link-pool pool=7 spine=91 ip=10.0.1.4 signals=none"]);
+    meet(&rig, OTHER);
+    drop(rig.receive(CLIENTS));
+    for _ in 0..4 {
+        rig.wait(5 * MS);
+        assert!(rig.leaf.stages().network().spines().all(|spine| spine.id == 91));
+    }
+    assert!(control.silent_spines().is_empty());
+    assert!(rig.told_at(OTHER).contains(&Code::LoadUpdate));
+    assert!(rig.far[CLIENTS].send(&spines_word(OTHER, 91, CLIENTS)));
+    rig.poll();
+    assert_eq!(rig.count(Counter::Signals), 1);
+    assert!(rig.far[CLIENTS].send(&spines_word(SPINE, 90, CLIENTS)));
+    rig.poll();
+    assert_eq!(rig.drops(), [("unknown_peer", 1)]);
+    // And none.
+    rig.change(&mut control, &["unlink-pool pool=7", "set-service pool=7"]);
+    drop(rig.receive(CLIENTS));
+    rig.wait(50 * MS);
+    assert_eq!((rig.told_at(OTHER), rig.told_at(SPINE)), (vec![], vec![]));
+    let (_, header, _) = rig.one(CLIENTS, &sent_on(9, true), WORKERS);
+    let (datagram, ..) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+    assert_eq!(datagram.src, LEAF_CLIENTS);
+    rig.assert_accounted();
+}
+
+#[test]
+fn links_that_can_not_be_are_refused() {
+    let (_rig, mut control) = alone("horus");
+    for (text, says) in [
+        ("link-pool pool=8 spine=90 ip=10.0.1.3", "pool 8: there is none"),
+        ("link-pool pool=7 spine=90 ip=10.0.1.1", "it is the node's own address"),
+        ("link-pool pool=7 spine=90 ip=10.0.9.9", "no port on the clients' side reaches spine"),
+        ("set-service pool=7 ip=10.0.2.11", "a server has that address"),
+        ("set-service pool=7 ip=10.0.1.1", "the node's own address"),
+        ("unlink-pool pool=9", "pool 9"),
+    ] {
+        let error = control.apply(&text.parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+    assert_eq!(control.membership().epoch, 1);
 }

@@ -357,3 +357,62 @@ fn what_one_core_hears_all_know() {
         core.leaf.abandon();
     }
 }
+
+/// The addresses that were announced on the clients' side since they were looked at last.
+fn announced(rig: &mut Rig) -> Vec<u32> {
+    let announcement = |frame: Frame| {
+        let packet = arp::Packet::parse(frame.bytes()).ok()?;
+        let is_one = packet.sender == packet.target && ether::dst(frame.bytes()) == Mac::BROADCAST;
+        assert!(!is_one || packet.sender_mac == LEAF_MACS[CLIENTS]);
+        is_one.then_some(packet.sender)
+    };
+    rig.receive(CLIENTS).into_iter().filter_map(announcement).collect()
+}
+
+#[test]
+fn racks_and_service_addresses_change_while_the_spine_runs() {
+    let (mut rigs, mut control) = controlled(&text("random", 1), None, true, 256);
+    let mut rig = rigs.remove(0);
+    rig.wait(MS);
+    assert_eq!(announced(&mut rig), [SERVICE]);
+    rig.wait(1999 * MS);
+    assert_eq!(announced(&mut rig), Vec::<u32>::new());
+    for _ in 0..4 {
+        rig.wait(1000 * MS);
+    }
+    assert_eq!(announced(&mut rig), [SERVICE], "twice, and no more");
+    // A leaf leaves one of its pools.
+    for (leaf, workers) in [(0, 4), (1, 8)] {
+        rig.hear(&told(leaf, Code::KeepAlive, 1, workers, Load::default()));
+    }
+    rig.change(&mut control, &["remove-workers pool=7 workers=41"]);
+    let leaves = rig.ask(20);
+    assert!(leaves.len() == 20 && leaves.iter().all(|(leaf, _)| *leaf == 40), "{leaves:?}");
+    let there = |control: &Control, pool| control.membership().place(pool, 41).is_some();
+    rig.change(&mut control, &[]);
+    assert!(!there(&control, 7) && there(&control, 8));
+    // And comes back, with another weight.
+    rig.change(
+        &mut control,
+        &[
+            "add-workers server=10.0.2.12 pool=7 workers=41 speed=2",
+            "set-speed pool=7 workers=40 speed=9",
+        ],
+    );
+    rig.hear(&told(1, Code::KeepAlive, 1, 2, Load::default()));
+    let leaves = rig.ask(60);
+    assert!(leaves.iter().any(|(leaf, _)| *leaf == 41) && leaves.len() == 60);
+    // The other pool gets an address of its own, and the first loses its.
+    rig.change(&mut control, &["set-service pool=8 ip=10.0.1.201", "set-service pool=7"]);
+    rig.wait(MS);
+    assert_eq!(announced(&mut rig), [SERVICE + 1]);
+    let who_has = |address: u32| {
+        let mut frame = vec![0; arp::FRAME_LEN];
+        arp::Packet::request(CLIENT_MAC, CLIENT, address).emit(&mut frame, Mac::BROADCAST);
+        frame
+    };
+    assert_eq!(rig.through(CLIENTS, &who_has(SERVICE + 1), CLIENTS).len(), 1);
+    assert_eq!(rig.through(CLIENTS, &who_has(SERVICE), CLIENTS).len(), 0);
+    let error = control.apply(&"link-pool pool=7 spine=1 ip=10.0.1.9".parse().unwrap());
+    assert!(error.unwrap_err().to_string().contains("this node is a spine"));
+}
