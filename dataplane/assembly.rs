@@ -1,6 +1,7 @@
 //! From a checked configuration to a node's parts: its state, its network, and each core's stages.
 
 pub mod agent;
+pub mod takeover;
 
 use std::path::Path;
 use std::sync::Arc;

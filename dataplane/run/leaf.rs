@@ -13,6 +13,7 @@ use super::{
 };
 use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly;
+use crate::assembly::takeover::{self, TakenOver};
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
 use crate::config::Config;
 use crate::control::{ColocatedCores, Control, Membership};
@@ -57,6 +58,11 @@ pub fn run(
     let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let hz = ticks_hz(clock.as_ref(), &eal);
+    let left = takeover::read(config).unwrap_or_else(|error| {
+        // What is really in the way is told when the file is made.
+        log::info!("nothing is taken over: {error}");
+        None
+    });
     let table = assembly::table(config, hz)?;
     let seed = table.seed();
     let agent = config.agent.as_ref().zip(region);
@@ -76,6 +82,14 @@ pub fn run(
     let macs = devices.iter().map(|device| Mac(device.mac()));
     let membership = Membership::of(config);
     let mut stages = assembly::stages(config, &membership, macs, &table)?;
+    if let Some(left) = left {
+        let now_ms = Timing { ticks_hz: hz }.to_ms(ticks(clock.as_ref(), &eal)());
+        let TakenOver { members, hosts } = left.take_over(&mut stages, &table, now_ms as u32);
+        let age = left.age().as_millis();
+        log::info!(
+            "took over loads of {members} members and MAC addresses of {hosts} hosts, which were written {age} ms ago"
+        );
+    }
     // Whose workers nobody knows is told to a controller.
     let newcomers = config.controller.as_ref().map(|_| assembly::watch_newcomers(&mut stages));
     log::info!(

@@ -498,6 +498,16 @@ impl Liveness {
     }
 
     /// Takes a member out of this core's choice.
+    /// A member was silent before the node began.
+    pub(super) fn take_out_silent(
+        &mut self,
+        pool: usize,
+        member: Member,
+        dispatcher: &mut Dispatcher,
+    ) {
+        self.take_out(self.first[pool] + member.index(), dispatcher);
+    }
+
     fn take_out(&mut self, at: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[at];
         if !watch.out {

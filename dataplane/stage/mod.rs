@@ -16,6 +16,7 @@ pub mod network;
 pub mod parse;
 pub mod rewrite;
 pub mod schedule;
+pub mod takeover;
 pub mod update;
 
 use std::sync::Arc;

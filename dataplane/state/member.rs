@@ -37,6 +37,12 @@ impl Load {
         self.0 >> 16
     }
 
+    /// So many tasks, and parts of one.
+    #[must_use]
+    pub fn of(tasks: f64) -> Self {
+        Self((tasks * 65_536.0) as u32)
+    }
+
     /// As a number, for people.
     #[must_use]
     pub fn as_f64(self) -> f64 {
