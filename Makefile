@@ -28,9 +28,9 @@ test-dpdk: ## the tests with DPDK ports and RocksDB
 	$(CARGO) test --locked $(ALL) --test '*' -- --test-threads=1
 	$(CARGO) test --locked $(ALL) --doc
 
-# What integration tests do without DPDK they do with it as well, and clippy holds that they build; the library's runs here, too.
-test-portable: ## the unit tests built without DPDK, and the library's
-	$(CARGO) test --locked $(PORTABLE) --lib --bins --test embed
+# What others do without DPDK they do with it as well, and clippy holds that they build.
+test-portable: ## the dataplane's unit tests and the library's, built without DPDK
+	$(CARGO) test --locked -p wedjat --no-default-features --lib --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test

@@ -174,31 +174,37 @@ const PATTERNS: [[Option<Pattern>; 2]; 4] = [
 
 /// Whether each figure of the calm slices of disturbed runs is that of the undisturbed run, by the confidence intervals of both;
 /// and whether it is no better than what the same slices say when they are undisturbed, by the interval of that run. By this
-/// rule, which is made of the usual one. Prints what it found.
+/// rule, which is made of the usual one. Prints what it found. Seeds are run side by side.
 fn agreements(share: f64, change: fn(Rule) -> Rule) -> Vec<bool> {
+    std::thread::scope(|scope| {
+        let of = |seed| scope.spawn(move || agreements_of(share, seed, change));
+        let found = [1, 2].map(of);
+        found.into_iter().flat_map(|found| found.join().expect("a run")).collect()
+    })
+}
+
+fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
     let mut found = Vec::new();
-    for seed in 1..=2 {
-        let undisturbed = run(share, seed, SECONDS, [None; 2]);
-        let rule = change(undisturbed.load.rule);
-        let calm = undisturbed.report(rule);
-        assert_eq!((calm.slices.calm, calm.slices.pauses), (calm.slices.all, 0));
-        let (expected, interval) = (figures(&calm), intervals(&calm));
-        for patterns in PATTERNS {
-            let disturbed = run(share, seed, SECONDS, patterns);
-            let report = disturbed.report(rule);
-            let (got, same) = (figures(&report), figures(&undisturbed.as_cut(&disturbed)));
-            let own = intervals(&report);
-            assert!(report.valid, "{report}");
-            println!(
-                "load {share}, seed {seed}, {:.0}% calm: mean, p50, p99 {got:.1?} for {expected:.1?} +- {interval:.1?}; \
-                 the same slices, undisturbed, {same:.1?}",
-                100.0 * report.slices.calm_share
-            );
-            found.extend((0..3).map(|at| {
-                let agrees = (got[at] - expected[at]).abs() <= interval[at].hypot(own[at]);
-                agrees && got[at] >= same[at] - interval[at]
-            }));
-        }
+    let undisturbed = run(share, seed, SECONDS, [None; 2]);
+    let rule = change(undisturbed.load.rule);
+    let calm = undisturbed.report(rule);
+    assert_eq!((calm.slices.calm, calm.slices.pauses), (calm.slices.all, 0));
+    let (expected, interval) = (figures(&calm), intervals(&calm));
+    for patterns in PATTERNS {
+        let disturbed = run(share, seed, SECONDS, patterns);
+        let report = disturbed.report(rule);
+        let (got, same) = (figures(&report), figures(&undisturbed.as_cut(&disturbed)));
+        let own = intervals(&report);
+        assert!(report.valid, "{report}");
+        println!(
+            "load {share}, seed {seed}, {:.0}% calm: mean, p50, p99 {got:.1?} for {expected:.1?} +- {interval:.1?}; \
+             the same slices, undisturbed, {same:.1?}",
+            100.0 * report.slices.calm_share
+        );
+        found.extend((0..3).map(|at| {
+            let agrees = (got[at] - expected[at]).abs() <= interval[at].hypot(own[at]);
+            agrees && got[at] >= same[at] - interval[at]
+        }));
     }
     found
 }
