@@ -4,7 +4,7 @@ use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
 
 use crate::features::{self, Features};
-use crate::lanes::{LANES, Lane, add_scaled, dot, exp, lane, product, sum, trace, zeros};
+use crate::lanes::{LANES, Lane, dot, exp, lane, product, sum, trace, zeros};
 use crate::optimizer::{AdamW, Optimizer, Parameters, Step, Steps};
 
 /// Nodes that may learn together.
@@ -12,8 +12,6 @@ pub const NODES_MAX: usize = 64;
 
 /// Logits of nodes that are not live, whose probability is 0.
 const NEVER: f32 = -1e30;
-/// Beats between two looks for traces that have decayed to nothing, where no batch ends.
-const FLUSH: u32 = 20;
 
 /// What a learner is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,7 +186,8 @@ pub struct Learner {
     migration: Actor,
     stealing: Actor,
     average_reward: f32,
-    steps: Steps,
+    /// Under AdamW.
+    steps: Option<Steps>,
     /// Sum of what other nodes' critics told, and how many did.
     told: Box<[Lane]>,
     tellers: u32,
@@ -204,9 +203,9 @@ impl Learner {
         let nodes = settings.nodes;
         assert!((1..=NODES_MAX).contains(&nodes), "1 to {NODES_MAX} nodes");
         let features = Features::new(nodes);
-        let constants = match settings.optimizer {
-            Optimizer::AdamW(constants) => constants,
-            Optimizer::Sgd => AdamW { batch: FLUSH, ..AdamW::default() },
+        let steps = match settings.optimizer {
+            Optimizer::AdamW(constants) => Some(Steps::new(constants)),
+            Optimizer::Sgd => None,
         };
         let critic = Parameters::new(features.critic.len() * LANES);
         let mut learner = Self {
@@ -219,7 +218,7 @@ impl Learner {
             critic,
             features,
             average_reward: 0.0,
-            steps: Steps::new(constants),
+            steps,
             settings,
         };
         let (actor, critic) = (features::of_actor(nodes), features::of_critic(nodes));
@@ -380,12 +379,12 @@ impl Learner {
         let td_error = reward - self.average_reward - before + after;
         self.average_reward += average_rate * td_error;
 
-        let error = td_error * self.steps.share();
+        let error = td_error * self.steps.as_ref().map_or(1.0, Steps::share);
         self.critic.trace(simd, lambda, &self.seen, error);
         let by = (lambda, sharpness, error);
         self.migration.trace(simd, drawn.migrations, self.features.actor(), by);
         self.stealing.trace(simd, drawn.steals, self.features.actor(), by);
-        self.ascend(td_error);
+        self.ascend();
 
         std::mem::swap(&mut self.seen, &mut self.features.critic);
         self.decide_inlined(simd);
@@ -394,30 +393,20 @@ impl Learner {
 
     /// Moves the parameters, if it is time.
     #[inline(always)]
-    fn ascend(&mut self, td_error: f32) {
-        let is_due = self.steps.is_due();
+    fn ascend(&mut self) {
         let rates = [self.settings.critic_rate, self.migration.rate, self.stealing.rate];
         let all = [&mut self.critic, &mut self.migration.parameters, &mut self.stealing.parameters];
-        match self.settings.optimizer {
-            Optimizer::Sgd => {
-                for (parameters, rate) in all.into_iter().zip(rates) {
-                    add_scaled(&mut parameters.values, rate * td_error, &parameters.traces);
-                    if is_due {
-                        parameters.flush_traces();
-                    }
-                }
+        let all = all.into_iter().zip(rates);
+        let Some(steps) = &mut self.steps else {
+            return all.into_iter().for_each(|(parameters, rate)| parameters.follow(rate));
+        };
+        if steps.is_due() {
+            let critics = steps.multiplier();
+            let actors = steps.multiplier();
+            for ((parameters, rate), multiplier) in all.zip([critics, actors, actors]) {
+                let step: Step = steps.step(rate, multiplier);
+                parameters.step(&step);
             }
-            Optimizer::AdamW(_) if is_due => {
-                let critics = self.steps.multiplier();
-                let actors = self.steps.multiplier();
-                let multipliers = [critics, actors, actors];
-                for ((parameters, rate), multiplier) in all.into_iter().zip(rates).zip(multipliers)
-                {
-                    let step: Step = self.steps.step(rate, multiplier);
-                    parameters.step(&step);
-                }
-            }
-            Optimizer::AdamW(_) => {}
         }
     }
 

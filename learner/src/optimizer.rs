@@ -205,9 +205,13 @@ impl Parameters {
         flush(&mut self.traces);
     }
 
-    /// Traces that have decayed to nothing are 0.
+    /// A step along the gradient of one beat.
     #[inline(always)]
-    pub fn flush_traces(&mut self) {
+    pub fn follow(&mut self, rate: f32) {
+        let values = self.values.as_flattened_mut().iter_mut();
+        for (value, gradient) in values.zip(self.gradient.as_flattened_mut()) {
+            *value += rate * std::mem::take(gradient);
+        }
         flush(&mut self.traces);
     }
 }
