@@ -68,7 +68,7 @@ cat >"$root/DEBIAN/prerm" <<'SCRIPT'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
-    systemctl stop 'wedjat-leaf@*.service' 'wedjat-agent@*.service'
+    systemctl stop 'wedjat-leaf@*.service' 'wedjat-agent@*.service' 'wedjat-spine@*.service' 'wedjat-controller@*.service'
 fi
 SCRIPT
 cp "$root/DEBIAN/postinst" "$root/DEBIAN/postrm"

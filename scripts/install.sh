@@ -22,7 +22,7 @@ version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libwedjat.so.0 # capi/build.rs gives the library the same
 commands="wedjat wedjat-pktgen wedjat-testbed"
 completions="bash-completion/completions zsh/site-functions fish/vendor_completions.d"
-units="wedjat-leaf@.service wedjat-agent@.service"
+units="wedjat-leaf@.service wedjat-agent@.service wedjat-spine@.service wedjat-controller@.service"
 documents=share/doc/wedjat
 plugins=$libdir/wireshark/plugins # where a Wireshark of the same prefix looks
 protos="wedjat/v1/control.proto wedjat/fabric/v1/fabric.proto"

@@ -49,10 +49,13 @@ fn systemd_takes_the_units() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("share/systemd");
     let folder = tempfile::tempdir().unwrap();
     let mut units = Vec::new();
-    for name in ["wedjat-leaf@.service", "wedjat-agent@.service"] {
-        let unit = std::fs::read_to_string(source.join(name)).unwrap();
-        assert!(unit.contains("@PREFIX@/bin/wedjat "), "{unit}");
-        assert!(unit.contains("\nExecReload=/bin/kill -HUP $MAINPID\n"), "{unit}");
+    for role in ["leaf", "agent", "spine", "controller"] {
+        let name = format!("wedjat-{role}@.service");
+        let unit = std::fs::read_to_string(source.join(&name)).unwrap();
+        assert!(unit.contains(&format!("ExecStart=@PREFIX@/bin/wedjat {role} ")), "{unit}");
+        // A controller's file is read at its start alone.
+        let reloads = unit.contains("\nExecReload=/bin/kill -HUP $MAINPID\n");
+        assert_eq!(reloads, role != "controller", "{unit}");
         let unit = unit.replace("@PREFIX@/bin/wedjat ", &format!("{WEDJAT} "));
         let path = folder.path().join(name.replace('@', "@rack1"));
         std::fs::write(&path, unit).unwrap();
