@@ -130,7 +130,7 @@ pub struct SimArgs {
     #[arg(long)]
     pub leaves_per_spine: Option<String>,
     /// rack: the one rack's leaf sees time as a leaf process does, and the row tells what its tasks saw, yes or no: the digest
-    /// of a run of `lockstep` with the same flags [default: no]
+    /// of a run of `lockstep` with the same flags; ct: the row tells what its tasks saw [default: no]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
     pub digest: Option<String>,
     /// Output: text, json (one object a line) or csv [default: text]

@@ -6,6 +6,11 @@
 //!
 //! Benchmark tasks that a policy asks for are copies of its dispatcher's last task. A server does them when it
 //! has nothing else to do, to their end, and keeps a few; they are no tasks in what is reported.
+//!
+//! Who decides is a part of its own ([`Dispatchers`]): policies driven as they are here, or leaves with all that is around their
+//! policies ([`crate::lockstep::leaves`]).
+
+use std::convert::Infallible;
 
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -20,6 +25,7 @@ use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
+use super::digest::{Digest, Record};
 use super::events::Events;
 use super::knowledge::Knowledge;
 use super::outcome::Outcome;
@@ -62,15 +68,174 @@ pub struct Config {
     pub tasks: u64,
     /// Share of them that is not measured.
     pub warmup: f64,
+    /// The outcome says what was done, task by task.
+    pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
     /// Counts tasks that arrived.
     pub progress: ProgressBar,
 }
 
+/// Who decides on the tasks of each dispatcher, and hears what its servers tell. Those that can't be asked fail.
+pub trait Dispatchers {
+    /// Why one can't be asked.
+    type Error;
+
+    /// Time passes at the dispatcher at `index`.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), Self::Error>;
+
+    /// The next server that it wants a benchmark task for.
+    fn next_benchmark(&mut self, index: usize) -> Option<Member>;
+
+    /// Decides on a new task, of this number; `task` is what it is called here.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn offer(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        number: u64,
+        task: u32,
+    ) -> Result<Offered<u32>, Self::Error>;
+
+    /// Decides on the first task that waits, if any does; `number` tells a task's.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn next(
+        &mut self,
+        index: usize,
+        number: impl Fn(u32) -> u64,
+    ) -> Result<Offered<u32>, Self::Error>;
+
+    /// Takes the reply to a task, or to a benchmark task when it is to no task: it tells the server's queue.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn reply(&mut self, index: usize, report: &Report) -> Result<(), Self::Error>;
+
+    /// Takes the reply to the task of this number where what it says of the server's queue is not believed.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn answered(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        number: u64,
+        report: &Report,
+    ) -> Result<(), Self::Error>;
+
+    /// Takes what a server tells of its queue.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn report(&mut self, index: usize, now_ns: u64, report: &Report) -> Result<(), Self::Error>;
+
+    /// Messages that they sent or asked for, and decisions that a switch would have taken two passes for.
+    fn picks(&self) -> (u64, u64);
+}
+
+/// The model's own: policies, and what they believe.
+pub struct Policies(Vec<QueueingDispatcher<u32>>);
+
+impl Policies {
+    fn new(config: &Config, knowledge: &Knowledge) -> Self {
+        let views = View::heap(config.speeds.len(), config.dispatchers).into_iter().enumerate();
+        let node = |(index, mut view): (usize, View)| {
+            view.set_queues(knowledge.of(index));
+            let core = Core { index, count: config.dispatchers };
+            let seed = stream_seed(config.seed, index, 0);
+            let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
+            dispatcher.run_benchmarks();
+            dispatcher.set_rates(&config.speeds);
+            QueueingDispatcher::unbounded(dispatcher)
+        };
+        Self(views.map(node).collect())
+    }
+}
+
+/// What policies may know of a task.
+#[inline]
+fn task_of(number: u64) -> Task {
+    Task { decision: Some(Decision::of(number)), ..Task::default() }
+}
+
+impl Dispatchers for Policies {
+    type Error = Infallible;
+
+    #[inline]
+    fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), Infallible> {
+        self.0[index].tick(now_ns);
+        Ok(())
+    }
+
+    #[inline]
+    fn next_benchmark(&mut self, index: usize) -> Option<Member> {
+        self.0[index].next_benchmark()
+    }
+
+    #[inline]
+    fn offer(
+        &mut self,
+        index: usize,
+        _now_ns: u64,
+        number: u64,
+        task: u32,
+    ) -> Result<Offered<u32>, Infallible> {
+        Ok(self.0[index].offer(task_of(number), task))
+    }
+
+    #[inline]
+    fn next(
+        &mut self,
+        index: usize,
+        number: impl Fn(u32) -> u64,
+    ) -> Result<Offered<u32>, Infallible> {
+        Ok(self.0[index].next(|&task| task_of(number(task))))
+    }
+
+    #[inline]
+    fn reply(&mut self, index: usize, report: &Report) -> Result<(), Infallible> {
+        match report.decision {
+            None => self.0[index].refresh(report),
+            Some(_) => _ = self.0[index].reply(report),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn answered(
+        &mut self,
+        index: usize,
+        _now_ns: u64,
+        _number: u64,
+        report: &Report,
+    ) -> Result<(), Infallible> {
+        self.0[index].view_mut().answered(report.member);
+        Ok(())
+    }
+
+    #[inline]
+    fn report(&mut self, index: usize, _now_ns: u64, report: &Report) -> Result<(), Infallible> {
+        self.0[index].refresh(report);
+        Ok(())
+    }
+
+    fn picks(&self) -> (u64, u64) {
+        let picks = self.0.iter().map(|dispatcher| dispatcher.view().picks);
+        picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     arrived: u64,
+    started: u64,
     service: u64,
     number: u64,
     dispatcher: u16,
@@ -87,18 +252,6 @@ struct Server {
     side: MemberSide,
 }
 
-struct Node {
-    dispatcher: QueueingDispatcher<u32>,
-    /// Service of the last task, which benchmark tasks copy.
-    last_service: u64,
-}
-
-/// What policies may know of a task.
-#[inline]
-fn task_of(flight: &Flight) -> Task {
-    Task { decision: Some(Decision::of(flight.number)), ..Task::default() }
-}
-
 mod event {
     pub const AT_SERVER: u64 = 0;
     pub const DONE: u64 = 1;
@@ -112,14 +265,17 @@ mod event {
     pub const KIND_SHIFT: u32 = 60;
 }
 
-struct Sim<'a> {
+/// A run under way.
+pub struct Sim<'a, D> {
     config: &'a Config,
     now: u64,
     delay: u64,
     notify: Notify,
     events: Events,
     flights: Slab<Flight>,
-    nodes: Vec<Node>,
+    dispatchers: D,
+    /// Service of each dispatcher's last task, which benchmark tasks copy.
+    last_services: Vec<u64>,
     servers: Vec<Server>,
     knowledge: Knowledge,
     /// Tasks wait so long for the answers to their probes.
@@ -140,6 +296,10 @@ struct Sim<'a> {
     /// Tasks that wait at dispatchers.
     waiting: u64,
     messages: u64,
+    digest: Digest,
+    answered: u64,
+    /// Replies and reports: a run that is recorded ends when the last one is there.
+    under_way: u64,
 }
 
 /// Runs it.
@@ -147,30 +307,28 @@ struct Sim<'a> {
 /// # Errors
 /// When arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
-    let mut sim = Sim::new(config)?;
-    sim.run();
-    Ok(sim.finish())
+    let mut sim = Sim::new(config, |knowledge| Policies::new(config, knowledge))?;
+    match sim.run() {
+        Ok(()) => Ok(sim.finish().0),
+        Err(never) => match never {},
+    }
 }
 
-impl<'a> Sim<'a> {
-    fn new(config: &'a Config) -> Result<Self, String> {
+impl<'a, D: Dispatchers> Sim<'a, D> {
+    /// A run that begins; whoever decides may know what is known of queues.
+    ///
+    /// # Errors
+    /// When arrivals and rate contradict each other.
+    pub fn new(
+        config: &'a Config,
+        dispatchers: impl FnOnce(&Knowledge) -> D,
+    ) -> Result<Self, String> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
         let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
         let asks = config.policy.asks();
         let probe_delay = if config.probes_at_once { 0 } else { delay };
         let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, asks);
-        let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
-        let node = |(index, mut view): (usize, View)| {
-            view.set_queues(knowledge.of(index));
-            let core = Core { index, count: config.dispatchers };
-            let seed = stream_seed(config.seed, index, 0);
-            let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
-            dispatcher.run_benchmarks();
-            dispatcher.set_rates(&config.speeds);
-            let dispatcher = QueueingDispatcher::unbounded(dispatcher);
-            Node { dispatcher, last_service: 0 }
-        };
         let server = |(number, &speed): (usize, &f64)| Server {
             queue: Fifo::EMPTY,
             benchmarks: Fifo::EMPTY,
@@ -179,7 +337,6 @@ impl<'a> Sim<'a> {
             side: MemberSide::new(notify, number, config.dispatchers),
         };
         let (schedule, changes) = config.schedules()?;
-        let nodes = views.map(node).collect();
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
             config,
@@ -188,7 +345,8 @@ impl<'a> Sim<'a> {
             notify,
             events: Events::default(),
             flights: Slab::default(),
-            nodes,
+            dispatchers: dispatchers(&knowledge),
+            last_services: vec![0; config.dispatchers],
             servers: config.speeds.iter().enumerate().map(server).collect(),
             knowledge,
             wait: if asks == Asks::Some { 2 * probe_delay } else { 0 },
@@ -205,6 +363,9 @@ impl<'a> Sim<'a> {
             in_system: 0,
             waiting: 0,
             messages: 0,
+            digest: Digest::default(),
+            answered: 0,
+            under_way: 0,
         };
         sim.events.push(SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
         for (number, step) in config.script.iter().enumerate() {
@@ -214,33 +375,44 @@ impl<'a> Sim<'a> {
         Ok(sim)
     }
 
-    fn run(&mut self) {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// When whoever decides can't be asked.
+    pub fn run(&mut self) -> Result<(), D::Error> {
         let mut left = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.arrivals);
-        while left > 0 || self.in_system > 0 {
+        while left > 0 || self.in_system > 0 || self.config.digest && self.under_way > 0 {
             if left > 0 && arrival + self.schedule_start <= self.events.next_time() {
                 self.now = arrival + self.schedule_start;
-                self.arrive();
+                self.arrive()?;
                 left -= 1;
                 arrival = self.schedule.advance(&mut self.arrivals);
                 continue;
             }
-            let Some((time, event)) = self.events.pop() else { break };
+            let Some((time, event)) = self.events.pop() else { return Ok(()) };
             self.now = time;
             match event >> event::KIND_SHIFT {
-                event::AT_SERVER => self.at_server(event as u32),
-                event::DONE => self.done(event as u32),
-                event::REPLY => self.reply(event as u32),
-                event::REPORT => self.report(event),
-                event::ANSWERED => self.decide(event as u32),
+                event::AT_SERVER => self.at_server(event as u32)?,
+                event::DONE => self.done(event as u32)?,
+                event::REPLY => {
+                    self.under_way -= 1;
+                    self.reply(event as u32)?;
+                }
+                event::REPORT => {
+                    self.under_way -= 1;
+                    self.report(event)?;
+                }
+                event::ANSWERED => self.decide(event as u32)?,
                 event::SCRIPT => {
                     if self.act(event as u32 as usize) {
                         arrival = self.schedule.advance(&mut self.arrivals);
                     }
                 }
-                _ => self.sample(),
+                _ => self.sample()?,
             }
         }
+        Ok(())
     }
 
     #[inline]
@@ -250,10 +422,11 @@ impl<'a> Sim<'a> {
 
     /// Has something happen after the delay: at once when there is none.
     #[inline]
-    fn after_delay(&mut self, kind: u64, about: u64) {
+    fn after_delay(&mut self, kind: u64, about: u64) -> Result<(), D::Error> {
         if self.delay > 0 {
+            self.under_way += u64::from(kind != event::AT_SERVER);
             self.events.push(self.now + self.delay, kind << event::KIND_SHIFT | about);
-            return;
+            return Ok(());
         }
         match kind {
             event::AT_SERVER => self.at_server(about as u32),
@@ -262,14 +435,15 @@ impl<'a> Sim<'a> {
         }
     }
 
-    fn arrive(&mut self) {
+    fn arrive(&mut self) -> Result<(), D::Error> {
         let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
         let number = self.recorder.arrive(self.in_system);
         self.in_system += 1;
         let bits = u64::from(self.choice.next_u64() as u32);
-        let index = (bits * self.nodes.len() as u64) >> 32;
+        let index = (bits * self.config.dispatchers as u64) >> 32;
         let task = self.flights.add(Flight {
             arrived: self.now,
+            started: 0,
             service: (service_ns / self.config.service.mean_ns() * UNIT_TICKS) as u64,
             number,
             dispatcher: index as u16,
@@ -279,59 +453,62 @@ impl<'a> Sim<'a> {
         if self.wait > 0 {
             let event = event::ANSWERED << event::KIND_SHIFT | u64::from(task);
             self.events.push(self.now + self.wait, event);
-        } else {
-            self.decide(task);
+            return Ok(());
         }
+        self.decide(task)
     }
 
     #[inline]
-    fn decide(&mut self, task: u32) {
-        let index = usize::from(self.flights[task].dispatcher);
-        self.nodes[index].last_service = self.flights[task].service;
-        self.tick(index);
+    fn decide(&mut self, task: u32) -> Result<(), D::Error> {
+        let (index, number) =
+            (usize::from(self.flights[task].dispatcher), self.flights[task].number);
+        self.last_services[index] = self.flights[task].service;
+        self.tick(index)?;
         self.knowledge.advance(self.now);
-        let offered = self.nodes[index].dispatcher.offer(task_of(&self.flights[task]), task);
-        if !self.dispatch(offered) {
+        let offered = self.dispatchers.offer(index, self.now_ns(), number, task)?;
+        if !self.dispatch(offered)? {
             self.waiting += 1;
         }
+        Ok(())
     }
 
     /// Lets a dispatcher see time pass, and sends the benchmark tasks that it wants.
     #[inline]
-    fn tick(&mut self, index: usize) {
-        let now_ns = self.now_ns();
-        self.nodes[index].dispatcher.tick(now_ns);
-        while let Some(member) = self.nodes[index].dispatcher.next_benchmark() {
+    fn tick(&mut self, index: usize) -> Result<(), D::Error> {
+        self.dispatchers.tick(index, self.now_ns())?;
+        while let Some(member) = self.dispatchers.next_benchmark(index) {
             let task = self.flights.add(Flight {
                 arrived: self.now,
-                service: self.nodes[index].last_service,
+                started: 0,
+                service: self.last_services[index],
                 number: BENCHMARK,
                 dispatcher: index as u16,
                 member: member.0,
                 queue: 0,
             });
             self.messages += 1;
-            self.after_delay(event::AT_SERVER, u64::from(task));
+            self.after_delay(event::AT_SERVER, u64::from(task))?;
         }
+        Ok(())
     }
 
     /// Does what was decided; false when the task waits, or there was none.
     #[inline]
-    fn dispatch(&mut self, offered: Offered<u32>) -> bool {
+    fn dispatch(&mut self, offered: Offered<u32>) -> Result<bool, D::Error> {
         let offered = offered.unwrap_or_else(|_| unreachable!("all servers are there"));
-        let Some((task, pick)) = offered else { return false };
+        let Some((task, pick)) = offered else { return Ok(false) };
         let flight = &mut self.flights[task];
         flight.member = pick.member.0;
         self.knowledge.sent(flight.dispatcher, flight.member);
-        self.after_delay(event::AT_SERVER, u64::from(task));
-        true
+        self.after_delay(event::AT_SERVER, u64::from(task)).map(|()| true)
     }
 
     #[inline]
-    fn at_server(&mut self, task: u32) {
+    fn at_server(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = self.flights[task];
         if flight.number == BENCHMARK {
-            return self.benchmark_at_server(task);
+            self.benchmark_at_server(task);
+            return Ok(());
         }
         let server = &mut self.servers[usize::from(flight.member)];
         server.queue.push(task, &mut self.flights);
@@ -340,6 +517,7 @@ impl<'a> Sim<'a> {
         if server.queue.len() == 1 && !server.runs_benchmark {
             self.start(task);
         }
+        Ok(())
     }
 
     fn benchmark_at_server(&mut self, task: u32) {
@@ -365,7 +543,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    fn benchmark_done(&mut self, task: u32) {
+    fn benchmark_done(&mut self, task: u32) -> Result<(), D::Error> {
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
         server.runs_benchmark = false;
@@ -374,19 +552,20 @@ impl<'a> Sim<'a> {
             None => self.start_benchmark(member),
             Some(next) => self.start(next),
         }
-        self.after_delay(event::REPLY, u64::from(task));
+        self.after_delay(event::REPLY, u64::from(task))
     }
 
     #[inline]
     fn start(&mut self, task: u32) {
-        let flight = &self.flights[task];
+        let flight = &mut self.flights[task];
+        flight.started = self.now;
         let speed = self.servers[usize::from(flight.member)].speed;
         let ticks = (flight.service as f64 / speed) as u64;
         self.events.push(self.now + ticks, event::DONE << event::KIND_SHIFT | u64::from(task));
     }
 
     #[inline]
-    fn done(&mut self, task: u32) {
+    fn done(&mut self, task: u32) -> Result<(), D::Error> {
         if self.flights[task].number == BENCHMARK {
             return self.benchmark_done(task);
         }
@@ -403,69 +582,70 @@ impl<'a> Sim<'a> {
         let queue = queue.min(u32::from(u16::MAX)) as u16;
         let flight = &mut self.flights[task];
         flight.queue = queue;
-        self.recorder.done(flight.number, self.now - flight.arrived);
+        let ticks = self.now - flight.arrived;
+        self.recorder.done(flight.number, ticks);
+        if self.config.digest {
+            self.digest.add([flight.number, member as u64, flight.started, ticks]);
+        }
         self.in_system -= 1;
-        self.after_delay(event::REPLY, u64::from(task));
+        self.after_delay(event::REPLY, u64::from(task))?;
         if let Some(told) = told {
             // Dispatchers that take only some of the reports count those themselves.
             self.messages += u64::from(self.notify != Notify::Always);
             let about = (told as u64) << 32 | (member as u64) << 16 | u64::from(queue);
-            self.after_delay(event::REPORT, about);
+            self.after_delay(event::REPORT, about)?;
         }
+        Ok(())
     }
 
     #[inline]
-    fn reply(&mut self, task: u32) {
+    fn reply(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = self.flights[task];
         self.flights.remove(task);
         let index = usize::from(flight.dispatcher);
-        let member = Member(flight.member);
+        let (member, load) = (Member(flight.member), Load::tasks(flight.queue));
         if self.notify == Notify::Reply {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.servers[member.index()].speed;
-            let load = Load::tasks(flight.queue);
             let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
             let report = Report { member, load, service_ns: service_ns as u32, decision };
-            self.tick(index);
-            let dispatcher = &mut self.nodes[index].dispatcher;
-            match flight.number {
-                BENCHMARK => dispatcher.refresh(&report),
-                _ => {
-                    dispatcher.reply(&report);
-                }
-            }
+            self.tick(index)?;
+            self.dispatchers.reply(index, &report)?;
         } else {
-            self.nodes[index].dispatcher.view_mut().answered(member);
+            let report = Report::new(member, load, 0);
+            self.dispatchers.answered(index, self.now_ns(), flight.number, &report)?;
         }
-        self.release();
+        self.answered += u64::from(flight.number != BENCHMARK);
+        self.release()
     }
 
     /// Offers waiting tasks again, at every dispatcher: replies to one may make room for another's.
     #[inline]
-    fn release(&mut self) {
+    fn release(&mut self) -> Result<(), D::Error> {
         if self.waiting == 0 {
-            return;
+            return Ok(());
         }
         self.knowledge.advance(self.now);
-        for index in 0..self.nodes.len() {
-            while self.release_at(index) {
+        for index in 0..self.config.dispatchers {
+            while self.release_at(index)? {
                 self.waiting -= 1;
             }
         }
+        Ok(())
     }
 
     /// Offers a dispatcher's first waiting task again; false when it waits on, or there is none.
     #[inline]
-    fn release_at(&mut self, index: usize) -> bool {
-        let (node, flights) = (&mut self.nodes[index], &self.flights);
-        let next = node.dispatcher.next(|&task| task_of(&flights[task]));
+    fn release_at(&mut self, index: usize) -> Result<bool, D::Error> {
+        let flights = &self.flights;
+        let next = self.dispatchers.next(index, |task| flights[task].number)?;
         self.dispatch(next)
     }
 
-    fn report(&mut self, about: u64) {
+    fn report(&mut self, about: u64) -> Result<(), D::Error> {
         let told = (about >> 32 & 0xFFFF) as usize;
         let (member, load) = (Member((about >> 16) as u16), Load::tasks(about as u16));
-        self.nodes[told].dispatcher.refresh(&Report::new(member, load, 0));
+        self.dispatchers.report(told, self.now_ns(), &Report::new(member, load, 0))
     }
 
     /// Does what the script says; true when the arrivals changed.
@@ -494,26 +674,30 @@ impl<'a> Sim<'a> {
         false
     }
 
-    fn sample(&mut self) {
-        (0..self.nodes.len()).for_each(|index| self.tick(index));
+    fn sample(&mut self) -> Result<(), D::Error> {
+        (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
         let most = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
         if self.in_system > 0 {
             let mean = self.in_system as f64 / self.servers.len() as f64;
             record(&mut self.imbalance, (f64::from(most) / mean * 1e3) as u64);
         }
         self.events.push(self.now + SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
+        Ok(())
     }
 
-    fn finish(self) -> Outcome {
-        let picks = self.nodes.iter().map(|node| node.dispatcher.view().picks);
-        let (probes, resubmits) =
-            picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
-        Outcome {
+    /// What came of it, and who decided.
+    #[must_use]
+    pub fn finish(self) -> (Outcome, D) {
+        let (probes, resubmits) = self.dispatchers.picks();
+        let record = Record { digest: self.digest, answered: self.answered };
+        let outcome = Outcome {
             messages: self.messages + probes,
             resubmits,
             imbalance: self.imbalance,
+            record: self.config.digest.then_some(record),
             ..Outcome::of(self.recorder, self.servers.len(), UNIT_TICKS)
-        }
+        };
+        (outcome, self.dispatchers)
     }
 }
 

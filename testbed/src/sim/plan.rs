@@ -52,12 +52,12 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
 /// `--slots`, and both may be given where models are compared.)
 fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     match flag {
-        "racks" | "fail" | "digest" | "cores" | "exchange" | "replies" => Some(&["rack"]),
+        "racks" | "fail" | "cores" | "exchange" | "replies" => Some(&["rack"]),
         "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "node-delay" | "loss" => {
             Some(&["rack", "fabric"])
         }
         "service" | "arrivals" => Some(&["rack", "ct", "fabric"]),
-        "at" => Some(&["rack", "ct"]),
+        "at" | "digest" => Some(&["rack", "ct"]),
         "speeds" => Some(&["rack", "slots", "ct"]),
         "servers" | "dispatchers" => Some(&["slots", "ct"]),
         "batch" => Some(&["slots"]),
@@ -114,15 +114,12 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
     }
     let workers = racks.iter().sum();
-    let as_process = yes("digest", args.digest.as_deref(), false)?;
+    let as_process = digest(args)?;
     if as_process && racks.len() > 1 {
         let found = racks.len();
         return Err(format!(
             "--digest: for one rack, since a run in lockstep has no spine; --racks names {found}"
         ));
-    }
-    if as_process && args.seeds.as_deref().is_some_and(|seeds| seeds.trim() != "1") {
-        return Err("--digest: of one run; leave out --seeds, and name the run's --seed".to_owned());
     }
     let (leaf, spine, protocol) = policies(args, policy)?;
     let mut script = Vec::new();
@@ -160,6 +157,15 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         seed: 0,
         progress: ProgressBar::hidden(),
     })
+}
+
+/// Reads `--digest`.
+fn digest(args: &SimArgs) -> Result<bool, String> {
+    let digest = yes("digest", args.digest.as_deref(), false)?;
+    if digest && args.seeds.as_deref().is_some_and(|seeds| seeds.trim() != "1") {
+        return Err("--digest: of one run; leave out --seeds, and name the run's --seed".to_owned());
+    }
+    Ok(digest)
 }
 
 /// Reads `--cores` and how these hear of each other.
@@ -263,6 +269,7 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         delay_ns,
         tasks,
         warmup: common.warmup,
+        digest: digest(args)?,
         seed: 0,
         progress: ProgressBar::hidden(),
     })
