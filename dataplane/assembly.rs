@@ -175,6 +175,7 @@ pub fn stages_of_core(
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
         stages.set_shared_workers(pool, entry.shared_workers);
+        stages.set_reports(pool, entry.reports);
     }
     if config.controller.is_some() {
         stages.set_waiting_least(QUEUES_TOLD);

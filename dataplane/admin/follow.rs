@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::reload::Kept;
 use crate::control::{Change, Membership, Pool, Server, Worker};
+use crate::policy::Reports;
 
 /// What a node has made of what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,7 @@ pub fn changes(
         let was = now.pool(pool.id).map(|(_, was)| was);
         // What no change makes otherwise stays as the node's file has it.
         pool.shared_workers = was.is_some_and(|was| was.shared_workers);
+        pool.reports = was.map_or(Reports::Replies, |was| was.reports);
         let may_stay = |worker: &Worker| {
             let ip = server_of(wanted, worker).map(|server| server.ip);
             let of_pool = (*follows == Follows::Spine).then_some(pool.id);

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Spine, Worker};
+use crate::policy::Reports;
 use crate::role::colocated::AGENT_IP;
 use crate::state::table::Role;
 
@@ -213,6 +214,9 @@ impl Kept {
     fn pools_of(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
         for pool in wanted.pools.iter().flatten() {
             match now.pool(pool.id) {
+                None if pool.reports == Reports::Messages => {
+                    self.note(format!("`pool.reports` of pool {}", pool.id));
+                }
                 None => {
                     found.pools.push(Change::AddPool {
                         id: pool.id,
@@ -244,6 +248,9 @@ impl Kept {
         let id = is.id;
         if was.shared_workers != is.shared_workers {
             self.note(format!("`pool.shared_workers` of pool {id}"));
+        }
+        if was.reports != is.reports {
+            self.note(format!("`pool.reports` of pool {id}"));
         }
         if was.policy != is.policy {
             found.pools.push(Change::SetPolicy { pool: id, policy: is.policy.clone() });

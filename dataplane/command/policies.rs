@@ -1,6 +1,6 @@
 //! `wedjat policies`.
 
-use wedjat::policy::{CATALOGUE, Entry, PAIRS, Runs};
+use wedjat::policy::{CATALOGUE, Entry, PAIRS, PolicySpec, Runs};
 
 use super::{Outcome, print};
 
@@ -51,6 +51,9 @@ fn where_it_runs(entry: &Entry) -> String {
         runs.push_str("; there every reply tells the queue, without a message");
         if !entry.on_leaf.is_empty() {
             runs.push_str(&format!(", so that {}", entry.on_leaf));
+        }
+        if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.is_told()) {
+            runs.push_str("; with `reports = \"messages\"` members tell as in the simulator");
         }
     }
     runs

@@ -16,7 +16,7 @@ use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
     QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
 };
-use crate::policy::Runs;
+use crate::policy::{PolicySpec, Reports, Runs};
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
 use crate::stage::fabric::SILENT_NS;
@@ -241,6 +241,7 @@ fn pool(
     let service = racks::service(faults, raw);
     let link = racks::link(faults, config, raw, spines);
     let policy = policy?;
+    let reports = reports(faults, config, raw, &policy);
     Some(PoolConfig {
         service,
         link,
@@ -249,8 +250,39 @@ fn pool(
         queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
         shared_workers: raw.shared_workers,
+        reports,
         key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
     })
+}
+
+/// How a pool's workers tell their queues: in messages to leaves alone, by policies that need nothing else.
+fn reports(
+    faults: &mut Faults<'_>,
+    config: &raw::Config,
+    raw: &raw::Pool,
+    policy: &PolicySpec,
+) -> Reports {
+    let Some(at) = raw.reports.as_ref().filter(|at| *at.get_ref() == Reports::Messages) else {
+        return Reports::Replies;
+    };
+    let local = config.agent.iter().flat_map(|agent| &agent.pool);
+    let is_local = { local }.any(|pool| pool.id.get_ref() == raw.id.get_ref());
+    let allowed = match () {
+        () if config.role == Role::Spine => {
+            "none in a spine's file: leaves tell a spine in signals"
+        }
+        () if raw.spine.is_some() => {
+            "\"replies\" beside a `spine`: a leaf tells it what replies tell"
+        }
+        () if is_local => "\"replies\" in a pool with workers of the leaf's own core",
+        () if !policy.is_told() => {
+            "\"replies\"; \"messages\" with policies whose members tell on their own: lsq-update, lsq-smart, \
+             hlsq-update, hlsq-smart, jiq, jiq-weighted, jbt, pi"
+        }
+        () => return Reports::Messages,
+    };
+    faults.note(at, "pool.reports", format!("\"messages\" under {policy}"), allowed);
+    Reports::Replies
 }
 
 fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> ServerConfig {

@@ -8,8 +8,7 @@ use super::control::ControlConfig;
 use super::controller::FollowConfig;
 use super::faults::Fault;
 use super::port::PortConfig;
-use crate::policy::Overflow;
-use crate::policy::PolicySpec;
+use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::stage::network::SpineLink;
 use crate::state::table::{Limits, Role};
 use crate::wire::auth::Key;
@@ -88,6 +87,8 @@ pub struct PoolConfig {
     pub overflow: Overflow,
     /// Other schedulers send tasks to these workers too, so that a report may name more tasks than this leaf sent.
     pub shared_workers: bool,
+    /// How its workers tell their queues; in messages, they are shared with other leaves.
+    pub reports: Reports,
     /// With it, what its workers say is believed with proof only.
     pub key: Option<Key>,
     /// The address that clients ask, where it is not the node's own: a spine takes tasks to it, and leaves answer from it.

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::faults::{Fault, line_of};
 use super::{raw_agent, raw_control, raw_controller};
-use crate::policy::Overflow;
+use crate::policy::{Overflow, Reports};
 use crate::stage::Side;
 use crate::state::table::Role;
 
@@ -112,6 +112,8 @@ pub struct Pool {
     pub overflow: Option<Overflow>,
     #[serde(default)]
     pub shared_workers: bool,
+    /// A leaf's.
+    pub reports: Option<Spanned<Reports>>,
     pub key_file: Option<Spanned<String>>,
     pub service: Option<Spanned<String>>,
     /// A leaf's.

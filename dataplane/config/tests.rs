@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::policy::Overflow;
 use crate::policy::signals::Protocol;
+use crate::policy::{Overflow, Reports};
 use crate::stage::Side;
 use crate::stage::network::SpineLink;
 use crate::wire::ether::Mac;
@@ -66,6 +66,27 @@ fn what_concerns_trust_is_set_by_hand() {
     assert_eq!(config.leaf.multi_packet_per_source, 9);
     let few = parse(&GOOD.replace("seed = 7", "connections = 64")).unwrap();
     assert_eq!(few.leaf.multi_packet_per_source, 64, "no more than there are at all");
+}
+
+#[test]
+fn workers_tell_their_queues_in_messages_where_the_policy_has_them_tell() {
+    let told = |policy: &str| {
+        let lines = format!("\"{policy}\"\nreports = \"messages\"");
+        parse(&GOOD.replace("\"horus\"", &lines))
+    };
+    assert_eq!(parse(GOOD).unwrap().pools[0].reports, Reports::Replies);
+    for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
+        assert_eq!(told(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
+    }
+    for policy in ["horus", "lsq-sample", "lsq-hybrid", "jbt-d", "jsq", "cfcfs"] {
+        let error = told(policy).unwrap_err().to_string();
+        assert!(error.contains("leaf.toml:22: `pool.reports`"), "{policy}: {error}");
+        assert!(error.contains("lsq-update") && error.contains(policy), "{error}");
+    }
+    let lines = "\"jiq\"\nreports = \"messages\"\nspine = 3";
+    let text = GOOD.replace("\"horus\"", lines) + "[[spine]]\nid = 3\nip = \"10.0.1.9\"\n";
+    let error = parse(&text).unwrap_err().to_string();
+    assert!(error.contains("pool.reports") && error.contains("beside a `spine`"), "{error}");
 }
 
 #[test]

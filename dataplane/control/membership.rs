@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::config::{AgentPool, Config, HostConfig};
 use crate::limits::SPINES_MAX;
 use crate::policy::signals::Protocol;
-use crate::policy::{Overflow, PolicySpec};
+use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::role::colocated;
 use crate::stage::Network;
 use crate::stage::auth::ReplyAuthenticator;
@@ -84,6 +84,8 @@ pub struct Pool {
     pub overflow: Overflow,
     /// Other schedulers send tasks to its workers, too.
     pub shared_workers: bool,
+    /// How its workers tell their queues, at a leaf.
+    pub reports: Reports,
     /// What asks for proof of what its workers say, at a leaf.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
     /// What its workers sign with, at an agent.
@@ -177,6 +179,7 @@ impl Membership {
                 queue: pool.queue,
                 overflow: pool.overflow,
                 shared_workers: pool.shared_workers,
+                reports: pool.reports,
                 authenticator: pool.key.as_ref().map(|key| authenticator(key, limits, first)),
                 key: None,
                 service: pool.service,
@@ -210,6 +213,7 @@ impl Membership {
                 queue: pool.queue,
                 overflow: pool.overflow,
                 shared_workers: false,
+                reports: Reports::Replies,
                 authenticator: None,
                 key: pool.key.clone(),
                 service: None,

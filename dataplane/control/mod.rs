@@ -33,7 +33,7 @@ pub use membership::{Membership, Pool, Server, Spine, Worker};
 use crate::config::{KEY_FILE, read_key};
 use crate::limits::SPINES_MAX;
 use crate::policy::signals::Protocol;
-use crate::policy::{PolicySpec, Runs};
+use crate::policy::{PolicySpec, Reports, Runs};
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
 use crate::wire::auth::Key;
@@ -369,6 +369,7 @@ impl<C: Cores> Control<C> {
                     queue,
                     overflow,
                     shared_workers,
+                    reports: Reports::Replies,
                     authenticator,
                     key,
                     service: None,
@@ -386,7 +387,14 @@ impl<C: Cores> Control<C> {
             }
             Change::SetPolicy { pool, ref policy } => {
                 check_policy(policy, self.cores.is_spine())?;
-                pool_of(next, pool)?.policy = policy.clone();
+                let changed = pool_of(next, pool)?;
+                if changed.reports == Reports::Messages && changed.policy != *policy {
+                    let reason =
+                        "its workers tell their queues as the policy that they know has it";
+                    let reason = format!("{reason}; restart leaves and agents with the other one");
+                    return refused(format!("policy of pool {pool}"), reason);
+                }
+                changed.policy = policy.clone();
                 Ok(())
             }
             Change::SetQueue { pool, queue, overflow } => {

@@ -22,8 +22,8 @@ use super::view::{NodeId, PoolView, View};
 use crate::admin::{Followed, Follows, Handle, RequestError, Seen, Told, stay_on};
 use crate::config::{ControllerAddress, FollowConfig};
 use crate::control::{Membership, Pool, Server, Spine, Worker};
-use crate::policy::PolicySpec;
 use crate::policy::signals::Protocol;
+use crate::policy::{PolicySpec, Reports};
 use crate::stage::Newcomer;
 use crate::stage::network::SpineLink;
 use crate::state::Presence;
@@ -393,6 +393,7 @@ fn pool_of(
         queue: settings.queue,
         overflow: settings.overflow,
         shared_workers: false,
+        reports: Reports::Replies,
         authenticator: None,
         key: None,
         service: settings

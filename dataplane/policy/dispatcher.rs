@@ -20,6 +20,17 @@ pub enum Overflow {
     Refuse,
 }
 
+/// How members tell their queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reports {
+    /// With every reply.
+    #[default]
+    Replies,
+    /// In messages of their own, when and to whom the policy has them tell ([`super::member::Notify`]): replies tell nothing.
+    Messages,
+}
+
 /// The tasks that wait for a dispatcher's members, which others keep.
 #[derive(Clone, Debug)]
 struct Backlog {
@@ -88,6 +99,22 @@ impl Dispatcher {
     /// What the policy derives from the members, the view or its caller is stale.
     pub fn review_members(&mut self) {
         self.policy.on_members(self.caller, &mut self.view);
+    }
+
+    /// Says how members tell their queues; before the first task. Where they do so in messages, none is believed idle before it
+    /// says so.
+    pub fn set_reports(&mut self, reports: Reports) {
+        self.caller.reports = reports;
+        if reports == Reports::Messages {
+            while self.view.idle_mut().take_last().is_some() {}
+        }
+        self.review_members();
+    }
+
+    /// How members tell their queues.
+    #[must_use]
+    pub fn reports(&self) -> Reports {
+        self.caller.reports
     }
 
     /// No task is lost on its way, see [`Caller`].
@@ -289,10 +316,13 @@ impl Dispatcher {
     }
 
     /// Takes the reports that came with replies, in this order; returns how many came from members that had
-    /// no task outstanding.
+    /// no task outstanding. Where members tell their queues otherwise, tasks are counted as answered and no more.
     #[inline]
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
-        let surplus = self.policy.reply_run(reports, &mut self.view, &mut self.rng);
+        let surplus = match self.caller.reports {
+            Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),
+            Reports::Messages => self.view.take_answers(reports),
+        };
         if self.view.peers().is_some() {
             reports.iter().for_each(|report| self.view.touch(report.member));
         }
@@ -309,6 +339,14 @@ impl Dispatcher {
     pub fn refresh(&mut self, report: &Report) {
         self.policy.on_reply(report, &mut self.view, &mut self.rng);
         self.view.touch(report.member);
+    }
+
+    /// A member says that it is there, and what it has: believed, unless members tell their queues otherwise.
+    pub fn note_alive(&mut self, report: &Report) {
+        match self.caller.reports {
+            Reports::Replies => self.refresh(report),
+            Reports::Messages => self.view.note_heard(report.member),
+        }
     }
 
     /// Lets a member be chosen, or no longer.

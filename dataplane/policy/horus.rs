@@ -114,7 +114,7 @@ impl Policy for Horus {
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        share_idle(caller.core, view);
+        share_idle(caller, view);
     }
 }
 
@@ -161,7 +161,7 @@ impl Policy for HorusInflight {
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.losses.resize(view.members());
-        share_idle(caller.core, view);
+        share_idle(caller, view);
     }
 }
 

@@ -5,7 +5,8 @@
 //! report ([`super::member::Notify`]: `lsq-update`, `lsq-smart`), or both (`lsq-hybrid`, Example 3). The
 //! `hlsq` forms rank by (queue + 1) / speed; they are ours.
 //!
-//! On a leaf every reply carries the queue, so whatever core a reply passes is brought up to date.
+//! On a leaf every reply carries the queue, so whatever core a reply passes is brought up to date; unless members tell in
+//! messages, as they are meant to ([`super::Reports::Messages`]).
 
 use rand::Rng as _;
 
@@ -344,7 +345,7 @@ impl Policy for Lsq {
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.queues.rank(view);
         if view.shares_idle() {
-            share_idle(caller.core, view);
+            share_idle(caller, view);
             for place in 0..view.active().len() {
                 self.on_told(view.active()[place], view);
             }

@@ -30,7 +30,7 @@ mod structure;
 mod waterfill;
 
 pub use bounded::Bounded;
-pub use dispatcher::{Dispatcher, Overflow, Prepared, exchange, stream_seed};
+pub use dispatcher::{Dispatcher, Overflow, Prepared, Reports, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use learned::Learned;
@@ -125,13 +125,15 @@ pub struct Caller {
     /// Benchmark tasks are carried out: the caller asks for them after each tick ([`Policy::next_benchmark`]), sends that
     /// member a copy of a recent task that it does only when it has nothing else to do, and passes the report on by itself.
     pub benchmarks: bool,
+    /// How members tell their queues: where in messages, nobody is idle before it says so.
+    pub reports: Reports,
 }
 
 impl Caller {
     /// A node's core: packets may be lost, and there are no benchmark tasks.
     #[must_use]
     pub const fn on(core: Core) -> Self {
-        Self { core, lossless: false, benchmarks: false }
+        Self { core, lossless: false, benchmarks: false, reports: Reports::Replies }
     }
 }
 

@@ -5,7 +5,9 @@ use super::member::Notify;
 use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
-use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Task};
+use super::{
+    AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Reports, Rng, Task,
+};
 use crate::state::{Member, Parts, Report, Sharing, View};
 
 /// `jiq`.
@@ -100,7 +102,7 @@ pub struct Notified {
     spare: Line,
     alias: Alias,
     forgotten: Forgotten,
-    core: Core,
+    caller: Caller,
 }
 
 /// Where a task goes when nobody is below the threshold.
@@ -129,7 +131,7 @@ impl Notified {
             spare: Line::default(),
             alias: Alias::default(),
             forgotten: Forgotten::default(),
-            core: Core::ONLY,
+            caller: Caller::on(Core::ONLY),
         }
     }
 
@@ -162,7 +164,8 @@ impl Notified {
         words.set_load(report.load);
         let mut below = report.load.0 >> 16 < self.below;
         if self.otherwise == Otherwise::Last {
-            below |= words.outstanding() == 0; // the report was overtaken by that
+            // The report was overtaken by that, unless others send there, too.
+            below |= self.caller.reports == Reports::Replies && words.outstanding() == 0;
             self.last = if below { Some(member) } else { self.last };
             self.forgotten.note();
         }
@@ -221,8 +224,8 @@ impl Policy for Notified {
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        share_idle(caller.core, view);
-        self.core = caller.core;
+        share_idle(caller, view);
+        self.caller = caller;
         self.forgotten.resize(view.members());
         self.follow_list(view);
         if view.shares_idle() {
@@ -235,8 +238,9 @@ impl Policy for Notified {
 
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         let now_ns = view.now_ns();
-        if self.otherwise == Otherwise::Last {
-            self.forgotten.look(self.core, &mut self.line, view);
+        // Where others send to the members, too, nothing follows from what they tell and owe here.
+        if self.otherwise == Otherwise::Last && self.caller.reports == Reports::Replies {
+            self.forgotten.look(self.caller.core, &mut self.line, view);
         }
         if self.period_ns == 0 || now_ns < self.next_ns {
             return;

@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 
-use super::{Core, Pick, Picks, Rng};
+use super::{Caller, Pick, Picks, Reports, Rng};
 use crate::state::{Belief, Member, View};
 
 /// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
@@ -34,10 +34,14 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
 
 /// Puts members that have nothing to do and are on no core's idle list on this core's: its share of those that nobody knows of,
 /// as when a node starts or has another policy (two cores must not both believe a worker to be theirs: JIQ), and those that may be
-/// chosen again.
-pub(super) fn share_idle(core: Core, view: &mut View) {
+/// chosen again. Where members tell of themselves whom they choose, none is put there.
+pub(super) fn share_idle(caller: Caller, view: &mut View) {
+    let Caller { core, reports, .. } = caller;
     if let Some(peers) = view.peers() {
         peers.tokens().clear_from(1); // places under the bound of a policy before
+    }
+    if reports == Reports::Messages {
+        return;
     }
     for place in 0..view.active().len() {
         let member = view.active()[place];

@@ -218,7 +218,7 @@ impl Policy for Shortest {
         self.losses.resize(view.members());
         self.ranks.rank(view);
         if view.shares_idle() {
-            share_idle(caller.core, view);
+            share_idle(caller, view);
         }
         for place in 0..view.active().len() {
             self.on_told(view.active()[place], view);

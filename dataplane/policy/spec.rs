@@ -251,6 +251,12 @@ impl PolicySpec {
         (self.entry.notify)(&self.values)
     }
 
+    /// It knows of queues only what members tell when they choose to, beside what it sends itself.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == Asks::Nobody
+    }
+
     /// Whose queues it asks for.
     #[must_use]
     pub fn asks(&self) -> Asks {

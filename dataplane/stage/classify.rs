@@ -6,6 +6,7 @@ use super::parse::{Packet, PacketKind};
 use super::{Newcomer, Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
+use crate::policy::Reports;
 use crate::reason::DropReason;
 use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
@@ -37,6 +38,10 @@ pub fn burst<B: Buf>(
             PacketKind::Registration | PacketKind::KeepAlive => {
                 *verdict = presence(stages, port, packet.bytes_mut(), parsed)
                     .unwrap_or_else(Verdict::Drop);
+            }
+            PacketKind::QueueReport => {
+                let taken = queue_report(stages, port, packet.bytes(), parsed);
+                *verdict = taken.unwrap_or_else(Verdict::Drop);
             }
             PacketKind::Signal => {
                 *verdict =
@@ -178,7 +183,7 @@ fn presence(
     let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
     let mut report = [Report::new(member, load, service_ns)];
     stages.liveness.bound(pool, dispatcher, &mut report);
-    dispatcher.refresh(&report[0]);
+    dispatcher.note_alive(&report[0]);
     stages.freed = true;
     if parsed.kind == PacketKind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
@@ -190,6 +195,34 @@ fn presence(
     rewrite::answer(frame, parsed, &header.acknowledged_by(stages.network.node, timeout_ms));
     auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
     Ok(Verdict::Answer)
+}
+
+/// Takes a server's word on a worker's queue, unless a newer one came before.
+#[cold]
+fn queue_report(
+    stages: &mut Stages,
+    port: usize,
+    frame: &[u8],
+    parsed: &Packet,
+) -> Result<Verdict, DropReason> {
+    let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
+    let worker = sender(&stages.network, &answer)?;
+    is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
+    let (pool, member) = (usize::from(worker.pool), worker.member);
+    if stages.dispatchers[pool].reports() == Reports::Replies {
+        return Err(DropReason::QueueReportOff);
+    }
+    auth::believe(&stages.network, port, &worker, frame, parsed)?;
+    let (number, now_ns) = (Header::parse(parsed.payload(frame))?.seq, stages.now_ns());
+    let numbers = stages.report_numbers.get_mut(pool).and_then(Option::as_mut);
+    if numbers.is_none_or(|numbers| numbers.judge(member, number, now_ns) == Age::Old) {
+        stages.counters.add(Counter::QueueReportsOld, 1);
+        return Ok(Verdict::Consumed);
+    }
+    stages.counters.add(Counter::QueueReports, 1);
+    stages.dispatchers[pool].refresh(&Report::new(member, Load::tasks(answer.queue), 0));
+    stages.freed = true;
+    Ok(Verdict::Consumed)
 }
 
 /// Notes who said that it is there, if somebody wants to know: as many as there is room for.

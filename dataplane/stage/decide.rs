@@ -55,7 +55,7 @@ pub fn burst<B: Buf>(
                 rewrite::give_back(stages, packet.bytes_mut(), parsed, verdict);
             }
             PacketKind::Registration | PacketKind::KeepAlive => {}
-            PacketKind::Signal | PacketKind::SpineAlive => {}
+            PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }

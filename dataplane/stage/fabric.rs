@@ -85,7 +85,7 @@ impl Shared {
     }
 }
 
-/// What a leaf's signal is beside those that came before.
+/// What a member's signal or report is beside those that came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
     /// The first.
@@ -98,12 +98,40 @@ pub enum Age {
     Old,
 }
 
-/// What a spine knows of the signals of a pool's leaves.
+/// The numbers of what a pool's members tell: a spine's leaves of themselves in signals, or workers in queue reports.
 #[derive(Debug)]
-struct Racks {
+pub(super) struct Numbers {
     latest: Latest,
-    /// When a signal of each was taken last.
+    /// When something of each was taken last.
     heard_ms: Vec<u32>,
+}
+
+impl Numbers {
+    /// Of so many members, none heard of yet.
+    pub(super) fn new(members: usize) -> Self {
+        Self { latest: Latest::new(members), heard_ms: vec![0; members] }
+    }
+
+    /// What comes from `member` now under this number is beside what came before.
+    pub(super) fn judge(&mut self, member: Member, number: u16, now_ns: u64) -> Age {
+        let now_ms = (now_ns / 1_000_000) as u32 + 1; // 0 is never
+        let heard_ms = &mut self.heard_ms[member.index()];
+        // Whoever was silent may have begun anew.
+        let silent_ms = (SILENT_NS / 1_000_000) as u32;
+        let age = match *heard_ms {
+            0 => Age::First,
+            heard_ms if now_ms.wrapping_sub(heard_ms) > silent_ms => Age::Back,
+            _ => Age::New,
+        };
+        if age != Age::New {
+            self.latest.forget(member);
+        }
+        if !self.latest.accepts(member, number) {
+            return Age::Old;
+        }
+        *heard_ms = now_ms;
+        age
+    }
 }
 
 /// What a leaf tells of a pool.
@@ -143,7 +171,7 @@ pub struct Fabric {
     /// A leaf's, by pool.
     links: Vec<Option<Link>>,
     /// A spine's, by pool.
-    racks: Vec<Racks>,
+    racks: Vec<Numbers>,
     /// A leaf's spines by place: id, address, and whether it is silent.
     spines: [Option<(u16, u32, bool)>; SPINES_MAX],
     /// Tasks or replies of some linked pool have passed since it was looked at.
@@ -168,12 +196,13 @@ impl Fabric {
         pools: usize,
         members: usize,
     ) -> Self {
-        let racks = |_| Racks { latest: Latest::new(members), heard_ms: vec![0; members] };
         let mut fabric = Self {
             core,
             shared,
             links: (0..pools).map(|_| None).collect(),
-            racks: (0..if network.is_spine() { pools } else { 0 }).map(racks).collect(),
+            racks: (0..if network.is_spine() { pools } else { 0 })
+                .map(|_| Numbers::new(members))
+                .collect(),
             spines: [None; SPINES_MAX],
             passed: false,
             now_ns: 0,
@@ -308,24 +337,8 @@ impl Fabric {
 
     /// What a leaf's signal of this number is beside those that came before.
     pub(super) fn judge(&mut self, pool: usize, leaf: Member, number: u16) -> Age {
-        let now_ms = (self.now_ns / 1_000_000) as u32 + 1; // 0 is never
         let Some(racks) = self.racks.get_mut(pool) else { return Age::Old };
-        let heard_ms = &mut racks.heard_ms[leaf.index()];
-        // Whoever was silent may have begun anew.
-        let silent_ms = (SILENT_NS / 1_000_000) as u32;
-        let age = match *heard_ms {
-            0 => Age::First,
-            heard_ms if now_ms.wrapping_sub(heard_ms) > silent_ms => Age::Back,
-            _ => Age::New,
-        };
-        if age != Age::New {
-            racks.latest.forget(leaf);
-        }
-        if !racks.latest.accepts(leaf, number) {
-            return Age::Old;
-        }
-        *heard_ms = now_ms;
-        age
+        racks.judge(leaf, number, self.now_ns)
     }
 
     /// The other cores are to know whether a leaf has idle workers.

@@ -28,14 +28,14 @@ pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 
-use fabric::{Fabric, Word};
+use fabric::{Fabric, Numbers, Word};
 use fast::template::Template;
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{self, Dispatcher};
+use crate::policy::{self, Dispatcher, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, Neighbours};
@@ -161,6 +161,8 @@ pub struct Stages {
     exchange: Option<Box<Exchange>>,
     /// What spines or leaves are told; none where there are none.
     fabric: Option<Box<Fabric>>,
+    /// The numbers of workers' queue reports, by pool; none of pools that learn of queues from replies.
+    report_numbers: Vec<Option<Numbers>>,
     /// Packets since the last exchange.
     received: usize,
     /// Where workers go that nobody knows and that say that they are there; none unless somebody wants to know.
@@ -207,6 +209,7 @@ impl Stages {
             now_ms: 0,
             exchange: None,
             fabric: None,
+            report_numbers: Vec::new(),
             received: 0,
             newcomers: None,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
@@ -405,6 +408,19 @@ impl Stages {
         self.liveness.set_shared(pool, shared);
     }
 
+    /// Says how a pool's workers tell their queues, after [`Stages::set_worker_timeout`] and before the first packet. Those that
+    /// do so in messages have other schedulers, too.
+    pub fn set_reports(&mut self, pool: usize, reports: Reports) {
+        if reports == Reports::Replies {
+            return;
+        }
+        self.dispatchers[pool].set_reports(reports);
+        self.set_shared_workers(pool, true);
+        let members = self.dispatchers[pool].view().members();
+        self.report_numbers.resize_with(self.dispatchers.len(), || None);
+        self.report_numbers[pool] = Some(Numbers::new(members));
+    }
+
     /// Lets a pool's member (both by index) be chosen, or no longer. One that is silent may be when it is heard of
     /// again.
     pub fn set_active(&mut self, pool: usize, member: Member, active: bool) {
@@ -514,6 +530,11 @@ impl Stages {
     pub fn lose_next_hop(&mut self, slot: Slot) {
         let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
         self.liveness.lose_next_hop(slot, dispatchers, neighbours, &self.counters);
+    }
+
+    /// Nanoseconds of the node's clock at the last tick, to the millisecond.
+    fn now_ns(&self) -> u64 {
+        u64::from(self.now_ms) * 1_000_000
     }
 
     /// Milliseconds of the node's clock at the last tick, as the table of neighbours has them.

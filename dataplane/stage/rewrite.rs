@@ -42,7 +42,7 @@ pub fn burst<B: Buf>(
             }
             PacketKind::Overflowing => give_back(stages, packet.bytes_mut(), parsed, verdict),
             PacketKind::Registration | PacketKind::KeepAlive => {}
-            PacketKind::Signal | PacketKind::SpineAlive => {}
+            PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }

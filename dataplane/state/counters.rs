@@ -104,7 +104,7 @@ metrics! {
         RxPackets => "rx_packets", "packets";
         /// Received and let go out of a port; those that it did not take were dropped as `tx_full`.
         Forwarded => "forwarded", "packets";
-        /// Received and used up here: ARP, signals.
+        /// Received and used up here: ARP, signals, queue reports.
         Consumed => "consumed", "packets";
         /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
         Refused => "refused", "packets";
@@ -122,11 +122,15 @@ metrics! {
         Signals => "signals", "packets";
         /// At a spine, signals passed over, for newer ones of their leaf had come before.
         SignalsOld => "signals_old", "packets";
+        /// Queue reports of workers: at a leaf taken, at an agent sent.
+        QueueReports => "queue_reports", "packets";
+        /// At a leaf, queue reports passed over, for newer ones of their worker had come before.
+        QueueReportsOld => "queue_reports_old", "packets";
         /// At a leaf, spines that fell silent.
         SpinesLost => "spines_lost", "spines";
         /// At a leaf, silent spines that were heard of again.
         SpinesBack => "spines_back", "spines";
-        /// Made here to be sent: ARP, signals, tasks given back.
+        /// Made here to be sent: ARP, signals, queue reports, tasks given back.
         Originated => "originated", "packets";
         /// Tasks given to a member.
         Scheduled => "scheduled", "tasks";

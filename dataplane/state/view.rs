@@ -484,6 +484,24 @@ impl View {
         reports.len() - expected
     }
 
+    /// Counts a task as answered for each report, and that its member was heard of; what is believed of it stays. Returns how
+    /// many came from members that had no task outstanding.
+    pub fn take_answers(&mut self, reports: &[Report]) -> usize {
+        let words = self.words();
+        let mut surplus = 0;
+        for report in reports {
+            let words = words.of(report.member);
+            surplus += usize::from(!words.answered());
+            words.note_heard();
+        }
+        surplus
+    }
+
+    /// `member` was heard of; what is believed of it stays.
+    pub fn note_heard(&mut self, member: Member) {
+        self.of(member).note_heard();
+    }
+
     /// Takes `lost` tasks off the count of those outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         let most = self.outstanding_now(member).max(0).cast_unsigned();

@@ -214,6 +214,16 @@ impl MemberWords<'_> {
         self.own.outstanding.load(Relaxed) as i32
     }
 
+    /// Raises the number of the member's reports, and keeps load and drift.
+    #[inline]
+    pub fn note_heard(self) {
+        let belief = self.belief();
+        let next = belief.reported.wrapping_add(1 << 32);
+        self.own.since.store(next, Relaxed);
+        self.own.drift.store(belief.drift, Relaxed);
+        self.reported.store(next, Relaxed);
+    }
+
     /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.
     #[inline(always)]
     pub fn set_load(self, load: Load) {

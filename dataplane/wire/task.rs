@@ -6,10 +6,10 @@
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies and registrations |
+//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies, registrations and queue reports |
 //! | 5 | u16 | dst | the member chosen; the client's own id on replies; the worker's id on acknowledgements |
-//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration: tasks the worker has; acknowledgement: timeout, ms |
-//! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's, which its acknowledgement repeats |
+//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report: tasks the worker has; acknowledgement: timeout, ms |
+//! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's, which its acknowledgement repeats; of a queue report's |
 //! | 11 | u32 | app | application id |
 //! | 15 | u32 | seq32 | full sequence number |
 //! | 19 | u32 | service_ns | reply: measured processing time, saturating; load signal: average queue, 16.16 |
@@ -64,6 +64,8 @@ pub enum Code {
     TaskContinuation = 16,
     /// A task given back to its client undone; not in the switch release.
     TaskRefused = 17,
+    /// A worker tells one of its leaves how many tasks it has; not in the switch release.
+    QueueReport = 18,
 }
 
 impl Code {
@@ -83,6 +85,7 @@ impl Code {
             13 => Self::WorkerIdAck,
             16 => Self::TaskContinuation,
             17 => Self::TaskRefused,
+            18 => Self::QueueReport,
             _ => return None,
         })
     }
@@ -171,6 +174,12 @@ impl Header {
     #[must_use]
     pub const fn keep_alive(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
         Self { code: Code::KeepAlive, ..Self::worker_id(pool, worker, tasks, seq) }
+    }
+
+    /// What a worker tells one of its leaves of its queue, outside replies; `seq` rises with each.
+    #[must_use]
+    pub const fn queue_report(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
+        Self { code: Code::QueueReport, ..Self::worker_id(pool, worker, tasks, seq) }
     }
 
     /// What a leaf tells its spine of a pool, or a spine its leaf that it is alive (`KeepAlive` of pool 0); the extension follows.
@@ -350,7 +359,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> impl Strategy<Value = Header> {
-        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17];
+        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18];
         (
             proptest::sample::select(codes.to_vec()),
             any::<((bool, bool, bool), u16, u16, u16, u16, u16)>(),
@@ -419,6 +428,14 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_a_queue_report() {
+        // Worker 5 of pool 1 has 3 tasks, as its report 0x1234 to that leaf says.
+        let mut bytes = [0; LEN];
+        Header::queue_report(1, 5, 3, 0x1234).emit(&mut bytes);
+        assert_eq!(bytes, [18, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x34]);
+    }
+
+    #[test]
     fn refusals() {
         let parse = |kind: u8, len: usize| {
             let mut bytes = [0; 43];
@@ -435,7 +452,7 @@ mod tests {
             assert_eq!(parse(kind, len - 1), Err(DropReason::TaskShort), "{kind:#x}");
             assert_eq!(parse(kind, len).map(|header| header.len()), Ok(len), "{kind:#x}");
         }
-        for code in [1, 4, 5, 8, 9, 14, 15, 18, 31] {
+        for code in [1, 4, 5, 8, 9, 14, 15, 19, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
         }
     }

@@ -25,6 +25,7 @@ mod links;
 mod neighbours;
 mod presence;
 mod proof;
+mod reports;
 mod shared;
 mod spine;
 

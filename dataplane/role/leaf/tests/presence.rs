@@ -8,7 +8,7 @@ use crate::stage::Newcomer;
 use crate::state::Presence;
 
 /// What a server sends to the leaf itself.
-fn word_from(server: u32, header: Header) -> Vec<u8> {
+pub fn word_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = vec![0xEF; header.len() + 3];
     header.emit(&mut payload);
     if header.extended {
