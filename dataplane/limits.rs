@@ -42,6 +42,9 @@ pub const QUEUES_TOLD: usize = 4 * QUEUE;
 /// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
 pub const MBUFS: u32 = 16_383;
 
+/// Leaves that one agent registers its workers with.
+pub const AGENT_LEAVES_MAX: usize = 16;
+
 /// Speeds of workers, relative to each other: the least and the most.
 pub const SPEEDS: (f64, f64) = (0.001, 1000.0);
 

@@ -88,7 +88,7 @@ pub fn agent(
     kept.same("agent.seed", &started.seed, &wanted.seed);
     kept.same("agent.mbufs", &started.mbufs, &wanted.mbufs);
     kept.same("agent.worker_sends", &started.sends, &wanted.sends);
-    kept.same("agent.leaf", &started.leaf, &wanted.leaf);
+    kept.same("agent.leaf", &started.leaves, &wanted.leaves);
     kept.same("port", &started.ports, &wanted.ports);
     kept.host("agent", &started.host, &wanted.host);
     kept.control(&started.control, &wanted.control);
@@ -97,6 +97,10 @@ pub fn agent(
         let key = was.and_then(|was| was.key.clone());
         if (was.is_some() || pool.key.is_some()) && key != pool.key {
             kept.note(format!("`pool.key_file` of pool {}", pool.id));
+        }
+        let leaf_policy = was.and_then(|was| was.leaf_policy.clone());
+        if (was.is_some() || pool.leaf_policy.is_some()) && leaf_policy != pool.leaf_policy {
+            kept.note(format!("`pool.leaf_policy` of pool {}", pool.id));
         }
     }
     kept.changes(now, begun)

@@ -4,17 +4,19 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
+use rand::SeedableRng as _;
 
 use super::{make, seed};
-use crate::config::{AgentConfig, Config, HostConfig};
+use crate::config::{AgentConfig, AgentPool, Config, HostConfig, LeafAddress};
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};
 use crate::limits::CORES_MAX;
 use crate::node::Timing;
-use crate::policy::{Core, Dispatcher, stream_seed};
+use crate::policy::{Core, Dispatcher, Rng, stream_seed};
 use crate::ring::{Place, WorkerRegion};
 use crate::role::agent::{
-    AgentCommands, Packet, Parts, PoolWorkers, Registrar, Signer, WorkerLink, WorkerSet,
+    AgentCommands, Packet, Parts, PoolWorkers, QueueReports, Registrar, Signer, WorkerLink,
+    WorkerSet,
 };
 use crate::role::colocated;
 use crate::state::table::{Entries, Role, Spec, agents_file};
@@ -100,15 +102,28 @@ pub fn parts<B: Buf + Token, A>(
     pool: A,
 ) -> Parts<B, A> {
     let places = config.host.places();
-    let registrar = config.leaf.map(|leaf| {
+    let registrar = |leaf: &LeafAddress| {
         Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, &places, table.ticks_hz())
-    });
-    parts_of(&config.host, (config.udp_port, registrar), table, link, pool)
+    };
+    let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
+    let reports = reports(&config.host, registrars.len(), table);
+    let parts = parts_of(&config.host, (config.udp_port, registrars), table, link, pool);
+    Parts { reports, ..parts }
+}
+
+/// What has workers tell so many leaves of their queues, where their pools do.
+fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
+    let notify = |pool: &AgentPool| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
+    let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
+    // Beside those of the only core.
+    let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
+    let (workers, hz) = (host.limits.workers.max(host.places().len()), table.ticks_hz());
+    (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
 }
 
 fn parts_of<B: Buf + Token, A>(
     host: &HostConfig,
-    (udp_port, registrar): (u16, Option<Registrar>),
+    (udp_port, registrars): (u16, Vec<Registrar>),
     table: &Table,
     link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
     pool: A,
@@ -119,7 +134,8 @@ fn parts_of<B: Buf + Token, A>(
         pool,
         udp_port,
         payload_max: host.payload,
-        registrar,
+        registrars,
+        reports: None,
         deaths: Arc::new(ArrayQueue::new(DEATHS)),
         counters: table.counters(0),
         timing: Timing { ticks_hz: table.ticks_hz() },
@@ -145,7 +161,7 @@ pub fn beside_leaf<B: Buf + Token, A>(
     let table = table_beside_leaf(config, host, leafs)?;
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
     let registrar = Registrar::new(colocated::LEAF_IP, 0, leaf, &host.places(), ticks_hz);
-    let registered = (config.leaf.udp_port, Some(registrar));
+    let registered = (config.leaf.udp_port, vec![registrar]);
     let parts = parts_of(host, registered, &table, |at| region.channel(at).into(), pool);
     let attached = (Some(Arc::clone(region)), parts.commands.clone());
     // The leaf lets go of workers first, and the agent at once.
@@ -171,7 +187,7 @@ pub fn control<B: Buf + Token>(
     attached: (Option<Arc<WorkerRegion>>, AgentCommands<B>),
     signer: Option<Arc<Signer>>,
 ) -> Control<AgentCores<B>> {
-    let told = (&config.host, config.leaf.is_some());
+    let told = (&config.host, !config.leaves.is_empty());
     control_of(told, membership(config), table, attached, signer)
 }
 

@@ -12,7 +12,7 @@ use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::port::PortConfig;
 use super::raw_agent::Sends;
 use super::{control, ids, port, raw, raw_agent};
-use crate::limits::{MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
+use crate::limits::{AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, RegionShape};
@@ -58,8 +58,8 @@ pub struct AgentConfig {
     pub mbufs: u32,
     /// Whether workers that are threads send their replies themselves.
     pub sends: Sends,
-    /// The leaf to register with.
-    pub leaf: Option<LeafAddress>,
+    /// The leaves to register with.
+    pub leaves: Vec<LeafAddress>,
     /// `[[port]]`.
     pub ports: Vec<PortConfig>,
     /// `[control]`.
@@ -145,6 +145,8 @@ pub struct AgentPool {
     pub overflow: Overflow,
     /// What its workers say is signed with it.
     pub key: Option<Key>,
+    /// The leaves' policy, whose members tell their queues in messages; none where replies tell them.
+    pub leaf_policy: Option<PolicySpec>,
 }
 
 impl AgentConfig {
@@ -187,7 +189,8 @@ impl AgentConfig {
 /// The text is an agent's, not a leaf's.
 pub(super) fn is_agents(text: &str) -> bool {
     let table = text.parse::<toml::Table>();
-    table.is_ok_and(|table| table.contains_key("agent") && !table.contains_key("leaf"))
+    let is_leafs = |table: &toml::Table| table.get("leaf").is_some_and(toml::Value::is_table);
+    table.is_ok_and(|table| table.contains_key("agent") && !is_leafs(&table))
 }
 
 fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
@@ -203,10 +206,12 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         key: "pool",
     };
     let id = (0, 0x7FFE);
+    let (host, leaves) = (about.check(faults), leaves(faults, raw, &ports));
+    let sends = sends(faults, raw, &leaves);
     AgentConfig {
         path: path.to_owned(),
         text: text.to_owned(),
-        host: about.check(faults),
+        host,
         core: entry.core,
         id: faults.within(entry.id.as_ref(), "agent.id", 0, id),
         udp_port: faults.within(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
@@ -214,8 +219,8 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         state_group: state_group(faults, "agent.state_group", entry.state_group.as_ref()),
         seed: entry.seed,
         mbufs: faults.within(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
-        sends: entry.worker_sends.unwrap_or_default(),
-        leaf: leaf(faults, entry, &ports),
+        sends,
+        leaves,
         ports,
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
@@ -298,29 +303,77 @@ fn workers(pools: &[AgentPool]) -> usize {
     pools.iter().map(|pool| pool.workers.len()).sum()
 }
 
+/// The leaves: one in `[agent]`, or several in a list of their own.
+fn leaves(
+    faults: &mut Faults<'_>,
+    raw: &raw_agent::File,
+    ports: &[PortConfig],
+) -> Vec<LeafAddress> {
+    let entry = &raw.agent;
+    if let (None, Some(at)) = (&entry.leaf, &entry.leaf_mac) {
+        faults.note(at, "agent.leaf_mac", quoted(at), "`leaf` beside it");
+    }
+    if let (Some(at), false) = (&entry.leaf, raw.leaf.is_empty()) {
+        let allowed = "`leaf` for the only one, or a [[leaf]] for each of several";
+        faults.note(at, "agent.leaf", "`leaf` beside [[leaf]]", allowed);
+    }
+    if let Some(at) = raw.leaf.get(AGENT_LEAVES_MAX) {
+        let allowed = format!("at most {AGENT_LEAVES_MAX}");
+        faults.note(&at.ip, "leaf", format!("{} leaves", raw.leaf.len()), &allowed);
+    }
+    let only = entry.leaf.iter().map(|ip| (ip, &entry.leaf_mac, ["agent.leaf", "agent.leaf_mac"]));
+    let several = raw.leaf.iter().map(|leaf| (&leaf.ip, &leaf.mac, ["leaf.ip", "leaf.mac"]));
+    let mut leaves = Vec::<LeafAddress>::new();
+    for (at, mac, keys) in only.chain(several) {
+        let mac = faults.mac(mac.as_ref(), keys[1]);
+        let Some(leaf) = leaf(faults, (at, keys[0]), mac, ports) else { continue };
+        if leaves.iter().any(|other| other.ip == leaf.ip) {
+            faults.note(at, keys[0], quoted(at), "each address once");
+        }
+        leaves.push(leaf);
+    }
+    leaves
+}
+
 fn leaf(
     faults: &mut Faults<'_>,
-    raw: &raw_agent::Agent,
+    (at, key): (&Spanned<String>, &str),
+    mac: Option<Mac>,
     ports: &[PortConfig],
 ) -> Option<LeafAddress> {
-    let mac = faults.mac(raw.leaf_mac.as_ref(), "agent.leaf_mac");
-    let Some(at) = &raw.leaf else {
-        if let Some(at) = &raw.leaf_mac {
-            faults.note(at, "agent.leaf_mac", quoted(at), "`leaf` beside it");
-        }
-        return None;
-    };
-    let ip = faults.address(at, "agent.leaf");
+    let ip = faults.address(at, key);
     let own = ports.iter().any(|port| port.ip == ip);
     let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && !own);
     if port.is_none() && !ip.is_unspecified() {
-        faults.note(at, "agent.leaf", quoted(at), "another host in the network of a [[port]]");
+        faults.note(at, key, quoted(at), "another host in the network of a [[port]]");
     }
     let PortConfig { ip: here, prefix, .. } = ports[port?];
     if is_edge(ip, prefix) {
-        faults.note(at, "agent.leaf", quoted(at), &address::within(here, prefix));
+        faults.note(at, key, quoted(at), &address::within(here, prefix));
     }
     Some(LeafAddress { ip, mac, port: port? })
+}
+
+/// Who sends replies: where workers tell their queues in messages the agent's core does, since it has to know of each.
+fn sends(faults: &mut Faults<'_>, raw: &raw_agent::File, leaves: &[LeafAddress]) -> Sends {
+    let sends = raw.agent.worker_sends.unwrap_or_default();
+    let Some(at) = raw.pool.iter().find_map(|pool| pool.leaf_policy.as_ref()) else {
+        return sends;
+    };
+    if leaves.is_empty() {
+        let allowed = "none without a leaf: `leaf`, or [[leaf]] for each of several";
+        faults.note(at, "pool.leaf_policy", quoted(at), allowed);
+    }
+    if sends == Sends::Must {
+        let found = "a `leaf_policy` with `worker_sends = \"must\"`";
+        faults.note(
+            at,
+            "pool.leaf_policy",
+            found,
+            "one of them: its replies leave by the agent's core",
+        );
+    }
+    Sends::Never
 }
 
 fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
@@ -349,6 +402,7 @@ fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<Age
         queue: faults.within(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
         key: key_of(faults, raw, key("key_file").as_str()),
+        leaf_policy: leaf_policy(faults, raw, key("leaf_policy").as_str()),
     })
 }
 
@@ -362,6 +416,23 @@ fn key_of(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<K
         return None;
     }
     faults.key(Some(at), key)
+}
+
+/// The leaves' policy, if its members tell their queues in messages.
+fn leaf_policy(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
+    let at = raw.leaf_policy.as_ref()?;
+    if key != "pool.leaf_policy" {
+        let allowed = "none: the leaf on this core hears of each task that is done";
+        faults.note(at, key, quoted(at), allowed);
+        return None;
+    }
+    let policy = faults.policy(at, key)?;
+    if !policy.is_told() {
+        let found = format!("{}, whose members do not tell on their own", quoted(at));
+        let allowed = "none, or the policy of leaves whose pool has `reports = \"messages\"`";
+        faults.note(at, key, found, allowed);
+    }
+    Some(policy).filter(PolicySpec::is_told)
 }
 
 /// A policy that gives a worker so many tasks needs a ring of as many slots.
@@ -470,7 +541,8 @@ overflow = "refuse"
         let config = parse(GOOD).unwrap();
         assert_eq!((&config.host.name[..], config.core, config.host.slots), ("host1", 1, 32));
         assert_eq!((config.udp_port, config.host.payload), (1234, PAYLOAD_MAX));
-        let leaf = config.leaf.unwrap();
+        let leaf = config.leaves[0];
+        assert_eq!(config.sends, Sends::Try);
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (Ipv4Addr::new(10, 0, 2, 1), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
         assert_eq!(
@@ -513,6 +585,37 @@ overflow = "refuse"
         let config = parse(&GOOD.replacen("policy = \"cfcfs\"", speeds, 1)).unwrap();
         assert_eq!(config.host.pools[0].speeds, [2.0, 1.0, 2.0, 0.5]);
         assert_eq!(config.host.pools[1].speeds, [1.0]);
+    }
+
+    const LEAVES: &str =
+        "\n[[leaf]]\nip = '10.0.2.1'\n[[leaf]]\nip = '10.0.2.2'\nmac = '02:00:00:00:00:02'\n";
+
+    #[test]
+    fn workers_may_be_several_leaves() {
+        let told = "policy = \"cfcfs\"\nleaf_policy = \"lsq-smart(eps=0.1)\"";
+        let text = GOOD.replacen("policy = \"cfcfs\"", told, 1);
+        let several = text.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES;
+        assert!(is_agents(&several), "its leaves do not make it a leaf's");
+        let config = parse(&several).unwrap();
+        let leaves: Vec<_> =
+            config.leaves.iter().map(|leaf| (leaf.ip.octets()[3], leaf.port)).collect();
+        assert_eq!(leaves, [(1, 0), (2, 0)]);
+        assert_eq!(config.leaves[1].mac, Some(Mac([2, 0, 0, 0, 0, 2])));
+        let policies = config.host.pools.iter().map(|pool| pool.leaf_policy.is_some());
+        assert_eq!((policies.collect::<Vec<_>>(), config.sends), (vec![true, false], Sends::Never));
+        assert_eq!(parse(&text).unwrap().leaves.len(), 1, "one leaf will do");
+        for (text, parts) in [
+            (text.clone() + LEAVES, ["agent.leaf", "a [[leaf]] for each of several"]),
+            (several.replace("10.0.2.2", "10.0.2.1"), ["leaf.ip", "each address once"]),
+            (several.replace("10.0.2.2", "10.0.3.1"), ["leaf.ip", "network of a [[port]]"]),
+            (several.replace("'02:", "'03:"), ["leaf.mac", "unicast"]),
+            (text.replace("leaf = \"10.0.2.1\"\n", ""), ["pool.leaf_policy", "without a leaf"]),
+            (text.replace("lsq-smart(eps=0.1)", "horus"), ["pool.leaf_policy", "`horus`"]),
+            (text.replace("slots", "worker_sends = \"must\"\nslots"), ["pool.leaf_policy", "must"]),
+        ] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        }
     }
 
     #[test]

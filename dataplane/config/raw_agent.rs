@@ -14,6 +14,8 @@ use crate::policy::Overflow;
 pub struct File {
     pub agent: Agent,
     #[serde(default)]
+    pub leaf: Vec<Leaf>,
+    #[serde(default)]
     pub port: Vec<Port>,
     #[serde(default)]
     pub pool: Vec<Pool>,
@@ -55,6 +57,14 @@ pub enum Sends {
     Never,
 }
 
+/// One of several leaves.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leaf {
+    pub ip: Spanned<String>,
+    pub mac: Option<Spanned<String>>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
@@ -88,4 +98,6 @@ pub struct Pool {
     pub overflow: Option<Overflow>,
     pub speeds: Option<Spanned<BTreeMap<String, f64>>>,
     pub key_file: Option<Spanned<String>>,
+    /// Not of a leaf's own core.
+    pub leaf_policy: Option<Spanned<String>>,
 }

@@ -1,9 +1,10 @@
 //! The member's side of pull policies: when a member tells a dispatcher of its queue, and which one.
 //!
-//! The simulator's models `ct` and `slots` run this for each server. Behind a leaf, and in the models `rack` and
-//! `fabric`, every reply tells the queue to the core that it passes, and reports reach all cores, so that there is
-//! nothing to choose: `eps` changes nothing there, and `lsq-smart` is `lsq-update`. An agent does not pick the
-//! core by its UDP source port, which it would have to know the leaf's RSS for.
+//! The simulator's models `ct` and `slots` run this for each server, and an agent for each worker of a pool that is told in
+//! messages ([`super::Reports::Messages`]): its dispatchers are the pool's leaves. Behind a leaf otherwise, and in the models
+//! `rack` and `fabric`, every reply tells the queue to the core that it passes, and reports reach all cores, so that there is
+//! nothing to choose: `eps` changes nothing there, and `lsq-smart` is `lsq-update`. An agent does not pick a leaf's core by its
+//! UDP source port, which it would have to know the leaf's RSS for.
 
 use rand::Rng as _;
 
@@ -48,6 +49,37 @@ impl MemberSide {
     pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
         let listed = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
         Self { notify, believed: vec![0; dispatchers].into(), listed }
+    }
+
+    /// Another member takes its place, on nobody's list; all dispatchers believe it idle.
+    pub fn replace(&mut self, notify: Notify) {
+        self.believed.fill(0);
+        (self.notify, self.listed) = (notify, None);
+    }
+
+    /// A dispatcher has just taken the member for there, with so much to do. Says whether the member tells it: unless it is on
+    /// another's list, or has too much to do to be on any.
+    #[must_use]
+    pub fn on_met(&mut self, dispatcher: usize, queue: u32) -> bool {
+        let tells = match self.notify {
+            Notify::Reply | Notify::Never => false,
+            Notify::Always | Notify::Update(_) | Notify::Smart(_) => true,
+            Notify::Below(threshold) => {
+                queue < threshold && self.listed.is_none_or(|listed| listed == dispatcher)
+            }
+        };
+        if tells {
+            self.believed[dispatcher] = queue;
+            self.listed = matches!(self.notify, Notify::Below(_)).then_some(dispatcher);
+        }
+        tells
+    }
+
+    /// The member is idle and nobody has taken notice of that for long, as if it had just become so. Says which dispatcher it
+    /// tells.
+    pub fn on_forgotten(&mut self, rng: &mut Rng) -> Option<usize> {
+        self.listed = None;
+        self.on_done(0, rng)
     }
 
     /// `tasks` tasks came from a dispatcher.
@@ -155,6 +187,17 @@ mod tests {
         assert_eq!(member.on_done(1, &mut rng), None);
         member.on_tasks(told, 1);
         assert!(member.on_done(1, &mut rng).is_some());
+    }
+
+    #[test]
+    fn whoever_meets_a_member_is_told_and_a_list_has_it_once() {
+        let (mut member, mut rng) = member(Notify::Update(0.0));
+        assert!(member.on_met(0, 3) && member.on_met(1, 3));
+        member.replace(Notify::Below(2));
+        assert!(!member.on_met(2, 2), "it has too much to do");
+        assert!(member.on_met(2, 1) && !member.on_met(3, 0) && member.on_met(2, 0));
+        assert_eq!(member.on_done(0, &mut rng), None, "it is on a list");
+        assert!(member.on_forgotten(&mut rng).is_some());
     }
 
     #[test]

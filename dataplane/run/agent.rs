@@ -142,7 +142,8 @@ pub(super) fn start(
     let outside = Outside::open(&requests, options, reached, &cpus)?;
     #[cfg(feature = "control")]
     let _following = {
-        let node = NodeId::Agent(config.ports[config.leaf.map_or(0, |leaf| leaf.port)].ip);
+        let node =
+            NodeId::Agent(config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)].ip);
         super::follow(config.controller.as_ref(), node, &outside.handle, None, &cpus)?
     };
     let shared = Shared { load: hired.load, counters: hired.counters, signer, tap };

@@ -1,6 +1,6 @@
 //! The agent: one dispatcher core that takes tasks from ports and has the worker cores of its host do them.
 //!
-//! A server to a leaf, or to clients themselves: it has an address of its own, answers ARP for it, and answers
+//! A server to one leaf or several, or to clients themselves: it has an address of its own, answers ARP for it, and answers
 //! tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
 //! this process, it is handed the packet and sends the reply itself. What changes meanwhile comes as commands ([`Update`]).
 
@@ -8,6 +8,7 @@ mod link;
 mod named_load;
 mod packet;
 mod register;
+mod reports;
 mod responder;
 mod signer;
 mod thread;
@@ -22,7 +23,8 @@ use crossbeam_queue::ArrayQueue;
 pub use link::{Work, WorkerLink};
 pub use named_load::NamedLoad;
 pub use packet::Packet;
-pub use register::{Registrar, TIMEOUT_KEPT_MS};
+pub use register::{Registrar, TIMEOUT_KEPT_MS, emit as emit_word};
+pub use reports::{QueueReport, QueueReports};
 pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
 pub use update::{AgentCommands, Entry, Step, Update};
@@ -72,8 +74,10 @@ pub struct Parts<B: Buf + Token, A> {
     pub udp_port: u16,
     /// Bytes that a task may have.
     pub payload_max: usize,
-    /// Tells a leaf of the workers.
-    pub registrar: Option<Registrar>,
+    /// Tell leaves of the workers, each one of them.
+    pub registrars: Vec<Registrar>,
+    /// Has workers tell leaves of their queues, where their pools do.
+    pub reports: Option<QueueReports>,
     /// What the watching thread tells.
     pub deaths: Arc<ArrayQueue<Death>>,
     /// What it did.
@@ -104,7 +108,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     pool: A,
     udp_port: u16,
     payload_max: usize,
-    registrar: Option<Registrar>,
+    registrars: Vec<Registrar>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
     next_tick: u64,
@@ -135,15 +139,18 @@ where
         let named = named(&parts.places, &parts.worker_sets);
         let (pools, workers) = parts.room;
         parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
-        parts.registrar.iter_mut().for_each(|registrar| registrar.make_room(workers));
+        parts.registrars.iter_mut().for_each(|registrar| registrar.make_room(workers));
+        let mut responder = Responder::new(Outbox::new(ports, parts.counters), named);
+        responder.reports = parts.reports.map(Box::new);
+        parts.places.iter().for_each(|&place| responder.add_reporter(place));
         Self {
             worker_sets: parts.worker_sets,
-            responder: Responder::new(Outbox::new(ports, parts.counters), named),
+            responder,
             addresses: addresses.into_iter().collect(),
             pool: parts.pool,
             udp_port: parts.udp_port,
             payload_max: parts.payload_max,
-            registrar: parts.registrar,
+            registrars: parts.registrars,
             deaths: parts.deaths,
             timing: parts.timing,
             next_tick: 0,
@@ -185,6 +192,9 @@ where
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
+        if let Some(reports) = &mut self.responder.reports {
+            reports.note_time(now);
+        }
         let mut received = 0;
         for port in 0..self.responder.out.ports.len() {
             let mut burst = Burst::new();
@@ -206,6 +216,9 @@ where
         replied += ended - std::mem::replace(&mut self.ended, ended);
         if now >= self.next_tick {
             self.tick(now);
+        }
+        if self.responder.reports.is_some() {
+            self.tell_queues();
         }
         self.responder.out.flush();
         self.time.end(received > 0 || replied > 0);
@@ -239,7 +252,7 @@ where
         }
     }
 
-    /// The leaf has acknowledged one of the workers.
+    /// A leaf has acknowledged one of the workers.
     #[cold]
     fn acknowledged(
         &mut self,
@@ -248,13 +261,23 @@ where
         header: &Header,
         signed: Option<&Signed>,
     ) -> Result<(), DropReason> {
+        if self.registrars.is_empty() {
+            return Err(DropReason::NotAsked);
+        }
+        let leaf = self.leaf_at(port, from.0).ok_or(DropReason::SpoofedReply)?;
         match (self.responder.credential(header.dst), signed) {
-            (Some(credential), signed) => credential.acknowledges(signed)?,
+            (Some(credential), signed) => credential.acknowledges(leaf, signed)?,
             (None, Some(_)) => return Err(DropReason::TaskReservedBit),
             (None, None) => {}
         }
-        let registrar = self.registrar.as_mut().ok_or(DropReason::NotAsked)?;
-        registrar.acknowledged(port, from, header)
+        self.registrars[leaf].acknowledged(port, from, header)?;
+        self.responder.report_to(leaf, header.dst);
+        Ok(())
+    }
+
+    /// Index of the leaf that has this address and that the port leads to.
+    fn leaf_at(&self, port: usize, address: u32) -> Option<usize> {
+        self.registrars.iter().position(|one| (one.port, one.leaf()) == (port, address))
     }
 
     /// Checks a packet; takes it when it is a task.
@@ -341,6 +364,12 @@ where
             // First: a thread may have answered before this core goes on.
             task.set_name(named.name);
             self.responder.count(worker, 1);
+            if let Some(reports) = &mut self.responder.reports {
+                let from = Some(task.sender());
+                if let Some(leaf) = self.registrars.iter().position(|one| one.mac() == from) {
+                    reports.on_task(named.reporter, leaf);
+                }
+            }
         }
         match workers.submit(task, now) {
             Ok(()) => self.responder.out.counters.add(Counter::Scheduled, 1),
@@ -365,13 +394,10 @@ where
             Ok(packet) => packet,
             Err(reason) => return self.responder.out.counters.drop(reason, 1),
         };
-        let known = self
-            .registrar
-            .as_mut()
-            .filter(|registrar| registrar.port == port && registrar.leaf() == packet.sender);
+        let known = self.leaf_at(port, packet.sender);
         let leaf = known.is_some();
-        if let Some(registrar) = known.filter(|_| packet.target == address.ip) {
-            registrar.learn(packet.sender, packet.sender_mac);
+        if let Some(known) = known.filter(|_| packet.target == address.ip) {
+            self.registrars[known].learn(packet.sender, packet.sender_mac);
         }
         let for_us = packet.target == address.ip && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
@@ -403,7 +429,8 @@ where
                 self.responder.give_up(task, DropReason::NoMember);
             }
         }
-        self.register(now);
+        (0..self.registrars.len()).for_each(|leaf| self.register(leaf, now));
+        self.remind();
         self.responder.add_up();
         if let Some(signer) = &self.responder.signer {
             signer.follow();
@@ -411,33 +438,64 @@ where
         self.note_held();
     }
 
-    fn register(&mut self, now: u64) {
-        let Some(registrar) = &mut self.registrar else {
-            return;
-        };
-        let (port, leaf) = (registrar.port, registrar.leaf());
+    /// Tells a leaf, by its index, of a worker that is due.
+    fn register(&mut self, leaf: usize, now: u64) {
+        let registrar = &mut self.registrars[leaf];
+        let port = registrar.port;
         let address = self.addresses[port];
         if registrar.must_ask(now) {
-            let question = arp::Packet::request(address.mac, address.ip, leaf);
+            let question = arp::Packet::request(address.mac, address.ip, registrar.leaf());
             self.responder.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
                 question.emit(frame, Mac::BROADCAST);
             });
         }
-        let (worker_sets, responder) = (&self.worker_sets, &self.responder);
-        let tasks = |place: Place| {
-            let set = worker_sets.iter().find(|set| set.pool == Some(place.pool))?;
-            let there = set.workers.present().any(|present| present == place);
-            there.then(|| responder.named_tasks(place.id))
-        };
         // One a tick: no burst of registrations gets into the tasks' way.
-        let Some((header, mac)) = registrar.due(now, tasks) else {
-            return;
+        let tasks = |place| tasks_of(place, &self.worker_sets, &self.responder);
+        if let Some(header) = registrar.due(now, tasks) {
+            self.say(leaf, header, |credential, flow, payload| {
+                credential.sign_registration(leaf, flow.src, flow.dst, payload);
+            });
+        }
+    }
+
+    /// Workers that are idle and have told nobody of it for long do so.
+    fn remind(&mut self) {
+        if let Some(mut reports) = self.responder.reports.take() {
+            reports.tick(|place| tasks_of(place, &self.worker_sets, &self.responder));
+            self.responder.reports = Some(reports);
+        }
+    }
+
+    /// Sends what workers tell of their queues.
+    fn tell_queues(&mut self) {
+        while let Some(QueueReport { leaf, header }) =
+            self.responder.reports.as_mut().and_then(|reports| reports.next_word())
+        {
+            let is_said = self.say(leaf, header, |credential, flow, payload| {
+                credential.sign(flow.src, flow.dst, payload);
+            });
+            self.responder.out.counters.add(Counter::QueueReports, u64::from(is_said));
+        }
+    }
+
+    /// Says something of a worker to a leaf, by its index; signed, where the worker's pool has a key. False when it is not known
+    /// where the leaf is.
+    fn say(
+        &mut self,
+        leaf: usize,
+        header: Header,
+        sign: impl FnOnce(&Credential, &Flow, &mut [u8]),
+    ) -> bool {
+        let registrar = &self.registrars[leaf];
+        let (port, to, Some(mac)) = (registrar.port, registrar.leaf(), registrar.mac()) else {
+            return false;
         };
+        let address = self.addresses[port];
         let flow = Flow {
             src_mac: address.mac,
             dst_mac: mac,
             src: address.ip,
-            dst: leaf,
+            dst: to,
             src_port: self.udp_port,
             dst_port: self.udp_port,
         };
@@ -445,8 +503,13 @@ where
         let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
         let header = Header { authenticated: credential.is_some(), ..header };
         self.responder.out.make(&mut self.pool, port, udp::PAYLOAD + header.len(), |frame| {
-            register::emit(&header, &flow, credential, frame);
+            register::emit(&header, &flow, frame, |payload| {
+                if let Some(credential) = credential {
+                    sign(credential, &flow, payload);
+                }
+            });
         });
+        true
     }
 
     fn note_held(&self) {
@@ -505,10 +568,10 @@ where
         &self.responder.out.counters
     }
 
-    /// Workers that the leaf has acknowledged.
+    /// Workers that a leaf has acknowledged; of several leaves, the one that has acknowledged least.
     #[must_use]
     pub fn registered(&self) -> usize {
-        self.registrar.as_ref().map_or(0, Registrar::registered)
+        self.registrars.iter().map(Registrar::registered).min().unwrap_or(0)
     }
 
     /// Tells the workers that no more tasks will come.
@@ -539,6 +602,17 @@ where
         self.responder.out.flush();
         self.responder.out.ports.into_iter().collect()
     }
+}
+
+/// Tasks here that were sent to a worker, if it is there.
+fn tasks_of<P: Port<Buf: Token>>(
+    place: Place,
+    worker_sets: &[PoolWorkers<P::Buf>],
+    responder: &Responder<P>,
+) -> Option<u16> {
+    let set = worker_sets.iter().find(|set| set.pool == Some(place.pool))?;
+    let there = set.workers.present().any(|present| present == place);
+    there.then(|| responder.named_tasks(place.id))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::io::Buf;
 use crate::io::Token;
 use crate::reason::DropReason;
 use crate::ring::TaskIds;
-use crate::wire::ether;
+use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};
 
@@ -60,6 +60,12 @@ impl<B: Buf> Packet<B> {
     /// Pool and worker that it names.
     pub fn addressed(&self) -> (u16, u16) {
         (self.header.pool, self.header.dst)
+    }
+
+    /// The MAC address that it came from, and its reply goes to.
+    #[inline]
+    pub fn sender(&self) -> Mac {
+        ether::src(self.buf.bytes())
     }
 
     /// Number of the worker that it names, among all of the agent's.

@@ -1,10 +1,9 @@
 //! Tells a leaf which workers are here: WORKER_ID until it is acknowledged, KEEP_ALIVE then
-//! (docs/protocol.md).
+//! (docs/protocol.md). Each leaf is told by a registrar of its own.
 //!
 //! Whatever acknowledgements say, and whoever sends them, an agent speaks at a bounded rate: each worker at least
 //! [`INTERVAL_LEAST_MS`] apart, all together at most [`WORDS_A_SECOND`] times a second.
 
-use super::signer::Credential;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::wire::ether::Mac;
@@ -111,6 +110,12 @@ impl Registrar {
         self.leaf
     }
 
+    /// Its MAC address, as far as it is known.
+    #[must_use]
+    pub fn mac(&self) -> Option<Mac> {
+        self.mac
+    }
+
     /// Its MAC address is not known, and it is time to ask.
     pub fn must_ask(&mut self, now: u64) -> bool {
         let asks = self.mac.is_none() && now >= self.next_question;
@@ -159,11 +164,10 @@ impl Registrar {
         Ok(())
     }
 
-    /// What to tell the leaf at `now`: the header and where it goes. `tasks` says whether a worker is there, and
+    /// What to tell the leaf at `now`, if it is known where it is. `tasks` says whether a worker is there, and
     /// how many tasks it has. A worker that left is registered anew when it comes back.
-    pub fn due(&mut self, now: u64, tasks: impl Fn(Place) -> Option<u16>) -> Option<(Header, Mac)> {
-        let mac = self.mac?;
-        if now < self.next_word {
+    pub fn due(&mut self, now: u64, tasks: impl Fn(Place) -> Option<u16>) -> Option<Header> {
+        if self.mac.is_none() || now < self.next_word {
             return None;
         }
         let count = self.entries.len();
@@ -188,7 +192,7 @@ impl Registrar {
                 true => Header::keep_alive(pool, id, tasks, entry.seq),
                 false => Header::worker_id(pool, id, tasks, entry.seq),
             };
-            return Some((header, mac));
+            return Some(header);
         }
         None
     }
@@ -200,13 +204,12 @@ impl Registrar {
     }
 }
 
-/// Writes a registration's whole frame, of [`udp::PAYLOAD`] and the header's bytes; signed, when its header says so.
-pub fn emit(header: &Header, flow: &Flow, credential: Option<&Credential>, frame: &mut [u8]) {
+/// Writes the whole frame of a server's word to a leaf, of [`udp::PAYLOAD`] and the header's bytes; `sign` is given the payload,
+/// to sign it when the header says that it is authenticated.
+pub fn emit(header: &Header, flow: &Flow, frame: &mut [u8], sign: impl FnOnce(&mut [u8])) {
     let payload = &mut frame[udp::PAYLOAD..];
     header.emit(payload);
-    if let Some(credential) = credential {
-        credential.sign_registration(flow.src, flow.dst, payload);
-    }
+    sign(payload);
     flow.emit(frame, header.len());
 }
 
@@ -227,7 +230,7 @@ mod tests {
     /// What is said in the second from `now` on, asked as often as an agent's core asks.
     fn second(registrar: &mut Registrar, now: u64) -> Vec<Header> {
         let times = (now..now + HZ).step_by(HZ as usize / 10_000);
-        times.filter_map(|now| Some(registrar.due(now, |_| Some(0))?.0)).collect()
+        times.filter_map(|now| registrar.due(now, |_| Some(0))).collect()
     }
 
     fn answer(registrar: &mut Registrar, asked: &Header, timeout_ms: u16) {
@@ -245,7 +248,7 @@ mod tests {
         {
             // It has left and comes back, so that it asks anew.
             assert!(registrar.due(now + HZ, |_| None).is_none());
-            let (asked, _) = registrar.due(now + HZ, |_| Some(0)).unwrap();
+            let asked = registrar.due(now + HZ, |_| Some(0)).unwrap();
             assert_eq!(asked.code, Code::WorkerId);
             answer(&mut registrar, &asked, timeout);
             now += 2 * HZ;

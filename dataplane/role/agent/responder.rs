@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::PoolWorkers;
 use super::named_load::NamedLoad;
 use super::packet::{Packet, Signature};
+use super::reports::QueueReports;
 use super::signer::{Credential, Signer};
 use super::worker_set::Completion;
 use crate::io::Token;
@@ -29,6 +30,8 @@ pub struct Responder<P: Port> {
     pub threads: Box<[(Counters, [u64; COUNT])]>,
     /// Signs in the names of workers whose pool has a key.
     pub signer: Option<Arc<Signer>>,
+    /// Has workers tell leaves of their queues, where their pools do.
+    pub reports: Option<Box<QueueReports>>,
     /// The one to be added next.
     thread: usize,
 }
@@ -42,8 +45,11 @@ pub struct NamedWorker {
     pub name: u16,
     /// Tasks here that were sent to it by name, and of those that threads have, or had.
     pub tasks: u32,
+    /// Its number among those that tell of their queues, [`NO_REPORTER`] when it is none of them.
+    pub reporter: u16,
 }
 
+pub const NO_REPORTER: u16 = u16::MAX;
 pub const NO_SET: u16 = u16::MAX;
 
 /// Whose ids these workers' are.
@@ -51,12 +57,12 @@ pub fn named<B: Buf + Token>(
     places: &[Place],
     worker_sets: &[PoolWorkers<B>],
 ) -> Box<[NamedWorker]> {
-    let nobody = NamedWorker { set: NO_SET, name: 0, tasks: 0 };
+    let nobody = NamedWorker { set: NO_SET, name: 0, tasks: 0, reporter: NO_REPORTER };
     let mut named = vec![nobody; usize::from(WORKER_ID_MAX) + 1];
     for (name, place) in places.iter().enumerate() {
         if let Some(set) = worker_sets.iter().position(|set| set.pool == Some(place.pool)) {
             let (set, name) = (set as u16, name as u16);
-            named[usize::from(place.id)] = NamedWorker { set, name, tasks: 0 };
+            named[usize::from(place.id)] = NamedWorker { set, name, ..nobody };
         }
     }
     named.into()
@@ -64,7 +70,31 @@ pub fn named<B: Buf + Token>(
 
 impl<P: Port<Buf: Token>> Responder<P> {
     pub fn new(out: Outbox<P>, named: Box<[NamedWorker]>) -> Self {
-        Self { out, named, named_load: None, threads: Box::default(), signer: None, thread: 0 }
+        let (named_load, threads, signer, reports) = (None, Box::default(), None, None);
+        Self { out, named, named_load, threads, signer, reports, thread: 0 }
+    }
+
+    /// A worker may come, which tells of its queue if its pool's do.
+    pub fn add_reporter(&mut self, place: Place) {
+        let reporter = self.reports.as_mut().and_then(|reports| reports.add(place));
+        self.named[usize::from(place.id)].reporter = reporter.unwrap_or(NO_REPORTER);
+    }
+
+    /// The worker comes no more.
+    pub fn remove_reporter(&mut self, place: Place) {
+        let named = &mut self.named[usize::from(place.id)];
+        let reporter = std::mem::replace(&mut named.reporter, NO_REPORTER);
+        if let Some(reports) = &mut self.reports {
+            reports.remove(reporter);
+        }
+    }
+
+    /// A leaf, by its index, has taken a worker for there, and is told of its queue if it is to be.
+    pub fn report_to(&mut self, leaf: usize, worker: u16) {
+        let tasks = self.named_tasks(worker);
+        if let Some(reports) = &mut self.reports {
+            reports.on_met(self.named[usize::from(worker)].reporter, leaf, tasks);
+        }
     }
 
     /// Adds what one of the threads has counted, each in turn.
@@ -113,7 +143,11 @@ impl<P: Port<Buf: Token>> Responder<P> {
         if named != NO_MEMBER {
             // The sender counts by the name that it used, whichever core did the task.
             self.count(named, -1);
-            (worker, left) = (named, usize::from(self.named_tasks(named)));
+            let tasks = self.named_tasks(named);
+            (worker, left) = (named, usize::from(tasks));
+            if let Some(reports) = &mut self.reports {
+                reports.on_done(self.named[usize::from(named)].reporter, tasks);
+            }
         }
         match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {

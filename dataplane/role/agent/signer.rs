@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::limits::AGENT_LEAVES_MAX;
 use crate::reason::DropReason;
 use crate::wire::auth::{BEHIND_MAX, Key, SPAN, Signed, WINDOW, addresses};
 
@@ -18,8 +19,8 @@ pub struct Credential {
     key: Key,
     /// The next to be used.
     sequence: AtomicU64,
-    /// Of its last registration, whose acknowledgement repeats it.
-    registered: AtomicU64,
+    /// Of its last registration with each leaf, whose acknowledgement repeats it.
+    registered: [AtomicU64; AGENT_LEAVES_MAX],
 }
 
 impl fmt::Debug for Credential {
@@ -30,7 +31,8 @@ impl fmt::Debug for Credential {
 
 impl Credential {
     fn new(key: Key, now: u64) -> Self {
-        Self { key, sequence: AtomicU64::new(now), registered: AtomicU64::new(0) }
+        let registered = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { key, sequence: AtomicU64::new(now), registered }
     }
 
     /// Signs a payload whose header is authenticated, and which goes from `src` to `dst`.
@@ -39,9 +41,9 @@ impl Credential {
         self.sign_next(src, dst, payload);
     }
 
-    /// The same, of a registration: an acknowledgement is believed if it is this one's.
-    pub fn sign_registration(&self, src: u32, dst: u32, payload: &mut [u8]) {
-        self.registered.store(self.sign_next(src, dst, payload), Relaxed);
+    /// The same, of a registration with a leaf, by its index: an acknowledgement is believed if it is this one's.
+    pub fn sign_registration(&self, leaf: usize, src: u32, dst: u32, payload: &mut [u8]) {
+        self.registered[leaf].store(self.sign_next(src, dst, payload), Relaxed);
     }
 
     #[inline]
@@ -51,16 +53,16 @@ impl Credential {
         sequence
     }
 
-    /// Whether this acknowledges the last registration: the tag is right and the sequence is that registration's.
+    /// Whether this acknowledges the last registration with a leaf: the tag is right and the sequence is that registration's.
     ///
     /// # Errors
     /// The reason for which it is not believed.
-    pub fn acknowledges(&self, signed: Option<&Signed>) -> Result<(), DropReason> {
+    pub fn acknowledges(&self, leaf: usize, signed: Option<&Signed>) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::AuthMissing)?;
         if self.key.tag(&signed.claim) != signed.tag {
             return Err(DropReason::AuthTag);
         }
-        let own = self.registered.load(Relaxed) == signed.sequence;
+        let own = self.registered[leaf].load(Relaxed) == signed.sequence;
         if own { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 

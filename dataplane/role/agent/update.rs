@@ -164,8 +164,8 @@ where
             }
             &mut Step::Retire { pool, member } => {
                 let retired = self.worker_sets[pool].workers.retire(member);
-                if let (Some(place), Some(registrar)) = (retired, &mut self.registrar) {
-                    registrar.remove(place);
+                if let Some(place) = retired {
+                    self.registrars.iter_mut().for_each(|registrar| registrar.remove(place));
                 }
             }
             Step::Remove { pool, member, place, entry } => {
@@ -173,9 +173,8 @@ where
                 let workers = &mut self.worker_sets[*pool].workers;
                 **entry = workers.remove(*member, &mut |done| responder.finish(done));
                 responder.named[usize::from(place.id)].set = NO_SET;
-                if let Some(registrar) = &mut self.registrar {
-                    registrar.remove(*place);
-                }
+                responder.remove_reporter(*place);
+                self.registrars.iter_mut().for_each(|registrar| registrar.remove(*place));
             }
             Step::Set { pool, setting } => self.worker_sets[*pool].workers.set(setting),
             Step::Room { pool, memory } => self.worker_sets[*pool].workers.exchange_memory(memory),
@@ -206,8 +205,7 @@ where
         self.worker_sets[pool].workers.add(member, entry);
         let named = &mut self.responder.named[usize::from(place.id)];
         *named = NamedWorker { set: pool as u16, ..*named };
-        if let Some(registrar) = &mut self.registrar {
-            registrar.add(place);
-        }
+        self.responder.add_reporter(place);
+        self.registrars.iter_mut().for_each(|registrar| registrar.add(place));
     }
 }

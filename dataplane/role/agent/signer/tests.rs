@@ -119,7 +119,7 @@ fn only_the_last_registration_is_acknowledged() {
     let credential = Credential::new(key(1), NOW);
     let register = || {
         let mut payload = payload(Header::worker_id(7, 3, 0, 1));
-        credential.sign_registration(1, 2, &mut payload);
+        credential.sign_registration(0, 1, 2, &mut payload);
         signed(&payload).sequence
     };
     let acknowledgement = |by: &Key, sequence| {
@@ -128,10 +128,10 @@ fn only_the_last_registration_is_acknowledged() {
         signed(&payload)
     };
     let (first, second) = (register(), register());
-    let says = |signed: Signed| credential.acknowledges(Some(&signed));
+    let says = |signed: Signed| credential.acknowledges(0, Some(&signed));
     assert_eq!(says(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
     assert_eq!(says(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
-    assert_eq!(credential.acknowledges(None), Err(DropReason::AuthMissing));
+    assert_eq!(credential.acknowledges(0, None), Err(DropReason::AuthMissing));
     assert_eq!(says(acknowledgement(&key(1), second)), Ok(()));
 }
 

@@ -1,6 +1,7 @@
 //! A pool with a key: the leaf, and an agent that has the key, another, or none, with nothing but bytes between them.
 
 use super::*;
+use crate::policy::Reports;
 use crate::rig::AgentHandles;
 use crate::ring::WorkerEnd;
 use crate::role::agent::{Agent, Signer};
@@ -29,13 +30,18 @@ struct Server {
 
 impl Server {
     fn new(key: Option<Key>) -> Self {
+        Self::telling(key, "")
+    }
+
+    /// One whose workers tell their queues by these lines of its pool.
+    fn telling(key: Option<Key>, lines: &str) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let (mac, leaf_mac) = (server_mac(0), LEAF_MACS[WORKERS]);
         let text = format!(
             "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nleaf = '10.0.2.1'\nleaf_mac = '{leaf_mac}'\npayload = 64\n\
              [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{mac}'\n\
-             [[pool]]\nid = 7\npolicy = 'random'\nworkers = '10-13'\n"
+             [[pool]]\nid = 7\npolicy = 'random'\nworkers = '10-13'\n{lines}"
         );
         let rig::BuiltAgent { agent, handles, .. } =
             rig::agent(&text, HZ, (vec![port], &frames), None);
@@ -132,6 +138,30 @@ fn an_agent_with_the_key_registers_answers_and_is_kept_alive() {
     assert!(answered > 0);
     assert_eq!(rig.count(Counter::Replies), answered);
     assert_eq!((rig.drops(), server.drops()), (vec![], vec![]));
+    rig.assert_accounted();
+}
+
+#[test]
+fn queue_reports_are_proved_as_registrations_are() {
+    let mut rig = leaf(Some(key(1)), 1).remove(0);
+    rig.set_policy("lsq-update");
+    rig.leaf.stages_mut().set_reports(0, Reports::Messages);
+    let mut server = Server::telling(Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
+    let said = acquaint(&mut rig, &mut server);
+    assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
+    let header = |frame: &[u8]| Header::parse(&frame[udp::PAYLOAD..]).unwrap();
+    let reports: Vec<_> =
+        said.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
+    assert!(reports.len() == 4 && reports.iter().all(|frame| header(frame).authenticated));
+    // Neither again nor altered.
+    let mut altered = reports[0].clone();
+    altered[udp::PAYLOAD + 8] ^= 1;
+    altered[40..42].fill(0);
+    for (frame, reason) in [(reports[1], "auth_replay"), (&altered, "auth_tag")] {
+        assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
+        assert!(rig.drops().contains(&(reason, 1)), "{:?}", rig.drops());
+    }
+    assert_eq!((rig.count(Counter::QueueReports), server.drops()), (4, vec![]));
     rig.assert_accounted();
 }
 

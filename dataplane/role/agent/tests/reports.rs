@@ -1,0 +1,207 @@
+//! Workers that several leaves share: they register with all, answer by way of the leaf that asked, and tell whom the leaves' policy
+//! names.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const LEAVES: [(u32, Mac); 3] = [
+    (0x0A00_0201, Mac([2, 0, 0, 0, 0, 2])),
+    (0x0A00_0202, Mac([2, 0, 0, 0, 0, 3])),
+    (0x0A00_0203, Mac([2, 0, 0, 0, 0, 4])),
+];
+
+/// Workers 10 and 11, registered with three leaves; `policy` is the leaves'.
+struct Shared {
+    rig: Rig,
+    worker_ends: [WorkerEnd; 2],
+}
+
+/// Where something goes, and what it says.
+type Said = (Mac, Header);
+
+impl Shared {
+    fn new(policy: &str) -> Self {
+        let leaves = LEAVES.map(|(ip, mac)| {
+            format!("[[leaf]]\nip = '{}'\nmac = '{mac}'\n", std::net::Ipv4Addr::from_bits(ip))
+        });
+        let text = text("jbsq(k=8)", 2, 64, Overflow::Drop).replace("leaf = '10.0.2.1'\n", "");
+        let text = format!("{text}leaf_policy = '{policy}'\n{}", leaves.concat());
+        let frames = FramePool::new(256, 512);
+        let (port, wire) = pair(128, &frames);
+        let BuiltAgent { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), None);
+        let mut rig = Rig { agent, wire, frames, handles, now: 0 };
+        let worker_ends = [rig.come(0), rig.come(1)];
+        Self { rig, worker_ends }
+    }
+
+    /// All that has come of the wire.
+    fn said(&mut self) -> Vec<Said> {
+        let packets = std::iter::from_fn(|| self.rig.wire.receive());
+        let read = |packet: Frame| {
+            let datagram = udp::parse(packet.bytes(), false).ok()?;
+            let header = Header::parse(&packet.bytes()[datagram.payload()..]).unwrap();
+            let to = ether::dst(packet.bytes());
+            let leaf = LEAVES.iter().find(|(_, mac)| *mac == to).unwrap();
+            assert!(header.code.is_reply() || datagram.dst == leaf.0, "{header:?}");
+            Some((to, header))
+        };
+        packets.filter_map(read).collect()
+    }
+
+    /// Lets time pass, in which every leaf acknowledges what it is asked; says what else was said.
+    fn acquaint(&mut self) -> Vec<Said> {
+        let mut said = Vec::new();
+        for _ in 0..8 {
+            self.rig.after(HZ / 1000);
+            for (to, header) in self.said() {
+                let (ip, mac) = LEAVES.into_iter().find(|(_, mac)| *mac == to).unwrap();
+                match header.code {
+                    Code::WorkerId => {
+                        let answer = acknowledgement(ip, mac, header.src, header.seq, 100);
+                        self.rig.send(&answer);
+                    }
+                    _ => said.push((to, header)),
+                }
+            }
+        }
+        said
+    }
+
+    fn task_from(&mut self, leaf: usize, worker: u16, seq: u16) {
+        let header = Header { dst: worker, src: 77, ..Header::new_task(POOL, seq) };
+        let mut bytes = frame(&header, &[]);
+        ether::emit_addresses(&mut bytes, AGENT_MAC, LEAVES[leaf].1);
+        self.rig.send(&bytes);
+    }
+
+    /// Does one task, whoever has it; says what goes out.
+    fn work(&mut self) -> Vec<Said> {
+        assert!(self.worker_ends.iter_mut().any(work));
+        self.rig.after(1);
+        self.said()
+    }
+}
+
+fn reports(said: &[Said]) -> Vec<Said> {
+    said.iter().copied().filter(|(_, header)| header.code == Code::QueueReport).collect()
+}
+
+#[test]
+fn workers_register_with_all_leaves_and_tell_each_that_has_met_them() {
+    let mut shared = Shared::new("lsq-update(eps=0)");
+    let said = shared.acquaint();
+    assert_eq!(shared.rig.agent.registered(), 2);
+    let mut told = BTreeMap::new();
+    for (to, header) in reports(&said) {
+        assert_eq!((header.pool, header.qlen, header.dst), (POOL, 0, task::NO_MEMBER));
+        *told.entry((to.0, header.src)).or_insert(0) += 1;
+    }
+    assert_eq!(told.len(), 6, "each of two tells each of three once: {told:?}");
+    assert!(told.values().all(|&times| times == 1));
+    assert_eq!(shared.rig.agent.counters().read(Counter::QueueReports), 6);
+    // All are kept alive.
+    for _ in 0..1000 {
+        shared.rig.after(HZ / 5000);
+    }
+    let alive = shared.said().into_iter().filter(|(_, header)| header.code == Code::KeepAlive);
+    let alive: std::collections::BTreeSet<_> =
+        alive.map(|(to, header)| (to.0, header.src)).collect();
+    assert_eq!(alive.len(), 6, "{alive:?}");
+    shared.rig.balanced();
+}
+
+#[test]
+fn answers_go_by_way_of_the_leaf_that_asked_and_idle_workers_tell_one() {
+    let mut shared = Shared::new("lsq-update(eps=0)");
+    shared.acquaint();
+    let mut told = BTreeMap::new();
+    for seq in 0..120 {
+        let leaf = usize::from(seq) % 3;
+        shared.task_from(leaf, 10, seq);
+        shared.task_from((leaf + 1) % 3, 10, seq + 1000);
+        // In either order: another core may help the one that is named.
+        let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
+        let first = shared.work();
+        assert_eq!(first.len(), 1, "it has more to do and tells nobody: {first:?}");
+        assert_eq!((first[0].0, first[0].1.qlen), (LEAVES[asked_by(&first[0].1)].1, 1));
+        let second = shared.work();
+        assert_eq!((second.len(), second[0].0), (2, LEAVES[asked_by(&second[0].1)].1));
+        assert_ne!(first[0].0, second[0].0);
+        let [(to, header)] = reports(&second)[..] else { panic!("{second:?}") };
+        assert_eq!((header.src, header.qlen), (10, 0));
+        *told.entry(to.0).or_insert(0) += 1;
+    }
+    assert!(told.len() == 3 && told.values().all(|&times| times > 20), "{told:?}");
+    shared.rig.balanced();
+}
+
+#[test]
+fn a_smart_worker_tells_the_leaf_that_is_most_wrong() {
+    let mut shared = Shared::new("lsq-smart(eps=0)");
+    shared.acquaint();
+    // The last leaf sends it four, the others one each: what the last knows stays right until they are done.
+    for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
+        shared.task_from(leaf, 11, seq as u16);
+    }
+    // Five are left; the first two believe one, and are four off, which is less than five.
+    assert_eq!(reports(&shared.work()), []);
+    // Four are left, and three is less; then three are left, and two is less.
+    assert_eq!(reports(&shared.work()), []);
+    assert_eq!(reports(&shared.work()), []);
+    // Two are left: the last believes four.
+    let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
+    assert_eq!((to, header.src, header.qlen), (LEAVES[2].1, 11, 2));
+    // One is left: the last believes two, one off, as much as there is.
+    let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
+    assert_eq!((to, header.qlen), (LEAVES[2].1, 1));
+    assert_eq!(reports(&shared.work()).len(), 1, "idle");
+    shared.rig.balanced();
+}
+
+#[test]
+fn an_idle_worker_is_on_one_list_and_comes_on_another_when_nobody_takes_notice() {
+    let mut shared = Shared::new("jiq");
+    let said = shared.acquaint();
+    assert_eq!(reports(&said).len(), 2, "each is on one leaf's list");
+    let (listed, _) = reports(&said)[0];
+    let worker = reports(&said)[0].1.src;
+    let on = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
+    // A task of another leaf is no use of that list; one of this leaf is.
+    shared.task_from((on + 1) % 3, worker, 1);
+    assert_eq!(reports(&shared.work()), []);
+    shared.task_from(on, worker, 2);
+    assert_eq!(reports(&shared.work()).len(), 1);
+    shared.said();
+    let mut again = 0;
+    for _ in 0..2500 {
+        shared.rig.after(HZ / 1000);
+        again += reports(&shared.said()).len();
+    }
+    assert!((4..=6).contains(&again), "two workers, once a second: {again}");
+    shared.rig.balanced();
+}
+
+#[test]
+fn a_worker_that_comes_back_tells_again() {
+    let mut shared = Shared::new("lsq-smart");
+    shared.acquaint();
+    let [first, second] = shared.worker_ends;
+    drop(first);
+    let mut rig = shared.rig;
+    for _ in 0..20 {
+        rig.after(HZ / 1000);
+    }
+    while rig.wire.receive().is_some() {}
+    let worker_ends = [rig.come(0), second];
+    let mut shared = Shared { rig, worker_ends };
+    let mut said = Vec::new();
+    for _ in 0..30 {
+        said.extend(shared.acquaint());
+    }
+    let told: std::collections::BTreeSet<_> =
+        reports(&said).iter().map(|(to, header)| (to.0, header.src)).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.iter().all(|(_, worker)| *worker == 10), "{told:?}");
+    shared.rig.balanced();
+}
