@@ -127,7 +127,7 @@ pub fn run(config: &Config) -> Result<(Outcome, Report), LockstepError> {
 }
 
 /// The seed of a node whose only pool's stream is that of the model's node at this place.
-fn seed_of(seed: u64, place: usize) -> u64 {
+pub(super) fn seed_of(seed: u64, place: usize) -> u64 {
     let wanted = stream_seed(seed, place, 0);
     // Both steps of SplitMix64 taken back (Steele, Lea and Flood 2014).
     let back = |output: u64| {

@@ -11,6 +11,7 @@
 
 pub mod clients;
 pub mod fabric;
+pub mod leaves;
 pub mod local;
 pub mod process;
 pub mod run;

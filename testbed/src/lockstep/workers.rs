@@ -83,7 +83,12 @@ impl<P: Port> Workers<P> {
 
     /// Sends a reply.
     pub(super) fn send(&mut self, reply: Packet<P::Buf>, now_ns: u64) -> Result<(), LockstepError> {
-        send(&mut self.port, reply.buf, SIDE, now_ns)
+        self.send_buffer(reply.buf, now_ns)
+    }
+
+    /// Sends what is no reply.
+    pub(super) fn send_buffer(&mut self, buf: P::Buf, now_ns: u64) -> Result<(), LockstepError> {
+        send(&mut self.port, buf, SIDE, now_ns)
     }
 
     /// Gives back the port.

@@ -1,0 +1,106 @@
+//! Several leaves over the same workers in lockstep: what the simulator's model of dispatchers and servers does, task by task.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use wedjat_testbed::lockstep::leaves;
+use wedjat_testbed::sim::ct;
+use wedjat_testbed::sim::model::Model;
+use wedjat_testbed::sim::{SimArgs, plan};
+
+/// The model that these flags stand for.
+fn config(policy: &str, (leaves, workers): (usize, usize), load: &str) -> ct::Config {
+    let text = |text: &str| Some(text.to_owned());
+    let args = SimArgs {
+        model: text("ct"),
+        policy: text(policy),
+        dispatchers: Some(leaves.to_string()),
+        servers: Some(workers.to_string()),
+        delay: text("5us"),
+        load: text(load),
+        tasks: text("3000"),
+        digest: text("yes"),
+        ..SimArgs::default()
+    };
+    match plan::cells(&args).unwrap().remove(0).model {
+        Model::Ct(config) => ct::Config { seed: 7, ..config },
+        _ => panic!("another model"),
+    }
+}
+
+/// Plays it on leaves and in the model, and tells messages a task.
+fn assert_equal(config: &ct::Config, name: &str) -> f64 {
+    let (outcome, told) = leaves::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let model = ct::run(config).unwrap();
+    assert_eq!(told.faults, Vec::<String>::new(), "{name}");
+    assert_eq!(outcome.record, model.record, "{name}");
+    assert_eq!(outcome.record.unwrap().answered, config.tasks, "{name}");
+    assert_eq!((outcome.tasks, outcome.messages), (model.tasks, model.messages), "{name}");
+    assert_eq!(told.reports, model.messages, "{name}: each message is a packet");
+    told.reports as f64 / config.tasks as f64
+}
+
+/// As many messages as two samples for each of so many leaves would be, of so many workers.
+fn eps_of(leaves: usize, workers: usize) -> f64 {
+    (2.0 * leaves as f64 / workers as f64).min(1.0)
+}
+
+/// The papers' bounds: a message a task, in the worst case (LSQ, V-B and VI, and JIQ).
+#[test]
+fn leaves_decide_as_the_simulators_dispatchers_and_hear_as_much() {
+    for (leaves, workers) in [(1, 32), (4, 32), (10, 32), (1, 100), (4, 100), (10, 100)] {
+        let eps = eps_of(leaves, workers);
+        for policy in [
+            format!("lsq-update(eps={eps})"),
+            format!("lsq-smart(eps={eps})"),
+            "lsq-smart(eps=0.05)".to_owned(),
+            "hlsq-update".to_owned(),
+            "jiq".to_owned(),
+            "jbt(r=2)".to_owned(),
+        ] {
+            for load in ["0.7", "0.95"] {
+                let name = format!("{policy}, {leaves} leaves, {workers} workers, load {load}");
+                let messages = assert_equal(&config(&policy, (leaves, workers), load), &name);
+                println!("{name}: {messages:.3} messages a task, at most 1");
+                assert!(messages <= 1.0, "{name}: {messages}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_the_delay_and_the_speeds() {
+    for delay_ns in [0.0, 50_000.0, 300_000.0] {
+        for policy in ["lsq-update(eps=0.3)", "hlsq-smart", "jiq-weighted", "jbt(r=3)"] {
+            let name = format!("{policy}, {delay_ns} ns");
+            let mut config = config(policy, (4, 32), "0.9");
+            config.delay_ns = delay_ns;
+            for (worker, speed) in config.speeds.iter_mut().enumerate() {
+                *speed = if worker < 16 { 0.4 } else { 1.6 };
+            }
+            assert_equal(&config, &name);
+        }
+    }
+}
+
+#[test]
+fn persistent_idle_does_so_until_the_model_looks_for_members_that_were_forgotten() {
+    // Its dispatchers share what they heard, and look after 16 reports of each server at one of them, or 100 ms. Nor does anybody
+    // tell them who is on their lists at the start; whoever told a leaf so last is the one that it falls back on.
+    for (leaves, workers, tasks) in [(1, 32, 500), (4, 32, 1500), (4, 100, 3000), (10, 100, 3000)] {
+        let config = config("pi", (leaves, workers), "0.8");
+        assert_equal(
+            &ct::Config { tasks, ..config },
+            &format!("{leaves} leaves, {workers} workers"),
+        );
+    }
+}
+
+#[test]
+fn eps_says_how_much_is_told() {
+    let messages = |eps: f64| {
+        let policy = format!("lsq-update(eps={eps})");
+        assert_equal(&config(&policy, (4, 32), "0.9"), &policy)
+    };
+    let [least, some, all] = [0.0, 0.5, 1.0].map(messages);
+    assert!(least < 0.8 && least + 0.1 < some && some + 0.1 < all, "{least}, {some}, {all}");
+    assert!(all == 1.0, "with each task: {all}");
+}
