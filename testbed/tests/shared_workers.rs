@@ -1,0 +1,270 @@
+//! Two leaves and one agent in emulated time, on ports in memory: the agent's workers are both leaves', and tell them of their
+//! queues in messages.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+
+use wedjat::config::{AgentConfig, Config};
+use wedjat::io::Buf as _;
+use wedjat::io::memory::RingPort;
+use wedjat::reason::DropReason;
+use wedjat::ring::WorkerEnd;
+use wedjat::state::{Counter, Counters, Member};
+use wedjat::wire::ether::{self, Mac};
+use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::payload::Work;
+use wedjat_pktgen::target::Target;
+use wedjat_pktgen::template::{Task, Template};
+use wedjat_testbed::lockstep::{Local, LocalAgent, Scheduler as _};
+
+const LEAVES: usize = 2;
+const WORKERS: u16 = 4;
+const AGENT_MAC: Mac = Mac([2, 0, 3, 0, 0, 1]);
+const CLIENT_MAC: Mac = Mac([2, 0, 1, 0, 0, 1]);
+/// Between two looks at everything.
+const STEP_NS: u64 = 5_000;
+const SERVICE_NS: u32 = 100_000;
+
+fn leaf_mac(leaf: usize, port: usize) -> Mac {
+    Mac([2, 0, 2, 0, leaf as u8, port as u8])
+}
+
+fn leaf_text(leaf: usize, policy: &str) -> String {
+    let [clients, workers] = [0, 1].map(|port| leaf_mac(leaf, port));
+    format!(
+        "[leaf]\nid = {leaf}\ncores = [0]\nseed = 7\n\
+         [[port]]\ndevice = 'net_memif0'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{clients}'\n\
+         [[port]]\ndevice = 'net_memif1'\nside = 'workers'\nip = '10.1.0.{}/24'\nmac = '{workers}'\n\
+         [[pool]]\nid = 1\npolicy = '{policy}'\nreports = 'messages'\n\
+         [[server]]\nip = '10.1.0.101'\nworkers = '0-{}'\npool = 1\nregisters = true\n",
+        leaf + 1,
+        WORKERS - 1
+    )
+}
+
+fn agent_text(policy: &str) -> String {
+    let leaves: String =
+        (0..LEAVES).map(|leaf| format!("[[leaf]]\nip = '10.1.0.{}'\n", leaf + 1)).collect();
+    format!(
+        "[agent]\nname = 'in-memory'\ncore = 0\nid = 100\nseed = 7\npayload = 128\n\
+         [[port]]\ndevice = 'net_memif0'\nip = '10.1.0.101/24'\nmac = '{AGENT_MAC}'\n\
+         [[pool]]\nid = 1\npolicy = 'jbsq(k=8)'\nworkers = '0-{}'\nleaf_policy = '{policy}'\n{leaves}",
+        WORKERS - 1
+    )
+}
+
+/// A leaf with its clients.
+struct Leaf {
+    local: Local,
+    clients: RingPort,
+    workers: RingPort,
+    host: Host,
+    template: Template,
+    sent: u64,
+    answered: u64,
+}
+
+impl Leaf {
+    fn new(leaf: usize, policy: &str) -> Self {
+        let config = Config::parse(Path::new("leaf.toml"), &leaf_text(leaf, policy)).unwrap();
+        let (local, ends) = Local::new(&config, 2048).unwrap();
+        let [clients, workers] =
+            [ends.clients, ends.workers].map(|end| end.into_queues().remove(0));
+        let target = Target {
+            pool: 1,
+            next_hop_mac: Some(leaf_mac(leaf, 0)),
+            ..Target::new(CLIENT_MAC, 0x0A00_0164, 0x0A00_0101)
+        };
+        let (host, template) = (target.host(), Template::new(&target.frame(leaf as u32)));
+        Self { local, clients, workers, host, template, sent: 0, answered: 0 }
+    }
+
+    fn counters(&self) -> &Counters {
+        self.local.leaf().stages().counters()
+    }
+
+    fn send(&mut self) {
+        let mut frame = vec![0; self.template.frame_len()];
+        let task = Task { seq: self.sent as u32, service_ns: SERVICE_NS, class: 0 };
+        self.template.write(&mut frame, task);
+        assert!(self.clients.send(&frame));
+        self.sent += 1;
+    }
+
+    /// Clients take what has come for them.
+    fn hear(&mut self, leaf: usize) {
+        while let Some(mut frame) = self.clients.receive() {
+            match self.host.hear(frame.bytes_mut(), false) {
+                Heard::Answer(answer) => {
+                    let (app, _) = answer.id.unwrap();
+                    assert_eq!((app, answer.refused), (leaf as u32, false), "by its own leaf");
+                    self.answered += 1;
+                }
+                Heard::ArpAnswer => assert!(self.clients.send(frame.bytes())),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Tasks that it takes a worker to have.
+    fn believed(&self, worker: u16) -> u64 {
+        self.local.leaf().stages().dispatcher(0).unwrap().view().estimate(Member(worker)) >> 16
+    }
+}
+
+/// All of them; a leaf may be gone.
+struct World {
+    leaves: [Option<Leaf>; LEAVES],
+    agent: LocalAgent,
+    agent_end: RingPort,
+    /// Workers, and until when each works on a task.
+    workers: Vec<(WorkerEnd, Option<u64>)>,
+    now_ns: u64,
+}
+
+impl World {
+    fn new(policy: &str) -> Self {
+        let config = AgentConfig::parse(Path::new("agent.toml"), &agent_text(policy)).unwrap();
+        let (mut agent, agent_end, _) = LocalAgent::new(&config, 2048).unwrap();
+        agent.turn(0).unwrap();
+        let claim = |at| agent.region().claim(usize::from(at)).unwrap().unwrap();
+        let mut workers: Vec<_> = (0..WORKERS).map(|at| (claim(at), None)).collect();
+        agent.turn(1_000_000).unwrap();
+        workers.iter_mut().for_each(|(worker, _)| worker.start());
+        let leaves = [0, 1].map(|leaf| Some(Leaf::new(leaf, policy)));
+        Self { leaves, agent, agent_end, workers, now_ns: 1_000_000 }
+    }
+
+    /// Workers end what is due and take what waits.
+    fn work(&mut self) {
+        for (worker, until_ns) in &mut self.workers {
+            if until_ns.is_some_and(|until_ns| until_ns <= self.now_ns) {
+                worker.answer(|_, _| 0, || SERVICE_NS.into());
+                *until_ns = None;
+            }
+            if until_ns.is_none() && worker.take().unwrap() {
+                let work = Work::parse(worker.payload()).unwrap();
+                *until_ns = Some(self.now_ns + u64::from(work.service_ns));
+            }
+        }
+    }
+
+    /// Everybody has a turn, and what is on the wires arrives, until nothing is.
+    fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            self.agent.turn(self.now_ns).unwrap();
+            let mut frames: Vec<_> = std::iter::from_fn(|| self.agent_end.receive()).collect();
+            for (at, leaf) in self.leaves.iter_mut().enumerate() {
+                let Some(leaf) = leaf else { continue };
+                leaf.local.turn(self.now_ns).unwrap();
+                frames.extend(std::iter::from_fn(|| leaf.workers.receive()));
+                leaf.hear(at);
+            }
+            for frame in frames {
+                let to = ether::dst(frame.bytes());
+                let is_for =
+                    |mac| to == mac || to == Mac::BROADCAST && ether::src(frame.bytes()) != mac;
+                moved = true;
+                if is_for(AGENT_MAC) {
+                    assert!(self.agent_end.send(frame.bytes()));
+                }
+                for (at, leaf) in self.leaves.iter_mut().enumerate() {
+                    if let Some(leaf) = leaf.as_mut().filter(|_| is_for(leaf_mac(at, 1))) {
+                        assert!(leaf.workers.send(frame.bytes()));
+                    }
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// So much time passes; `send` says which leaves are sent a task at each step.
+    fn pass(&mut self, ns: u64, send: impl Fn(u64, usize) -> bool) {
+        for step in 0..ns / STEP_NS {
+            self.now_ns += STEP_NS;
+            for (at, leaf) in self.leaves.iter_mut().enumerate() {
+                leaf.iter_mut().filter(|_| send(step, at)).for_each(Leaf::send);
+            }
+            self.work();
+            self.settle();
+        }
+    }
+
+    fn quiet(&mut self, ns: u64) {
+        self.pass(ns, |_, _| false);
+    }
+
+    fn leaf(&self, leaf: usize) -> &Leaf {
+        self.leaves[leaf].as_ref().unwrap()
+    }
+
+    fn reports(&self, leaf: usize) -> u64 {
+        self.leaf(leaf).counters().read(Counter::QueueReports)
+    }
+
+    /// Nothing is under way any more, and nothing was lost at this leaf; each worker is known to be idle by some leaf.
+    fn assert_right(&self, leaf: usize, name: &str) {
+        let one = self.leaf(leaf);
+        assert_eq!(one.answered, one.sent, "{name}: leaf {leaf}");
+        assert!(one.counters().balances() && self.agent.agent().counters().balances(), "{name}");
+        // Questions for the other leaf's address come to both.
+        let others = one.counters().dropped(DropReason::ArpOther);
+        assert_eq!(one.counters().dropped_total(), others, "{name}");
+        let view = one.local.leaf().stages().dispatcher(0).unwrap().view();
+        for worker in 0..WORKERS {
+            assert_eq!(view.outstanding_now(Member(worker)), 0, "{name}: {worker}");
+        }
+    }
+}
+
+/// One task at each leaf in so many steps, shifted against each other: 80% of what the workers can do.
+fn both(step: u64, leaf: usize) -> bool {
+    step % 13 == 6 * leaf as u64
+}
+
+#[test]
+fn two_leaves_share_an_agents_workers_and_one_does_without_the_other() {
+    for policy in ["lsq-update(eps=0.1)", "lsq-smart(eps=0.1)", "jiq", "jbt(r=2)", "pi"] {
+        let mut world = World::new(policy);
+        world.quiet(20_000_000);
+        assert_eq!(world.agent.agent().registered(), usize::from(WORKERS), "{policy}");
+        let met: u64 = [0, 1].map(|leaf| world.reports(leaf)).iter().sum();
+        let each = if policy.starts_with("lsq") { 2 } else { 1 };
+        assert_eq!(met, each * u64::from(WORKERS), "{policy}: who has met it is told");
+
+        world.pass(60_000_000, both);
+        world.quiet(5_000_000);
+        let tasks: u64 = (0..LEAVES).map(|leaf| world.leaf(leaf).sent).sum();
+        assert!(tasks > 1800, "{tasks}");
+        (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
+        let told: Vec<_> = (0..LEAVES).map(|leaf| world.reports(leaf)).collect();
+        let said = world.agent.agent().counters().read(Counter::QueueReports);
+        assert_eq!(told.iter().sum::<u64>(), said, "{policy}: each is taken");
+        assert!(said - met < tasks && said > tasks / 4, "{policy}: {said} for {tasks}");
+        assert!(told.iter().all(|&told| told > said / 4), "{policy}: {told:?}");
+        if policy.starts_with("lsq") {
+            for worker in 0..WORKERS {
+                let believed = (0..LEAVES).map(|leaf| world.leaf(leaf).believed(worker));
+                assert_eq!(believed.min(), Some(0), "{policy}: whoever is idle has told one");
+            }
+        }
+
+        // One leaf is gone with all that it had.
+        world.leaves[1] = None;
+        world.pass(40_000_000, both);
+        world.quiet(5_000_000);
+        world.assert_right(0, policy);
+        assert!(world.reports(0) > told[0], "{policy}: the other is told on");
+
+        // And back, knowing nothing.
+        world.leaves[1] = Some(Leaf::new(1, policy));
+        world.quiet(120_000_000);
+        world.pass(40_000_000, both);
+        world.quiet(5_000_000);
+        (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
+        assert!(world.reports(1) > 0, "{policy}: it is told");
+    }
+}
