@@ -1,5 +1,5 @@
-//! Workers tell leaves of their queues, in pools whose leaves learn of queues from messages: when and whom, the leaves' policy says
-//! (`policy/member.rs`). What a worker knows of a leaf's belief is what it told it last, and what came from there since.
+//! Workers tell leaves of their queues, in pools whose leaves learn of queues from messages: when and whom, the leaves' policy
+//! says (`policy/member.rs`). What a worker knows of a leaf's belief is what it told it last, and what came from there since.
 //!
 //! A worker is told of by its id, as leaves know it: its queue is the tasks here that were sent to it, whichever core does them.
 

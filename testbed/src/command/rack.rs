@@ -1,6 +1,7 @@
 //! `wedjat-testbed rack`: a rack of workers on a port of its own.
 
 use clap::Args;
+use wedjat::policy::PolicySpec;
 #[cfg(feature = "dpdk")]
 use wedjat_testbed::rack::Options;
 use wedjat_testbed::rack::{Layout, Outage, Servers};
@@ -11,6 +12,8 @@ use super::{Failure, Format, seconds};
 pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
   wedjat-testbed rack --servers 10.0.2.11+4 --workers 32 \\
     --device net_memif0,role=client,id=1,socket=wedjat-workers
+Two leaves that share them, under lsq-smart with `reports = \"messages\"`, have `registers = true` for each server; then behind it
+    --leaf 10.0.2.1 --leaf 10.0.2.2 --leaf-policy 'lsq-smart(eps=0.1)'
 The leaf's [[server]] entries: ip 10.0.2.11 with workers \"0-7\", 10.0.2.12 with \"8-15\", and so on;
 the rack answers ARP for all of them. It replies to the MAC address that a task came from.";
 
@@ -85,12 +88,32 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+fn told(text: &str) -> Result<PolicySpec, String> {
+    let policy: PolicySpec = text.parse().map_err(|error| format!("{error}"))?;
+    match policy.is_told() {
+        true => Ok(policy),
+        false => Err(format!(
+            "members of {policy} don't tell their queues; give the policy of a pool with `reports = \"messages\"`"
+        )),
+    }
+}
+
 /// The command line of `rack`.
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     #[command(flatten)]
     rack: RackArguments,
+    /// A leaf that shares the workers: they register with it, and tell it of their queues as --leaf-policy has it (may be
+    /// repeated)
+    #[arg(long = "leaf", value_name = "ADDRESS", requires = "leaf_policy")]
+    leaves: Vec<std::net::Ipv4Addr>,
+    /// The leaves' policy, where `reports` of their pool is "messages"
+    #[arg(long, requires = "leaves", value_parser = told)]
+    leaf_policy: Option<PolicySpec>,
+    /// The pool that all workers are in, for the leaves
+    #[arg(long, default_value_t = 1)]
+    pool: u16,
     /// The UDP port of tasks
     #[arg(long, default_value_t = wedjat::wire::task::UDP_PORT)]
     udp_port: u16,
@@ -126,7 +149,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use super::{devices, signals};
     use wedjat::wire::ether::Mac;
-    use wedjat_testbed::rack::{Outages, Rack};
+    use wedjat_testbed::rack::{LeafOptions, Outages, Rack};
 
     let rack = &arguments.rack;
     let layout = rack.layout()?;
@@ -143,6 +166,11 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let hz = environment.eal.ticks_hz() as f64;
     let options = rack.options(arguments.udp_port, arguments.seed);
     let mut rack = Rack::new(port, Mac(device.mac()), layout, options, hz);
+    if let Some(policy) = arguments.leaf_policy.clone() {
+        let (leaves, pool, seed) = (arguments.leaves.clone(), arguments.pool, arguments.seed);
+        let options = LeafOptions { leaves, pool, policy, seed };
+        rack = rack.with_leaves(&options, environment.pool.handle());
+    }
     let start = environment.eal.now();
     let mut outages = Outages::new(&arguments.rack.outages, start, hz);
     let end = arguments.duration.map(|seconds| start + (seconds * hz) as u64);

@@ -1,10 +1,10 @@
-//! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on packets, for policies whose
-//! members tell their queues in messages.
+//! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on packets, for policies
+//! whose members tell their queues in messages.
 //!
 //! The loop is the model's own, with its streams, delays and servers, which know what each leaf believes of them
-//! ([`wedjat::policy::member::MemberSide`]). Each leaf has clients of its own and the model's servers as its workers: tasks, replies
-//! and queue reports reach it as packets at the times at which the model's dispatchers have them, and its timers have their turns in
-//! between.
+//! ([`wedjat::policy::member::MemberSide`]). Each leaf has clients of its own and the model's servers as its workers: tasks,
+//! replies and queue reports reach it as packets at the times at which the model's dispatchers have them, and its timers have
+//! their turns in between.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -178,8 +178,8 @@ impl Leaves {
         Ok(Self { nodes, layout, packets: HashMap::new(), first: 0 })
     }
 
-    /// Before the first task, at time 0: clients learn their leaf's MAC address, and workers that are to be on one leaf's list tell
-    /// the one that the model has them at.
+    /// Before the first task, at time 0: clients learn their leaf's MAC address, and workers that are to be on one leaf's list
+    /// tell the one that the model has them at.
     fn introduce(&mut self, config: &Config) -> Result<(), LockstepError> {
         for index in 0..self.nodes.len() {
             self.turn(index, 0)?;

@@ -1,6 +1,7 @@
 //! The workers of a run in lockstep, as far as packets go: their port takes tasks, and sends the replies that are made of them.
 
 use wedjat::io::{Buf, Burst, Port};
+use wedjat::reason::DropReason;
 use wedjat::wire::task::{Extension, Header};
 use wedjat::wire::udp::Datagram;
 
@@ -46,12 +47,13 @@ impl<P: Port> Workers<P> {
             match self.address.hear(&mut buf).map_err(refused)? {
                 Heard::Task(datagram, header) => {
                     let place = self.address.layout.place(header.dst, datagram.dst);
-                    let place = place.ok_or(wedjat::reason::DropReason::UnknownWorker);
+                    let place = place.ok_or(DropReason::UnknownWorker);
                     let place = place.map_err(refused)?;
                     self.idle_picks += u64::from(header.qlen == 1);
                     let number = Extension::parse(&buf.bytes()[datagram.payload()..]).seq32;
                     task(number, place, Packet { buf, datagram, header })?;
                 }
+                Heard::Acknowledgement(..) => return Err(refused(DropReason::NotAsked)),
                 Heard::ArpAnswer => {
                     send(&mut self.port, buf, SIDE, now_ns)?;
                     replies += 1;

@@ -4,7 +4,7 @@ use wedjat::io::Buf;
 use wedjat::reason::DropReason;
 use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::ether::{self, Mac};
-use wedjat::wire::task::Header;
+use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Datagram};
 
 use super::Layout;
@@ -25,6 +25,8 @@ pub struct Address {
 pub enum Heard {
     /// A task of one of the servers; whether it has the worker that the header names is not yet looked at.
     Task(Datagram, Header),
+    /// A leaf's acknowledgement of a worker's registration, if they have asked for any.
+    Acknowledgement(Datagram, Header),
     /// An ARP question for one of them: the frame now holds the answer, to be sent.
     ArpAnswer,
 }
@@ -46,7 +48,11 @@ impl Address {
         }
         match ether::ether_type(frame) {
             ether::IPV4 => {
-                self.parse(frame, verified).map(|(datagram, header)| Heard::Task(datagram, header))
+                let (datagram, header) = self.parse(frame, verified)?;
+                match header.code {
+                    Code::WorkerIdAck => Ok(Heard::Acknowledgement(datagram, header)),
+                    _ => Ok(Heard::Task(datagram, header)),
+                }
             }
             ether::ARP => self.answer_arp(frame).map(|()| Heard::ArpAnswer),
             _ => Err(DropReason::EtherType),
@@ -66,7 +72,7 @@ impl Address {
             return Err(DropReason::UdpPort);
         }
         let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-        if !header.code.is_task() {
+        if !header.code.is_task() && header.code != Code::WorkerIdAck {
             return Err(DropReason::TaskRole);
         }
         Ok((datagram, header))

@@ -101,6 +101,13 @@ impl Layout {
         address.wrapping_sub(u32::from(self.servers.first)) < u32::from(self.servers.count)
     }
 
+    /// The address of the server that worker `id` lives on.
+    #[must_use]
+    pub fn server_of(&self, id: u16) -> Option<Ipv4Addr> {
+        let server = id.checked_sub(self.first_worker)? / self.workers_per_server;
+        (server < self.servers.count).then(|| self.address(server))
+    }
+
     /// The place of worker `id` among the rack's, if it lives on the server of this address.
     #[inline]
     #[must_use]
@@ -110,6 +117,12 @@ impl Layout {
         (u32::from(place / self.workers_per_server) == server
             && server < u32::from(self.servers.count))
         .then_some(place)
+    }
+
+    /// The place of worker `id`.
+    #[must_use]
+    pub fn place_of(&self, id: u16) -> Option<u16> {
+        id.checked_sub(self.first_worker).filter(|place| *place < self.workers())
     }
 
     /// The id of the worker at a place.

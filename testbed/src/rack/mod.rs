@@ -1,12 +1,13 @@
 //! An emulated rack: servers full of single-core workers behind one port, first come, first served.
 //!
-//! Every worker keeps its own emulated time (see [`queues`]), so an answer that leaves late is a fault of this
-//! program and not of the worker: it is measured, and [`Report`] calls the run invalid when it matters.
-//! The rack answers ARP for all its servers and asks for nothing itself: a reply goes to the MAC address
-//! that its task came from, which is the leaf's.
+//! Every worker keeps its own emulated time (see [`queues`]), so an answer that leaves late is a fault of this program and not of
+//! the worker: it is measured, and [`Report`] calls the run invalid when it matters. The rack answers ARP for all its servers; a
+//! reply goes to the MAC address that its task came from, which is the leaf's. It asks for nothing itself, unless its workers are
+//! to register with leaves and to tell them of their queues ([`Rack::with_leaves`]).
 
 pub mod address;
 pub mod layout;
+mod leaves;
 pub mod outage;
 pub mod queues;
 mod reply;
@@ -14,15 +15,18 @@ pub mod report;
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use wedjat::io::{Buf, Burst, Port};
+use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::reason::DropReason;
-use wedjat::wire::ether::Mac;
+use wedjat::ring::Place;
+use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Header};
 use wedjat::wire::udp::Datagram;
 use wedjat_pktgen::payload;
 
 pub use address::{Address, Heard};
 pub use layout::{Layout, Servers};
+pub use leaves::LeafOptions;
+use leaves::Leaves;
 pub use outage::{Outage, Outages};
 use queues::{Done, Queues};
 pub use reply::Reply;
@@ -73,6 +77,8 @@ pub struct Rack<P: Port> {
     control: Burst<P::Buf>,
     counts: Counts,
     lateness: Lateness,
+    hz: f64,
+    leaves: Option<Leaves<P::Buf>>,
 }
 
 /// A task at its worker: the packet, and what was read of it.
@@ -106,7 +112,20 @@ impl<P: Port> Rack<P> {
             control: Burst::new(),
             counts: Counts::default(),
             lateness: Lateness::default(),
+            hz,
+            leaves: None,
         }
+    }
+
+    /// The same, whose workers register with leaves and tell them of their queues in messages; packets for that come from `pool`.
+    #[must_use]
+    pub fn with_leaves(
+        mut self,
+        options: &LeafOptions,
+        pool: impl Pool<Buf = P::Buf> + Send + 'static,
+    ) -> Self {
+        self.leaves = Some(Leaves::new(options, &self.address.layout, pool, self.hz));
+        self
     }
 
     /// Answers what is done by `now`, then takes in what has come.
@@ -116,6 +135,22 @@ impl<P: Port> Rack<P> {
     pub fn poll(&mut self, now: u64) {
         self.answer(now);
         self.receive(now);
+        if self.leaves.is_some() {
+            self.speak(now);
+        }
+    }
+
+    /// Workers say what they have to say to leaves.
+    fn speak(&mut self, now: u64) {
+        let Self { leaves, port, address, queues, alive, .. } = self;
+        let Some(leaves) = leaves else { return };
+        let tasks = |place: Place| {
+            let at = address.layout.place_of(place.id)?;
+            let tasks = queues.len_at(at).min(u32::from(u16::MAX)) as u16;
+            alive[usize::from(at)].then_some(tasks)
+        };
+        leaves.speak(now, (port, address), tasks);
+        [self.counts.queue_reports, self.counts.queue_reports_unsent] = leaves.sent;
     }
 
     #[inline]
@@ -134,6 +169,9 @@ impl<P: Port> Rack<P> {
     #[inline]
     fn reply(&mut self, done: Done<Task<P::Buf>>) {
         let mut task = done.task;
+        if let Some(leaves) = &mut self.leaves {
+            leaves.on_done(done.worker, done.left);
+        }
         if self.options.lose_share > 0.0 && self.loss.random_bool(self.options.lose_share) {
             self.counts.lost_replies += 1;
             return;
@@ -184,7 +222,19 @@ impl<P: Port> Rack<P> {
 
     #[inline]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
+        if let Some(leaves) = &mut self.leaves
+            && ether::ether_type(buf.bytes()) == ether::ARP
+        {
+            leaves.hear_arp(buf.bytes());
+        }
         match self.address.hear(&mut buf)? {
+            Heard::Acknowledgement(datagram, header) => {
+                let leaves = self.leaves.as_mut().ok_or(DropReason::NotAsked)?;
+                let place = self.address.layout.place(header.dst, datagram.dst);
+                let place = place.ok_or(DropReason::UnknownWorker)?;
+                let tasks = self.queues.len_at(place);
+                leaves.acknowledged(buf.bytes(), (&datagram, &header), (place, tasks))
+            }
             Heard::Task(datagram, header) => self.queue(buf, datagram, header, now),
             Heard::ArpAnswer => {
                 self.control.push(buf);
@@ -214,6 +264,9 @@ impl<P: Port> Rack<P> {
         self.counts.tasks += 1;
         self.counts.idle_picks += u64::from(header.qlen == 1);
         self.counts.service_ns += u64::from(service_ns);
+        if let Some(leaves) = self.leaves.as_mut().filter(|leaves| leaves.pool() == header.pool) {
+            leaves.on_task(place, ether::src(buf.bytes()));
+        }
         if !self.alive[usize::from(place)] {
             self.counts.died += 1;
         } else if self.queues.len_at(place) >= self.options.queue_max {
@@ -243,7 +296,7 @@ impl<P: Port> Rack<P> {
     }
 
     fn place(&self, worker: u16) -> Option<u16> {
-        (0..self.address.layout.workers()).find(|place| self.address.layout.id(*place) == worker)
+        self.address.layout.place_of(worker)
     }
 
     /// Gives back the port; tasks still there are gone.

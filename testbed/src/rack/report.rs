@@ -33,6 +33,10 @@ pub struct Counts {
     pub arp_answers: u64,
     /// Times that the device did not take all replies of a burst.
     pub tx_full: u64,
+    /// Queue reports to leaves that the device took.
+    pub queue_reports: u64,
+    /// Those that it did not.
+    pub queue_reports_unsent: u64,
     /// Service times of all tasks together.
     pub service_ns: u64,
     /// Everything else that came, by reason.
@@ -51,6 +55,8 @@ impl Default for Counts {
             idle_picks: 0,
             arp_answers: 0,
             tx_full: 0,
+            queue_reports: 0,
+            queue_reports_unsent: 0,
             service_ns: 0,
             dropped: [0; DropReason::COUNT],
         }
@@ -118,6 +124,9 @@ pub struct Report {
     pub arp_answers: u64,
     /// Times that the device did not take all replies of a burst.
     pub tx_full: u64,
+    /// Queue reports to leaves, and those that the device did not take; absent where there are none.
+    #[serde(skip_serializing_if = "is_none")]
+    pub queue_reports: [u64; 2],
     /// Packets that were no task for a worker of this rack, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Mean service time of the tasks.
@@ -130,6 +139,10 @@ pub struct Report {
     pub valid: bool,
     /// Why not.
     pub reasons: Vec<String>,
+}
+
+fn is_none(reports: &[u64; 2]) -> bool {
+    *reports == [0; 2]
 }
 
 impl Report {
@@ -160,6 +173,7 @@ impl Report {
             idle_picks: counts.idle_picks,
             arp_answers: counts.arp_answers,
             tx_full: counts.tx_full,
+            queue_reports: [counts.queue_reports, counts.queue_reports_unsent],
             dropped: named.filter(|(_, count)| *count > 0).collect(),
             service_mean_us,
             lateness_us,
@@ -219,6 +233,10 @@ impl fmt::Display for Report {
         )?;
         for (reason, count) in &self.dropped {
             writeln!(f, "  dropped, {reason}: {count}")?;
+        }
+        if !is_none(&self.queue_reports) {
+            let [sent, unsent] = self.queue_reports;
+            writeln!(f, "  queue reports {sent}, and {unsent} that the device did not take")?;
         }
         let late = &self.lateness_us;
         writeln!(

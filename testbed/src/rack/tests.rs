@@ -409,3 +409,93 @@ fn outages_happen_when_they_are_due() {
     assert_eq!(answered, [0, 500, 1_000, 3_500, 4_000, 4_500]);
     assert_eq!(bench.rack.counts().died, 4);
 }
+
+/// A second leaf.
+const OTHER_LEAF: Mac = Mac([2, 0, 0, 0, 2, 2]);
+const LEAVES: [(Ipv4Addr, Mac); 2] =
+    [(Ipv4Addr::new(10, 0, 2, 1), LEAF), (Ipv4Addr::new(10, 0, 2, 2), OTHER_LEAF)];
+
+/// What the rack said to leaves, in order: to whom, from which address, and what.
+fn said(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
+    let frames: Vec<Frame> = std::iter::from_fn(|| bench.leaf.receive()).collect();
+    let mut said = Vec::new();
+    for frame in frames {
+        if let Ok(question) = arp::Packet::parse(frame.bytes()) {
+            let leaf = LEAVES.iter().find(|(ip, _)| ip.to_bits() == question.target).unwrap();
+            let mut answer = [0; arp::FRAME_LEN];
+            question.answer(leaf.1).emit(&mut answer, RACK);
+            assert!(bench.leaf.send(&answer));
+            continue;
+        }
+        let datagram = udp::parse(frame.bytes(), false).unwrap();
+        let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+        said.push((ether::dst(frame.bytes()), datagram.src, header));
+    }
+    said
+}
+
+#[test]
+fn workers_register_with_several_leaves_and_tell_the_one_that_the_policy_names() {
+    let mut bench = bench();
+    let options = LeafOptions {
+        leaves: LEAVES.map(|(ip, _)| ip).to_vec(),
+        pool: 1,
+        policy: "lsq-update(eps=0)".parse().unwrap(),
+        seed: 7,
+    };
+    bench.rack = bench.rack.with_leaves(&options, bench.pool.clone());
+    let (mut now, mut told) = (0, Vec::new());
+    for _ in 0..40 {
+        now += 1_000_000;
+        bench.rack.poll(now);
+        for (to, from, header) in said(&mut bench) {
+            assert_eq!((from, header.pool), (server(u32::from(header.src - 8) / 2), 1));
+            match header.code {
+                Code::WorkerId => {
+                    let (ip, mac) = LEAVES.into_iter().find(|(_, mac)| *mac == to).unwrap();
+                    let flow = Flow {
+                        src_mac: mac,
+                        dst_mac: RACK,
+                        src: ip.to_bits(),
+                        dst: from,
+                        src_port: 1234,
+                        dst_port: 1234,
+                    };
+                    let answer = header.acknowledged_by(9, 100);
+                    let mut frame = vec![0; udp::PAYLOAD + answer.len()];
+                    answer.emit(&mut frame[udp::PAYLOAD..]);
+                    flow.emit(&mut frame, answer.len());
+                    assert!(bench.leaf.send(&frame));
+                }
+                Code::QueueReport => told.push((to, header.src, header.qlen)),
+                code => assert_eq!(code, Code::KeepAlive),
+            }
+        }
+    }
+    told.sort_unstable_by_key(|(to, worker, _)| (to.0, *worker));
+    let expected = |(_, mac): &(Ipv4Addr, Mac)| (8..12).map(|worker| (*mac, worker, 0)).collect();
+    assert_eq!(told, LEAVES.iter().flat_map::<Vec<_>, _>(expected).collect::<Vec<_>>());
+    // Tasks of both leaves: one idle worker tells one of them, and who asked has the answer.
+    let mut idle = [0; 2];
+    for seq in 0..100 {
+        let mut tasks =
+            [asked(9, 2 * seq, 1000), asked(9, 2 * seq + 1, 1000)].map(|one| frame(&one));
+        ether::emit_addresses(&mut tasks[1], RACK, OTHER_LEAF);
+        tasks.iter().for_each(|task| assert!(bench.leaf.send(task)));
+        for _ in 0..4 {
+            now += 1000;
+            bench.rack.poll(now);
+        }
+        let said = said(&mut bench);
+        let replies: Vec<_> = said.iter().filter(|(.., header)| header.code.is_reply()).collect();
+        assert_eq!(replies.iter().map(|(to, ..)| *to).collect::<Vec<_>>(), [LEAF, OTHER_LEAF]);
+        let mut reports = said.iter().filter(|(.., header)| header.code == Code::QueueReport);
+        let (to, _, header) = reports.next().unwrap();
+        assert_eq!((header.src, header.qlen, reports.next()), (9, 0, None));
+        idle[usize::from(*to == OTHER_LEAF)] += 1;
+    }
+    assert!(idle.iter().all(|&times| times > 25), "{idle:?}");
+    assert_eq!(bench.rack.counts().queue_reports, 108);
+    let report = bench.rack.report();
+    assert!(report.valid && report.to_string().contains("queue reports 108"), "{report}");
+}

@@ -1,5 +1,5 @@
-//! Workers that several leaves share: they register with all, answer by way of the leaf that asked, and tell whom the leaves' policy
-//! names.
+//! Workers that several leaves share: they register with all, answer by way of the leaf that asked, and tell whom the leaves'
+//! policy names.
 
 use std::collections::BTreeMap;
 
