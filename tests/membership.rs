@@ -81,10 +81,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::of("\"horus\"")
+    }
+
+    /// With this policy, and what stands behind it in the file.
+    fn of(policy: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
-        let (built, table, control) = rig::leaves(rig::stages(&text(&path), None), sizes);
+        let text = text(&path).replace("\"horus\"", policy);
+        let (built, table, control) = rig::leaves(rig::stages(&text, None), sizes);
         let (cores, far) = built.into_iter().map(|Built { leaf, far, .. }| (leaf, far)).unzip();
         let mut rig = Self {
             cores,
@@ -387,6 +393,23 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     rig.change("remove-workers workers=10");
     let error = rig.refused("add-workers server=10.0.2.11 pool=7 workers=10");
     assert!(error.contains("leaving: wait until it has gone"), "{error}");
+    rig.settle();
+    rig.assert_accounted();
+}
+
+#[test]
+fn a_pool_whose_workers_tell_in_messages_keeps_its_policy_and_has_no_spine() {
+    let mut rig = Rig::of("\"jiq\"\nreports = \"messages\"");
+    for (change, says) in [
+        ("set-policy pool=7 policy=horus", "restart leaves and agents with the other one"),
+        ("set-policy pool=7 policy=jbt", "restart leaves and agents with the other one"),
+        ("link-pool pool=7 spine=3 ip=10.0.1.9", "a leaf tells a spine what replies tell"),
+    ] {
+        let error = rig.refused(change);
+        assert!(error.contains(says), "{change}: {error}");
+    }
+    rig.change("add-pool id=8 policy=horus");
+    rig.change("set-policy pool=8 policy=random");
     rig.settle();
     rig.assert_accounted();
 }

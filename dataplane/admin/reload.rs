@@ -532,17 +532,19 @@ mod tests {
             .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
             .replace("workers = '0-3'", "workers = '0-2'")
             .replace("4-5", "3-5")
+            .replace("policy = 'horus'", "policy = 'jiq'\nreports = 'messages'")
             .replace("policy = 'sed'", "policy = 'sed'\nshared_workers = true");
         let error = changes(&wanted).unwrap_err();
         for says in [
             "`leaf.id` can't change while it runs: restart it for that",
             "`leaf.cores`",
             "`leaf.workers_max`",
+            "`pool.reports` of pool 1",
             "`pool.shared_workers` of pool 2",
             "worker 3 is in pool 1 at 10.0.2.11 and can't go to pool 2",
         ] {
             assert!(error.contains(says), "{says}: {error}");
         }
-        assert_eq!(error.lines().count(), 5, "{error}");
+        assert_eq!(error.lines().count(), 6, "{error}");
     }
 }

@@ -422,8 +422,12 @@ impl<C: Cores> Control<C> {
         pool: u16,
         to: Option<(Spine, Protocol)>,
     ) -> Result<(), ChangeError> {
-        pool_of(next, pool)?;
+        let is_told = pool_of(next, pool)?.reports == Reports::Messages;
         if let Some((spine, _)) = to {
+            if is_told {
+                let reason = "a leaf tells a spine what replies tell, and this pool's tell nothing";
+                return refused(format!("a spine for pool {pool}"), reason);
+            }
             let mut others = next.spines.iter().flatten().filter(|one| one.id != spine.id);
             if let Some(other) = others.find(|one| one.ip == spine.ip) {
                 let reason = format!("spine {} has that address", other.id);
