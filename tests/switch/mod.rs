@@ -1,0 +1,360 @@
+//! Two spines and two leaves as processes over memif, and the switch between them, their clients and their workers.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
+use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
+
+use super::frames::arp_answer;
+use super::patience::*;
+
+pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+pub const CLIENT: u32 = 0x0A00_0164;
+pub const SERVICE: u32 = 0x0A00_01C8;
+pub const SPINES: [u32; 2] = [0x0A00_0301, 0x0A00_0302];
+pub const LEAVES: [u32; 2] = [0x0A00_030B, 0x0A00_030C];
+pub const SERVERS: [u32; 2] = [0x0A00_040B, 0x0A00_040C];
+pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
+/// Towards clients, and towards leaves.
+pub const SPINE_MACS: [[Mac; 2]; 2] = [
+    [Mac([2, 0, 0, 0, 9, 1]), Mac([2, 0, 0, 0, 9, 2])],
+    [Mac([2, 0, 0, 0, 9, 3]), Mac([2, 0, 0, 0, 9, 4])],
+];
+pub const WINDOW: usize = 16;
+/// Places of the switch's devices.
+pub const UP: [usize; 2] = [0, 1];
+pub const CLIENTS: [usize; 2] = [2, 4];
+pub const DOWN: [usize; 2] = [3, 5];
+pub const ENDS: [&str; 6] = ["leaf1", "leaf2", "clients90", "leaves90", "clients91", "leaves91"];
+
+pub fn leaf_mac(leaf: usize) -> Mac {
+    Mac([2, 0, 0, 0, 3, 11 + leaf as u8])
+}
+
+pub fn server_mac(leaf: usize) -> Mac {
+    Mac([2, 0, 0, 0, 4, 11 + leaf as u8])
+}
+
+pub struct Home {
+    pub folder: tempfile::TempDir,
+    pub name: String,
+}
+
+impl Home {
+    /// Nodes whose files say what there is.
+    pub fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Nodes that a controller tells what there is.
+    pub fn followed() -> Self {
+        Self::with(Some("fabric"))
+    }
+
+    pub fn with(store: Option<&str>) -> Self {
+        let home = Self {
+            folder: tempfile::tempdir().unwrap(),
+            name: format!("wedjat-{}-{}", store.unwrap_or("files"), std::process::id()),
+        };
+        let follows = store.map(|store| {
+            let (store, text) = (home.path(store), "[controller]\nid = 1\nstore");
+            fs::write(home.path("controller.toml"), format!("{text} = '{}'\n", store.display()))
+                .unwrap();
+            format!("[controller]\naddresses = ['unix:{}.ctl']\n", store.display())
+        });
+        for spine in 0..2 {
+            home.write_spine(spine, follows.as_deref());
+        }
+        for leaf in 0..2 {
+            home.write_leaf(leaf, follows.as_deref());
+        }
+        home
+    }
+
+    pub fn device(&self, at: usize, end: &str) -> String {
+        format!("net_memif{at},role=server,id=0,socket=@{}-{end}", self.name)
+    }
+
+    pub fn write_spine(&self, spine: usize, follows: Option<&str>) {
+        let (cpu, id) = (core_affinity::get_core_ids().unwrap()[0].id, 90 + spine);
+        // A machine that stands still for some time makes no leaf silent.
+        let mut text = format!(
+            "[spine]\nid = {id}\ncores = [{cpu}]\nseed = 7\nstate = '{}'\nleaf_timeout_ms = 5000\n\
+             [[port]]\ndevice = '{}'\nside = 'clients'\nip = '10.0.1.{}/24'\nmac = '{}'\n\
+             [[port]]\ndevice = '{}'\nside = 'workers'\nip = '10.0.3.{}/24'\nmac = '{}'\n",
+            self.path(&format!("spine{id}")).display(),
+            self.device(0, &format!("clients{id}")),
+            1 + spine,
+            SPINE_MACS[spine][0],
+            self.device(1, &format!("leaves{id}")),
+            1 + spine,
+            SPINE_MACS[spine][1],
+        );
+        text +=
+            follows.unwrap_or("[[pool]]\nid = 1\npolicy = 'horus-spine'\nservice = '10.0.1.200'\n");
+        for leaf in (0..2).filter(|_| follows.is_none()) {
+            let (id, at) = (leaf + 1, 11 + leaf);
+            let mac = leaf_mac(leaf);
+            let ip = format!("10.0.3.{at}");
+            text += &format!(
+                "[[leaf]]\nid = {id}\nip = '{ip}'\nmac = '{mac}'\npool = 1\nworkers = 4\n"
+            );
+        }
+        fs::write(self.path(&format!("spine{id}.toml")), text).unwrap();
+    }
+
+    pub fn write_leaf(&self, leaf: usize, follows: Option<&str>) {
+        let (cpu, id, at) = (core_affinity::get_core_ids().unwrap()[0].id, leaf + 1, 11 + leaf);
+        let mut text = format!(
+            "[leaf]\nid = {id}\ncores = [{cpu}]\nseed = 7\nstate = '{}'\n\
+             [[port]]\ndevice = '{}'\nside = 'both'\nip = '10.0.3.{at}/16'\nmac = '{}'\n",
+            self.path(&format!("leaf{id}")).display(),
+            self.device(0, &format!("leaf{id}")),
+            leaf_mac(leaf),
+        );
+        text += &follows.map_or_else(
+            || {
+                format!(
+                    "[[spine]]\nid = 90\nip = '10.0.3.1'\n\
+                     [[pool]]\nid = 1\npolicy = 'horus'\nspine = 90\nservice = '10.0.1.200'\n\
+                     [[server]]\nip = '10.0.4.{at}'\nmac = '{}'\nworkers = '0-3'\npool = 1\n",
+                    server_mac(leaf)
+                )
+            },
+            str::to_owned,
+        );
+        fs::write(self.path(&format!("leaf{id}.toml")), text).unwrap();
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn start(&self, role: &str, name: &str) -> Running {
+        let mut command = Command::new(WEDJAT);
+        command.arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
+        command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
+        let file = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
+        command.stdout(Stdio::piped()).stderr(file);
+        let mut running = Running(Some(command.spawn().unwrap()));
+        wait_until(&format!("{name} runs"), || {
+            let ended = running.0.as_mut().unwrap().try_wait().unwrap();
+            let log = self.path(&format!("{name}.log"));
+            assert!(ended.is_none(), "{}", fs::read_to_string(log).unwrap());
+            self.path(name).exists()
+        });
+        running
+    }
+
+    pub fn said(&self, arguments: &[&str], name: &str) -> Output {
+        let mut command = Command::new(WEDJAT);
+        let output = command.args(arguments).arg(self.path(name)).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    pub fn state(&self, name: &str) -> Value {
+        let output = self.said(&["state", "--json"], name);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    pub fn counter(&self, node: &str, name: &str) -> u64 {
+        self.state(node)["cores"][0]["counters"][name].as_u64().unwrap_or(0)
+    }
+}
+
+/// A process, killed when dropped.
+pub struct Running(pub Option<Child>);
+
+impl Running {
+    pub fn kill(mut self, signal: &str) -> Output {
+        let child = self.0.take().unwrap();
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        child.wait_with_output().unwrap()
+    }
+
+    pub fn account(self) -> Value {
+        let output = self.kill("-TERM");
+        assert!(output.status.success());
+        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(account["balanced"], true, "{account}");
+        account
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// All that is between and around the nodes.
+pub struct Switch {
+    pub ports: Vec<QueuePort>,
+    pub pool: MbufPool,
+    /// Tasks that are answered, and by which leaf.
+    pub answered: BTreeMap<u16, usize>,
+    pub signals: usize,
+    /// Whoever was there has died.
+    pub dead: Vec<usize>,
+    /// The spine that has the service address, as it was announced.
+    pub serving: usize,
+}
+
+impl Switch {
+    /// Joined to these ends.
+    pub fn open(home: &Home, ends: &[&str]) -> (Vec<Device>, Self) {
+        let device = |(at, end): (usize, &&str)| {
+            format!("net_memif{at},role=client,id=0,socket=@{}-{end}", home.name)
+        };
+        let devices: Vec<_> = ends.iter().enumerate().map(device).collect();
+        let names: Vec<_> = devices.iter().map(String::as_str).collect();
+        let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
+        let pool = MbufPool::new(&eal, "switch", 8191).unwrap();
+        let options = DeviceOptions::patient(Some(PATIENCE));
+        let (mut opened, mut ports) = (Vec::new(), Vec::new());
+        for name in &names {
+            let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
+            opened.push(device);
+            ports.push(queues.remove(0));
+        }
+        let (answered, signals, dead, serving) = (BTreeMap::new(), 0, Vec::new(), 0);
+        (opened, Self { ports, pool, answered, signals, dead, serving })
+    }
+
+    pub fn send(&mut self, port: usize, frame: &[u8]) {
+        if self.dead.contains(&port) {
+            return;
+        }
+        let mut mbuf = self.pool.handle().take().unwrap();
+        assert!(mbuf.resize(frame.len()));
+        mbuf.bytes_mut().copy_from_slice(frame);
+        let mut burst: Burst<_> = [mbuf].into_iter().collect();
+        let start = Instant::now();
+        while self.ports[port].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn poll(&mut self) {
+        for at in 0..self.ports.len() {
+            let mut burst = Burst::new();
+            self.ports[at].rx_burst(&mut burst);
+            let frames: Vec<_> = burst.iter().map(|mbuf| mbuf.bytes().to_vec()).collect();
+            drop(burst);
+            frames.into_iter().for_each(|frame| self.come(at, frame));
+        }
+    }
+
+    pub fn come(&mut self, at: usize, frame: Vec<u8>) {
+        if ether::ether_type(&frame) == ether::ARP {
+            let ask = arp::Packet::parse(&frame).unwrap();
+            if ask.sender == SERVICE && ask.target == SERVICE {
+                self.serving = CLIENTS.iter().position(|&clients| clients == at).unwrap();
+                assert_eq!(ask.sender_mac, SPINE_MACS[self.serving][0]);
+                return;
+            }
+            let spines = (0..2).map(|spine| (SPINES[spine], SPINE_MACS[spine][1]));
+            let hosts = [(CLIENT, CLIENT_MAC)].into_iter().chain(spines);
+            let servers = (0..2).flat_map(|leaf| {
+                [(LEAVES[leaf], leaf_mac(leaf)), (SERVERS[leaf], server_mac(leaf))]
+            });
+            let found = hosts.chain(servers).find(|(ip, _)| *ip == ask.target);
+            if let Some((_, mac)) = found.filter(|_| ask.operation == arp::Operation::Request) {
+                self.send(at, &arp_answer(&ask, mac));
+            }
+            return;
+        }
+        let datagram = udp::parse(&frame, false).unwrap();
+        let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+        if let Some(leaf) = LEAVES.iter().position(|&ip| ip == datagram.dst) {
+            assert!(DOWN.contains(&at) && ether::dst(&frame) == leaf_mac(leaf));
+            self.send(UP[leaf], &frame);
+        } else if let Some(spine) = SPINES.iter().position(|&ip| ip == datagram.dst) {
+            assert!(header.code.is_signal());
+            self.signals += 1;
+            self.send(DOWN[spine], &frame);
+        } else if let Some(leaf) = SERVERS.iter().position(|&ip| ip == datagram.dst) {
+            self.work(leaf, &frame, &header);
+        } else {
+            assert_eq!((datagram.dst, datagram.src), (CLIENT, SERVICE), "from where it was asked");
+            assert_eq!(ether::dst(&frame), CLIENT_MAC, "without the spine");
+            let leaf = UP.iter().position(|&up| up == at).unwrap();
+            assert_eq!(self.answered.insert(header.seq, leaf), None, "task {}", header.seq);
+        }
+    }
+
+    /// A worker answers at once.
+    pub fn work(&mut self, leaf: usize, task: &[u8], header: &Header) {
+        let reply =
+            Header { code: Code::TaskDoneIdle, src: header.dst, dst: 0, qlen: 0, ..*header };
+        let mut frame = vec![0; udp::PAYLOAD + reply.len()];
+        reply.emit(&mut frame[udp::PAYLOAD..]);
+        let asked = udp::parse(task, false).unwrap();
+        let flow = Flow {
+            src_mac: server_mac(leaf),
+            dst_mac: leaf_mac(leaf),
+            src: SERVERS[leaf],
+            dst: asked.src,
+            src_port: 1234,
+            dst_port: asked.src_port,
+        };
+        flow.emit(&mut frame, reply.len());
+        self.send(UP[leaf], &frame);
+    }
+
+    /// Clients ask for these tasks, some at a time, until all are answered.
+    pub fn ask(&mut self, tasks: std::ops::Range<u16>) {
+        let (start, before) = (Instant::now(), self.answered.len());
+        let mut sent = 0;
+        while self.answered.len() < before + tasks.len() {
+            if sent < tasks.len() && sent < self.answered.len() - before + WINDOW {
+                let header = Header::new_task(1, tasks.start + sent as u16);
+                let mut frame = vec![0; udp::PAYLOAD + header.len()];
+                header.emit(&mut frame[udp::PAYLOAD..]);
+                let flow = Flow {
+                    src_mac: CLIENT_MAC,
+                    dst_mac: SPINE_MACS[self.serving][0],
+                    src: CLIENT,
+                    dst: SERVICE,
+                    src_port: 40_000,
+                    dst_port: 1234,
+                };
+                flow.emit(&mut frame, header.len());
+                self.send(CLIENTS[self.serving], &frame);
+                sent += 1;
+            }
+            self.poll();
+            assert!(start.elapsed() < PATIENCE, "{} of {sent}", self.answered.len() - before);
+        }
+    }
+
+    /// Passes on what there is until that is met.
+    pub fn poll_until(&mut self, what: &str, mut met: impl FnMut() -> bool) {
+        let (start, mut looked) = (Instant::now(), Instant::now());
+        loop {
+            self.poll();
+            if looked.elapsed() > Duration::from_millis(100) {
+                looked = Instant::now();
+                if met() {
+                    return;
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        }
+    }
+}
