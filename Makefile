@@ -75,7 +75,7 @@ reference: ## hold the simulator against results found elsewhere, and leaf proce
 	$(CARGO) build --locked --release -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" lockstep --compare --policy all --load 0.5,0.9,0.95
 
-soak: ## run SEEDS seeds of faults (1000) on a leaf and two agents in emulated time; exit status 1 if one violates what must be so
+soak: ## run SEEDS seeds of faults (1000) in emulated time, on a leaf and two agents or as SOAK says (--spines 2); exit status 1 if one violates what must be so
 	$(SIM) lockstep --soak $(or $(SEEDS),1000) $(SOAK)
 
 bench-lines: ## cache lines that move between dispatcher cores, a packet; with valgrind, about a quarter of an hour

@@ -75,10 +75,16 @@ pub struct Arguments {
     /// Run so many seeds with faults, from --seed on, and check what must be so; exits with 1 when it is not
     #[arg(long, value_name = "SEEDS")]
     soak: Option<u64>,
-    /// With faults: leaves, each with clients of its own [default: 1]
+    /// With faults: spines, each with clients of its own, over leaves each with a rack of its own [default: 0]
+    #[arg(long)]
+    spines: Option<u16>,
+    /// With faults: the spines' policy
+    #[arg(long)]
+    spine_policy: Option<String>,
+    /// With faults: leaves, without spines each with clients of its own [default: 1, with spines two a spine]
     #[arg(long)]
     leaves: Option<u16>,
-    /// With faults: agents, all on one network with the leaves [default: 2]
+    /// With faults: agents, all on one network with the leaves [default: 2, with spines two a leaf]
     #[arg(long)]
     agents: Option<u16>,
     /// With faults: workers of each agent

@@ -16,6 +16,8 @@ use super::{Arguments, Failure};
 pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     if arguments.soak.is_none() && arguments.faults.is_none() {
         let flags = [
+            ("--spines", arguments.spines.is_some()),
+            ("--spine-policy", arguments.spine_policy.is_some()),
             ("--leaves", arguments.leaves.is_some()),
             ("--agents", arguments.agents.is_some()),
             ("--workers-each", arguments.workers_each.is_some()),
@@ -81,6 +83,8 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
         Ok(number.transpose()?)
     };
     Ok(Given {
+        spines: arguments.spines,
+        spine: policy("--spine-policy", &arguments.spine_policy)?,
         leaves: arguments.leaves,
         agents: arguments.agents,
         workers: arguments.workers_each,
