@@ -17,7 +17,7 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     if arguments.soak.is_none() && arguments.faults.is_none() {
         let flags = [
             ("--spines", arguments.spines.is_some()),
-            ("--spine-policy", arguments.spine_policy.is_some()),
+            ("--spine-policy", arguments.spine_policy.is_some() && !arguments.has_racks()),
             ("--leaves", arguments.leaves.is_some()),
             ("--agents", arguments.agents.is_some()),
             ("--workers-each", arguments.workers_each.is_some()),
