@@ -42,6 +42,26 @@ fn seeds_of_faults_at_spines_violate_nothing() {
     }
 }
 
+#[cfg(feature = "control")]
+#[test]
+fn nodes_are_what_a_controller_says_whatever_fails_and_is_ordered() {
+    for seed in 1..=8 {
+        let given = Given {
+            spines: Some(2),
+            tasks: Some(100),
+            faults: Some("random".to_owned()),
+            is_told: true,
+            ..Given::default()
+        };
+        let plan = Plan::draw(seed, &given).unwrap();
+        let mut maker = system::told::drawn(&plan).unwrap();
+        let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
+        assert_eq!(outcome.violations, [], "{plan}");
+        let lost: u64 = outcome.lost.values().sum();
+        assert_eq!(outcome.tasks, outcome.answered + outcome.refused + lost, "{plan}");
+    }
+}
+
 #[test]
 fn a_spine_that_is_killed_costs_its_clients_tasks_and_nobody_elses() {
     let given = Given {

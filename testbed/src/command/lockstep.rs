@@ -83,6 +83,9 @@ pub struct Arguments {
     /// The spine's policy, with several racks or with faults
     #[arg(long)]
     spine_policy: Option<String>,
+    /// With spines: a controller tells spines and leaves what they are, while its operator fails, drains and restores some
+    #[arg(long)]
+    controller: bool,
     /// With faults: leaves, without spines each with clients of its own [default: 1, with spines two a spine]
     #[arg(long)]
     leaves: Option<u16>,

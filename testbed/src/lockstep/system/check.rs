@@ -26,6 +26,8 @@ pub const KNOWN_IDLE_NS: u64 = 2_000_000;
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
 /// A spine and a leaf may differ about who is there for so long: two heartbeats, and half of one until it is looked at.
 pub const AGREE_NS: u64 = 25_000_000;
+/// A node may be other than its controller says for so long after nothing holds it up: it tries again every 50 ms.
+pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
 /// The same where packets are lost, and heartbeats with them.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
 /// All workers are registered again after so long.
@@ -201,8 +203,8 @@ pub fn is_missing(dispatcher: &Dispatcher, member: Member, workers: Option<u16>)
 /// What is still outstanding when all is quiet. What a spine believes of its leaves is as old as their last word.
 #[must_use]
 pub fn outstanding(who: Who, inside: &Inside<'_>) -> Option<String> {
-    let Inside { held, waiting, dispatcher, .. } = *inside;
-    if held > 0 || waiting > 0 {
+    let Inside { held, waiting, stranded, dispatcher, .. } = *inside;
+    if held > stranded || waiting as u64 > stranded {
         return Some(format!("{held} packets are still held, {waiting} of them tasks that wait"));
     }
     if matches!(who, Who::Spine(_)) {

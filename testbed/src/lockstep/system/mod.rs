@@ -10,6 +10,8 @@ pub mod node;
 pub mod packets;
 pub mod plan;
 mod run;
+#[cfg(feature = "control")]
+pub mod told;
 mod workers;
 
 pub use check::Violation;

@@ -45,8 +45,9 @@ pub trait Node {
     /// What the system said.
     fn pause(&mut self, paused: bool) -> Result<(), String>;
 
-    /// What of it is other than a controller says; none where no controller does, or all is so.
-    fn differs(&self) -> Option<String> {
+    /// What of it is other than a controller says, and since when nothing has held it up; none where no controller does, or all is as
+    /// it says.
+    fn differs(&self) -> Option<(String, u64)> {
         None
     }
 
@@ -65,6 +66,8 @@ pub struct Inside<'a> {
     pub held: u64,
     /// Tasks, among them, that wait for any worker.
     pub waiting: usize,
+    /// Tasks, among these, of a pool whose workers are all drained: nobody is to do them.
+    pub stranded: u64,
     /// Packet buffers in use, in its ports too.
     pub buffers: usize,
     /// What it decides with, for its first pool.
@@ -159,7 +162,14 @@ impl Shows for Local {
         let stages = self.leaf().stages();
         let (counters, waiting) = (stages.counters(), stages.waiting());
         let dispatcher = stages.dispatcher(0);
-        Inside { counters, held: counters.read(Gauge::Held), waiting, buffers, dispatcher }
+        Inside {
+            counters,
+            held: counters.read(Gauge::Held),
+            waiting,
+            stranded: 0,
+            buffers,
+            dispatcher,
+        }
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {
@@ -176,7 +186,7 @@ impl Shows for LocalAgent {
         let agent = self.agent();
         let dispatcher = agent.dispatchers().next();
         let (counters, held) = (agent.counters(), agent.held() as u64);
-        Inside { counters, held, waiting: agent.waiting(), buffers, dispatcher }
+        Inside { counters, held, waiting: agent.waiting(), stranded: 0, buffers, dispatcher }
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {

@@ -64,7 +64,7 @@ pub struct Plan {
     pub faults: Faults,
     /// When the maker of nodes is to act, in nanoseconds from the first task's earliest time on.
     pub acts: Vec<u64>,
-    /// Spines and leaves begin with nothing, and a controller tells them what they are.
+    /// Spines and leaves begin with no pools, and a controller tells them what they are.
     pub is_told: bool,
     /// All random streams follow from this.
     pub seed: u64,
@@ -90,6 +90,8 @@ pub struct Given {
     pub node_delay_ns: Option<u64>,
     /// As in a plan's text, or `all`, `random`, `none`.
     pub faults: Option<String>,
+    /// Spines and leaves follow a controller.
+    pub is_told: bool,
 }
 
 impl Plan {
@@ -163,7 +165,7 @@ impl Plan {
             node_delay_ns: given.node_delay_ns.unwrap_or(node_delay_ns),
             faults: Faults::default(),
             acts: Vec::new(),
-            is_told: false,
+            is_told: given.is_told,
             seed,
         };
         if !(plan.load > 0.0 && plan.load <= 100.0) {
@@ -176,7 +178,19 @@ impl Plan {
                 1 << 24
             ));
         }
+        if plan.is_told && spines == 0 {
+            return Err(
+                "--controller: it tells spines and leaves below them what they are; give --spines"
+                    .to_owned(),
+            );
+        }
         let span_ns = (plan.tasks as f64 / plan.rate()).min(1e12) as u64;
+        if plan.is_told {
+            let mut stream = StreamSeed::derive(seed, "acts", 0).stream();
+            plan.acts =
+                (0..stream.random_range(0..8)).map(|_| stream.random_range(0..=span_ns)).collect();
+            plan.acts.sort_unstable();
+        }
         plan.faults = match given.faults.as_deref().map(str::trim) {
             None | Some("random") => Faults::draw(seed, &topology, span_ns, false),
             Some("all") => Faults::draw(seed, &topology, span_ns, true),
@@ -293,9 +307,6 @@ impl Plan {
         let who = Who::Spine(number);
         text += &self.port_lines(who, 0, "clients", &format!("10.0.1.{number}/24"));
         text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::above(number)));
-        if self.is_told {
-            return text + FOLLOWS;
-        }
         let policy = &self.spine;
         text += &format!("[[pool]]\nid = {POOL}\npolicy = \"{policy}\"\nservice = \"{SERVICE}\"\n");
         for leaf in self.leaves_of(number) {
@@ -335,7 +346,6 @@ impl Plan {
         let (who, spine) = (Who::Leaf(number), self.topology.spine_of(number));
         let above = match self.topology.spines {
             0 => format!("10.0.{number}.1/24"),
-            _ if self.is_told => format!("{}/16", Self::below(number)),
             _ => {
                 let (id, ip) = (SPINE_IDS + spine, Self::above(spine));
                 text += &format!("[[spine]]\nid = {id}\nip = \"{ip}\"\n");
@@ -344,9 +354,6 @@ impl Plan {
         };
         text += &self.port_lines(who, 0, "clients", &above);
         text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::inside(number)));
-        if self.is_told {
-            return text + FOLLOWS;
-        }
         text += &format!("[[pool]]\n{}", self.pool_lines(&self.leaf));
         if self.topology.spines > 0 {
             let (id, signals) = (SPINE_IDS + spine, self.signals());
@@ -414,9 +421,6 @@ impl Plan {
     }
 }
 
-/// What the file of a node has that follows a controller; who tells it of that is the conductor's to say.
-const FOLLOWS: &str = "[controller]\naddresses = [\"unix:conductor\"]\n";
-
 fn state_line(state: Option<&Path>) -> String {
     state.map_or_else(String::new, |state| format!("state = \"{}\"\n", state.display()))
 }
@@ -460,6 +464,7 @@ impl fmt::Display for Plan {
         let Topology { spines, leaves, agents, workers } = self.topology;
         if spines > 0 {
             write!(f, "--spines {spines} --spine-policy '{}' ", self.spine)?;
+            f.write_str(if self.is_told { "--controller " } else { "" })?;
         }
         write!(
             f,

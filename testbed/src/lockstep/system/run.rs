@@ -659,6 +659,8 @@ impl<'a> System<'a> {
                 let label = Label::read(&frame, None);
                 self.route(client, 0, label, frame);
             }
+            // Without a controller each spine has clients of its own, as by routes, though all have the same address.
+            Heard::NextHop(_) if self.plan.topology.spines > 0 && !self.plan.is_told => {}
             Heard::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
             Heard::Answer(_) => self.gone(label, Taken::Corrupted),
             Heard::Nothing(_) => {

@@ -137,6 +137,9 @@ impl System<'_> {
 
     /// Nodes differ about who is there. That they do so for too long is a violation.
     pub(super) fn differ(&mut self) -> bool {
+        if self.plan.is_told {
+            return self.differ_from_told();
+        }
         let Some((who, what, longest_ns)) = self.difference() else {
             self.differ_ns = None;
             return false;
@@ -150,15 +153,21 @@ impl System<'_> {
         true
     }
 
+    /// The same of nodes and the controller that they follow.
+    fn differ_from_told(&mut self) -> bool {
+        let differs = |at: usize| Some((at, self.sites[at].node.as_ref()?.differs()?));
+        let Some((at, (what, since_ns))) = self.nodes().find_map(differs) else { return false };
+        let for_ns = self.now - self.now.min(since_ns.max(self.moved_ns));
+        if for_ns > check::FOLLOW_NS {
+            let what = format!("nothing has held it up for {} ms, and {what}", for_ns / 1_000_000);
+            self.violate(self.plan.topology.who(at), what);
+        }
+        true
+    }
+
     /// Who misses whom, and for how long that may be: leaves workers of their racks, or spines leaves.
     fn difference(&self) -> Option<(Who, String, u64)> {
         let topology = self.plan.topology;
-        if self.plan.is_told {
-            let told =
-                |at: usize| Some((topology.who(at), self.sites[at].node.as_ref()?.differs()?));
-            let (who, what) = self.nodes().find_map(told)?;
-            return Some((who, what, check::AGREE_NS));
-        }
         let inside = |who| self.sites[topology.index(who)].node.as_ref()?.inside();
         let missing = |who, (place, what, workers): (usize, Who, Option<u16>)| {
             let why = check::is_missing(inside(who)?.dispatcher?, Member(place as u16), workers)?;
@@ -242,6 +251,16 @@ impl System<'_> {
         outcome
     }
 
+    /// What became of tasks that went into a node and did not come out.
+    fn kept_or_dropped(&self, at: usize) -> String {
+        let who = self.plan.topology.who(at);
+        let inside = self.sites[at].node.as_ref().and_then(|node| node.inside());
+        match inside.is_some_and(|inside| inside.stranded > 0) {
+            true => format!("dropped by {who}, or waiting there for workers that are drained"),
+            false => format!("dropped by {who}"),
+        }
+    }
+
     /// Each task was answered, given back, or is lost for a reason.
     fn account_for_tasks(&mut self) {
         let count = self.sites.len();
@@ -259,7 +278,7 @@ impl System<'_> {
             let at = inside.iter().position(|&inside| inside > 0);
             let lost = match (at, task.taken) {
                 _ if !is_lost => None,
-                (Some(at), _) => Some(format!("dropped by {}", self.plan.topology.who(at))),
+                (Some(at), _) => Some(self.kept_or_dropped(at)),
                 (None, Some(why)) => Some(Taken::NAMES[why as usize].to_owned()),
                 (None, None) => {
                     let what = format!(
@@ -287,7 +306,7 @@ impl System<'_> {
                 continue;
             };
             let (dropped, vanished) = (inside.counters.dropped_total(), vanished[at]);
-            if vanished > dropped {
+            if vanished > dropped + inside.stranded {
                 let who = self.plan.topology.who(at);
                 self.violate(who, format!("{vanished} packets of tasks did not leave it, and it counts {dropped} as dropped"));
             }
