@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
+.PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
 .PHONY: attack install uninstall deb deps clean
 
 CARGO ?= cargo
@@ -18,6 +18,10 @@ deps: ## check for compiler, libclang, libdpdk and Rust; install what the distri
 demo: deps ## build, run the leaf under three policies and three loads, write demo-report/; CLOCK=real for this machine's time
 	$(CARGO) build --locked --release
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(if $(CLOCK),--clock $(CLOCK)) $(DEMO)
+
+fabric: ## a fabric in emulated time, of which parts are killed, cut off, added and drained; write fabric-report/
+	$(CARGO) build --locked --release --no-default-features --features wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" fabric --report fabric-report $(FABRIC)
 
 test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
 
@@ -75,7 +79,7 @@ reference: ## hold the simulator against results found elsewhere, and leaf proce
 	$(CARGO) build --locked --release -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" lockstep --compare --policy all --load 0.5,0.9,0.95
 
-soak: ## run SEEDS seeds of faults (1000) on a leaf and two agents in emulated time; exit status 1 if one violates what must be so
+soak: ## run SEEDS seeds of faults (1000) in emulated time, on a leaf and two agents or as SOAK says (--spines 2); exit status 1 if one violates what must be so
 	$(SIM) lockstep --soak $(or $(SEEDS),1000) $(SOAK)
 
 bench-lines: ## cache lines that move between dispatcher cores, a packet; with valgrind, about a quarter of an hour
@@ -112,4 +116,4 @@ uninstall: ## remove from PREFIX what was installed there
 
 clean: ## remove what the others made
 	$(CARGO) clean
-	rm -rf demo-report bench-report figures wedjat_*.deb
+	rm -rf demo-report fabric-report bench-report figures wedjat_*.deb

@@ -26,7 +26,7 @@ pub use command::{Command, CommandError, FABRIC_WORKERS_MAX};
 pub use desk::Standing;
 pub use event::{Event, Ids};
 pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
-pub use follow::Following;
+pub use follow::{Following, wanted};
 pub use place::{Placement, Rack, link, take};
 pub use server::{Controller, ControllerError};
 pub use store::{StoreError, keep};

@@ -150,7 +150,11 @@ impl Host {
                 packet.answer(self.mac).emit(frame, packet.sender_mac);
                 Heard::ArpAnswer
             }
-            Operation::Reply if packet.sender == self.next_hop => {
+            // An answer, or the word of whoever has the address from now on.
+            Operation::Reply | Operation::Request
+                if packet.sender == self.next_hop
+                    && (packet.operation == Operation::Reply || packet.target == packet.sender) =>
+            {
                 self.next_hop_mac = Some(packet.sender_mac);
                 Heard::NextHop(packet.sender_mac)
             }

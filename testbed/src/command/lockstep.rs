@@ -1,11 +1,13 @@
 //! `wedjat-testbed lockstep`: leaf processes on real ports in emulated time, with the simulator's flags.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Args;
 use wedjat::policy::{CATALOGUE, Runs};
+use wedjat_testbed::lockstep::fabric;
 use wedjat_testbed::sim::model::{Cell, Model};
-use wedjat_testbed::sim::{SimArgs, plan};
+use wedjat_testbed::sim::{Row, SimArgs, plan, print, rack};
 
 use super::Failure;
 
@@ -29,7 +31,7 @@ pub struct Arguments {
     /// Loads, shares of the workers' capacity [default: 0.5,0.7,0.9]
     #[arg(long)]
     load: Option<String>,
-    /// Emulated workers [default: 32]
+    /// Emulated workers, or those of several racks, as in 4,4,8,32: their leaves and a spine are then in this process [default: 32]
     #[arg(long, visible_alias = "racks")]
     workers: Option<String>,
     /// Their speeds, as in 8x1,8x4 [default: all 1]
@@ -75,10 +77,19 @@ pub struct Arguments {
     /// Run so many seeds with faults, from --seed on, and check what must be so; exits with 1 when it is not
     #[arg(long, value_name = "SEEDS")]
     soak: Option<u64>,
-    /// With faults: leaves, each with clients of its own [default: 1]
+    /// With faults: spines, each with clients of its own, over leaves each with a rack of its own [default: 0]
+    #[arg(long)]
+    spines: Option<u16>,
+    /// The spine's policy, with several racks or with faults
+    #[arg(long)]
+    spine_policy: Option<String>,
+    /// With spines: a controller tells spines and leaves what they are, while its operator fails, drains and restores some
+    #[arg(long)]
+    controller: bool,
+    /// With faults: leaves, without spines each with clients of its own [default: 1, with spines two a spine]
     #[arg(long)]
     leaves: Option<u16>,
-    /// With faults: agents, all on one network with the leaves [default: 2]
+    /// With faults: agents, all on one network with the leaves [default: 2, with spines two a leaf]
     #[arg(long)]
     agents: Option<u16>,
     /// With faults: workers of each agent
@@ -127,8 +138,10 @@ impl Arguments {
         let usual = |given: &Option<String>, usual: &str| {
             Some(given.clone().unwrap_or_else(|| usual.to_owned()))
         };
+        let digest = (!self.has_racks()).then(|| "yes".to_owned());
         let args = SimArgs {
             policy: self.policy.as_deref().map(policies),
+            spine_policy: self.spine_policy.clone(),
             load: self.load.clone(),
             racks: self.workers.clone(),
             speeds: self.speeds.clone(),
@@ -141,7 +154,7 @@ impl Arguments {
             tasks: usual(&self.tasks, "200000"),
             warmup: self.warmup.clone(),
             loss: self.loss.clone(),
-            digest: Some("yes".to_owned()),
+            digest,
             ..SimArgs::default()
         };
         let mut cells = plan::cells(&args)?;
@@ -149,10 +162,45 @@ impl Arguments {
             subject.model = "lockstep";
             if let Model::Rack(config) = model {
                 config.seed = self.seed;
+                if self.has_racks() {
+                    (config.benchmarks, config.as_process) = (false, true);
+                }
             }
         }
         Ok(cells)
     }
+
+    /// Several racks, under a spine.
+    fn has_racks(&self) -> bool {
+        self.workers.as_deref().is_some_and(|workers| workers.contains(','))
+    }
+}
+
+/// Runs what has several racks, on nodes in this process.
+fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
+    let (mut rows, mut differ) = (Vec::new(), 0);
+    for Cell { subject, model } in arguments.cells()? {
+        let Model::Rack(config) = model else { continue };
+        let (began, name) = (Instant::now(), format!("{} at {}", subject.policy, subject.load));
+        let (outcome, report) = fabric::run(&config)?;
+        let wall = (arguments.timing == "yes").then(|| began.elapsed());
+        let ((idle, again), tasks) = (report.idle_signals, outcome.tasks as f64);
+        log::info!(
+            "{name}: messages a task: {:.3} of loads, {:.3} of idleness, and {:.3} that repeat it",
+            (report.signals - idle) as f64 / tasks,
+            (idle - again) as f64 / tasks,
+            again as f64 / tasks
+        );
+        report.faults.iter().for_each(|fault| log::error!("{name}: {fault}"));
+        let is_same = !arguments.compare || rack::run(&config)?.record == outcome.record;
+        if !is_same {
+            log::error!("{name}: DIFFERS from the simulator");
+        }
+        differ += usize::from(!is_same || !report.faults.is_empty());
+        rows.push(Row::new(subject, vec![outcome], wall));
+    }
+    print::print(&rows, &arguments.format, &mut std::io::stdout().lock())?;
+    Ok(differ == 0)
 }
 
 /// The policies that a list names; `all` stands for every one that a leaf runs.
@@ -170,6 +218,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(verdict) = soak::run(arguments)? {
         return Ok(verdict);
     }
+    if arguments.has_racks() {
+        return run_racks(arguments);
+    }
     arguments.cells()?;
     super::without_dpdk()
 }
@@ -177,13 +228,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 /// Runs all that the flags ask for.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use std::time::Instant;
-
     use super::leaves::{Leaves, Placement};
-    use wedjat_testbed::sim::{Row, print, rack};
 
     if let Some(verdict) = soak::run(arguments)? {
         return Ok(verdict);
+    }
+    if arguments.has_racks() {
+        return run_racks(arguments);
     }
     let cells = arguments.cells()?;
     let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };

@@ -5,6 +5,8 @@ mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
 mod drive;
+#[cfg(feature = "control")]
+mod fabric;
 mod learner;
 #[cfg(feature = "dpdk")]
 mod leaves;
@@ -43,6 +45,10 @@ pub enum Command {
     /// Drive a leaf from both sides: load generator and rack in one loop on one core
     #[command(after_help = drive::EXAMPLE)]
     Drive(drive::Arguments),
+    #[cfg(feature = "control")]
+    /// Play a whole fabric in emulated time while parts of it are killed, cut off, added and drained; exits with 1 beyond its bounds
+    #[command(after_help = fabric::EXAMPLE)]
+    Fabric(fabric::Arguments),
     /// Run leaf processes in emulated time, under the simulator's model of a rack
     #[command(after_help = lockstep::EXAMPLE)]
     Lockstep(Box<lockstep::Arguments>),
@@ -155,6 +161,8 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Drive(arguments) => drive::run(&arguments),
+        #[cfg(feature = "control")]
+        Command::Fabric(arguments) => fabric::run(&arguments),
         Command::Lockstep(arguments) => lockstep::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),

@@ -1,6 +1,8 @@
 //! The demo: a real leaf process under several policies and loads, and a report that can be shown around.
 
 pub mod emulated;
+#[cfg(feature = "control")]
+pub mod fabric;
 pub mod leaf;
 pub mod machine;
 pub mod page;

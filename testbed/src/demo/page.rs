@@ -8,9 +8,9 @@ use plotters::prelude::*;
 use super::row::{COLUMNS, Row, notes};
 
 /// Pixels of the plot.
-const SIZE: (u32, u32) = (900, 520);
+pub(super) const SIZE: (u32, u32) = (900, 520);
 /// Colours that colour-blind readers tell apart (Okabe and Ito, 2008), but its yellow.
-const COLOURS: [RGBColor; 7] = [
+pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -197,10 +197,15 @@ pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotE
 
 /// A page around its contents.
 pub(super) fn whole(contents: &str) -> String {
+    titled("wedjat demo", "wedjat: response time over load", contents)
+}
+
+/// The same under a title and a heading.
+pub(super) fn titled(title: &str, heading: &str, contents: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>wedjat demo</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>wedjat: response time over load</h1>\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
+         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n\
          {contents}</body>\n</html>\n"
     )
 }

@@ -64,6 +64,8 @@ pub struct Report {
     pub chosen_after_ns: BTreeMap<usize, u64>,
     /// Signals that leaves sent, heartbeats apart.
     pub signals: u64,
+    /// Those about idleness among them, and which of these say what the leaf had said before.
+    pub idle_signals: (u64, u64),
     /// What each node counted: of the spine, then of the leaves.
     pub counted: Vec<BTreeMap<&'static str, u64>>,
     /// What is wrong with their books.
@@ -106,6 +108,8 @@ struct Run<'a> {
     places: Vec<Option<u32>>,
     queues: Vec<Fifo>,
     signals: HashMap<u64, Vec<u8>>,
+    /// What each rack said last of its idleness.
+    said_idle: HashMap<usize, u8>,
     schedule: Schedule,
     streams: Streams,
     loss_below: u64,
@@ -242,6 +246,7 @@ impl<'a> Run<'a> {
             places: vec![None; config.tasks as usize],
             queues: vec![Fifo::EMPTY; config.speeds.len()],
             signals: HashMap::new(),
+            said_idle: HashMap::new(),
             schedule,
             streams: Streams::new(config.seed),
             loss_below: loss_below(config.loss),
@@ -535,6 +540,12 @@ impl<'a> Run<'a> {
             _ => Signal::Load(Load(average)),
         };
         self.report.signals += u64::from(header.code != Code::KeepAlive);
+        if let Signal::IdleAdd | Signal::IdleRemove = signal {
+            let (all, again) = &mut self.report.idle_signals;
+            *all += 1;
+            let said = self.said_idle.insert(rack, header.code as u8);
+            *again += u64::from(said == Some(header.code as u8));
+        }
         let about = signal::pack(rack, header.seq, signal);
         if !self.loses() {
             self.signals.insert(about, frame);
@@ -623,6 +634,7 @@ impl<'a> Run<'a> {
         let record = Record { digest: self.digest, answered: self.report.answered };
         let outcome = Outcome {
             lost: self.report.lost.values().sum(),
+            messages: self.report.signals,
             record: Some(record),
             ..Outcome::of(self.recorder, self.config.speeds.len(), TICKS_PER_US)
         };

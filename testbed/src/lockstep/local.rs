@@ -1,16 +1,17 @@
-//! Leaves and agents in this process, on ports in memory: the same stages, policies and packets without a process and a device.
+//! Spines, leaves and agents in this process, on ports in memory: the same stages, policies and packets without a process and a device.
 
 use std::sync::Arc;
 
 use wedjat::assembly::{self, agent};
 use wedjat::clock::{ClockFile, Line, Progress, TurnError};
 use wedjat::config::{AgentConfig, Config};
-use wedjat::control::Membership;
+use wedjat::control::{Control, Membership};
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Buf, Burst, Port};
-use wedjat::node::{Commands, Timing};
+use wedjat::node::Timing;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::{Agent, Leaf};
+use wedjat::state::Table;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{self, Extension};
 use wedjat::wire::udp;
@@ -32,6 +33,9 @@ pub struct Local {
     polls: u64,
 }
 
+/// What changes a leaf or spine between turns, and its state.
+pub type Controlled = (Control, Arc<Table>);
+
 /// The far ends of a leaf's ports.
 pub struct Ends {
     /// On the clients' side.
@@ -49,29 +53,44 @@ impl Local {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn new(config: &Config, frames: usize) -> Result<(Self, Ends), String> {
+        let (local, ends, _) = Self::with_control(config, frames)?;
+        Ok((local, ends))
+    }
+
+    /// The same, and what changes it between turns.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn with_control(
+        config: &Config,
+        frames: usize,
+    ) -> Result<(Self, Ends, Controlled), String> {
         let macs = (0..).map(|port| Mac([2, 0, 0, 0, port, 1]));
         let hz = ClockFile::TICKS_HZ;
         let table = assembly::table(config, hz).map_err(|error| error.to_string())?;
-        let stages = assembly::stages(config, &Membership::of(config), macs, &table);
+        let membership = Membership::of(config);
+        let stages = assembly::stages(config, &membership, macs, &table);
+        let stages = stages.map_err(|error| error.to_string())?;
+        let (control, commands) = assembly::cores(&stages, &table);
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (mut clients, mut workers) = (Vec::new(), Vec::new());
-        let core = |stages| {
+        let core = |(stages, commands)| {
             let ((near_clients, far_clients), (near_workers, far_workers)) =
                 (pair(DEPTH, &pool), pair(DEPTH, &pool));
             clients.push(far_clients);
             workers.push(far_workers);
-            let (ports, commands) = (vec![near_clients, near_workers], Commands::default());
+            let ports = vec![near_clients, near_workers];
             Leaf::new(stages, ports, pool.clone(), commands, Timing { ticks_hz: hz })
         };
-        let stages = stages.map_err(|error| error.to_string())?;
-        let cores: Vec<_> = stages.into_iter().map(core).collect();
+        let cores: Vec<_> = stages.into_iter().zip(commands).map(core).collect();
         let spread = |queues: Vec<_>, replies| Spread {
             by: Cores { count: queues.len(), ..Cores::ONE },
             queues,
             replies,
         };
         let (clients, workers) = (spread(clients, false), spread(workers, true));
-        Ok((Self { cores, polls: 0 }, Ends { clients, workers, pool }))
+        let control = Control::of(Arc::clone(&table), membership, control);
+        Ok((Self { cores, polls: 0 }, Ends { clients, workers, pool }, (control, table)))
     }
 
     /// The leaf's only core, or its first.

@@ -1,4 +1,4 @@
-//! Nodes of a run with faults that are processes of their own: leaves and agents on the conductor's clock, each port joined to
+//! Nodes of a run with faults that are processes of their own: spines, leaves and agents on the conductor's clock, each port joined to
 //! this process by a memif device; pauses are SIGSTOP and SIGCONT, kills are SIGKILL.
 
 use std::cell::RefCell;
@@ -16,7 +16,8 @@ use wedjat::io::dpdk::{Device, PoolHandle, QueuePort};
 use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
 use wedjat_testbed::demo::LeafProcess;
-use wedjat_testbed::lockstep::system::{self, Inside, Maker, Node, Outcome, Plan, Who};
+use wedjat_testbed::lockstep::system::plan::{AGENT_IDS, SPINE_IDS};
+use wedjat_testbed::lockstep::system::{self, Inside, Maker, Node, Outcome, Plan, Topology, Who};
 
 use crate::command::devices::{self, Environment};
 use crate::command::leaves::{self, Placement};
@@ -34,7 +35,8 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
     let stop = signals::stop_on_signals()?;
     let (node_core, core) = devices::two_cpus(place.leaf, place.conductor);
     let folder = devices::scratch("lockstep")?;
-    let ports = usize::from(2 * plan.topology.leaves + plan.topology.agents);
+    let Topology { spines, leaves, agents, .. } = plan.topology;
+    let ports = usize::from(2 * (spines + leaves) + agents);
     let names: Vec<_> = (0..ports)
         .map(|at| devices::memif(folder.path(), &format!("net_memif{at}"), at as u32, "server", ""))
         .collect();
@@ -135,25 +137,32 @@ impl Maker for Processes<'_> {
         std::fs::create_dir_all(&folder)
             .map_err(|error| format!("{}: {error}", folder.display()))?;
         let workers = folder.join("workers");
-        let leaves = usize::from(plan.topology.leaves);
+        let Topology { spines, leaves, .. } = plan.topology;
+        let state = folder.join("state");
+        // A new node would go on with what the old one's file tells; those in memory have none.
+        let _ = std::fs::remove_file(&state);
+        let node = |kind, id| Name { kind, id, core: 0 };
+        let two_ports = |first: u16| vec![2 * usize::from(first), 2 * usize::from(first) + 1];
         let (role, name, text, links) = match who {
+            Who::Spine(number) => (
+                "spine",
+                node(NodeKind::Spine, SPINE_IDS + number),
+                plan.spine_text(number, self.core, Some(&state)),
+                two_ports(number - 1),
+            ),
+            Who::Leaf(number) => (
+                "leaf",
+                node(NodeKind::Leaf, number),
+                plan.leaf_text(number, self.core, Some(&state)),
+                two_ports(spines + number - 1),
+            ),
             Who::Agent(number) => (
                 "agent",
-                Name { kind: NodeKind::Agent, id: 100 + number, core: 0 },
+                node(NodeKind::Agent, AGENT_IDS + number),
                 plan.agent_text(number, self.core, &workers.display().to_string()),
-                vec![2 * leaves + usize::from(number) - 1],
+                vec![usize::from(2 * (spines + leaves) + number - 1)],
             ),
-            Who::Leaf(number) | Who::Clients(number) | Who::Worker(number) => {
-                let first = 2 * (usize::from(number) - 1);
-                let state = folder.join("state");
-                let name = Name { kind: NodeKind::Leaf, id: number, core: 0 };
-                (
-                    "leaf",
-                    name,
-                    plan.leaf_text(number, self.core, Some(&state)),
-                    vec![first, first + 1],
-                )
-            }
+            Who::Clients(_) | Who::Worker(_) => return Err(format!("{who} is no node")),
         };
         let mut eal = vec!["--no-huge".to_owned(), "--no-pci".to_owned()];
         for (port, link) in links.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use wedjat_pktgen::grammar::parse_time_ns;
+use wedjat_testbed::lockstep::LockstepError;
 use wedjat_testbed::lockstep::system::packets::{Class, Taken};
 use wedjat_testbed::lockstep::system::{self, Given, InMemory, Outcome, Plan};
 
@@ -16,6 +17,9 @@ use super::{Arguments, Failure};
 pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     if arguments.soak.is_none() && arguments.faults.is_none() {
         let flags = [
+            ("--spines", arguments.spines.is_some()),
+            ("--spine-policy", arguments.spine_policy.is_some() && !arguments.has_racks()),
+            ("--controller", arguments.controller),
             ("--leaves", arguments.leaves.is_some()),
             ("--agents", arguments.agents.is_some()),
             ("--workers-each", arguments.workers_each.is_some()),
@@ -81,6 +85,8 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
         Ok(number.transpose()?)
     };
     Ok(Given {
+        spines: arguments.spines,
+        spine: policy("--spine-policy", &arguments.spine_policy)?,
         leaves: arguments.leaves,
         agents: arguments.agents,
         workers: arguments.workers_each,
@@ -94,14 +100,18 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
         hop_ns: time("--hop", &arguments.hop)?,
         node_delay_ns: time("--node-delay", &arguments.node_delay)?,
         faults: arguments.faults.clone(),
+        is_told: arguments.controller,
     })
 }
 
 /// One run, of which all is told.
 fn one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     let outcome = match arguments.nodes.as_deref() {
+        Some("process") if plan.is_told => {
+            return Err("--controller: nodes are in this process then; leave --nodes out".into());
+        }
         Some("process") => in_processes(arguments, plan)?,
-        _ => system::run(plan, &mut InMemory, &AtomicBool::default())?,
+        _ => in_memory(plan, &AtomicBool::default())?,
     };
     let mut out = std::io::stdout().lock();
     match arguments.format.as_str() {
@@ -123,6 +133,27 @@ fn in_processes(arguments: &Arguments, plan: &Plan) -> Result<Outcome, Failure> 
 #[cfg(not(feature = "dpdk"))]
 fn in_processes(_: &Arguments, _: &Plan) -> Result<Outcome, Failure> {
     crate::command::without_dpdk()
+}
+
+#[cfg(feature = "control")]
+fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
+    match plan.is_told {
+        true => {
+            let mut maker = system::told::drawn(plan).map_err(LockstepError::Arguments)?;
+            system::run(plan, &mut maker, stop)
+        }
+        false => system::run(plan, &mut InMemory, stop),
+    }
+}
+
+#[cfg(not(feature = "control"))]
+fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
+    match plan.is_told {
+        true => Err(LockstepError::Arguments(
+            "--controller: built without the feature `control`".to_owned(),
+        )),
+        false => system::run(plan, &mut InMemory, stop),
+    }
 }
 
 /// Says what was violated, and how to see it again.
@@ -175,7 +206,7 @@ fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failur
                 return Ok(());
             }
             let plan = Plan::draw(arguments.seed.wrapping_add(at), given)?;
-            let ran = system::run(&plan, &mut InMemory, &stop);
+            let ran = in_memory(&plan, &stop);
             if ran.is_err() && stop.load(Ordering::Relaxed) {
                 return Ok(());
             }

@@ -7,6 +7,8 @@
 //! - No worker is idle for long while tasks wait that the policy lets wait.
 //! - Nobody makes a task's packet out of nothing.
 //! - Each task is answered, refused, or lost for a reason, and nothing stays outstanding.
+//! - An answer is that of its task, so nobody is given two that differ.
+//! - When nothing goes wrong any more, leaves have all workers of their racks, and spines all leaves with as many.
 
 use wedjat::clock::Line;
 use wedjat::policy::Dispatcher;
@@ -22,6 +24,14 @@ use super::packets::Class;
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
 /// So long, where tasks or replies were lost: they must be written off first.
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
+/// A spine and a leaf may differ about who is there for so long: two heartbeats, and half of one until it is looked at.
+pub const AGREE_NS: u64 = 25_000_000;
+/// A node may be other than its controller says for so long after nothing holds it up: it tries again every 50 ms.
+pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
+/// The same where packets are lost, and heartbeats with them.
+pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
+/// All workers are registered again after so long.
+pub const REGISTERED_NS: u64 = 1_000_000_000;
 /// In an agent, which sees what its workers have.
 pub const IDLE_AT_AGENT_NS: u64 = 1_000_000;
 
@@ -89,14 +99,16 @@ pub fn ledger(who: Who, inside: &Inside<'_>, passed: &Passed) -> Option<String> 
             "{buffers} packet buffers are in use for {held} packets that it holds: a lost free"
         ));
     }
-    let is_leaf = matches!(who, Who::Leaf(_));
-    // A leaf gives a task back in a packet of its own account, and passes on what an agent has given back.
-    let given_back = if is_leaf { totals.count(Counter::Refused) } else { 0 };
-    let refusals = passed.of(&[Class::Refusal]);
-    let passed_on = passed.of(&[Class::Task, Class::Reply]) + refusals - given_back.min(refusals);
-    let made = passed.of(&[Class::Registration, Class::Acknowledgement, Class::Arp]) + given_back;
-    let originated = totals.originated_sent();
-    if passed_on != sent_on || made != originated {
+    let is_leaf = matches!(who, Who::Leaf(_) | Who::Spine(_));
+    let own = [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
+    let (made, originated) = (passed.of(&own), totals.originated_sent());
+    // A leaf gives a task back in a packet of its own account, or below a spine on its client's way, and passes on what an agent has
+    // given back.
+    let given_back = originated.saturating_sub(made);
+    let most = if is_leaf { totals.count(Counter::Refused) } else { 0 };
+    let passed_on = passed.of(&[Class::Task, Class::Reply, Class::Refusal]) - given_back.min(most);
+    if passed_on != sent_on || made > originated || given_back > most {
+        let made = made + given_back.min(most);
         return Some(format!(
             "its ledger and the wires differ: it counts {sent_on} packets sent on and {originated} made, {passed_on} and {made} \
              came"
@@ -108,25 +120,27 @@ pub fn ledger(who: Who, inside: &Inside<'_>, passed: &Passed) -> Option<String> 
     }
 }
 
-/// A leaf's counts of tasks and replies are those that passed, but for those that wait for a neighbour's address or waited in
-/// vain.
+/// A leaf's counts of tasks, replies and refusals are those that passed, but for those that wait for a neighbour's address or
+/// waited in vain.
 fn leaf_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
-    let (refused, refusals) = (read(Counter::Refused), passed.of(&[Class::Refusal]));
-    if refused > refusals {
-        return Some(format!("it counts {refused} tasks refused, and {refusals} refusals came"));
-    }
-    let tasks = passed.of(&[Class::Task]);
-    let answers = passed.of(&[Class::Reply]) + refusals - refused;
-    let unresolved =
-        [DropReason::NeighbourUnresolved, DropReason::NeighbourQueueFull, DropReason::TxFull];
+    let (refused, tasks) = (read(Counter::Refused), passed.of(&[Class::Task]));
+    let answers = passed.of(&[Class::Reply, Class::Refusal]);
+    // With several leaves a wrong MAC address brings a leaf replies for clients that it has no way to.
+    let unresolved = [
+        DropReason::NeighbourUnresolved,
+        DropReason::NeighbourQueueFull,
+        DropReason::TxFull,
+        DropReason::NoRoute,
+    ];
     let waited: u64 = unresolved.iter().map(|&reason| counters.dropped(reason)).sum();
     let between = held - counters.read(Gauge::Queued) + waited;
-    if scheduled + replies != tasks + answers + between || scheduled < tasks || replies < answers {
+    let counted = scheduled + replies + refused;
+    if counted != tasks + answers + between || scheduled < tasks || replies + refused < answers {
         return Some(format!(
-            "it counts {scheduled} tasks scheduled and {replies} replies; {tasks} tasks and {answers} replies came, and {between} \
-             wait or waited for a neighbour"
+            "it counts {scheduled} tasks scheduled, {replies} replies and {refused} refused; {tasks} tasks and {answers} \
+             answers and refusals came, and {between} wait or waited for a neighbour"
         ));
     }
     None
@@ -174,14 +188,29 @@ pub fn is_there(dispatcher: &Dispatcher, member: Member) -> bool {
     matches!(dispatcher.view().presence(member), Presence::Registered | Presence::Configured)
 }
 
-/// What is still outstanding when all is quiet.
+/// Why a member is not what all are when nothing goes wrong: registered, and at a spine with so many workers.
 #[must_use]
-pub fn outstanding(inside: &Inside<'_>) -> Option<String> {
-    let Inside { held, waiting, dispatcher, .. } = *inside;
-    if held > 0 || waiting > 0 {
+pub fn is_missing(dispatcher: &Dispatcher, member: Member, workers: Option<u16>) -> Option<String> {
+    let view = dispatcher.view();
+    let (presence, told) = (view.presence(member), view.workers_of(member));
+    if presence != Presence::Registered || !view.is_active(member) {
+        return Some(format!("is {presence:?}, and not to be chosen"));
+    }
+    let wanted = workers.filter(|_| told != workers)?;
+    Some(format!("has {wanted} workers, and told of {told:?}"))
+}
+
+/// What is still outstanding when all is quiet. What a spine believes of its leaves is as old as their last word.
+#[must_use]
+pub fn outstanding(who: Who, inside: &Inside<'_>) -> Option<String> {
+    let Inside { held, waiting, stranded, dispatcher, .. } = *inside;
+    if held > stranded || waiting as u64 > stranded {
         return Some(format!("{held} packets are still held, {waiting} of them tasks that wait"));
     }
-    let view = dispatcher.view();
+    if matches!(who, Who::Spine(_)) {
+        return None;
+    }
+    let view = dispatcher?.view();
     (0..view.members()).map(|at| Member(at as u16)).find_map(|member| {
         let tasks = view.outstanding(member);
         let ((load, drift), presence) = (view.load_and_drift(member), view.presence(member));

@@ -12,8 +12,10 @@ const NAMES: &str = "loss, dup, reorder, corrupt, cut, pause, kill, leave";
 /// Whoever takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// The clients of a leaf, from 1 on.
+    /// The clients of a leaf, or where there are spines of a spine, from 1 on.
     Clients(u16),
+    /// A spine, from 1 on.
+    Spine(u16),
     /// A leaf, from 1 on.
     Leaf(u16),
     /// An agent, from 1 on.
@@ -26,6 +28,7 @@ impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Clients(number) => write!(f, "clients{number}"),
+            Self::Spine(number) => write!(f, "spine{number}"),
             Self::Leaf(number) => write!(f, "leaf{number}"),
             Self::Agent(number) => write!(f, "agent{number}"),
             Self::Worker(id) => write!(f, "worker{id}"),
@@ -36,7 +39,9 @@ impl fmt::Display for Who {
 /// How many of each there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Leaves, each with clients of its own.
+    /// Spines, each with clients of its own; none where clients send to leaves.
+    pub spines: u16,
+    /// Leaves; without spines each with clients of its own.
     pub leaves: u16,
     /// Agents, on one network with the leaves.
     pub agents: u16,
@@ -45,31 +50,42 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Clients, leaves and agents together: those that send packets.
+    /// How many clients there are.
+    #[must_use]
+    pub fn clients(&self) -> u16 {
+        if self.spines > 0 { self.spines } else { self.leaves }
+    }
+
+    /// Clients, spines, leaves and agents together: those that send packets.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        usize::from(2 * self.leaves + self.agents)
+        usize::from(self.clients() + self.spines + self.leaves + self.agents)
     }
 
     /// The place of a sender among all.
     #[must_use]
     pub fn index(&self, who: Who) -> usize {
+        let leaves = self.clients() + self.spines;
+        let agents = leaves + self.leaves;
         usize::from(match who {
             Who::Clients(number) => number - 1,
-            Who::Leaf(number) => self.leaves + number - 1,
-            Who::Agent(number) => 2 * self.leaves + number - 1,
-            Who::Worker(id) => 2 * self.leaves + id / self.workers.max(1),
+            Who::Spine(number) => self.clients() + number - 1,
+            Who::Leaf(number) => leaves + number - 1,
+            Who::Agent(number) => agents + number - 1,
+            Who::Worker(id) => agents + id / self.workers.max(1),
         })
     }
 
     /// Who has that place.
     #[must_use]
     pub fn who(&self, index: usize) -> Who {
-        let (index, leaves) = (index as u16, self.leaves);
-        match index {
-            _ if index < leaves => Who::Clients(index + 1),
-            _ if index < 2 * leaves => Who::Leaf(index - leaves + 1),
-            _ => Who::Agent(index - 2 * leaves + 1),
+        let (spines, leaves) = (self.clients(), self.clients() + self.spines);
+        let agents = leaves + self.leaves;
+        match index as u16 {
+            at if at < spines => Who::Clients(at + 1),
+            at if at < leaves => Who::Spine(at - spines + 1),
+            at if at < agents => Who::Leaf(at - leaves + 1),
+            at => Who::Agent(at - agents + 1),
         }
     }
 
@@ -78,7 +94,8 @@ impl Topology {
         let role = &text[..text.len() - digits.len()];
         let number = digits.parse::<u16>().ok();
         let found = number.and_then(|number| match role {
-            "clients" if (1..=self.leaves).contains(&number) => Some(Who::Clients(number)),
+            "clients" if (1..=self.clients()).contains(&number) => Some(Who::Clients(number)),
+            "spine" if (1..=self.spines).contains(&number) => Some(Who::Spine(number)),
             "leaf" if (1..=self.leaves).contains(&number) => Some(Who::Leaf(number)),
             "agent" if (1..=self.agents).contains(&number) => Some(Who::Agent(number)),
             "worker" if number < self.agents * self.workers => Some(Who::Worker(number)),
@@ -94,14 +111,54 @@ impl Topology {
         })
     }
 
+    /// The leaf in whose rack an agent is.
+    #[must_use]
+    pub fn leaf_of(&self, agent: u16) -> u16 {
+        (agent - 1) % self.leaves + 1
+    }
+
+    /// The spine that a leaf is linked to at the start.
+    #[must_use]
+    pub fn spine_of(&self, leaf: u16) -> u16 {
+        (leaf - 1) % self.spines.max(1) + 1
+    }
+
     /// Packets go from one to the other.
     #[must_use]
     pub fn are_joined(&self, one: Who, other: Who) -> bool {
         match (one, other) {
+            (Who::Clients(_), Who::Leaf(_) | Who::Spine(_))
+            | (Who::Leaf(_) | Who::Spine(_), Who::Clients(_))
+                if self.spines > 0 =>
+            {
+                true
+            }
             (Who::Clients(a), Who::Leaf(b)) | (Who::Leaf(b), Who::Clients(a)) => a == b,
+            (Who::Spine(_), Who::Leaf(_) | Who::Spine(_)) | (Who::Leaf(_), Who::Spine(_)) => {
+                one != other
+            }
             (Who::Leaf(_) | Who::Agent(_), Who::Leaf(_) | Who::Agent(_)) => one != other,
             _ => false,
         }
+    }
+
+    /// The receiver's port to which packets lead from the sender's port, if any do. Spines and leaves have their first port towards
+    /// clients; clients, spines and leaves' first ports are one network, but that no spine's first port is a leaf's neighbour;
+    /// leaves' second ports and agents are another.
+    #[must_use]
+    pub fn leads_to(&self, from: Who, port: usize, to: Who) -> Option<usize> {
+        let is_joined = self.are_joined(from, to);
+        let found = match (from, port, to) {
+            (Who::Clients(_), _, _) | (Who::Leaf(_) | Who::Spine(_), 0, Who::Clients(_)) => 0,
+            (Who::Spine(_), _, Who::Spine(_)) => port,
+            (Who::Spine(_), 1, Who::Leaf(_)) => 0,
+            (Who::Leaf(_), 0, Who::Spine(_)) => 1,
+            (Who::Leaf(_), 0, Who::Leaf(_)) if self.spines > 0 => 0,
+            (Who::Leaf(_), 1, Who::Leaf(_)) | (Who::Agent(_), _, Who::Leaf(_)) => 1,
+            (Who::Leaf(_), 1, Who::Agent(_)) | (Who::Agent(_), _, Who::Agent(_)) => 0,
+            _ => return None,
+        };
+        is_joined.then_some(found)
     }
 }
 
@@ -134,8 +191,9 @@ impl Wire {
         match topology.are_joined(from, to) {
             true => Ok(Self { from, to, one_way }),
             false => Err(format!(
-                "no wire joins {from} and {to}; there are those of clients to their leaf, as clients1-leaf1, and those among \
-                 leaves and agents, as leaf1-agent1"
+                "no wire joins {from} and {to}; there are those of clients to their leaf, as clients1-leaf1, those among \
+                 leaves and agents, as leaf1-agent1, and where there are spines those of spines and all clients to leaves and \
+                 spines, as spine1-leaf1"
             )),
         }
     }
@@ -276,13 +334,13 @@ impl Faults {
         match what {
             What::Pause(Who::Clients(_)) | What::Kill(Who::Clients(_)) => {
                 return Err(format!(
-                    "clients are no node that can be in trouble; {name} a leaf or an agent, or cut their wire"
+                    "clients are no node that can be in trouble; {name} a spine, a leaf or an agent, or cut their wire"
                 ));
             }
             What::Kill(Who::Worker(_)) => {
                 return Err("a worker leaves or is paused; write leave=worker0@5ms..8ms".to_owned());
             }
-            What::Leave(Who::Leaf(_) | Who::Agent(_) | Who::Clients(_)) => {
+            What::Leave(Who::Spine(_) | Who::Leaf(_) | Who::Agent(_) | Who::Clients(_)) => {
                 return Err(
                     "only workers leave; write leave=worker0@5ms..8ms, or kill a node".to_owned()
                 );
@@ -347,7 +405,7 @@ impl Faults {
 /// One of that kind.
 fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64) -> Spell {
     let mut node = || {
-        let at = stream.random_range(usize::from(topology.leaves)..topology.nodes());
+        let at = stream.random_range(usize::from(topology.clients())..topology.nodes());
         topology.who(at)
     };
     let what = match name {
@@ -355,8 +413,19 @@ fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64
             let agent = Who::Agent(stream.random_range(1..=topology.agents));
             let leaf = stream.random_range(1..=topology.leaves);
             let one_way = stream.random_bool(0.3);
-            let (from, to) = match stream.random_range(0..4) {
-                0 => (Who::Clients(leaf), Who::Leaf(leaf)),
+            let (from, to) = match stream.random_range(0..4_i32) {
+                // Between a spine and one of its leaves, or between the clients and either.
+                at if topology.spines > 0 && stream.random_bool(0.5) => {
+                    let spine = Who::Spine(topology.spine_of(leaf));
+                    let clients = Who::Clients(topology.spine_of(leaf));
+                    [
+                        (clients, spine),
+                        (clients, Who::Leaf(leaf)),
+                        (spine, Who::Leaf(leaf)),
+                        (Who::Leaf(leaf), spine),
+                    ][at as usize]
+                }
+                0 if topology.spines == 0 => (Who::Clients(leaf), Who::Leaf(leaf)),
                 1 => (agent, Who::Leaf(leaf)),
                 _ => (Who::Leaf(leaf), agent),
             };
@@ -451,7 +520,8 @@ impl fmt::Display for Faults {
 mod tests {
     use super::*;
 
-    const TOPOLOGY: Topology = Topology { leaves: 1, agents: 2, workers: 3 };
+    const TOPOLOGY: Topology = Topology { spines: 0, leaves: 1, agents: 2, workers: 3 };
+    const FABRIC: Topology = Topology { spines: 2, leaves: 4, agents: 8, workers: 4 };
 
     #[test]
     fn a_plan_is_read_as_it_is_written() {
@@ -471,6 +541,10 @@ mod tests {
             let drawn = Faults::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0);
             assert_eq!(Faults::parse(&drawn.to_string(), &TOPOLOGY).as_ref(), Ok(&drawn));
             assert_eq!(Faults::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0), drawn);
+        }
+        for seed in 0..100 {
+            let drawn = Faults::draw(seed, &FABRIC, 20_000_000, true);
+            assert_eq!(Faults::parse(&drawn.to_string(), &FABRIC).as_ref(), Ok(&drawn));
         }
         let all = Faults::draw(7, &TOPOLOGY, 20_000_000, true).to_string();
         assert!(
@@ -519,6 +593,24 @@ mod tests {
                 assert!(error.contains(expected), "{text}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn places_name_everybody_once_and_spines_are_joined_with_all_leaves() {
+        for topology in [TOPOLOGY, FABRIC] {
+            for at in 0..topology.nodes() {
+                assert_eq!(topology.index(topology.who(at)), at);
+            }
+        }
+        let leads = |from, port, to| FABRIC.leads_to(from, port, to);
+        assert_eq!(leads(Who::Clients(1), 0, Who::Spine(2)), Some(0));
+        assert_eq!(leads(Who::Spine(1), 1, Who::Leaf(3)), Some(0));
+        assert_eq!(leads(Who::Spine(1), 0, Who::Leaf(3)), None);
+        assert_eq!(leads(Who::Leaf(3), 0, Who::Spine(1)), Some(1));
+        assert_eq!(leads(Who::Leaf(3), 0, Who::Clients(2)), Some(0));
+        assert_eq!(leads(Who::Leaf(3), 1, Who::Agent(1)), Some(0));
+        assert_eq!(leads(Who::Leaf(3), 1, Who::Clients(1)), None);
+        assert_eq!(TOPOLOGY.leads_to(Who::Agent(1), 0, Who::Leaf(1)), Some(1));
     }
 
     #[test]

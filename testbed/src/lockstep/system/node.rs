@@ -1,9 +1,10 @@
-//! Leaves and agents as the conductor of several nodes has them: turns, packets in and out, and, where they are in this
+//! Spines, leaves and agents as the conductor of several nodes has them: turns, packets in and out, and, where they are in this
 //! process, a look inside.
 
 use std::sync::Arc;
 
 use wedjat::clock::{Line, TurnError};
+use wedjat::config::Config;
 use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::io::{Buf as _, Port as _};
 use wedjat::policy::Dispatcher;
@@ -12,7 +13,7 @@ use wedjat::state::{Counters, Gauge};
 
 use super::faults::Who;
 use super::plan::Plan;
-use crate::lockstep::local::{LocalAgent, Spread};
+use crate::lockstep::local::{Controlled, LocalAgent, Spread};
 use crate::lockstep::{Local, Scheduler};
 
 /// Packets that a node and its ports have at most.
@@ -44,6 +45,12 @@ pub trait Node {
     /// What the system said.
     fn pause(&mut self, paused: bool) -> Result<(), String>;
 
+    /// What of it is other than a controller says, and since when nothing has held it up; none where no controller does, or all is as
+    /// it says.
+    fn differs(&self) -> Option<(String, u64)> {
+        None
+    }
+
     /// It ends: at once when it is killed, in order otherwise.
     ///
     /// # Errors
@@ -59,10 +66,12 @@ pub struct Inside<'a> {
     pub held: u64,
     /// Tasks, among them, that wait for any worker.
     pub waiting: usize,
+    /// Tasks, among these, of a pool whose workers are all drained: nobody is to do them.
+    pub stranded: u64,
     /// Packet buffers in use, in its ports too.
     pub buffers: usize,
-    /// What it decides with.
-    pub dispatcher: &'a Dispatcher,
+    /// What it decides with, for its first pool.
+    pub dispatcher: Option<&'a Dispatcher>,
 }
 
 /// What makes nodes, and makes them anew after they were killed.
@@ -72,6 +81,14 @@ pub trait Maker {
     /// # Errors
     /// Why there is none.
     fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String>;
+
+    /// It is the time of one of the plan's acts, of this number.
+    ///
+    /// # Errors
+    /// Why it can't be done.
+    fn act(&mut self, _number: usize, _now_ns: u64) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Makes nodes in this process.
@@ -81,8 +98,10 @@ pub struct InMemory;
 impl Maker for InMemory {
     fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
         match who {
-            Who::Agent(_) => Ok(Box::new(agent(plan, who)?)),
-            _ => Ok(Box::new(leaf(plan, who)?)),
+            Who::Agent(number) => Ok(Box::new(agent(plan, number)?)),
+            Who::Spine(number) => Ok(Box::new(local(&plan.spine_config(number)?)?)),
+            Who::Leaf(number) => Ok(Box::new(local(&plan.leaf_config(number)?)?)),
+            Who::Clients(_) | Who::Worker(_) => Err(format!("{who} is no node")),
         }
     }
 }
@@ -97,26 +116,30 @@ pub struct Memory<S> {
     pub pool: FramePool,
 }
 
-/// A leaf in this process.
+/// A leaf or spine in this process.
 ///
 /// # Errors
 /// What is wrong with its configuration.
-pub fn leaf(plan: &Plan, who: Who) -> Result<Memory<Local>, String> {
-    let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
-    let (scheduler, ends) = Local::new(&plan.leaf_config(number)?, FRAMES)?;
-    Ok(Memory {
-        scheduler,
-        ends: [ends.clients, ends.workers].into_iter().flat_map(Spread::into_queues).collect(),
-        pool: ends.pool,
-    })
+pub fn local(config: &Config) -> Result<Memory<Local>, String> {
+    Ok(controlled(config)?.0)
+}
+
+/// The same, and what changes it between turns.
+///
+/// # Errors
+/// What is wrong with its configuration.
+pub fn controlled(config: &Config) -> Result<(Memory<Local>, Controlled), String> {
+    let (scheduler, ends, control) = Local::with_control(config, FRAMES)?;
+    let sides = [ends.clients, ends.workers].into_iter();
+    let ends_of_ports = sides.flat_map(Spread::into_queues).collect();
+    Ok((Memory { scheduler, ends: ends_of_ports, pool: ends.pool }, control))
 }
 
 /// An agent in this process.
 ///
 /// # Errors
 /// What is wrong with its configuration.
-pub fn agent(plan: &Plan, who: Who) -> Result<Memory<LocalAgent>, String> {
-    let (Who::Leaf(number) | Who::Clients(number) | Who::Agent(number) | Who::Worker(number)) = who;
+pub fn agent(plan: &Plan, number: u16) -> Result<Memory<LocalAgent>, String> {
     let config = plan.agent_config(number)?;
     let (scheduler, end, pool) = LocalAgent::new(&config, FRAMES)?;
     Ok(Memory { scheduler, ends: vec![end], pool })
@@ -138,8 +161,15 @@ impl Shows for Local {
     fn inside(&self, buffers: usize) -> Inside<'_> {
         let stages = self.leaf().stages();
         let (counters, waiting) = (stages.counters(), stages.waiting());
-        let dispatcher = stages.dispatcher(0).expect("a leaf has a pool");
-        Inside { counters, held: counters.read(Gauge::Held), waiting, buffers, dispatcher }
+        let dispatcher = stages.dispatcher(0);
+        Inside {
+            counters,
+            held: counters.read(Gauge::Held),
+            waiting,
+            stranded: 0,
+            buffers,
+            dispatcher,
+        }
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {
@@ -154,9 +184,9 @@ impl Shows for Local {
 impl Shows for LocalAgent {
     fn inside(&self, buffers: usize) -> Inside<'_> {
         let agent = self.agent();
-        let dispatcher = agent.dispatchers().next().expect("an agent has a pool");
+        let dispatcher = agent.dispatchers().next();
         let (counters, held) = (agent.counters(), agent.held() as u64);
-        Inside { counters, held, waiting: agent.waiting(), buffers, dispatcher }
+        Inside { counters, held, waiting: agent.waiting(), stranded: 0, buffers, dispatcher }
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {

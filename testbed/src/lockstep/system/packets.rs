@@ -28,6 +28,8 @@ pub enum Class {
     Registration,
     /// Its acknowledgement.
     Acknowledgement,
+    /// What a leaf tells a spine, or a spine its leaves.
+    Signal,
     /// A question for an address, or the answer.
     Arp,
     /// Nothing that anybody takes.
@@ -36,10 +38,18 @@ pub enum Class {
 
 impl Class {
     /// How many there are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = 8;
     /// Their names, in order.
-    pub const NAMES: [&str; Self::COUNT] =
-        ["tasks", "replies", "refusals", "registrations", "acknowledgements", "arp", "other"];
+    pub const NAMES: [&str; Self::COUNT] = [
+        "tasks",
+        "replies",
+        "refusals",
+        "registrations",
+        "acknowledgements",
+        "signals",
+        "arp",
+        "other",
+    ];
 
     /// A task or what becomes of it.
     #[must_use]
@@ -88,6 +98,7 @@ impl Label {
                 (Class::Reply, header.src)
             }
             Code::TaskDone | Code::TaskDoneIdle | Code::TaskRefused => (Class::Refusal, header.src),
+            code if code.is_signal() && header.extended => (Class::Signal, NO_MEMBER),
             Code::WorkerId | Code::KeepAlive => (Class::Registration, header.src),
             Code::WorkerIdAck => (Class::Acknowledgement, header.dst),
             _ => return None,

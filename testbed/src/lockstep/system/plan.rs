@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rand::RngExt as _;
 use wedjat::config::{AgentConfig, Config};
-use wedjat::policy::{CATALOGUE, PolicySpec, Runs};
+use wedjat::policy::{CATALOGUE, Entry, LeafReports, PolicySpec, Runs};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::StreamSeed;
@@ -16,8 +16,14 @@ use wedjat_pktgen::target::Target;
 
 use super::faults::{Faults, Topology, Who};
 
-/// The leaves' and agents' only pool.
-const POOL: u16 = 1;
+/// All nodes' only pool.
+pub const POOL: u16 = 1;
+/// The address that clients send tasks to where there are spines.
+pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 200);
+/// What is added to the numbers of spines for their ids.
+pub const SPINE_IDS: u16 = 200;
+/// The same of agents: all nodes have ids of their own.
+pub const AGENT_IDS: u16 = 100;
 /// Before so long nobody sends a task and nothing goes wrong: everybody finds everybody.
 pub const START_NS: u64 = 10_000_000;
 /// Milliseconds after which a leaf takes out a registered worker that is silent.
@@ -32,6 +38,8 @@ const PAYLOAD: usize = 128;
 pub struct Plan {
     /// How many of each there are.
     pub topology: Topology,
+    /// The spines' policy, over racks.
+    pub spine: PolicySpec,
     /// The leaves' policy.
     pub leaf: PolicySpec,
     /// The agents'.
@@ -54,6 +62,10 @@ pub struct Plan {
     pub node_delay_ns: u64,
     /// What goes wrong.
     pub faults: Faults,
+    /// When the maker of nodes is to act, in nanoseconds from the first task's earliest time on.
+    pub acts: Vec<u64>,
+    /// Spines and leaves begin with no pools, and a controller tells them what they are.
+    pub is_told: bool,
     /// All random streams follow from this.
     pub seed: u64,
 }
@@ -62,9 +74,11 @@ pub struct Plan {
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "as in `Plan`")]
 pub struct Given {
+    pub spines: Option<u16>,
     pub leaves: Option<u16>,
     pub agents: Option<u16>,
     pub workers: Option<u16>,
+    pub spine: Option<PolicySpec>,
     pub leaf: Option<PolicySpec>,
     pub agent: Option<PolicySpec>,
     pub queue: Option<usize>,
@@ -76,6 +90,8 @@ pub struct Given {
     pub node_delay_ns: Option<u64>,
     /// As in a plan's text, or `all`, `random`, `none`.
     pub faults: Option<String>,
+    /// Spines and leaves follow a controller.
+    pub is_told: bool,
 }
 
 impl Plan {
@@ -105,14 +121,21 @@ impl Plan {
         let tasks = [100, 400, 1000][stream.random_range(0..3)];
         let hop_ns = [1_000, 5_000, 5_000, 50_000][stream.random_range(0..4)];
         let node_delay_ns = [0, 0, 200, 1_000][stream.random_range(0..4)];
+        let spines = given.spines.unwrap_or(0);
+        let (usual_leaves, usual_agents) = if spines > 0 { (2 * spines, 2) } else { (1, 2) };
+        let leaves = given.leaves.unwrap_or(usual_leaves);
+        let usual_agents = if spines > 0 { usual_agents * leaves } else { usual_agents };
         let topology = Topology {
-            leaves: given.leaves.unwrap_or(1),
-            agents: given.agents.unwrap_or(2),
+            spines,
+            leaves,
+            agents: given.agents.unwrap_or(usual_agents),
             workers: given.workers.unwrap_or(workers),
         };
+        let least = |wanted: u16| if spines > 0 { wanted } else { 1 };
         let limits = [
-            ("--leaves", topology.leaves, 1..=8),
-            ("--agents", topology.agents, 1..=16),
+            ("--spines", topology.spines, 0..=4),
+            ("--leaves", topology.leaves, least(spines)..=8),
+            ("--agents", topology.agents, least(leaves)..=16),
             ("--workers-each", topology.workers, 1..=64),
         ];
         for (flag, found, allowed) in limits {
@@ -129,6 +152,7 @@ impl Plan {
             service_text.parse().map_err(|error| format!("--service {service_text}: {error}"))?;
         let mut plan = Self {
             topology,
+            spine: draw_spine(seed, given)?,
             leaf,
             agent,
             queue: given.queue.unwrap_or(queue),
@@ -140,6 +164,8 @@ impl Plan {
             hop_ns: given.hop_ns.unwrap_or(hop_ns),
             node_delay_ns: given.node_delay_ns.unwrap_or(node_delay_ns),
             faults: Faults::default(),
+            acts: Vec::new(),
+            is_told: given.is_told,
             seed,
         };
         if !(plan.load > 0.0 && plan.load <= 100.0) {
@@ -152,7 +178,19 @@ impl Plan {
                 1 << 24
             ));
         }
+        if plan.is_told && spines == 0 {
+            return Err(
+                "--controller: it tells spines and leaves below them what they are; give --spines"
+                    .to_owned(),
+            );
+        }
         let span_ns = (plan.tasks as f64 / plan.rate()).min(1e12) as u64;
+        if plan.is_told {
+            let mut stream = StreamSeed::derive(seed, "acts", 0).stream();
+            plan.acts =
+                (0..stream.random_range(0..8)).map(|_| stream.random_range(0..=span_ns)).collect();
+            plan.acts.sort_unstable();
+        }
         plan.faults = match given.faults.as_deref().map(str::trim) {
             None | Some("random") => Faults::draw(seed, &topology, span_ns, false),
             Some("all") => Faults::draw(seed, &topology, span_ns, true),
@@ -162,17 +200,18 @@ impl Plan {
     }
 
     /// Tasks in a nanosecond, of all clients together.
-    fn rate(&self) -> f64 {
+    #[must_use]
+    pub fn rate(&self) -> f64 {
         let workers = f64::from(self.topology.agents * self.topology.workers);
         self.load * workers / self.service.mean_ns()
     }
 
-    /// When each of the clients of a leaf sends its tasks, in nanoseconds.
+    /// When each of the clients sends its tasks, in nanoseconds.
     ///
     /// # Errors
     /// When the load can't be.
     pub fn schedule(&self) -> Result<Schedule, String> {
-        let rate = self.rate() * 1e9 / f64::from(self.topology.leaves);
+        let rate = self.rate() * 1e9 / f64::from(self.topology.clients());
         Schedule::new(&Arrivals::Poisson, rate, 1e9).map_err(|error| error.to_string())
     }
 
@@ -184,6 +223,7 @@ impl Plan {
             Who::Leaf(number) => (2, number),
             Who::Agent(number) => (3, number),
             Who::Worker(id) => (4, id),
+            Who::Spine(number) => (5, number),
         };
         Mac([2, 0, role, 0, number as u8, port as u8])
     }
@@ -192,27 +232,99 @@ impl Plan {
         Ipv4Addr::new(10, 1, 0, number as u8)
     }
 
-    fn server(number: u16) -> Ipv4Addr {
+    /// The address of an agent.
+    #[must_use]
+    pub fn server(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 1, 0, 100 + number as u8)
     }
 
-    /// The leaf with which an agent registers its workers; others have them configured.
-    fn registers_with(&self, agent: u16) -> u16 {
-        (agent - 1) % self.topology.leaves + 1
+    /// A spine's address towards leaves.
+    #[must_use]
+    pub fn above(number: u16) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 3, number as u8)
+    }
+
+    /// A leaf's address towards spines.
+    #[must_use]
+    pub fn below(number: u16) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 3, 100 + number as u8)
+    }
+
+    /// The agents that a leaf knows: all, or where there are spines those of its rack.
+    pub fn agents_of(&self, leaf: u16) -> impl Iterator<Item = u16> {
+        let topology = self.topology;
+        (1..=topology.agents)
+            .filter(move |agent| topology.spines == 0 || topology.leaf_of(*agent) == leaf)
+    }
+
+    /// The workers that a leaf knows, by its members' places.
+    #[must_use]
+    pub fn workers_of(&self, leaf: u16) -> Vec<u16> {
+        let each = self.topology.workers;
+        self.agents_of(leaf).flat_map(|agent| (agent - 1) * each..agent * each).collect()
+    }
+
+    /// The leaves that a spine has, by its members' places.
+    #[must_use]
+    pub fn leaves_of(&self, spine: u16) -> Vec<u16> {
+        let topology = self.topology;
+        (1..=topology.leaves).filter(|leaf| topology.spine_of(*leaf) == spine).collect()
     }
 
     fn seed_of(&self, purpose: &str, number: u16) -> u64 {
         StreamSeed::derive(self.seed, purpose, u32::from(number)).seed >> 1
     }
 
-    /// What the clients of a leaf need to know.
+    /// What clients need to know.
     #[must_use]
     pub fn target(&self, number: u16) -> Target {
-        let (own, leaf) =
-            (Ipv4Addr::new(10, 0, number as u8, 100), Ipv4Addr::new(10, 0, number as u8, 1));
         let mac = self.mac(Who::Clients(number), 0);
-        let next_hop_mac = Some(self.mac(Who::Leaf(number), 0));
-        Target { pool: POOL, next_hop_mac, ..Target::new(mac, own.to_bits(), leaf.to_bits()) }
+        let (own, to, next_hop) = match self.topology.spines {
+            0 => {
+                let ip = |host| Ipv4Addr::new(10, 0, number as u8, host);
+                (ip(100), ip(1), Who::Leaf(number))
+            }
+            _ => (Ipv4Addr::new(10, 0, 1, 100 + number as u8), SERVICE, Who::Spine(number)),
+        };
+        // Which spine has the service address the one says that is told so.
+        let next_hop_mac = (!self.is_told).then(|| self.mac(next_hop, 0));
+        Target { pool: POOL, next_hop_mac, ..Target::new(mac, own.to_bits(), to.to_bits()) }
+    }
+
+    fn port_lines(&self, who: Who, port: usize, side: &str, ip: &str) -> String {
+        format!(
+            "[[port]]\ndevice = \"net_memif{port}\"\nside = \"{side}\"\nip = \"{ip}\"\nmac = \"{}\"\n",
+            self.mac(who, port)
+        )
+    }
+
+    /// A spine's configuration, on this CPU and, where there is one, with this state file.
+    #[must_use]
+    pub fn spine_text(&self, number: u16, core: usize, state: Option<&Path>) -> String {
+        let (id, seed) = (SPINE_IDS + number, self.seed_of("spine", number));
+        let mut text = format!("[spine]\nid = {id}\ncores = [{core}]\nseed = {seed}\n");
+        text += &state_line(state);
+        let who = Who::Spine(number);
+        text += &self.port_lines(who, 0, "clients", &format!("10.0.1.{number}/24"));
+        text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::above(number)));
+        let policy = &self.spine;
+        text += &format!("[[pool]]\nid = {POOL}\npolicy = \"{policy}\"\nservice = \"{SERVICE}\"\n");
+        for leaf in self.leaves_of(number) {
+            let (ip, workers) = (Self::below(leaf), self.workers_of(leaf).len());
+            text += &format!(
+                "[[leaf]]\nid = {leaf}\nip = \"{ip}\"\npool = {POOL}\nworkers = {workers}\n"
+            );
+        }
+        text
+    }
+
+    /// What a leaf tells its spine.
+    fn signals(&self) -> &'static str {
+        match self.spine.entry().over_racks.map(|over| over.reports) {
+            Some(LeafReports::Signals) => "horus",
+            Some(LeafReports::EveryReply) => "every-reply",
+            _ => "none",
+        }
     }
 
     fn pool_lines(&self, policy: &PolicySpec) -> String {
@@ -230,29 +342,32 @@ impl Plan {
             "[leaf]\nid = {number}\ncores = [{core}]\nseed = {}\nworker_timeout_ms = {WORKER_TIMEOUT_MS}\n",
             self.seed_of("leaf", number)
         );
-        if let Some(state) = state {
-            text += &format!("state = \"{}\"\n", state.display());
-        }
-        text += &format!(
-            "[[port]]\ndevice = \"net_memif0\"\nside = \"clients\"\nip = \"10.0.{number}.1/24\"\nmac = \"{}\"\n",
-            self.mac(Who::Leaf(number), 0)
-        );
-        text += &format!(
-            "[[port]]\ndevice = \"net_memif1\"\nside = \"workers\"\nip = \"{}/24\"\nmac = \"{}\"\n",
-            Self::inside(number),
-            self.mac(Who::Leaf(number), 1)
-        );
+        text += &state_line(state);
+        let (who, spine) = (Who::Leaf(number), self.topology.spine_of(number));
+        let above = match self.topology.spines {
+            0 => format!("10.0.{number}.1/24"),
+            _ => {
+                let (id, ip) = (SPINE_IDS + spine, Self::above(spine));
+                text += &format!("[[spine]]\nid = {id}\nip = \"{ip}\"\n");
+                format!("{}/16", Self::below(number))
+            }
+        };
+        text += &self.port_lines(who, 0, "clients", &above);
+        text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::inside(number)));
         text += &format!("[[pool]]\n{}", self.pool_lines(&self.leaf));
-        if self.topology.leaves > 1 {
+        if self.topology.spines > 0 {
+            let (id, signals) = (SPINE_IDS + spine, self.signals());
+            text += &format!("spine = {id}\nsignals = \"{signals}\"\nservice = \"{SERVICE}\"\n");
+        } else if self.topology.leaves > 1 {
             text += "shared_workers = true\n";
         }
-        for agent in 1..=self.topology.agents {
+        for agent in self.agents_of(number) {
             let first = (agent - 1) * self.topology.workers;
             text += &format!(
                 "[[server]]\nip = \"{}\"\nworkers = \"{first}-{}\"\npool = {POOL}\nregisters = {}\n",
                 Self::server(agent),
                 first + self.topology.workers - 1,
-                self.registers_with(agent) == number
+                self.topology.leaf_of(agent) == number
             );
         }
         text
@@ -265,9 +380,9 @@ impl Plan {
         let mut text = format!(
             "[agent]\nname = \"{name}\"\ncore = {core}\nid = {}\nseed = {}\nleaf = \"{}\"\nslots = 64\npayload = {PAYLOAD}\n\
              worker_timeout_ms = {SHUT_OUT_MS}\n",
-            100 + number,
+            AGENT_IDS + number,
             self.seed_of("agent", number),
-            Self::inside(self.registers_with(number))
+            Self::inside(self.topology.leaf_of(number))
         );
         text += &format!(
             "[[port]]\ndevice = \"net_memif0\"\nip = \"{}/24\"\nmac = \"{}\"\n",
@@ -276,6 +391,15 @@ impl Plan {
         );
         text += &format!("[[pool]]\n{}", self.pool_lines(&self.agent));
         text + &format!("workers = \"{first}-{}\"\n", first + self.topology.workers - 1)
+    }
+
+    /// A spine's configuration, read.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn spine_config(&self, number: u16) -> Result<Config, String> {
+        Config::parse(Path::new("spine.toml"), &self.spine_text(number, 0, None))
+            .map_err(|error| error.to_string())
     }
 
     /// A leaf's configuration, read.
@@ -297,6 +421,30 @@ impl Plan {
     }
 }
 
+fn state_line(state: Option<&Path>) -> String {
+    state.map_or_else(String::new, |state| format!("state = \"{}\"\n", state.display()))
+}
+
+/// The spines' policy: the one that is given, or one drawn from a stream of its own.
+fn draw_spine(seed: u64, given: &Given) -> Result<PolicySpec, String> {
+    let is_over_racks =
+        |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);
+    let all: Vec<_> = CATALOGUE.iter().filter(is_over_racks).map(|entry| entry.name).collect();
+    let mut stream = StreamSeed::derive(seed, "plan of a spine", 0).stream();
+    let drawn = all[stream.random_range(0..all.len())];
+    let spine = given
+        .spine
+        .clone()
+        .unwrap_or_else(|| drawn.parse().expect("names of the catalogue are policies"));
+    match all.contains(&spine.entry().name) {
+        true => Ok(spine),
+        false => Err(format!(
+            "--spine-policy {spine}: it is not over racks; there are {}",
+            all.join(", ")
+        )),
+    }
+}
+
 /// Half of the draws are among `often`, the others among all that runs on leaves.
 fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> PolicySpec {
     let all: Vec<_> = CATALOGUE
@@ -313,7 +461,11 @@ fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> Poli
 /// As flags of `wedjat-testbed lockstep`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Topology { leaves, agents, workers } = self.topology;
+        let Topology { spines, leaves, agents, workers } = self.topology;
+        if spines > 0 {
+            write!(f, "--spines {spines} --spine-policy '{}' ", self.spine)?;
+            f.write_str(if self.is_told { "--controller " } else { "" })?;
+        }
         write!(
             f,
             "--leaves {leaves} --agents {agents} --workers-each {workers} --policy '{}' --agent-policy '{}' --queue {} \

@@ -3,12 +3,14 @@
 mod inspect;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::clock::Line;
 use wedjat::policy::fifo::Slab;
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::{task, udp};
 use wedjat_pktgen::arrival::Schedule;
 use wedjat_pktgen::host::{Heard, Host};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
@@ -48,11 +50,36 @@ mod kind {
     pub const DONE: u64 = 3;
     pub const WAKE: u64 = 4;
     pub const ATTACH: u64 = 5;
+    pub const ACT: u64 = 6;
 }
 
 /// Bits of an event's number that say which packet, or which worker; above them stands its order.
 const ABOUT_BITS: u32 = 24;
 const ABOUT: u64 = (1 << ABOUT_BITS) - 1;
+
+/// Where what a task brings begins in its frame.
+const BODY: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// What became of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// When its client sent it, in nanoseconds.
+    pub sent_ns: u64,
+    /// When it was first answered.
+    pub answered_ns: Option<u64>,
+    /// Where the last packet of a task went that was neither answered nor given back.
+    pub lost: Option<String>,
+    /// The leaf that a spine chose last, and when.
+    pub leaf: Option<(u16, u64)>,
+    /// The worker that a leaf chose last.
+    pub worker: Option<u16>,
+}
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -79,6 +106,8 @@ pub struct Outcome {
     pub end_ns: u64,
     /// Turns that nodes were given.
     pub turns: u64,
+    /// What became of each task, in the order in which they were sent; nothing when something was violated.
+    pub ended: Vec<Ended>,
     /// What must not be.
     pub violations: Vec<Violation>,
 }
@@ -88,6 +117,8 @@ pub struct Outcome {
 struct Flying {
     wire: usize,
     to: usize,
+    /// The receiver's port.
+    port: usize,
     order: u64,
     /// As it was sent.
     label: Label,
@@ -98,6 +129,13 @@ struct Flying {
 #[derive(Clone, Copy, Debug, Default)]
 struct Fate {
     sent_ns: u64,
+    /// What its answer is to be.
+    answer: u64,
+    /// When a spine last sent it to which leaf, and which worker a leaf chose.
+    passed_ns: u64,
+    leaf: Option<u16>,
+    worker: Option<u16>,
+    answered_ns: Option<u64>,
     answers: u32,
     refusals: u32,
     /// Packets of it, on wires and in nodes.
@@ -106,7 +144,7 @@ struct Fate {
     taken: Option<Taken>,
 }
 
-/// The clients of a leaf.
+/// The clients of a leaf or spine.
 struct Client {
     host: Host,
     template: Template,
@@ -114,7 +152,7 @@ struct Client {
     stream: Stream,
 }
 
-/// A leaf or an agent, or the place of one that does not run.
+/// A spine, a leaf or an agent, or the place of one that does not run.
 #[derive(Default)]
 struct Site {
     node: Option<Box<dyn Node>>,
@@ -156,6 +194,8 @@ struct System<'a> {
     /// When something last happened to a task.
     moved_ns: u64,
     look_ns: u64,
+    /// Since when nodes differ about who is there, though nothing goes wrong any more.
+    differ_ns: Option<u64>,
     digest: Digest,
     response_ns: f64,
     outcome: Outcome,
@@ -197,7 +237,7 @@ impl<'a> System<'a> {
             })
         };
         let clients =
-            (1..=topology.leaves).map(client).collect::<Result<Vec<_>, LockstepError>>()?;
+            (1..=topology.clients()).map(client).collect::<Result<Vec<_>, LockstepError>>()?;
         let site = |_| Site { idle_ns: vec![None; workers], ..Site::default() };
         let worker = |id: u16| {
             Worker::new(id, topology.index(Who::Worker(id)), usize::from(id % topology.workers))
@@ -219,9 +259,10 @@ impl<'a> System<'a> {
             services: Streams::new(plan.seed).service,
             left: plan.tasks,
             flying: 0,
-            spells: 2 * plan.faults.spells.len(),
+            spells: 2 * plan.faults.spells.len() + plan.acts.len(),
             moved_ns: 0,
             look_ns: 0,
+            differ_ns: None,
             digest: Digest::default(),
             response_ns: 0.0,
             outcome: Outcome::default(),
@@ -230,7 +271,7 @@ impl<'a> System<'a> {
     }
 
     fn nodes(&self) -> std::ops::Range<usize> {
-        usize::from(self.plan.topology.leaves)..self.sites.len()
+        self.clients.len()..self.sites.len()
     }
 
     /// All nodes are there, and all workers; what is to happen is in the calendar.
@@ -248,6 +289,9 @@ impl<'a> System<'a> {
             let about = 2 * at as u64;
             self.events.push(START_NS + spell.from_ns, event::pack(kind::SPELL, about));
             self.events.push(START_NS + spell.to_ns, event::pack(kind::SPELL, about + 1));
+        }
+        for (number, at_ns) in self.plan.acts.iter().enumerate() {
+            self.events.push(START_NS + at_ns, event::pack(kind::ACT, number as u64));
         }
         for client in 0..self.clients.len() {
             self.schedule(client);
@@ -298,11 +342,23 @@ impl<'a> System<'a> {
                 kind::DELIVER => self.deliver(place as u32)?,
                 kind::DONE => self.done(place, about >> ABOUT_BITS)?,
                 kind::WAKE => self.wake(place)?,
+                kind::ACT => self.act(place)?,
                 _ => self.attach(place)?,
             }
             if stop.load(Ordering::Relaxed) {
                 return Err(LockstepError::Stopped);
             }
+        }
+        Ok(())
+    }
+
+    /// The maker of nodes acts; all look what is new.
+    fn act(&mut self, number: usize) -> Result<(), LockstepError> {
+        self.spells -= 1;
+        self.moved_ns = self.now;
+        self.maker.act(number, self.now).map_err(LockstepError::Arguments)?;
+        for at in self.nodes() {
+            self.wake(at)?;
         }
         Ok(())
     }
@@ -319,12 +375,17 @@ impl<'a> System<'a> {
             return false;
         }
         self.look_ns = self.now + LOOK_NS;
+        if self.differ() {
+            return false;
+        }
         let mut insides = self.nodes().map(|at| self.sites[at].node.as_ref()?.inside());
         if insides.any(|inside| inside.is_none()) {
             return self.now > self.moved_ns + QUIET_OUTSIDE_NS;
         }
         let unsettled = |at: usize| {
-            self.sites[at].node.as_ref()?.inside().and_then(|inside| check::outstanding(&inside))
+            let who = self.plan.topology.who(at);
+            let inside = self.sites[at].node.as_ref()?.inside()?;
+            check::outstanding(who, &inside)
         };
         self.now > self.moved_ns + QUIET_NS || self.nodes().all(|at| unsettled(at).is_none())
     }
@@ -344,7 +405,7 @@ impl<'a> System<'a> {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
         let mut frames = std::mem::take(&mut self.frames);
-        let ports = if at < usize::from(2 * self.plan.topology.leaves) { 2 } else { 1 };
+        let ports = if matches!(self.plan.topology.who(at), Who::Agent(_)) { 1 } else { 2 };
         loop {
             let before = frames.len();
             for port in 0..ports {
@@ -396,25 +457,39 @@ impl<'a> System<'a> {
             }
         }
         if label.class == Class::Task {
-            self.sites[at].sent.push((label.task, label.worker));
+            self.note_choice(at, label);
         }
         self.route(at, port, label, frame);
     }
 
+    /// A spine has chosen a leaf for a task, or a leaf a worker.
+    fn note_choice(&mut self, at: usize, label: Label) {
+        let (now, task) = (self.now, self.tasks.get_mut(label.task as usize));
+        match self.plan.topology.who(at) {
+            Who::Spine(_) => {
+                let task = task.into_iter();
+                task.for_each(|task| (task.passed_ns, task.leaf) = (now, Some(label.worker)));
+            }
+            Who::Leaf(_) => {
+                self.sites[at].sent.push((label.task, label.worker));
+                task.into_iter().for_each(|task| task.worker = Some(label.worker));
+            }
+            _ => {}
+        }
+    }
+
     /// Sends a packet on: over the only wire of that port, or the one that leads to its MAC address, or to all.
     fn route(&mut self, from: usize, port: usize, label: Label, frame: Vec<u8>) {
-        let leaves = usize::from(self.plan.topology.leaves);
-        if from < leaves {
-            return self.hop(from, from + leaves, label, frame);
-        }
-        if from < 2 * leaves && port == 0 {
-            return self.hop(from, from - leaves, label, frame);
-        }
+        let (topology, who) = (self.plan.topology, self.plan.topology.who(from));
+        let has_one_wire = topology.spines == 0
+            && (matches!(who, Who::Clients(_)) || matches!(who, Who::Leaf(_)) && port == 0);
         let (dst, mut found) = (ether::dst(&frame), false);
-        for to in self.nodes().filter(|&to| to != from) {
-            if dst == Mac::BROADCAST || dst == self.mac(to, from) {
+        for to in 0..self.sites.len() {
+            let receiver = topology.who(to);
+            let Some(port) = topology.leads_to(who, port, receiver) else { continue };
+            if has_one_wire || dst == Mac::BROADCAST || dst == self.plan.mac(receiver, port) {
                 found = true;
-                self.hop(from, to, label, frame.clone());
+                self.hop(from, (to, port), label, frame.clone());
             }
         }
         if !found {
@@ -425,17 +500,6 @@ impl<'a> System<'a> {
             self.copy_made(label);
             self.gone(label, Taken::NoReceiver);
         }
-    }
-
-    /// The port of a receiver that a sender's packets come to: a leaf's first is its clients'.
-    fn port(&self, at: usize, from: usize) -> usize {
-        let leaves = usize::from(self.plan.topology.leaves);
-        usize::from((leaves..2 * leaves).contains(&at) && from >= leaves)
-    }
-
-    /// Its MAC address there.
-    fn mac(&self, at: usize, from: usize) -> Mac {
-        self.plan.mac(self.plan.topology.who(at), self.port(at, from))
     }
 
     fn copy_made(&mut self, label: Label) {
@@ -456,13 +520,20 @@ impl<'a> System<'a> {
     }
 
     /// A packet enters a wire.
-    fn hop(&mut self, from: usize, to: usize, label: Label, mut frame: Vec<u8>) {
+    fn hop(&mut self, from: usize, (to, port): (usize, usize), label: Label, mut frame: Vec<u8>) {
         let number = from * self.sites.len() + to;
         let (class, wire) = (label.class as usize, &mut self.wires[number]);
         wire.book.sent[class] += 1;
         let fate = if self.now >= START_NS { wire.draw() } else { super::packets::Fate::default() };
         let taken = match fate.lost {
             _ if wire.cuts > 0 => Some(Taken::Cut),
+            // ARP has no checksum: with leaves that find spines by it, as on a network, the frame's own has to do.
+            _ if fate.flip.is_some()
+                && label.class == Class::Arp
+                && self.plan.topology.spines > 0 =>
+            {
+                Some(Taken::Corrupted)
+            }
             true => Some(Taken::Lost),
             false => None,
         };
@@ -474,12 +545,11 @@ impl<'a> System<'a> {
         wire.book.duplicated[class] += u64::from(fate.copy.is_some());
         wire.book.held_back += u64::from(fate.late > 0);
         wire.book.under_way[class] += 1 + u64::from(fate.copy.is_some());
-        let own =
-            if from < usize::from(self.plan.topology.leaves) { 0 } else { self.plan.node_delay_ns };
+        let own = if from < self.clients.len() { 0 } else { self.plan.node_delay_ns };
         let soon = self.now + own + self.plan.hop_ns;
         if let Some(hops) = fate.copy {
             self.fly(
-                Flying { wire: number, to, order: 0, label, frame: frame.clone() },
+                Flying { wire: number, to, port, order: 0, label, frame: frame.clone() },
                 soon + hops * self.plan.hop_ns,
             );
         }
@@ -487,7 +557,7 @@ impl<'a> System<'a> {
             flip(&mut frame, bit);
         }
         self.fly(
-            Flying { wire: number, to, order: 0, label, frame },
+            Flying { wire: number, to, port, order: 0, label, frame },
             soon + fate.late * self.plan.hop_ns,
         );
     }
@@ -512,7 +582,7 @@ impl<'a> System<'a> {
             self.events.push(site.busy_ns, event::pack(kind::DELIVER, about));
             return Ok(());
         }
-        let Some(Flying { wire, label, frame, .. }) = self.packets.remove(place) else {
+        let Some(Flying { wire, port, label, frame, .. }) = self.packets.remove(place) else {
             return Ok(());
         };
         self.wires[wire].book.under_way[label.class as usize] -= 1;
@@ -526,8 +596,7 @@ impl<'a> System<'a> {
             self.hear(to, label, frame);
             return Ok(());
         }
-        let from = wire / self.sites.len();
-        let (mac, port) = (self.mac(to, from), self.port(to, from));
+        let mac = self.plan.mac(self.plan.topology.who(to), port);
         let site = &mut self.sites[to];
         let why = match &mut site.node {
             None => Some(Taken::NotRunning),
@@ -564,7 +633,9 @@ impl<'a> System<'a> {
             Heard::Answer(answer)
                 if answer.id == Some((APP, label.task)) && number < self.tasks.len() =>
             {
+                let is_its = hash(&frame[answer.body.into()..answer.end.into()]);
                 let task = &mut self.tasks[number];
+                let is_its = answer.refused || is_its == task.answer;
                 task.copies -= 1;
                 match answer.refused {
                     true => task.refusals += 1,
@@ -574,12 +645,22 @@ impl<'a> System<'a> {
                     self.outcome.again += 1;
                 } else if !answer.refused {
                     self.response_ns += (self.now - task.sent_ns) as f64;
+                    task.answered_ns = Some(self.now);
+                }
+                if !is_its {
+                    let who = self.plan.topology.who(client);
+                    self.violate(
+                        who,
+                        format!("task {number} was answered with what is not its answer"),
+                    );
                 }
             }
             Heard::ArpAnswer => {
                 let label = Label::read(&frame, None);
                 self.route(client, 0, label, frame);
             }
+            // Without a controller each spine has clients of its own, as by routes, though all have the same address.
+            Heard::NextHop(_) if self.plan.topology.spines > 0 && !self.plan.is_told => {}
             Heard::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
             Heard::Answer(_) => self.gone(label, Taken::Corrupted),
             Heard::Nothing(_) => {
@@ -601,11 +682,12 @@ impl<'a> System<'a> {
         self.left -= 1;
         let (service_ns, class) = self.plan.service.sample_ns(&mut self.services);
         let number = self.tasks.len() as u32;
-        self.tasks.push(Fate { sent_ns: self.now, ..Fate::default() });
         let Client { template, .. } = &mut self.clients[client];
         let mut frame = vec![0; template.frame_len().max(arp::FRAME_LEN)];
         frame.truncate(template.frame_len());
         template.write(&mut frame, Task { seq: number, service_ns: service_ns as u32, class });
+        let answer = hash(&frame[BODY..]);
+        self.tasks.push(Fate { sent_ns: self.now, answer, ..Fate::default() });
         let label = Label::read(&frame, None);
         self.moved_ns = self.now;
         self.route(client, 0, label, frame);

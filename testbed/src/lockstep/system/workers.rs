@@ -137,11 +137,15 @@ impl Worker {
         Ok(Next::Task(service_ns))
     }
 
-    /// Answers its current task.
+    /// Answers its current task, with what the task has.
     pub fn answer(&mut self) {
         if let (Some(worker_end), Some(service_ns)) = (&mut self.worker_end, self.serving_ns.take())
         {
-            worker_end.answer(|_, _| 0, || service_ns);
+            let echo = |task: &[u8], answer: &mut [u8]| {
+                answer[..task.len()].copy_from_slice(task);
+                task.len()
+            };
+            worker_end.answer(echo, || service_ns);
         }
         self.due = false;
     }

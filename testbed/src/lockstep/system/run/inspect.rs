@@ -7,7 +7,7 @@ use super::super::check::{self, Violation};
 use super::super::faults::Who;
 use super::super::packets::Taken;
 use super::super::workers::Worker;
-use super::{Outcome, System};
+use super::{Ended, Outcome, System};
 
 impl System<'_> {
     pub(super) fn note_drops(&mut self, at: usize) {
@@ -37,37 +37,43 @@ impl System<'_> {
         let inside = node.inside();
         if let Some(inside) = &inside {
             wrong = wrong.or_else(|| check::ledger(who, inside, &site.passed));
-            let policy =
-                if matches!(who, Who::Leaf(_)) { &self.plan.leaf } else { &self.plan.agent };
-            wrong = wrong.or_else(|| check::above_bound(inside.dispatcher, policy.bound()?));
+            let bound = match who {
+                Who::Spine(_) => None,
+                Who::Leaf(_) => self.plan.leaf.bound(),
+                _ => self.plan.agent.bound(),
+            };
+            wrong = wrong.or_else(|| check::above_bound(inside.dispatcher?, bound?));
         }
         if let Some(what) = wrong {
             self.violate(who, what);
         }
         match who {
-            Who::Leaf(_) => self.inspect_idle_at_leaf(at),
+            Who::Spine(_) => {}
+            Who::Leaf(number) => self.inspect_idle_at_leaf(at, number),
             _ => self.inspect_workers(at),
         }
     }
 
     /// A leaf lets no worker be idle for long while tasks wait in it.
-    fn inspect_idle_at_leaf(&mut self, at: usize) {
-        let (who, now) = (self.plan.topology.who(at), self.now);
+    fn inspect_idle_at_leaf(&mut self, at: usize, number: u16) {
+        let (who, now, topology) = (Who::Leaf(number), self.now, self.plan.topology);
+        if self.plan.is_told {
+            return; // who its members are is not the plan's to say
+        }
         let mut since = std::mem::take(&mut self.sites[at].idle_ns);
         let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
             return;
         };
-        let (waiting, alone) = (inside.waiting, self.plan.topology.leaves == 1);
+        let Some(dispatcher) = inside.dispatcher else { return };
+        let (waiting, alone) = (inside.waiting, topology.leaves == 1 || topology.spines > 0);
         let mut wrong = None;
-        for (worker, since) in since.iter_mut().enumerate() {
+        for (place, worker) in self.plan.workers_of(number).into_iter().map(usize::from).enumerate()
+        {
+            let since = &mut since[worker];
             let Worker { agent, id, .. } = self.workers[worker];
             let agent = &self.sites[agent];
             let up = agent.node.is_some() && !agent.paused && self.workers[worker].is_up();
-            if waiting == 0
-                || !up
-                || !alone
-                || !check::is_there(inside.dispatcher, Member(worker as u16))
-            {
+            if waiting == 0 || !up || !alone || !check::is_there(dispatcher, Member(place as u16)) {
                 *since = None;
                 continue;
             }
@@ -129,6 +135,69 @@ impl System<'_> {
         }
     }
 
+    /// Nodes differ about who is there. That they do so for too long is a violation.
+    pub(super) fn differ(&mut self) -> bool {
+        if self.plan.is_told {
+            return self.differ_from_told();
+        }
+        let Some((who, what, longest_ns)) = self.difference() else {
+            self.differ_ns = None;
+            return false;
+        };
+        let since_ns = *self.differ_ns.get_or_insert(self.now);
+        let for_ns = self.now - since_ns;
+        if for_ns > longest_ns {
+            let what = format!("nothing has gone wrong for {} ms, and {what}", for_ns / 1_000_000);
+            self.violate(who, what);
+        }
+        true
+    }
+
+    /// The same of nodes and the controller that they follow.
+    fn differ_from_told(&mut self) -> bool {
+        let differs = |at: usize| Some((at, self.sites[at].node.as_ref()?.differs()?));
+        let Some((at, (what, since_ns))) = self.nodes().find_map(differs) else { return false };
+        let for_ns = self.now - self.now.min(since_ns.max(self.moved_ns));
+        if for_ns > check::FOLLOW_NS {
+            let what = format!("nothing has held it up for {} ms, and {what}", for_ns / 1_000_000);
+            self.violate(self.plan.topology.who(at), what);
+        }
+        true
+    }
+
+    /// Who misses whom, and for how long that may be: leaves workers of their racks, or spines leaves.
+    fn difference(&self) -> Option<(Who, String, u64)> {
+        let topology = self.plan.topology;
+        let inside = |who| self.sites[topology.index(who)].node.as_ref()?.inside();
+        let missing = |who, (place, what, workers): (usize, Who, Option<u16>)| {
+            let why = check::is_missing(inside(who)?.dispatcher?, Member(place as u16), workers)?;
+            Some((who, format!("{what} {why}")))
+        };
+        let spines = 1..=topology.spines;
+        let racks = (1..=topology.leaves).filter(|_| topology.spines > 0);
+        let worker = |leaf: u16| {
+            let workers = self.plan.workers_of(leaf).into_iter().enumerate();
+            let one =
+                |(place, worker)| missing(Who::Leaf(leaf), (place, Who::Worker(worker), None));
+            workers.map(one).find_map(|found| found)
+        };
+        let leaf = |spine: u16| {
+            let leaves = self.plan.leaves_of(spine).into_iter().enumerate();
+            let workers = |leaf| Some(self.plan.workers_of(leaf).len() as u16);
+            let one =
+                |(place, leaf)| missing(Who::Spine(spine), (place, Who::Leaf(leaf), workers(leaf)));
+            leaves.map(one).find_map(|found| found)
+        };
+        let agree_ns = match self.plan.faults.rates.is_empty() {
+            true => check::AGREE_NS,
+            false => check::AGREE_WITH_LOSSES_NS,
+        };
+        let of_leaf = racks.map(worker).find_map(|found| found);
+        let of_leaf = of_leaf.map(|(who, what)| (who, what, check::REGISTERED_NS));
+        let of_spine = || spines.map(leaf).find_map(|found| found);
+        of_leaf.or_else(|| of_spine().map(|(who, what)| (who, what, agree_ns)))
+    }
+
     pub(super) fn finish(mut self) -> Outcome {
         let found = self.outcome.violations.len();
         for at in self.nodes() {
@@ -138,7 +207,7 @@ impl System<'_> {
                 .node
                 .as_ref()
                 .and_then(|node| node.inside())
-                .and_then(|inside| check::outstanding(&inside));
+                .and_then(|inside| check::outstanding(who, &inside));
             if let Some(what) = outstanding.filter(|_| found == 0) {
                 self.violate(
                     who,
@@ -182,45 +251,62 @@ impl System<'_> {
         outcome
     }
 
+    /// What became of tasks that went into a node and did not come out.
+    fn kept_or_dropped(&self, at: usize) -> String {
+        let who = self.plan.topology.who(at);
+        let inside = self.sites[at].node.as_ref().and_then(|node| node.inside());
+        match inside.is_some_and(|inside| inside.stranded > 0) {
+            true => format!("dropped by {who}, or waiting there for workers that are drained"),
+            false => format!("dropped by {who}"),
+        }
+    }
+
     /// Each task was answered, given back, or is lost for a reason.
     fn account_for_tasks(&mut self) {
         let count = self.sites.len();
         let mut vanished = vec![0_u64; count];
+        let mut ended = Vec::with_capacity(self.tasks.len());
         for (number, task) in self.tasks.iter().enumerate() {
             let inside = &self.inside[number * count..][..count];
             inside
                 .iter()
                 .zip(&mut vanished)
                 .for_each(|(inside, vanished)| *vanished += *inside as u64);
-            if task.answers > 0 {
-                self.outcome.answered += 1;
-                continue;
-            }
-            if task.refusals > 0 {
-                self.outcome.refused += 1;
-                continue;
-            }
+            self.outcome.answered += u64::from(task.answers > 0);
+            self.outcome.refused += u64::from(task.answers == 0 && task.refusals > 0);
+            let is_lost = task.answers + task.refusals == 0;
             let at = inside.iter().position(|&inside| inside > 0);
-            let reason = match (at, task.taken) {
-                (Some(at), _) => format!("dropped by {}", self.plan.topology.who(at)),
-                (None, Some(why)) => Taken::NAMES[why as usize].to_owned(),
+            let lost = match (at, task.taken) {
+                _ if !is_lost => None,
+                (Some(at), _) => Some(self.kept_or_dropped(at)),
+                (None, Some(why)) => Some(Taken::NAMES[why as usize].to_owned()),
                 (None, None) => {
                     let what = format!(
                         "task {number} was neither answered nor refused, and nobody has lost it"
                     );
                     let who = "conductor".to_owned();
                     self.outcome.violations.push(Violation { at_ns: self.now, who, what });
-                    continue;
+                    None
                 }
             };
-            *self.outcome.lost.entry(reason).or_default() += 1;
+            if let Some(reason) = &lost {
+                *self.outcome.lost.entry(reason.clone()).or_default() += 1;
+            }
+            ended.push(Ended {
+                sent_ns: task.sent_ns,
+                answered_ns: task.answered_ns,
+                lost,
+                leaf: task.leaf.map(|leaf| (leaf, task.passed_ns)),
+                worker: task.worker,
+            });
         }
+        self.outcome.ended = ended;
         for at in self.nodes() {
             let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
                 continue;
             };
             let (dropped, vanished) = (inside.counters.dropped_total(), vanished[at]);
-            if vanished > dropped {
+            if vanished > dropped + inside.stranded {
                 let who = self.plan.topology.who(at);
                 self.violate(who, format!("{vanished} packets of tasks did not leave it, and it counts {dropped} as dropped"));
             }

@@ -1,0 +1,142 @@
+//! `wedjat-testbed fabric`: a whole fabric in emulated time, under failures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use wedjat::policy::PolicySpec;
+use wedjat_testbed::demo::fabric::controllers::has_etcd;
+use wedjat_testbed::demo::fabric::{self, Real, Report, Setting, page};
+use wedjat_testbed::demo::leaf;
+
+use super::{Failure, Format, signals};
+
+/// Shown by `--help`.
+pub const EXAMPLE: &str = "Example:\n  wedjat-testbed fabric --report fabric-report --format json";
+
+/// Controllers that run beside it, as processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Controllers {
+    /// Over etcd where it is installed, else one with a file
+    Any,
+    /// Two, over an etcd of three members
+    Etcd,
+    /// One, with a file
+    File,
+    /// None: the same decisions in this process
+    None,
+}
+
+/// Arguments of `fabric`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Write `index.html` and `fabric.json` there
+    #[arg(long, value_name = "FOLDER")]
+    report: Option<PathBuf>,
+    /// Controllers that run beside it, in real time
+    #[arg(long, value_enum, default_value = "any")]
+    controllers: Controllers,
+    /// The spines' policy, over racks
+    #[arg(long, default_value = "horus-spine-weighted")]
+    spine_policy: PolicySpec,
+    /// The leaves' policy
+    #[arg(long, default_value = "horus")]
+    policy: PolicySpec,
+    /// Service times
+    #[arg(long, default_value = "exp(1ms)")]
+    service: String,
+    /// Offered work as a share of what the workers can do
+    #[arg(long, default_value_t = 0.5)]
+    load: f64,
+    /// All random streams follow from this
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Output
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// The command of controllers [default: `wedjat` beside this one, or in PATH]
+    #[arg(long, value_name = "FILE")]
+    wedjat: Option<PathBuf>,
+}
+
+/// Plays it; false when a bound does not hold.
+pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    // What each node makes of what it is told is too much here.
+    if std::env::var_os("RUST_LOG").is_none() {
+        log::set_max_level(log::LevelFilter::Warn);
+    }
+    if let Some(folder) = &arguments.report {
+        fs::create_dir_all(folder)
+            .map_err(|error| format!("--report {}: {error}", folder.display()))?;
+    }
+    let real = match arguments.controllers {
+        Controllers::Etcd if !has_etcd() => {
+            return Err("--controllers etcd: etcd is not installed".into());
+        }
+        Controllers::Any if has_etcd() => Real::Etcd,
+        Controllers::Etcd => Real::Etcd,
+        Controllers::Any | Controllers::File => Real::File,
+        Controllers::None => Real::None,
+    };
+    let wedjat = match &arguments.wedjat {
+        Some(file) => Some(file.clone()),
+        None if real == Real::None => None,
+        None => Some(leaf::find()?),
+    };
+    let setting = Setting {
+        spine: arguments.spine_policy.clone(),
+        leaf: arguments.policy.clone(),
+        service: arguments.service.clone(),
+        load: arguments.load,
+        seed: arguments.seed,
+        real,
+        wedjat,
+    };
+    let report = fabric::run(&setting, &*signals::stop_on_signals()?)?;
+    for violation in &report.outcome.violations {
+        log::error!("VIOLATED at {} ns: {}: {}", violation.at_ns, violation.who, violation.what);
+    }
+    let written = arguments.report.as_deref().map(|folder| write(folder, &report)).transpose()?;
+    match arguments.format {
+        Format::Json => wedjat_pktgen::report::say(as_json(&report)?)?,
+        Format::Text => {
+            print!(
+                "{}\n{}{}",
+                report.summary,
+                fabric::table(&report.rows),
+                written.unwrap_or_default()
+            );
+        }
+    }
+    Ok(report.holds())
+}
+
+fn as_json(report: &Report) -> Result<String, Failure> {
+    let outcome = &report.outcome;
+    let json = json!({
+        "rows": report.rows,
+        "summary": report.summary,
+        "tasks": outcome.tasks,
+        "answered": outcome.answered,
+        "refused": outcome.refused,
+        "lost": outcome.lost,
+        "digest": outcome.digest,
+        "violations": outcome.violations.len(),
+        "holds": report.holds(),
+    });
+    Ok(serde_json::to_string_pretty(&json)?)
+}
+
+/// Writes the report; says what was written.
+fn write(folder: &Path, report: &Report) -> Result<String, Failure> {
+    let mut written = String::new();
+    for (name, text) in
+        [("fabric.json", as_json(report)? + "\n"), ("index.html", page::page(report)?)]
+    {
+        let file = folder.join(name);
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        written += &format!("wrote {}\n", file.display());
+    }
+    Ok(written)
+}

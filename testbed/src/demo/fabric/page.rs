@@ -1,0 +1,135 @@
+//! The fabric's report as one self-contained page: what was answered and lost over time, and each event.
+
+use std::fmt::Write as _;
+
+use plotters::prelude::*;
+
+use super::{MS, Report, Row};
+use crate::demo::page::{COLOURS, PlotError, SIZE, cells, escape, titled};
+use crate::lockstep::system::plan::START_NS;
+
+/// Milliseconds of a step of the plot.
+const STEP_MS: u64 = 5;
+const COLUMNS: [&str; 7] =
+    ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "to know"];
+
+/// Tasks in each step of time, by when they were sent: those that were answered, and those that were lost.
+fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
+    let step = |sent_ns: u64| (sent_ns.saturating_sub(START_NS) / (STEP_MS * MS)) as usize;
+    let last = report.outcome.ended.iter().map(|task| step(task.sent_ns)).max().unwrap_or(0);
+    let (mut answered, mut lost) = (vec![0; last + 1], vec![0; last + 1]);
+    for task in &report.outcome.ended {
+        answered[step(task.sent_ns)] += u32::from(task.answered_ns.is_some());
+        lost[step(task.sent_ns)] += u32::from(task.lost.is_some());
+    }
+    // The last step is not whole.
+    (answered.drain(..last).collect(), lost.drain(..last).collect())
+}
+
+/// The timeline as SVG.
+///
+/// # Errors
+/// When it can't be drawn.
+pub fn plot(report: &Report) -> Result<String, PlotError> {
+    let (answered, lost) = counts(report);
+    let most = answered.iter().chain(&lost).max().copied().unwrap_or(1).max(1) as f64 * 1.15;
+    let end_ms = (answered.len() as u64 * STEP_MS) as f64;
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(16)
+            .x_label_area_size(46)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..end_ms, 0.0..most)?;
+        chart
+            .configure_mesh()
+            .x_desc("emulated time, ms")
+            .y_desc(format!("tasks sent in {STEP_MS} ms"))
+            .x_label_formatter(&|ms| format!("{ms:.0}"))
+            .y_label_formatter(&|tasks| format!("{tasks:.0}"))
+            .light_line_style(BLACK.mix(0.04))
+            .bold_line_style(BLACK.mix(0.12))
+            .draw()?;
+        for (number, row) in report.rows.iter().enumerate() {
+            let at = row.at_ms as f64;
+            let line = COLOURS[6].mix(0.4).stroke_width(1);
+            chart.draw_series([PathElement::new([(at, 0.0), (at, most)], line)])?;
+            let text = (number + 1).to_string();
+            let place = (at + end_ms / 300.0, most * 0.99);
+            chart.draw_series([Text::new(text, place, ("sans-serif", 14))])?;
+        }
+        for (tasks, colour, name) in
+            [(&answered, COLOURS[0], "answered"), (&lost, COLOURS[1], "lost")]
+        {
+            let points = tasks.iter().enumerate();
+            let points =
+                points.map(|(at, &tasks)| ((at as u64 * STEP_MS) as f64, f64::from(tasks)));
+            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?.label(name).legend(
+                move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(2)),
+            );
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::MiddleLeft)
+            .background_style(WHITE.mix(0.9))
+            .border_style(BLACK.mix(0.2))
+            .label_font(("sans-serif", 14))
+            .draw()?;
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+fn row_cells(number: usize, row: &Row) -> [String; 7] {
+    [
+        format!("{}. {}", number + 1, row.event),
+        row.at_ms.to_string(),
+        row.lost.to_string(),
+        row.recovered_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}")),
+        format!("{:.0}", row.bound_ms),
+        row.holds.map_or("-", |holds| if holds { "yes" } else { "NO" }).to_owned(),
+        row.note.clone(),
+    ]
+}
+
+const EXPLANATION: &str = "<p>Spines, leaves and agents are the ones of the dataplane, on packets; their time, the hops between them, \
+their clients and workers are emulated, so the same seed gives the same digits on every machine. What a node is told is \
+decided by the controller's own code. Lost are tasks that were neither answered nor given back: what was at the node that \
+ended, and what was under way to it. Recovered is the time until the last task was sent where it could not be answered, or until the \
+first one was sent to where tasks can be answered again. After each turn of a node its books are compared with the packets that passed.</p>";
+
+/// The page.
+///
+/// # Errors
+/// When the plot can't be drawn.
+pub fn page(report: &Report) -> Result<String, PlotError> {
+    let mut table = String::new();
+    let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));
+    for (number, row) in report.rows.iter().enumerate() {
+        let class = if row.holds == Some(false) { " class=\"invalid\"" } else { "" };
+        let cells = cells("td", row_cells(number, row).iter().map(String::as_str));
+        let _ = writeln!(table, "<tr{class}>{cells}</tr>");
+    }
+    let violations = &report.outcome.violations;
+    let wrong: String = violations
+        .iter()
+        .map(|one| {
+            format!(
+                "<li>{}</li>\n",
+                escape(&format!("at {} ns, {}: {}", one.at_ns, one.who, one.what))
+            )
+        })
+        .collect();
+    let wrong = if wrong.is_empty() { "<li>none</li>".to_owned() } else { wrong };
+    Ok(titled(
+        "wedjat fabric",
+        "wedjat: a fabric under failures",
+        &format!(
+            "<p>{}</p>\n<figure>{}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n<h2>Violations</h2>\n<ul>\n{wrong}</ul>\n",
+            escape(&report.summary),
+            plot(report)?
+        ),
+    ))
+}
