@@ -8,6 +8,7 @@ use super::command::{Command, CommandError, FABRIC_WORKERS_MAX};
 use super::event::{Event, Ids};
 use super::fabric::{Fabric, Leaf, PoolSettings, Server};
 use super::place::{Rack, link, take};
+use super::view::NodeId;
 use crate::config::is_unicast;
 use crate::limits::MEMBERS_MAX;
 use crate::policy::{PolicySpec, Runs};
@@ -33,6 +34,29 @@ impl Fabric {
             draft.fabric.version += 1;
         }
         Ok((draft.events, draft.fabric))
+    }
+}
+
+impl Fabric {
+    /// A spine is to be taken to be down, as by [`Command::FailSpine`]: it does not follow any more, all leaves that are linked to it
+    /// and follow hear nothing of it, and another that follows could do its part. One that still follows has only lost its links, or
+    /// stands still. `follows` tells who follows, `hears_nothing` of a leaf whether it hears nothing of the spine.
+    #[must_use]
+    pub fn is_spine_down(
+        &self,
+        id: u16,
+        follows: impl Fn(NodeId) -> bool,
+        hears_nothing: impl Fn(u16) -> bool,
+    ) -> bool {
+        let is_up = |spine: &u16| self.spines.get(spine).is_some_and(|spine| !spine.is_failed);
+        let could = |spine: &u16| is_up(spine) && follows(NodeId::Spine(*spine));
+        if !is_up(&id) || could(&id) || !self.spines.keys().any(could) {
+            return false;
+        }
+        let links = self.pools.values().flat_map(|pool| &pool.links);
+        let leaves = links.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
+        let leaves: BTreeSet<u16> = leaves.filter(|&leaf| follows(NodeId::Leaf(leaf))).collect();
+        !leaves.is_empty() && leaves.into_iter().all(hears_nothing)
     }
 }
 

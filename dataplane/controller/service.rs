@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
 use super::desk::{Ask, AskError, Done, Standing, notes};
-use super::fabric::{Fabric, Leaf, Pool, Spine};
+use super::fabric::{Fabric, Leaf, Pool};
 use super::generated as proto;
 use super::generated::fabric_server::Fabric as Calls;
 use super::generated::follow_request::Message;
@@ -265,8 +265,7 @@ impl Service {
         }
     }
 
-    /// Takes a spine to be down that does not follow any more and of which all leaves that tell it something hear nothing, when
-    /// another could do its part. An operator restores it. One that still follows has only lost its links, or stands still.
+    /// Takes a spine to be down that has followed this process, if it is by [`Fabric::is_spine_down`]. An operator restores it.
     async fn judge_spine(&self, id: u32) {
         let Ok(id) = u16::try_from(id) else { return };
         let Ok((_, fabric)) = self.leads() else { return };
@@ -284,21 +283,15 @@ impl Service {
     }
 
     fn is_down(&self, fabric: &Fabric, id: u16) -> bool {
-        let has_followed = self.met.lock().unwrap_or_else(PoisonError::into_inner).contains(&id);
-        let is_up = fabric.spines.get(&id).is_some_and(|spine| !spine.is_failed);
-        let followers = self.followers();
-        let follows = |node| followers.get(&node);
-        if !has_followed || !is_up || follows(NodeId::Spine(id)).is_some() {
+        if !self.met.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return false;
         }
-        let could =
-            |(spine, of): (&u16, &Spine)| !of.is_failed && follows(NodeId::Spine(*spine)).is_some();
-        let leaves = fabric.pools.values().flat_map(|pool| &pool.links);
-        let leaves = leaves.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
-        let leaves: BTreeSet<u16> = leaves.collect();
-        let mut told = leaves.into_iter().filter_map(|leaf| follows(NodeId::Leaf(leaf))).peekable();
-        let is_silent = |leaf: &Follower| leaf.seen.silent_spines.contains(&id.into());
-        fabric.spines.iter().any(could) && told.peek().is_some() && told.all(is_silent)
+        let followers = self.followers();
+        let hears_nothing = |leaf: u16| {
+            let leaf = followers.get(&NodeId::Leaf(leaf));
+            leaf.is_some_and(|leaf| leaf.seen.silent_spines.contains(&id.into()))
+        };
+        fabric.is_spine_down(id, |node| followers.contains_key(&node), hears_nothing)
     }
 
     async fn register(&self, node: NodeId, register: &proto::Register) -> Result<(), String> {

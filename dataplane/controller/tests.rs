@@ -67,6 +67,28 @@ fn a_pool_has_workers_spread_packed_or_by_size_and_its_racks_have_spines() {
 }
 
 #[test]
+fn a_spine_is_down_when_it_and_all_that_its_leaves_hear_of_it_are_gone() {
+    let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
+    let all = |_: NodeId| true;
+    let but = |gone: &'static [NodeId]| move |node: NodeId| !gone.contains(&node);
+    let (first, second) = (NodeId::Spine(1), NodeId::Spine(2));
+    assert!(!fabric.is_spine_down(1, all, |_| true), "it follows: its links are lost");
+    assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |_| true));
+    // Leaf 2 hears it; leaves 3 and 4 are not its own.
+    assert!(!fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |leaf| leaf != 2));
+    assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |leaf| leaf < 3));
+    // A leaf that does not follow says nothing; without any nobody knows.
+    assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1), NodeId::Leaf(2)]), |leaf| leaf != 2));
+    let nobody = but(&[NodeId::Spine(1), NodeId::Leaf(1), NodeId::Leaf(2)]);
+    assert!(!fabric.is_spine_down(1, nobody, |_| true));
+    // Nobody else could do its part.
+    assert!(!fabric.is_spine_down(1, move |node| node != first && node != second, |_| true));
+    let failed = after(&fabric, "fail-spine id=2");
+    assert!(!failed.is_spine_down(1, but(&[NodeId::Spine(1)]), |_| true));
+    assert!(!failed.is_spine_down(2, but(&[NodeId::Spine(2)]), |_| true), "it is already");
+}
+
+#[test]
 fn what_fails_is_replaced_and_nothing_else_moves() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     let failed = after(&fabric, "fail-spine id=1");

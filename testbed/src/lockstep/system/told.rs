@@ -95,8 +95,7 @@ impl Truth {
         silent.try_for_each(|spine| self.judge(spine, now_ns))
     }
 
-    /// A spine is down that does not follow any more, of which none of its leaves hears, where another could do its part, as
-    /// `wedjat controller` has it.
+    /// Takes a spine to be down as `wedjat controller` does.
     fn judge(&mut self, spine: u16, now_ns: u64) -> Result<(), String> {
         match self.is_down(spine) {
             true => self.command(&Command::FailSpine { id: spine }, now_ns + WORD_NS),
@@ -105,20 +104,9 @@ impl Truth {
     }
 
     fn is_down(&self, id: u16) -> bool {
-        let mut others =
-            self.fabric.spines.iter().filter(|(spine, of)| **spine != id && !of.is_failed);
-        if self.fabric.spines.get(&id).is_none_or(|spine| spine.is_failed)
-            || self.follow.contains(&NodeId::Spine(id))
-            || !others.any(|(spine, _)| self.follow.contains(&NodeId::Spine(*spine)))
-        {
-            return false;
-        }
-        let links = self.fabric.pools.values().flat_map(|pool| &pool.links);
-        let leaves = links.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
-        let follow = |leaf: &u16| self.follow.contains(&NodeId::Leaf(*leaf));
-        let mut leaves = leaves.filter(follow).peekable();
+        let follows = |node| self.follow.contains(&node);
         let is_silent = |leaf| self.silent.get(&leaf).is_some_and(|spines| spines.contains(&id));
-        leaves.peek().is_some() && leaves.all(is_silent)
+        self.fabric.is_spine_down(id, follows, is_silent)
     }
 }
 
