@@ -137,9 +137,8 @@ impl Numbers {
 /// What a leaf tells of a pool.
 #[derive(Debug)]
 struct Link {
-    to: SpineLink,
-    /// The spine there.
     spine: Spine,
+    protocol: Protocol,
     signals: Signals,
     /// Of the last signal.
     number: u16,
@@ -232,12 +231,14 @@ impl Fabric {
         }
         for (pool, place) in self.links.iter_mut().enumerate() {
             let link = network.link(pool).filter(|_| pool < network.pools());
-            let to = link.and_then(|to| Some((to, *network.spine(usize::from(to.spine))?)));
-            if place.as_ref().map(|link| (link.to, link.spine)) != to {
-                *place = to.map(|(to, spine)| Link {
-                    to,
+            let to = link.and_then(|SpineLink { spine, protocol }| {
+                Some((*network.spine(usize::from(spine))?, protocol))
+            });
+            if place.as_ref().map(|link| (link.spine, link.protocol)) != to {
+                *place = to.map(|(spine, protocol)| Link {
                     spine,
-                    signals: Signals::new(to.protocol, 0),
+                    protocol,
+                    signals: Signals::new(protocol, 0),
                     number: 0,
                     total: 0,
                     tasks: [0; 2],
@@ -447,7 +448,7 @@ impl Fabric {
         }
         if link.said_ns == 0 || now_ns.saturating_sub(link.said_ns) >= HEARTBEAT_NS {
             // Where nothing is decided by loads a spine still knows them.
-            let code = match link.to.protocol {
+            let code = match link.protocol {
                 Protocol::Silent => Code::LoadUpdate,
                 _ => Code::KeepAlive,
             };
