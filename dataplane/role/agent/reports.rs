@@ -36,7 +36,7 @@ struct Reporter {
     told: u64,
 }
 
-/// See the module's text.
+/// When the workers of an agent tell leaves of their queues, and whom; and the reports that wait to be sent.
 #[derive(Debug)]
 pub struct QueueReports {
     reporters: Vec<Reporter>,

@@ -93,7 +93,7 @@ struct Came {
     answers: Vec<u32>,
 }
 
-/// See the module's text.
+/// Leaves on packets in the place of the dispatchers of the simulator's model `ct`.
 struct Leaves {
     nodes: Vec<Node>,
     layout: Layout,

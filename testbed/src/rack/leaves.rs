@@ -32,7 +32,7 @@ pub struct LeafOptions {
     pub seed: u64,
 }
 
-/// See the module's text.
+/// The side of emulated workers that registers with several leaves and tells them of queues, as an agent does.
 pub(super) struct Leaves<B> {
     registrars: Vec<Registrar>,
     reports: QueueReports,

@@ -29,7 +29,7 @@ impl Drop for Running {
     }
 }
 
-/// See the module's text.
+/// Controllers as processes, and the etcd that they share if there are several.
 pub struct Controllers {
     controllers: Vec<Option<Running>>,
     members: Vec<Option<Running>>,
