@@ -39,6 +39,9 @@ pub const QUEUE_MAX: usize = 1 << 16;
 /// Tasks that may wait in all pools together on each core of a leaf that a controller tells of its pools.
 pub const QUEUES_TOLD: usize = 4 * QUEUE;
 
+/// A task waits so long for members to answer what their queues are: many round trips in a rack.
+pub const PROBE_PATIENCE_NS: u64 = 2_000_000;
+
 /// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
 pub const MBUFS: u32 = 16_383;
 

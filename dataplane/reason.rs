@@ -99,7 +99,7 @@ reasons! {
     SignalShort => "signal_short", "the sender's version of the header";
     /// A registration of a worker whose server is not configured to register.
     RegistrationOff => "registration_off", "`server.registers`; an intruder";
-    /// A queue report in a pool that learns of queues from replies.
+    /// A queue report in a pool that learns of queues from replies, or a probe's answer in one that does not ask.
     QueueReportOff => "queue_report_off", "`pool.reports` of the leaf, `pool.leaf_policy` of the agent; an intruder";
     /// A reply or registration of a pool with a key that came without sequence and tag; at an agent, an acknowledgement.
     AuthMissing => "auth_missing", "`key_file` of the server's `[[pool]]`; an intruder";

@@ -275,9 +275,13 @@ fn reports(
             "\"replies\" beside a `spine`: a leaf tells it what replies tell"
         }
         () if is_local => "\"replies\" in a pool with workers of the leaf's own core",
-        () if !policy.is_told() => {
-            "\"replies\"; \"messages\" with policies whose members tell on their own: lsq-update, lsq-smart, \
-             hlsq-update, hlsq-smart, jiq, jiq-weighted, jbt, pi"
+        () if !policy.takes_messages() => {
+            "\"replies\"; \"messages\" with policies whose members tell on their own (lsq-update, lsq-smart, hlsq-update, \
+             hlsq-smart, jiq, jiq-weighted, jbt, pi) or are asked about each task (lsq-sample, hlsq-sample, jsq(d=2), ppot, \
+             ppot-ll)"
+        }
+        () if policy.probes() && config.leaf.cores.get_ref().len() > 1 => {
+            "\"replies\", or one core: an answer to a probe must reach the core that asked"
         }
         () => return Reports::Messages,
     };
@@ -348,7 +352,9 @@ fn buffers_needed(
     agent: Option<&HostConfig>,
     told: usize,
 ) -> u32 {
-    let holding = pools.iter().filter(|pool| pool.policy.entry().runs == Runs::LeafHolding);
+    let asks = |pool: &PoolConfig| pool.reports == Reports::Messages && pool.policy.probes();
+    let holds = |pool: &PoolConfig| pool.policy.entry().runs == Runs::LeafHolding || asks(pool);
+    let holding = pools.iter().filter(|pool| holds(pool));
     let queues: usize = holding.map(|pool| pool.queue).sum();
     let queues = queues.max(told) + agent.map_or(0, local::buffers_needed);
     if queues == 0 {

@@ -227,7 +227,7 @@ impl<T> Node<T> {
         // The pools share the room: their bounds together may be more.
         let task = Queued { packet, port: from as u8 };
         self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
-            self.stages.leave(pool);
+            self.stages.leave_last(pool);
             self.stages.counters().drop(DropReason::QueueFull, 1);
             task.packet
         })
@@ -270,8 +270,8 @@ impl<T> Node<T> {
         }
     }
 
-    /// The next word to a leaf or spine, with the MAC addresses of its next hop and of the port; where that is not known, it is asked for
-    /// and the word is passed over: it is said again.
+    /// The next word to a leaf, a spine or a worker, with the MAC addresses of its next hop and of the port; where that is not known, it
+    /// is asked for and the word is passed over: it is said again, or nobody waits for its answer for long.
     #[inline]
     pub fn next_word(&mut self, now: u64) -> Option<(Word, Mac, PortAddress)> {
         while let Some(word) = self.stages.next_word() {

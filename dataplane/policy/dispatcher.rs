@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use rand::{Rng as _, SeedableRng};
 
+use super::asking::{Answer, Asking, Probe};
 use super::{AnyPolicy, Bounded, Caller, Core, Pick, Picks, Policy, PolicySpec, Rng, Task};
 use crate::limits::QUEUE;
 use crate::reason::DropReason;
@@ -27,7 +28,8 @@ pub enum Reports {
     /// With every reply.
     #[default]
     Replies,
-    /// In messages of their own, when and to whom the policy has them tell ([`super::member::Notify`]): replies tell nothing.
+    /// In messages of their own, when and to whom the policy has them tell ([`super::member::Notify`]), or when they are asked for
+    /// the policy: replies tell nothing.
     Messages,
 }
 
@@ -74,6 +76,10 @@ pub struct Dispatcher {
     caller: Caller,
     holds: bool,
     backlog: Backlog,
+    /// The policy asks some members about each task.
+    probes: bool,
+    /// What it asks them, where that takes messages.
+    asking: Option<Box<Asking>>,
 }
 
 impl Dispatcher {
@@ -91,7 +97,9 @@ impl Dispatcher {
             without_members: true,
             since_ns: VecDeque::with_capacity(known),
         };
-        let mut dispatcher = Self { policy, view, rng, caller, holds, backlog };
+        let probes = spec.probes();
+        let mut dispatcher =
+            Self { policy, view, rng, caller, holds, backlog, probes, asking: None };
         dispatcher.review_members();
         dispatcher
     }
@@ -107,8 +115,48 @@ impl Dispatcher {
         self.caller.reports = reports;
         if reports == Reports::Messages {
             while self.view.idle_mut().take_last().is_some() {}
+            if self.probes {
+                self.ask_in_messages();
+            }
         }
         self.review_members();
+    }
+
+    /// Tasks wait for the answers of those that are asked about them.
+    fn ask_in_messages(&mut self) {
+        let asking = Asking::new(self.view.members(), self.backlog.bound);
+        self.view.set_queues(asking.queues());
+        self.asking = Some(Box::new(asking));
+        self.holds = true;
+    }
+
+    /// Members are asked about each task in messages ([`Dispatcher::next_probe`]), and each waits for their answers.
+    #[inline]
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// The next member that is to be asked for its queue.
+    #[inline]
+    pub fn next_probe(&mut self) -> Option<Probe> {
+        self.asking.as_mut()?.next_probe()
+    }
+
+    /// A member that was asked under this number had so many tasks.
+    pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
+        match &mut self.asking {
+            Some(asking) => {
+                self.view.note_heard(member);
+                asking.answer(member, number, queue)
+            }
+            None => Answer::Late,
+        }
+    }
+
+    /// Members that were asked and did not answer in time, since this was last asked.
+    pub fn take_unanswered(&mut self) -> u64 {
+        self.asking.as_mut().map_or(0, |asking| asking.take_unanswered())
     }
 
     /// How members tell their queues.
@@ -171,6 +219,9 @@ impl Dispatcher {
         task: Task,
         mut reclaim: impl FnMut() -> Option<Member>,
     ) -> Option<Pick> {
+        if self.asking.is_some() {
+            return self.choose_answered(task);
+        }
         loop {
             let mut picks = [None];
             self.schedule(&[task], &mut picks);
@@ -179,6 +230,18 @@ impl Dispatcher {
             }
             self.write_off(reclaim()?, 1);
         }
+    }
+
+    /// Chooses for the first task that waits, when those that it asked have answered, counting it as sent.
+    fn choose_answered(&mut self, task: Task) -> Option<Pick> {
+        let asking = self.asking.as_mut()?;
+        let mut rng = asking.ready(self.view.now_ns())?;
+        let mut picks = [None];
+        self.policy.pick_run(&[task], &mut picks, &mut self.view, &mut rng);
+        let pick = picks[0]?;
+        asking.sent(pick.member);
+        self.view.touch(pick.member);
+        Some(pick)
     }
 
     /// Decides on a new task: it waits when others wait, else the policy chooses, else it waits. None when it waits: its caller
@@ -193,6 +256,7 @@ impl Dispatcher {
         reclaim: impl FnMut() -> Option<Member>,
     ) -> Result<Option<Pick>, DropReason> {
         if self.backlog.waiting == 0
+            && self.asking.is_none()
             && let Some(pick) = self.choose(task, reclaim)
         {
             return Ok(Some(pick));
@@ -219,8 +283,16 @@ impl Dispatcher {
     /// That no more may.
     #[inline]
     pub(super) fn join(&mut self) -> Result<(), DropReason> {
-        if self.backlog.waiting >= self.backlog.bound {
+        let has_room = |asking: &Asking| asking.has_room();
+        if self.backlog.waiting >= self.backlog.bound
+            || !self.asking.as_deref().is_none_or(has_room)
+        {
             return Err(DropReason::QueueFull);
+        }
+        if let Some(asking) = &mut self.asking {
+            let rng = self.rng.clone();
+            let asked = self.policy.ask(&self.view, &mut self.rng);
+            asking.push(rng, &asked, self.view.now_ns());
         }
         self.backlog.waiting += 1;
         if let Some(peers) = self.view.peers() {
@@ -237,11 +309,28 @@ impl Dispatcher {
     #[inline]
     pub(crate) fn leave(&mut self) {
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+        if let Some(asking) = &mut self.asking {
+            asking.pop();
+        }
         if let Some(peers) = self.view.peers() {
             self.backlog.since_ns.pop_front();
             let known = self.backlog.since_ns.front().copied();
             let unknown = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
             peers.note_oldest(known.unwrap_or(unknown));
+        }
+    }
+
+    /// The last task that waits does so no longer: there is no room for it.
+    pub(crate) fn leave_last(&mut self) {
+        if let Some(asking) = &mut self.asking {
+            asking.pop_last();
+        }
+        self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
+        if let Some(peers) = self.view.peers() {
+            if self.backlog.since_ns.len() > self.backlog.waiting {
+                self.backlog.since_ns.pop_back();
+            }
+            peers.note_oldest(self.backlog.since_ns.front().copied().unwrap_or(0));
         }
     }
 
@@ -288,6 +377,9 @@ impl Dispatcher {
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
+        if let Some(asking) = &mut self.asking {
+            asking.sent(member);
+        }
         self.policy.on_follow(member, &mut self.view);
     }
 

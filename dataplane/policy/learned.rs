@@ -16,6 +16,7 @@ const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
 pub const BY_QUEUE: Entry = Entry {
     parameters: &[C1, S, GUARANTEED],
     asks: |_| Asks::Some,
+    learns: true,
     ..Entry::new(
         "ppot-learned",
         "the shorter queue of two draws in proportion to rates that it learns, as printed; on a leaf without benchmark tasks",
@@ -28,6 +29,7 @@ pub const BY_QUEUE: Entry = Entry {
 pub const BY_QUEUE_EWMA: Entry = Entry {
     parameters: &[WEIGHT, S, GUARANTEED],
     asks: |_| Asks::Some,
+    learns: true,
     ..Entry::new(
         "ppot-ewma",
         "the shorter queue of two draws in proportion to rates that it learns, by moving averages; on a leaf without benchmark tasks",
@@ -40,6 +42,7 @@ pub const BY_QUEUE_EWMA: Entry = Entry {
 pub const BY_TIME: Entry = Entry {
     parameters: &[C1, S, GUARANTEED],
     asks: |_| Asks::Some,
+    learns: true,
     ..Entry::new(
         "ppot-ll-learned",
         "of two draws, the one that is done sooner, by rates that it learns, as printed; on a leaf without benchmark tasks",
@@ -52,6 +55,7 @@ pub const BY_TIME: Entry = Entry {
 pub const BY_TIME_EWMA: Entry = Entry {
     parameters: &[WEIGHT, S, GUARANTEED],
     asks: |_| Asks::Some,
+    learns: true,
     ..Entry::new(
         "ppot-ll-ewma",
         "of two draws, the one that is done sooner, by rates that it learns, by moving averages; on a leaf without benchmark tasks",

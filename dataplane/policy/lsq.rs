@@ -14,7 +14,7 @@ use super::member::Notify;
 use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Found, Front, Rank, Ranking};
-use super::{AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task};
+use super::{AnyPolicy, Asked, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
@@ -155,6 +155,12 @@ impl Samples {
     /// Each arrival samples two, as most do that sample.
     const TWO: Self = Self { count: 2, below: u32::MAX };
 
+    /// The next arrival samples.
+    #[inline(always)]
+    fn are_due(self, rng: &mut Rng) -> bool {
+        self.count > 0 && (self.below == u32::MAX || (rng.next_u64() as u32) < self.below)
+    }
+
     /// Brings some members' queues up to date.
     #[inline(always)]
     fn take<R: Rank>(
@@ -165,7 +171,7 @@ impl Samples {
         messages: &mut usize,
         rng: &mut Rng,
     ) -> R::Front {
-        if self.count == 0 || self.below < u32::MAX && rng.next_u64() as u32 >= self.below {
+        if !self.are_due(rng) {
             return front;
         }
         *messages += sample_distinct(
@@ -304,6 +310,17 @@ impl Policy for Lsq {
             Ranking::Delay(ranks) => pick_any(ranks, samples, picks, parts, &mut local),
         }
         *rng = local;
+    }
+
+    fn ask(&self, view: &View, rng: &mut Rng) -> Asked {
+        let mut asked = Asked::new();
+        if self.samples.are_due(rng) {
+            sample_distinct(self.samples.count, view.active(), rng, |member| asked.push(member));
+        }
+        if !view.active().is_empty() {
+            rng.next_u64(); // finds one of those that tie
+        }
+        asked
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 //! or clocks. The simulator and the dataplane drive the same types through [`Dispatcher`]. Names and
 //! parameters are in [`CATALOGUE`]; each policy's file cites its paper and states its deviations.
 
+mod asking;
 mod bounded;
 mod dispatcher;
 pub mod fifo;
@@ -29,6 +30,7 @@ mod spec;
 mod structure;
 mod waterfill;
 
+pub use asking::{Answer, Probe};
 pub use bounded::Bounded;
 pub use dispatcher::{Dispatcher, Overflow, Prepared, Reports, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
@@ -47,6 +49,7 @@ pub use spec::{Asks, Entry, LeafReports, OverRacks, Parameter, PolicyError, Poli
 pub use structure::{Alias, Found, Rank, Ranking, Ranks, SpeedRanks};
 pub use waterfill::WaterFill;
 
+use arrayvec::ArrayVec;
 use enum_dispatch::enum_dispatch;
 
 use crate::state::{Decision, Member, Report, View};
@@ -90,6 +93,9 @@ pub struct Pick {
     /// It was believed idle (the task header's `qlen`, Horus's idleSelected).
     pub idle: bool,
 }
+
+/// The members that a decision asks for their queues.
+pub type Asked = ArrayVec<Member, { shortest::SAMPLES_MAX }>;
 
 /// Where the choices for a run of tasks go: to each task's place its pick, or none.
 pub type Picks<'a> = &'a mut [Option<Pick>];
@@ -150,6 +156,12 @@ pub trait Policy {
     /// No pick means: no member may have the task now. Central queues answer so while all members are full; their caller
     /// holds the task and offers it again after a reply or a tick.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng);
+
+    /// The members whose queues its next decision on one task will ask for, in the order in which it will; `rng` is then as that
+    /// decision will leave it. Of those that ask some ([`Asks::Some`]), where asking takes time.
+    fn ask(&self, _view: &View, _rng: &mut Rng) -> Asked {
+        Asked::new()
+    }
 
     /// A task was sent to `member`, and counted, without a pick of its own: it follows another one.
     fn on_follow(&mut self, _member: Member, _view: &mut View) {}

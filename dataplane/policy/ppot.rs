@@ -3,7 +3,7 @@
 
 use super::sample::select;
 use super::structure::{Alias, Losses};
-use super::{AnyPolicy, Asks, Caller, Entry, Pick, Picks, Policy, Rng, Task};
+use super::{AnyPolicy, Asked, Asks, Caller, Entry, Pick, Picks, Policy, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
 
@@ -110,6 +110,10 @@ impl Policy for Ppot {
                 true => pick_run(true, &self.alias, picks, &mut parts, rng),
             }
         }
+    }
+
+    fn ask(&self, _view: &View, rng: &mut Rng) -> Asked {
+        (0..2).filter_map(|_| self.alias.sample(rng)).collect()
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {

@@ -65,7 +65,7 @@ impl<T> QueueingDispatcher<T> {
     /// A task that waits, as is counted already.
     fn keep(&mut self, item: T) -> Result<(), T> {
         // More may wait by now than there is memory for.
-        self.tasks.push(&mut self.order, item).inspect_err(|_| self.dispatcher.leave())
+        self.tasks.push(&mut self.order, item).inspect_err(|_| self.dispatcher.leave_last())
     }
 
     /// Decides on the first task that waits, of which `task` says what policies may know; none, too, when none waits.

@@ -9,7 +9,7 @@ use rand::Rng as _;
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
 use super::structure::{Front, Losses, Rank, Ranking, Watch};
 use super::{
-    AnyPolicy, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task, one_by_one,
+    AnyPolicy, Asked, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task, one_by_one,
 };
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
@@ -227,7 +227,7 @@ impl Policy for Shortest {
 }
 
 /// Most members that a policy samples at once.
-pub(super) const SAMPLES_MAX: usize = 16;
+pub const SAMPLES_MAX: usize = 16;
 
 /// Distinct uniform members, up to `count` of them, each given to `each`; returns how many there were.
 #[inline(always)]
@@ -316,6 +316,12 @@ impl Policy for ShortestOf {
             view.picks.messages += probed as u64;
             best.map(|(queue, member)| Pick { member, idle: queue == 0 })
         });
+    }
+
+    fn ask(&self, view: &View, rng: &mut Rng) -> Asked {
+        let mut asked = Asked::new();
+        sample_distinct(self.count, view.active(), rng, |member| asked.push(member));
+        asked
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {

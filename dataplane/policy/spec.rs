@@ -26,6 +26,8 @@ pub struct Entry {
     pub by_rate: bool,
     /// It divides the tasks of a run among the members as a whole, which is not the same as deciding one at a time.
     pub divides_runs: bool,
+    /// It learns from what replies tell.
+    pub learns: bool,
     /// It may have racks as its members, at a spine.
     pub over_racks: Option<OverRacks>,
     /// What it has the cores of one node tell each other.
@@ -131,6 +133,7 @@ impl Entry {
             runs: Runs::Leaf,
             by_rate: false,
             divides_runs: false,
+            learns: false,
             over_racks: None,
             sharing: Sharing::COUNTS,
             on_leaf: "",
@@ -255,6 +258,18 @@ impl PolicySpec {
     #[must_use]
     pub fn is_told(&self) -> bool {
         !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == Asks::Nobody
+    }
+
+    /// It asks some members about each task, and needs no more than their answers: they may be asked in messages.
+    #[must_use]
+    pub fn probes(&self) -> bool {
+        self.asks() == Asks::Some && !self.entry.learns
+    }
+
+    /// Members may tell it of their queues in messages of their own, asked or not, and not by replies.
+    #[must_use]
+    pub fn takes_messages(&self) -> bool {
+        self.is_told() || self.probes()
     }
 
     /// Whose queues it asks for.

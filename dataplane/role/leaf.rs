@@ -191,7 +191,7 @@ where
         true
     }
 
-    /// Tells spines or leaves what they are to know.
+    /// Tells spines or leaves what they are to know, and asks workers for their queues.
     #[inline]
     fn speak(&mut self, now: u64) {
         self.node.stages.tell_spines();
@@ -201,7 +201,9 @@ where
             let len = header.len();
             self.out.make(&mut self.pool, usize::from(port), udp::PAYLOAD + len, |frame| {
                 header.emit(&mut frame[udp::PAYLOAD..]);
-                extension.emit(&mut frame[udp::PAYLOAD..]);
+                if header.extended {
+                    extension.emit(&mut frame[udp::PAYLOAD..]);
+                }
                 let flow = Flow {
                     src_mac: own.mac,
                     dst_mac: mac,

@@ -6,7 +6,7 @@ use super::parse::{Packet, PacketKind};
 use super::{Newcomer, Stages, Verdict, auth, rewrite};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
-use crate::policy::Reports;
+use crate::policy::{self, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
@@ -192,12 +192,12 @@ fn presence(
     stages.counters.add(Counter::Registrations, 1);
     let header = Header::parse(parsed.payload(frame))?;
     let timeout_ms = stages.liveness.timeout_ms();
-    rewrite::answer(frame, parsed, &header.acknowledged_by(stages.network.node, timeout_ms));
+    rewrite::answer(frame, usize::from(parsed.at), &header.acknowledged_by(stages.network.node, timeout_ms));
     auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
     Ok(Verdict::Answer)
 }
 
-/// Takes a server's word on a worker's queue, unless a newer one came before.
+/// Takes a server's word on a worker's queue, unless a newer one came before, or it answers a question that nobody waits for.
 #[cold]
 fn queue_report(
     stages: &mut Stages,
@@ -212,8 +212,21 @@ fn queue_report(
     if stages.dispatchers[pool].reports() == Reports::Replies {
         return Err(DropReason::QueueReportOff);
     }
+    let Header { code, seq: number, .. } = Header::parse(parsed.payload(frame))?;
+    let answers = code == Code::ProbeAnswer;
+    if answers && !stages.dispatchers[pool].asks() {
+        return Err(DropReason::QueueReportOff);
+    }
     auth::believe(&stages.network, port, &worker, frame, parsed)?;
-    let (number, now_ns) = (Header::parse(parsed.payload(frame))?.seq, stages.now_ns());
+    if answers {
+        let answer = stages.dispatchers[pool].answer(member, number, answer.queue.into());
+        let is_late = answer == policy::Answer::Late;
+        let counter = if is_late { Counter::ProbeAnswersLate } else { Counter::ProbeAnswers };
+        stages.counters.add(counter, 1);
+        stages.freed |= answer == policy::Answer::Ready;
+        return Ok(Verdict::Consumed);
+    }
+    let now_ns = stages.now_ns();
     let numbers = stages.report_numbers.get_mut(pool).and_then(Option::as_mut);
     if numbers.is_none_or(|numbers| numbers.judge(member, number, now_ns) == Age::Old) {
         stages.counters.add(Counter::QueueReportsOld, 1);

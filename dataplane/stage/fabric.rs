@@ -33,7 +33,7 @@ const WORDS_MAX: usize = 64;
 /// Changes of idleness that a core of a spine may be behind the others.
 const IDLE_MAX: usize = 1024;
 
-/// A word to a leaf or spine.
+/// A word to a leaf, a spine or a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
     /// The port that leads there.
@@ -44,7 +44,7 @@ pub struct Word {
     pub ip: u32,
     /// What it says.
     pub header: Header,
-    /// And how much.
+    /// And how much, where the header says that this follows.
     pub extension: Extension,
 }
 

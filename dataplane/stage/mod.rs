@@ -29,6 +29,7 @@ pub use parse::{Packet, PacketKind};
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 
 use fabric::{Fabric, Numbers, Word};
+use network::Target;
 use fast::template::Template;
 
 use crossbeam_queue::ArrayQueue;
@@ -39,6 +40,7 @@ use crate::policy::{self, Dispatcher, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, Neighbours};
+use crate::wire::task::{Extension, Header};
 
 /// A core to which no more packets come at once keeps up with what comes.
 const KEEPS_UP: usize = BURST / 4;
@@ -161,6 +163,8 @@ pub struct Stages {
     exchange: Option<Box<Exchange>>,
     /// What spines or leaves are told; none where there are none.
     fabric: Option<Box<Fabric>>,
+    /// Some pool's policy asks workers for their queues in messages.
+    asks: bool,
     /// The numbers of workers' queue reports, by pool; none of pools that learn of queues from replies.
     report_numbers: Vec<Option<Numbers>>,
     /// Packets since the last exchange.
@@ -209,6 +213,7 @@ impl Stages {
             now_ms: 0,
             exchange: None,
             fabric: None,
+            asks: false,
             report_numbers: Vec::new(),
             received: 0,
             newcomers: None,
@@ -285,10 +290,24 @@ impl Stages {
         }
     }
 
-    /// The next word to a spine or leaf that is to be sent.
+    /// The next word to a spine, a leaf or a worker that is to be sent.
     #[inline]
     pub fn next_word(&mut self) -> Option<Word> {
-        self.fabric.as_mut()?.next_word()
+        let word = self.fabric.as_mut().and_then(|fabric| fabric.next_word());
+        if word.is_some() || !self.asks { word } else { self.next_queue_probe() }
+    }
+
+    /// The next question to a worker for its queue.
+    fn next_queue_probe(&mut self) -> Option<Word> {
+        let mut dispatchers = self.dispatchers.iter_mut().enumerate();
+        let (pool, (member, number)) = dispatchers
+            .find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
+        self.counters.add(Counter::QueueProbes, 1);
+        let &Target { worker, ip, next_hop, .. } = self.network.target(pool, member);
+        let id = self.network.pool_id(pool)?;
+        let header = Header::queue_probe(id, self.network.node, worker, number);
+        let (port, slot, ip) = (next_hop.port, next_hop.slot, u32::from_be_bytes(ip));
+        Some(Word { port, slot, ip, header, extension: Extension::default() })
     }
 
     /// The node has other cores.
@@ -415,6 +434,7 @@ impl Stages {
             return;
         }
         self.dispatchers[pool].set_reports(reports);
+        self.asks |= self.dispatchers[pool].asks();
         self.set_shared_workers(pool, true);
         let members = self.dispatchers[pool].view().members();
         self.report_numbers.resize_with(self.dispatchers.len(), || None);
@@ -474,6 +494,12 @@ impl Stages {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
+    /// The last task of a pool's central queue finds no room there.
+    pub fn leave_last(&mut self, pool: usize) {
+        self.dispatchers[pool].leave_last();
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
     /// Lets the policies that hold tasks see the time more often than others: they measure by it.
     pub fn tick_holding(&mut self, now_ns: u64) {
         for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds()) {
@@ -510,6 +536,9 @@ impl Stages {
         self.freed |= self.liveness.tick(now_ns, dispatchers, neighbours, &self.counters);
         for dispatcher in &mut self.dispatchers {
             dispatcher.tick(now_ns);
+            if self.asks {
+                self.counters.add(Counter::ProbesUnanswered, dispatcher.take_unanswered());
+            }
         }
         if let Some(fabric) = &mut self.fabric {
             fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);

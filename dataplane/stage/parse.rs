@@ -27,7 +27,7 @@ pub enum PacketKind {
     Registration,
     /// The same, not to be answered.
     KeepAlive,
-    /// A server's word on a worker's queue, not to be answered.
+    /// A server's word on a worker's queue, asked for or not; not to be answered.
     QueueReport,
     /// At a spine, a leaf's word about a pool.
     Signal,
@@ -168,7 +168,7 @@ pub fn one(
         },
         (false, code) if code.is_reply() => (PacketKind::Reply, has_workers),
         (true, Code::WorkerId) => (PacketKind::Registration, has_workers),
-        (true, Code::QueueReport) => (PacketKind::QueueReport, has_workers),
+        (true, Code::QueueReport | Code::ProbeAnswer) => (PacketKind::QueueReport, has_workers),
         (true, Code::KeepAlive) if network.has_spine_at(datagram.src) => {
             (PacketKind::SpineAlive, true)
         }

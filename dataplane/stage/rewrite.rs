@@ -103,7 +103,7 @@ pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verd
     let waiting = stages.dispatchers.get(pool).map_or(0, Dispatcher::waiting);
     if let Ok(task) = Header::parse(parsed.payload(frame)) {
         let refusal = task.refused_by(network.node, waiting.min(usize::from(u16::MAX)) as u16);
-        answer(frame, parsed, &refusal);
+        answer(frame, usize::from(parsed.at), &refusal);
     }
     // Whoever sent it on is not its client: it goes the way of a reply, from the address that the client asked.
     if network.service(pool).is_some() && !network.is_spine() {
@@ -112,9 +112,8 @@ pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verd
     }
 }
 
-/// Sends a packet back to where it came from, with another header.
-pub fn answer(frame: &mut [u8], parsed: &Packet, header: &Header) {
-    let at = usize::from(parsed.at);
+/// Sends a packet, whose UDP header is at `at`, back to where it came from, with another header.
+pub fn answer(frame: &mut [u8], at: usize, header: &Header) {
     let delta = task::replace(&mut frame[at + udp::LEN..], header);
     udp::update_checksum(&mut frame[at..], delta);
     udp::swap_endpoints(frame, at);

@@ -233,7 +233,8 @@ fn connected(
     verdict: &mut Verdict,
 ) {
     // Its first packet may be among those that wait.
-    let is_next = stages.dispatchers[pool].waiting() == 0;
+    let dispatcher = &stages.dispatchers[pool];
+    let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
     let offered = match follow(stages, pool, now, frame, parsed, is_next) {
         Err(DropReason::NoMember) => stages.dispatchers[pool].wait().map(|()| None),
         followed => followed.map(Some),

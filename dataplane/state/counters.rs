@@ -104,7 +104,7 @@ metrics! {
         RxPackets => "rx_packets", "packets";
         /// Received and let go out of a port; those that it did not take were dropped as `tx_full`.
         Forwarded => "forwarded", "packets";
-        /// Received and used up here: ARP, signals, queue reports.
+        /// Received and used up here: ARP, signals, queue reports, probes.
         Consumed => "consumed", "packets";
         /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
         Refused => "refused", "packets";
@@ -126,11 +126,19 @@ metrics! {
         QueueReports => "queue_reports", "packets";
         /// At a leaf, queue reports passed over, for newer ones of their worker had come before.
         QueueReportsOld => "queue_reports_old", "packets";
+        /// Probes, which ask workers for their queues: at a leaf sent, at an agent answered.
+        QueueProbes => "queue_probes", "packets";
+        /// At a leaf, answers to probes taken.
+        ProbeAnswers => "probe_answers", "packets";
+        /// At a leaf, answers to probes passed over: their task did not wait for them any longer, or they came twice.
+        ProbeAnswersLate => "probe_answers_late", "packets";
+        /// At a leaf, probes whose task went without their answer, which did not come in time.
+        ProbesUnanswered => "probes_unanswered", "packets";
         /// At a leaf, spines that fell silent.
         SpinesLost => "spines_lost", "spines";
         /// At a leaf, silent spines that were heard of again.
         SpinesBack => "spines_back", "spines";
-        /// Made here to be sent: ARP, signals, queue reports, tasks given back.
+        /// Made here to be sent: ARP, signals, queue reports, probes, tasks given back.
         Originated => "originated", "packets";
         /// Tasks given to a member.
         Scheduled => "scheduled", "tasks";

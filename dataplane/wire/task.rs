@@ -6,10 +6,10 @@
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies, registrations and queue reports |
-//! | 5 | u16 | dst | the member chosen; the client's own id on replies; the worker's id on acknowledgements |
-//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report: tasks the worker has; acknowledgement: timeout, ms |
-//! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's, which its acknowledgement repeats; of a queue report's |
+//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies, registrations, queue reports, probes' answers |
+//! | 5 | u16 | dst | the member chosen; the client's own id on replies; the worker's id on acknowledgements and probes |
+//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report or answer: the worker's tasks; acknowledgement: timeout, ms |
+//! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's or a probe's, which its answer repeats; of a queue report's |
 //! | 11 | u32 | app | application id |
 //! | 15 | u32 | seq32 | full sequence number |
 //! | 19 | u32 | service_ns | reply: measured processing time, saturating; load signal: average queue, 16.16 |
@@ -66,6 +66,10 @@ pub enum Code {
     TaskRefused = 17,
     /// A worker tells one of its leaves how many tasks it has; not in the switch release.
     QueueReport = 18,
+    /// A leaf asks a worker how many tasks it has; not in the switch release.
+    QueueProbe = 19,
+    /// The worker's answer.
+    ProbeAnswer = 20,
 }
 
 impl Code {
@@ -86,6 +90,8 @@ impl Code {
             16 => Self::TaskContinuation,
             17 => Self::TaskRefused,
             18 => Self::QueueReport,
+            19 => Self::QueueProbe,
+            20 => Self::ProbeAnswer,
             _ => return None,
         })
     }
@@ -180,6 +186,19 @@ impl Header {
     #[must_use]
     pub const fn queue_report(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
         Self { code: Code::QueueReport, ..Self::worker_id(pool, worker, tasks, seq) }
+    }
+
+    /// A leaf's question to a worker how many tasks it has, under a number that the answer repeats.
+    #[must_use]
+    pub const fn queue_probe(pool: u16, leaf: u16, worker: u16, number: u16) -> Self {
+        Self { code: Code::QueueProbe, src: leaf, dst: worker, ..Self::new_task(pool, number) }
+    }
+
+    /// The answer to this `QueueProbe`: the worker has so many tasks.
+    #[must_use]
+    pub const fn answered_with(&self, tasks: u16) -> Self {
+        let Self { pool, dst: worker, seq, .. } = *self;
+        Self { code: Code::ProbeAnswer, ..Self::queue_report(pool, worker, tasks, seq) }
     }
 
     /// What a leaf tells its spine of a pool, or a spine its leaf that it is alive (`KeepAlive` of pool 0); the extension follows.
@@ -359,7 +378,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> impl Strategy<Value = Header> {
-        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18];
+        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20];
         (
             proptest::sample::select(codes.to_vec()),
             any::<((bool, bool, bool), u16, u16, u16, u16, u16)>(),
@@ -436,6 +455,17 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_a_probe_and_its_answer() {
+        // Leaf 9 asks worker 5 of pool 1, which has 3 tasks.
+        let mut bytes = [0; LEN];
+        let probe = Header::queue_probe(1, 9, 5, 0x1234);
+        probe.emit(&mut bytes);
+        assert_eq!(bytes, [19, 0, 1, 0, 9, 0, 5, 0, 0, 0x12, 0x34]);
+        probe.answered_with(3).emit(&mut bytes);
+        assert_eq!(bytes, [20, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x34]);
+    }
+
+    #[test]
     fn refusals() {
         let parse = |kind: u8, len: usize| {
             let mut bytes = [0; 43];
@@ -452,7 +482,7 @@ mod tests {
             assert_eq!(parse(kind, len - 1), Err(DropReason::TaskShort), "{kind:#x}");
             assert_eq!(parse(kind, len).map(|header| header.len()), Ok(len), "{kind:#x}");
         }
-        for code in [1, 4, 5, 8, 9, 14, 15, 19, 31] {
+        for code in [1, 4, 5, 8, 9, 14, 15, 21, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
         }
     }

@@ -34,8 +34,8 @@ fn assert_equal(config: &ct::Config, name: &str) -> f64 {
     assert_eq!(outcome.record, model.record, "{name}");
     assert_eq!(outcome.record.unwrap().answered, config.tasks, "{name}");
     assert_eq!((outcome.tasks, outcome.messages), (model.tasks, model.messages), "{name}");
-    assert_eq!(told.reports, model.messages, "{name}: each message is a packet");
-    told.reports as f64 / config.tasks as f64
+    assert_eq!(told.reports + told.probes, model.messages, "{name}: each message is a packet");
+    model.messages as f64 / config.tasks as f64
 }
 
 /// As many messages as two samples for each of so many leaves would be, of so many workers.
@@ -75,6 +75,36 @@ fn whatever_the_delay_and_the_speeds() {
             config.delay_ns = delay_ns;
             for (worker, speed) in config.speeds.iter_mut().enumerate() {
                 *speed = if worker < 16 { 0.4 } else { 1.6 };
+            }
+            assert_equal(&config, &name);
+        }
+    }
+}
+
+/// LSQ's Algorithm 1 samples d, and so do the powers of choices: a probe of each.
+#[test]
+fn leaves_that_ask_decide_as_the_simulators_dispatchers_that_ask() {
+    for (leaves, workers) in [(1, 32), (4, 32), (10, 32), (4, 100), (10, 100)] {
+        for (policy, probes) in [("lsq-sample", 2.0), ("lsq-sample(d=3)", 3.0), ("jsq(d=2)", 2.0)] {
+            for load in ["0.7", "0.95"] {
+                let name = format!("{policy}, {leaves} leaves, {workers} workers, load {load}");
+                let messages = assert_equal(&config(policy, (leaves, workers), load), &name);
+                println!("{name}: {messages:.3} messages a task");
+                assert!(messages == probes, "{name}: {messages}");
+            }
+        }
+    }
+}
+
+#[test]
+fn leaves_that_ask_do_so_whatever_the_delay_and_the_speeds() {
+    for delay_ns in [0.0, 50_000.0, 300_000.0] {
+        for policy in ["lsq-sample", "hlsq-sample", "jsq(d=1)", "ppot", "ppot-ll"] {
+            let name = format!("{policy}, {delay_ns} ns");
+            let mut config = config(policy, (4, 32), "0.8");
+            config.delay_ns = delay_ns;
+            for (worker, speed) in config.speeds.iter_mut().enumerate() {
+                *speed = if worker < 16 { 0.7 } else { 1.3 };
             }
             assert_equal(&config, &name);
         }

@@ -124,6 +124,8 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 enum Arrival<B> {
     Task(Packet<B>),
     Acknowledgement { from: (u32, Mac), header: Header, signed: Option<Signed> },
+    /// A question for a worker's queue, and the address that it came from.
+    Probe { from: u32, header: Header },
     Arp,
 }
 
@@ -243,6 +245,14 @@ where
                     Err(reason) => self.responder.out.counters.drop(reason, 1),
                 }
             }
+            Ok(Arrival::Probe { from, header }) => {
+                let counters = match self.answer_probe(port, from, &header) {
+                    Ok(()) => &self.responder.out.counters,
+                    Err(reason) => return self.responder.out.counters.drop(reason, 1),
+                };
+                counters.add(Counter::Consumed, 1);
+                counters.add(Counter::QueueProbes, 1);
+            }
             Ok(Arrival::Arp) => {
                 if let Some(packet) = packet {
                     self.arp(port, packet);
@@ -272,6 +282,22 @@ where
         }
         self.registrars[leaf].acknowledged(port, from, header)?;
         self.responder.report_to(leaf, header.dst);
+        Ok(())
+    }
+
+    /// A leaf asks for a worker's queue.
+    fn answer_probe(&mut self, port: usize, from: u32, header: &Header) -> Result<(), DropReason> {
+        let leaf = self.leaf_at(port, from).ok_or(DropReason::UnknownPeer)?;
+        let worker = header.dst;
+        let known = self.responder.named.get(usize::from(worker));
+        let named = known.filter(|named| named.set != NO_SET).ok_or(DropReason::UnknownWorker)?;
+        if self.worker_sets[usize::from(named.set)].pool != Some(header.pool) {
+            return Err(DropReason::PoolMismatch);
+        }
+        let tasks = self.responder.named_tasks(worker);
+        self.say(leaf, header.answered_with(tasks), |credential, flow, payload| {
+            credential.sign(flow.src, flow.dst, payload);
+        });
         Ok(())
     }
 
@@ -308,6 +334,9 @@ where
             let addresses = auth::addresses(datagram.src, datagram.dst);
             let signed = header.authenticated.then(|| Signed::read(&addresses, payload)).flatten();
             return Ok(Arrival::Acknowledgement { from, header, signed });
+        }
+        if header.code == Code::QueueProbe {
+            return Ok(Arrival::Probe { from: datagram.src, header });
         }
         if payload.len() - header.len() > self.payload_max {
             return Err(DropReason::TaskTooLong);

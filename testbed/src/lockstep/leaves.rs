@@ -50,6 +50,8 @@ const LEAVES_MAX: usize = 100;
 pub struct Told {
     /// Queue reports that leaves were sent for tasks.
     pub reports: u64,
+    /// Questions that leaves sent for queues; each was answered.
+    pub probes: u64,
     /// What is wrong with their books.
     pub faults: Vec<String>,
 }
@@ -60,8 +62,9 @@ pub struct Told {
 /// When a leaf does what it may not, or the arguments contradict each other.
 pub fn run(config: &Config) -> Result<(Outcome, Told), LockstepError> {
     let refuse = LockstepError::Arguments;
-    if !config.policy.is_told() {
-        return Err(refuse(format!("members of {} don't tell their queues alone", config.policy)));
+    if !config.policy.takes_messages() {
+        let policy = &config.policy;
+        return Err(refuse(format!("members of {policy} neither tell their queues alone nor are asked")));
     }
     let mut leaves = Leaves::new(config).map_err(refuse)?;
     leaves.introduce(config)?;
@@ -81,6 +84,7 @@ struct Node {
     /// Of each worker's last report to it.
     numbers: Vec<u16>,
     told: u64,
+    probed: u64,
     answered: u64,
 }
 
@@ -99,6 +103,10 @@ struct Leaves {
     layout: Layout,
     /// Tasks at workers or on their way, by number.
     packets: HashMap<u64, Packet<Frame>>,
+    /// Questions about tasks, by their number: the worker's place, its tasks when the question came there, and the packet.
+    questions: HashMap<u64, Vec<(u16, u32, Packet<Frame>)>>,
+    /// The leaves ask about each task.
+    asks: bool,
     /// Sent before the first task.
     first: u64,
 }
@@ -171,11 +179,14 @@ impl Leaves {
                 line: Line::default(),
                 numbers: vec![0; config.speeds.len()],
                 told: 0,
+                probed: 0,
                 answered: 0,
             })
         };
         let nodes = (0..config.dispatchers).map(node).collect::<Result<_, String>>()?;
-        Ok(Self { nodes, layout, packets: HashMap::new(), first: 0 })
+        let asks = config.policy.probes();
+        let (packets, questions) = (HashMap::new(), HashMap::new());
+        Ok(Self { nodes, layout, packets, questions, asks, first: 0 })
     }
 
     /// Before the first task, at time 0: clients learn their leaf's MAC address, and workers that are to be on one leaf's list
@@ -233,16 +244,42 @@ impl Leaves {
         }
     }
 
+    /// A client sends a task.
+    fn send(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
+        self.advance(index, now_ns)?;
+        let task = Task { seq: number as u32, service_ns: 0, class: 0 };
+        self.nodes[index].clients.send(task, now_ns)
+    }
+
+    /// The answers of those who were asked about a task come to its leaf.
+    fn answer_probes(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        number: u64,
+    ) -> Result<(), LockstepError> {
+        self.advance(index, now_ns)?;
+        for (_, tasks, mut packet) in self.questions.remove(&number).into_iter().flatten() {
+            Workers::<Spread>::answer_probe(&mut packet, tasks);
+            self.nodes[index].workers.send(packet, now_ns)?;
+            self.nodes[index].probed += 1;
+        }
+        Ok(())
+    }
+
     fn finish(self) -> Told {
         let told: u64 = self.nodes.iter().map(|node| node.told).sum();
         let mut faults = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let counters = node.local.leaf().stages().counters();
-            let counted = [Counter::QueueReports, Counter::Replies, Counter::QueueReportsOld]
+            let heard = [Counter::QueueReports, Counter::ProbeAnswers, Counter::Replies]
                 .map(|counter| counters.read(counter));
-            if counted != [node.told, node.answered, 0] || counters.dropped_total() > 0 {
+            let passed_over = [Counter::QueueReportsOld, Counter::ProbeAnswersLate]
+                .map(|counter| counters.read(counter));
+            let is_right = heard == [node.told, node.probed, node.answered];
+            if !is_right || passed_over != [0; 2] || counters.dropped_total() > 0 {
                 faults.push(format!(
-                    "leaf {index} counted {counted:?} reports, replies and old reports"
+                    "leaf {index} counted {heard:?} reports, answers to probes and replies, and passed over {passed_over:?}"
                 ));
             }
             if !counters.balances() {
@@ -252,7 +289,8 @@ impl Leaves {
         if !self.packets.is_empty() {
             faults.push(format!("{} tasks were not answered", self.packets.len()));
         }
-        Told { reports: told - self.first, faults }
+        let probes = self.nodes.iter().map(|node| node.probed).sum();
+        Told { reports: told - self.first, probes, faults }
     }
 }
 
@@ -274,9 +312,11 @@ impl Dispatchers for Leaves {
         number: u64,
         task: u32,
     ) -> Result<Offered<u32>, LockstepError> {
-        self.advance(index, now_ns)?;
-        let sent = Task { seq: number as u32, service_ns: 0, class: 0 };
-        self.nodes[index].clients.send(sent, now_ns)?;
+        if self.asks {
+            self.answer_probes(index, now_ns, number)?;
+        } else {
+            self.send(index, now_ns, number)?;
+        }
         let mut came = self.turn(index, now_ns)?;
         match (came.tasks.pop(), came.tasks.len()) {
             (Some((came, place, packet)), 0) if u64::from(came) == number => {
@@ -284,6 +324,27 @@ impl Dispatchers for Leaves {
                 Ok(Ok(Some((task, Pick { member: Member(place), idle: false }))))
             }
             _ => Err(LockstepError::Stray { what: "task", number: number as u32, now_ns }),
+        }
+    }
+
+    fn asks(&self) -> bool {
+        self.asks
+    }
+
+    fn ask(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
+        self.send(index, now_ns, number)?;
+        if let Some(&(number, ..)) = self.turn(index, now_ns)?.tasks.first() {
+            return Err(LockstepError::Stray { what: "task", number, now_ns });
+        }
+        let probes = self.nodes[index].workers.take_probes();
+        let asked = probes.into_iter().map(|(place, packet)| (place, 0, packet)).collect();
+        self.questions.insert(number, asked);
+        Ok(())
+    }
+
+    fn asked(&mut self, number: u64, queue: impl Fn(Member) -> u32) {
+        for (place, tasks, _) in self.questions.get_mut(&number).into_iter().flatten() {
+            *tasks = queue(Member(*place));
         }
     }
 
@@ -348,6 +409,7 @@ impl Dispatchers for Leaves {
     }
 
     fn picks(&self) -> (u64, u64) {
-        (0, 0) // the model counts what servers send
+        // The model counts what servers send.
+        (self.nodes.iter().map(|node| node.probed).sum(), 0)
     }
 }

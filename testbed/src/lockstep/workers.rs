@@ -2,6 +2,7 @@
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
+use wedjat::stage::rewrite;
 use wedjat::wire::task::{Extension, Header};
 use wedjat::wire::udp::Datagram;
 
@@ -24,12 +25,14 @@ pub struct Workers<P: Port> {
     address: Address,
     incoming: Burst<P::Buf>,
     idle_picks: u64,
+    /// Questions for queues that came: the worker's place, and the packet.
+    probes: Vec<(u16, Packet<P::Buf>)>,
 }
 
 impl<P: Port> Workers<P> {
     /// Workers that live at this address.
     pub fn new(port: P, address: Address) -> Self {
-        Self { port, address, incoming: Burst::new(), idle_picks: 0 }
+        Self { port, address, incoming: Burst::new(), idle_picks: 0, probes: Vec::new() }
     }
 
     /// Takes what has come: tasks go to `task` with their number, and their worker's place.
@@ -45,10 +48,14 @@ impl<P: Port> Workers<P> {
         for mut buf in incoming.drain(..) {
             let refused = |reason| LockstepError::Packet { side: SIDE, now_ns, reason };
             match self.address.hear(&mut buf).map_err(refused)? {
+                Heard::Probe(datagram, header) => {
+                    let place = self.address.layout.place(header.dst, datagram.dst);
+                    let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
+                    self.probes.push((place, Packet { buf, datagram, header }));
+                }
                 Heard::Task(datagram, header) => {
                     let place = self.address.layout.place(header.dst, datagram.dst);
-                    let place = place.ok_or(DropReason::UnknownWorker);
-                    let place = place.map_err(refused)?;
+                    let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
                     self.idle_picks += u64::from(header.qlen == 1);
                     let number = Extension::parse(&buf.bytes()[datagram.payload()..]).seq32;
                     task(number, place, Packet { buf, datagram, header })?;
@@ -81,6 +88,17 @@ impl<P: Port> Workers<P> {
         let Address { mac, layout, .. } = self.address;
         let reply = Reply { worker: layout.id(place), left, service_ns };
         reply.write(packet.buf.bytes_mut(), &packet.datagram, &packet.header, mac);
+    }
+
+    /// The questions for queues that came since this was last asked.
+    pub(super) fn take_probes(&mut self) -> Vec<(u16, Packet<P::Buf>)> {
+        std::mem::take(&mut self.probes)
+    }
+
+    /// Makes the packet of such a question its answer.
+    pub(super) fn answer_probe(packet: &mut Packet<P::Buf>, tasks: u32) {
+        let header = packet.header.answered_with(tasks.min(u32::from(u16::MAX)) as u16);
+        rewrite::answer(packet.buf.bytes_mut(), packet.datagram.at.into(), &header);
     }
 
     /// Sends a reply.

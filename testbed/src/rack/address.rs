@@ -27,6 +27,8 @@ pub enum Heard {
     Task(Datagram, Header),
     /// A leaf's acknowledgement of a worker's registration, if they have asked for any.
     Acknowledgement(Datagram, Header),
+    /// A leaf's question for a worker's queue.
+    Probe(Datagram, Header),
     /// An ARP question for one of them: the frame now holds the answer, to be sent.
     ArpAnswer,
 }
@@ -51,6 +53,7 @@ impl Address {
                 let (datagram, header) = self.parse(frame, verified)?;
                 match header.code {
                     Code::WorkerIdAck => Ok(Heard::Acknowledgement(datagram, header)),
+                    Code::QueueProbe => Ok(Heard::Probe(datagram, header)),
                     _ => Ok(Heard::Task(datagram, header)),
                 }
             }
@@ -72,10 +75,12 @@ impl Address {
             return Err(DropReason::UdpPort);
         }
         let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-        if !header.code.is_task() && header.code != Code::WorkerIdAck {
-            return Err(DropReason::TaskRole);
+        let is_for_workers = matches!(header.code, Code::WorkerIdAck | Code::QueueProbe);
+        if header.code.is_task() || is_for_workers {
+            Ok((datagram, header))
+        } else {
+            Err(DropReason::TaskRole)
         }
-        Ok((datagram, header))
     }
 
     fn answer_arp(&self, frame: &mut [u8]) -> Result<(), DropReason> {

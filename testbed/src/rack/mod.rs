@@ -18,6 +18,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::reason::DropReason;
 use wedjat::ring::Place;
+use wedjat::stage::rewrite;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Header};
 use wedjat::wire::udp::Datagram;
@@ -75,6 +76,8 @@ pub struct Rack<P: Port> {
     incoming: Burst<P::Buf>,
     replies: Replies<P::Buf>,
     control: Burst<P::Buf>,
+    /// Answers to probes.
+    answers: Burst<P::Buf>,
     counts: Counts,
     lateness: Lateness,
     hz: f64,
@@ -110,6 +113,7 @@ impl<P: Port> Rack<P> {
             incoming: Burst::new(),
             replies: Replies { burst: Burst::new(), due: ArrayVec::new() },
             control: Burst::new(),
+            answers: Burst::new(),
             counts: Counts::default(),
             lateness: Lateness::default(),
             hz,
@@ -213,6 +217,11 @@ impl<P: Port> Rack<P> {
                 self.counts.dropped[reason as usize] += 1;
             }
         }
+        if !self.answers.is_empty() {
+            // A leaf waits for no answer for long.
+            self.counts.probe_answers += self.port.tx_burst(&mut self.answers) as u64;
+            self.answers.clear();
+        }
         if !self.control.is_empty() {
             // ARP that the device does not take is asked again.
             self.counts.arp_answers += self.port.tx_burst(&mut self.control) as u64;
@@ -234,6 +243,15 @@ impl<P: Port> Rack<P> {
                 let place = place.ok_or(DropReason::UnknownWorker)?;
                 let tasks = self.queues.len_at(place);
                 leaves.acknowledged(buf.bytes(), (&datagram, &header), (place, tasks))
+            }
+            Heard::Probe(datagram, header) => {
+                let place = self.address.layout.place(header.dst, datagram.dst);
+                let place = place.filter(|&place| self.alive[usize::from(place)]);
+                let place = place.ok_or(DropReason::UnknownWorker)?;
+                let tasks = self.queues.len_at(place).min(u32::from(u16::MAX)) as u16;
+                rewrite::answer(buf.bytes_mut(), datagram.at.into(), &header.answered_with(tasks));
+                self.answers.push(buf);
+                Ok(())
             }
             Heard::Task(datagram, header) => self.queue(buf, datagram, header, now),
             Heard::ArpAnswer => {

@@ -37,6 +37,8 @@ pub struct Counts {
     pub queue_reports: u64,
     /// Those that it did not.
     pub queue_reports_unsent: u64,
+    /// Answers to leaves' probes that the device took.
+    pub probe_answers: u64,
     /// Service times of all tasks together.
     pub service_ns: u64,
     /// Everything else that came, by reason.
@@ -57,6 +59,7 @@ impl Default for Counts {
             tx_full: 0,
             queue_reports: 0,
             queue_reports_unsent: 0,
+            probe_answers: 0,
             service_ns: 0,
             dropped: [0; DropReason::COUNT],
         }
@@ -127,6 +130,9 @@ pub struct Report {
     /// Queue reports to leaves, and those that the device did not take; absent where there are none.
     #[serde(skip_serializing_if = "is_none")]
     pub queue_reports: [u64; 2],
+    /// Answers to leaves' probes; absent where nobody asked.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub probe_answers: u64,
     /// Packets that were no task for a worker of this rack, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Mean service time of the tasks.
@@ -139,6 +145,10 @@ pub struct Report {
     pub valid: bool,
     /// Why not.
     pub reasons: Vec<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn is_none(reports: &[u64; 2]) -> bool {
@@ -174,6 +184,7 @@ impl Report {
             arp_answers: counts.arp_answers,
             tx_full: counts.tx_full,
             queue_reports: [counts.queue_reports, counts.queue_reports_unsent],
+            probe_answers: counts.probe_answers,
             dropped: named.filter(|(_, count)| *count > 0).collect(),
             service_mean_us,
             lateness_us,
@@ -237,6 +248,9 @@ impl fmt::Display for Report {
         if !is_none(&self.queue_reports) {
             let [sent, unsent] = self.queue_reports;
             writeln!(f, "  queue reports {sent}, and {unsent} that the device did not take")?;
+        }
+        if self.probe_answers > 0 {
+            writeln!(f, "  probes answered {}", self.probe_answers)?;
         }
         let late = &self.lateness_us;
         writeln!(

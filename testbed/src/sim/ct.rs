@@ -90,6 +90,22 @@ pub trait Dispatchers {
     /// The next server that it wants a benchmark task for.
     fn next_benchmark(&mut self, index: usize) -> Option<Member>;
 
+    /// They ask servers for their queues in messages of their own before they decide.
+    fn asks(&self) -> bool {
+        false
+    }
+
+    /// A new task, of this number, is to be decided on when those that are asked about it have answered.
+    ///
+    /// # Errors
+    /// As all of these.
+    fn ask(&mut self, _index: usize, _now_ns: u64, _number: u64) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// What was asked about a task has come to the servers: `queue` says what each has now.
+    fn asked(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
+
     /// Decides on a new task, of this number; `task` is what it is called here.
     ///
     /// # Errors
@@ -262,6 +278,8 @@ mod event {
     pub const SCRIPT: u64 = 5;
     /// The answers to a task's probes are there.
     pub const ANSWERED: u64 = 6;
+    /// A task's probes have come to the servers.
+    pub const ASKED: u64 = 7;
     pub const KIND_SHIFT: u32 = 60;
 }
 
@@ -404,6 +422,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                     self.report(event)?;
                 }
                 event::ANSWERED => self.decide(event as u32)?,
+                event::ASKED => self.asked(event as u32),
                 event::SCRIPT => {
                     if self.act(event as u32 as usize) {
                         arrival = self.schedule.advance(&mut self.arrivals);
@@ -450,12 +469,30 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             member: 0,
             queue: 0,
         });
+        let asks = self.dispatchers.asks();
+        if asks {
+            self.dispatchers.ask(index as usize, self.now_ns(), number)?;
+        }
         if self.wait > 0 {
             let event = event::ANSWERED << event::KIND_SHIFT | u64::from(task);
             self.events.push(self.now + self.wait, event);
+            if asks {
+                let event = event::ASKED << event::KIND_SHIFT | u64::from(task);
+                self.events.push(self.now + self.wait / 2, event);
+            }
             return Ok(());
         }
+        if asks {
+            self.asked(task);
+        }
         self.decide(task)
+    }
+
+    /// Those who are asked about a task see their queues.
+    fn asked(&mut self, task: u32) {
+        let servers = &self.servers;
+        let queue = |member: Member| servers[member.index()].queue.len();
+        self.dispatchers.asked(self.flights[task].number, queue);
     }
 
     #[inline]
@@ -604,7 +641,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.flights.remove(task);
         let index = usize::from(flight.dispatcher);
         let (member, load) = (Member(flight.member), Load::tasks(flight.queue));
-        if self.notify == Notify::Reply {
+        if self.notify == Notify::Reply && !self.dispatchers.asks() {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.servers[member.index()].speed;
             let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
