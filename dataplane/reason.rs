@@ -89,8 +89,9 @@ reasons! {
     /// A reply or registration from an address that is not that worker's server; at an agent, an acknowledgement that is not
     /// from the leaf's address and MAC address.
     SpoofedReply => "spoofed_reply", "`server.ip`, `server.workers`; `agent.leaf`, `agent.leaf_mac`; an intruder";
-    /// At a spine, a signal of a leaf that it does not have; at a leaf, a KEEP_ALIVE from the clients' side of a spine that it does not have.
-    UnknownPeer => "unknown_peer", "the spine's `[[leaf]]`, the leaf's `[[spine]]`";
+    /// At a spine, a signal of a leaf that it does not have; at a leaf, a KEEP_ALIVE from the clients' side of a spine that it does not
+    /// have; at an agent, a probe of a leaf that it does not have.
+    UnknownPeer => "unknown_peer", "the spine's `[[leaf]]`, the leaf's `[[spine]]`, the agent's `leaf`";
     /// A signal of a leaf about a pool that it is not in.
     SignalPool => "signal_pool", "`leaf.pool` of the spine's `[[leaf]]`";
     /// A signal from an address that is not that leaf's, or a KEEP_ALIVE that names another spine than has the address.

@@ -10,12 +10,12 @@ local NO_MEMBER = 32767
 local CODES = {
     [0] = "NEW_TASK", [2] = "TASK_DONE", [3] = "TASK_DONE_IDLE", [6] = "IDLE_ADD", [7] = "LOAD_UPDATE", [10] = "IDLE_REMOVE",
     [11] = "KEEP_ALIVE", [12] = "WORKER_ID", [13] = "WORKER_ID_ACK", [16] = "TASK_CONTINUATION", [17] = "TASK_REFUSED",
-    [18] = "QUEUE_REPORT",
+    [18] = "QUEUE_REPORT", [19] = "QUEUE_PROBE", [20] = "PROBE_ANSWER",
 }
 local TASK = { [0] = true, [16] = true }
 local REPLY = { [2] = true, [3] = true, [17] = true }
 -- Those that tell how many tasks a worker has.
-local REPORT = { [2] = true, [3] = true, [11] = true, [12] = true, [18] = true }
+local REPORT = { [2] = true, [3] = true, [11] = true, [12] = true, [18] = true, [20] = true }
 
 local f = {
     code = ProtoField.uint8("wedjat.code", "Code", base.DEC, CODES, 0x1F),
@@ -100,6 +100,9 @@ local function meaning(tree, code, src, dst, qlen)
     elseif code == 13 then
         add(f.worker, dst, dst:uint())
         add(f.timeout, qlen, qlen:uint())
+        return " to worker " .. dst:uint()
+    elseif code == 19 then
+        add(f.worker, dst, dst:uint())
         return " to worker " .. dst:uint()
     elseif code == 17 then
         return " by " .. src:uint() .. ", which has " .. qlen:uint()

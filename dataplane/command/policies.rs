@@ -56,5 +56,8 @@ fn where_it_runs(entry: &Entry) -> String {
             runs.push_str("; with `reports = \"messages\"` members tell as in the simulator");
         }
     }
+    if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.probes()) {
+        runs.push_str("; with `reports = \"messages\"` it asks members as in the simulator");
+    }
     runs
 }

@@ -418,7 +418,7 @@ fn key_of(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<K
     faults.key(Some(at), key)
 }
 
-/// The leaves' policy, if its members tell their queues in messages.
+/// The leaves' policy, if its members tell their queues in messages without being asked.
 fn leaf_policy(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
     if key != "pool.leaf_policy" {
@@ -427,8 +427,9 @@ fn leaf_policy(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Opt
         return None;
     }
     let policy = faults.policy(at, key)?;
-    if !policy.is_told() {
-        let found = format!("{}, whose members do not tell on their own", quoted(at));
+    if !policy.takes_messages() {
+        let found =
+            format!("{}, whose members neither tell on their own nor are asked", quoted(at));
         let allowed = "none, or the policy of leaves whose pool has `reports = \"messages\"`";
         faults.note(at, key, found, allowed);
     }

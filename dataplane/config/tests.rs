@@ -78,10 +78,19 @@ fn workers_tell_their_queues_in_messages_where_the_policy_has_them_tell() {
     for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
         assert_eq!(told(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
     }
-    for policy in ["horus", "lsq-sample", "lsq-hybrid", "jbt-d", "jsq", "cfcfs"] {
+    for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
+        assert_eq!(told(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
+    }
+    // An answer would reach any core.
+    let lines = "\"jsq(d=2)\"\nreports = \"messages\"";
+    let text = GOOD.replace("\"horus\"", lines).replace("cores = [1]", "cores = [1, 2]");
+    let error = parse(&text).unwrap_err().to_string();
+    assert!(error.contains("pool.reports") && error.contains("one core"), "{error}");
+    for policy in ["horus", "ppot-learned", "lsq-hybrid", "jbt-d", "jsq", "cfcfs"] {
         let error = told(policy).unwrap_err().to_string();
         assert!(error.contains("leaf.toml:22: `pool.reports`"), "{policy}: {error}");
-        assert!(error.contains("lsq-update") && error.contains(policy), "{error}");
+        assert!(error.contains("lsq-update") && error.contains("lsq-sample"), "{error}");
+        assert!(error.contains(policy), "{error}");
     }
     let lines = "\"jiq\"\nreports = \"messages\"\nspine = 3";
     let text = GOOD.replace("\"horus\"", lines) + "[[spine]]\nid = 3\nip = \"10.0.1.9\"\n";

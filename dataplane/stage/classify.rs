@@ -192,7 +192,11 @@ fn presence(
     stages.counters.add(Counter::Registrations, 1);
     let header = Header::parse(parsed.payload(frame))?;
     let timeout_ms = stages.liveness.timeout_ms();
-    rewrite::answer(frame, usize::from(parsed.at), &header.acknowledged_by(stages.network.node, timeout_ms));
+    rewrite::answer(
+        frame,
+        usize::from(parsed.at),
+        &header.acknowledged_by(stages.network.node, timeout_ms),
+    );
     auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
     Ok(Verdict::Answer)
 }

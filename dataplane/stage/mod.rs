@@ -29,8 +29,8 @@ pub use parse::{Packet, PacketKind};
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 
 use fabric::{Fabric, Numbers, Word};
-use network::Target;
 use fast::template::Template;
+use network::Target;
 
 use crossbeam_queue::ArrayQueue;
 
@@ -300,8 +300,8 @@ impl Stages {
     /// The next question to a worker for its queue.
     fn next_queue_probe(&mut self) -> Option<Word> {
         let mut dispatchers = self.dispatchers.iter_mut().enumerate();
-        let (pool, (member, number)) = dispatchers
-            .find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
+        let (pool, (member, number)) =
+            dispatchers.find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
         self.counters.add(Counter::QueueProbes, 1);
         let &Target { worker, ip, next_hop, .. } = self.network.target(pool, member);
         let id = self.network.pool_id(pool)?;

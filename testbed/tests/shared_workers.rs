@@ -268,3 +268,26 @@ fn two_leaves_share_an_agents_workers_and_one_does_without_the_other() {
         assert!(world.reports(1) > 0, "{policy}: it is told");
     }
 }
+
+#[test]
+fn two_leaves_ask_an_agents_workers_and_one_does_without_the_other() {
+    for policy in ["lsq-sample", "jsq(d=2)"] {
+        let mut world = World::new(policy);
+        world.quiet(20_000_000);
+        world.pass(60_000_000, both);
+        world.quiet(5_000_000);
+        (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
+        let counted =
+            |world: &World, leaf: usize, counter| world.leaf(leaf).counters().read(counter);
+        for leaf in 0..LEAVES {
+            let [asked, answered] = [Counter::QueueProbes, Counter::ProbeAnswers]
+                .map(|counter| counted(&world, leaf, counter));
+            assert_eq!((asked, answered), (2 * world.leaf(leaf).sent, asked), "{policy}");
+            assert_eq!(world.reports(leaf), 0, "{policy}: who is not asked tells nothing");
+        }
+        world.leaves[1] = None;
+        world.pass(20_000_000, both);
+        world.quiet(5_000_000);
+        world.assert_right(0, policy);
+    }
+}

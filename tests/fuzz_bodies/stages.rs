@@ -256,8 +256,8 @@ fn text(policy: &str) -> String {
         let ip = std::net::Ipv4Addr::from_bits(SERVERS[at]);
         format!("[[server]]\nip = '{ip}'\nworkers = '{workers}'\npool = {pool}\n{further}\n")
     };
-    let is_told = policy.parse::<PolicySpec>().is_ok_and(|policy| policy.is_told());
-    let reports = if is_told { "messages" } else { "replies" };
+    let takes_them = policy.parse::<PolicySpec>().is_ok_and(|policy| policy.takes_messages());
+    let reports = if takes_them { "messages" } else { "replies" };
     let pool = |(id, overflow): (u16, &str)| {
         format!(
             "[[pool]]\nid = {id}\npolicy = '{policy}'\nqueue = {QUEUE}\noverflow = '{overflow}'\nreports = '{reports}'\n"
@@ -337,7 +337,12 @@ impl Rig {
 
     /// What servers have said of their workers without a reply, and was taken.
     fn words(&self) -> u64 {
-        let words = [Counter::Registrations, Counter::KeepAlives, Counter::QueueReports];
+        let words = [
+            Counter::Registrations,
+            Counter::KeepAlives,
+            Counter::QueueReports,
+            Counter::ProbeAnswers,
+        ];
         words.map(|counter| self.count(counter)).iter().sum()
     }
 

@@ -123,9 +123,16 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 /// What a packet is to an agent.
 enum Arrival<B> {
     Task(Packet<B>),
-    Acknowledgement { from: (u32, Mac), header: Header, signed: Option<Signed> },
+    Acknowledgement {
+        from: (u32, Mac),
+        header: Header,
+        signed: Option<Signed>,
+    },
     /// A question for a worker's queue, and the address that it came from.
-    Probe { from: u32, header: Header },
+    Probe {
+        from: u32,
+        header: Header,
+    },
     Arp,
 }
 

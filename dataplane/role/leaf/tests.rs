@@ -24,6 +24,7 @@ mod forged;
 mod links;
 mod neighbours;
 mod presence;
+mod probes;
 mod proof;
 mod reports;
 mod shared;

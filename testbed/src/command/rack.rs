@@ -90,10 +90,10 @@ fn share(text: &str) -> Result<f64, String> {
 
 fn told(text: &str) -> Result<PolicySpec, String> {
     let policy: PolicySpec = text.parse().map_err(|error| format!("{error}"))?;
-    match policy.is_told() {
+    match policy.takes_messages() {
         true => Ok(policy),
         false => Err(format!(
-            "members of {policy} don't tell their queues; give the policy of a pool with `reports = \"messages\"`"
+            "members of {policy} neither tell their queues nor are asked; give the policy of a pool with `reports = \"messages\"`"
         )),
     }
 }

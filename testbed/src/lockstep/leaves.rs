@@ -64,7 +64,9 @@ pub fn run(config: &Config) -> Result<(Outcome, Told), LockstepError> {
     let refuse = LockstepError::Arguments;
     if !config.policy.takes_messages() {
         let policy = &config.policy;
-        return Err(refuse(format!("members of {policy} neither tell their queues alone nor are asked")));
+        return Err(refuse(format!(
+            "members of {policy} neither tell their queues alone nor are asked"
+        )));
     }
     let mut leaves = Leaves::new(config).map_err(refuse)?;
     leaves.introduce(config)?;

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use rand::SeedableRng as _;
 use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::policy::member::Notify;
 use wedjat::policy::{PolicySpec, Rng, stream_seed};
 use wedjat::reason::DropReason;
 use wedjat::ring::Place;
@@ -59,7 +60,9 @@ impl<B: Buf> Leaves<B> {
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
         let registrar = |ip: &Ipv4Addr| Registrar::new(ip.to_bits(), 0, None, &places, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
-        let pools = vec![(*id, policy.notify())];
+        // Those that are asked tell nothing besides.
+        let notify = if policy.is_told() { policy.notify() } else { Notify::Never };
+        let pools = vec![(*id, notify)];
         let mut reports = QueueReports::new(pools, leaves.len(), places.len(), rng, hz as u64);
         for (at, place) in places.iter().enumerate() {
             let number = reports.add(*place);

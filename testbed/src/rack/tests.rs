@@ -499,3 +499,35 @@ fn workers_register_with_several_leaves_and_tell_the_one_that_the_policy_names()
     let report = bench.rack.report();
     assert!(report.valid && report.to_string().contains("queue reports 108"), "{report}");
 }
+
+#[test]
+fn leaves_that_ask_for_a_queue_are_answered() {
+    let mut bench = bench();
+    let mut now = 0;
+    for seq in 0..3 {
+        assert!(bench.leaf.send(&frame(&asked(9, seq, 1_000_000))));
+    }
+    now += 1000;
+    bench.rack.poll(now);
+    for (worker, tasks) in [(9, 3), (8, 0)] {
+        let probe = Header::queue_probe(1, 9, worker, 77);
+        let flow = Flow {
+            src_mac: OTHER_LEAF,
+            dst_mac: RACK,
+            src: Ipv4Addr::new(10, 0, 2, 2).to_bits(),
+            dst: server(0),
+            src_port: 1234,
+            dst_port: 1234,
+        };
+        let mut bytes = vec![0; udp::PAYLOAD + probe.len()];
+        probe.emit(&mut bytes[udp::PAYLOAD..]);
+        flow.emit(&mut bytes, probe.len());
+        assert!(bench.leaf.send(&bytes));
+        now += 1000;
+        bench.rack.poll(now);
+        assert_eq!(said(&mut bench), [(OTHER_LEAF, server(0), probe.answered_with(tasks))]);
+    }
+    assert_eq!((bench.rack.counts().probe_answers, bench.rack.counts().arp_answers), (2, 0));
+    let report = bench.rack.report();
+    assert!(report.valid && report.to_string().contains("probes answered 2"), "{report}");
+}

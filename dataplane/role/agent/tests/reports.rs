@@ -205,3 +205,40 @@ fn a_worker_that_comes_back_tells_again() {
     assert!(told.iter().all(|(_, worker)| *worker == 10), "{told:?}");
     shared.rig.balanced();
 }
+
+#[test]
+fn leaves_that_ask_are_told_what_a_worker_has() {
+    let mut shared = Shared::new("lsq-sample");
+    let said = shared.acquaint();
+    assert_eq!(reports(&said), [], "nobody is told without having asked");
+    for seq in 0..3 {
+        shared.task_from(0, 11, seq);
+    }
+    let probe = |shared: &mut Shared, (src, src_mac): (u32, Mac), header: Header| {
+        let dst_mac = AGENT_MAC;
+        let flow = Flow { src_mac, dst_mac, src, dst: AGENT, src_port: 1234, dst_port: 1234 };
+        shared.rig.send(&fixtures::datagram(&flow, &header, &[]));
+        shared.said()
+    };
+    let asked = |worker| Header::queue_probe(POOL, 9, worker, 0x1234);
+    for (leaf, worker, tasks) in [(1, 11, 3), (0, 11, 3), (2, 10, 0)] {
+        let answer = asked(worker).answered_with(tasks);
+        let said = probe(&mut shared, LEAVES[leaf], asked(worker));
+        assert_eq!(said, [(LEAVES[leaf].1, answer)]);
+    }
+    assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
+    // Of nobody here, in another pool, and of somebody who is none of its leaves.
+    for (from, header, reason) in [
+        (LEAVES[0], asked(12), DropReason::UnknownWorker),
+        (LEAVES[0], asked(0xFFFF), DropReason::UnknownWorker),
+        (LEAVES[0], Header { pool: POOL + 1, ..asked(11) }, DropReason::PoolMismatch),
+        ((CLIENT, LEAVES[0].1), asked(11), DropReason::UnknownPeer),
+    ] {
+        let before = shared.rig.agent.counters().dropped(reason);
+        assert_eq!(probe(&mut shared, from, header), []);
+        assert_eq!(shared.rig.agent.counters().dropped(reason), before + 1, "{reason:?}");
+    }
+    (0..3).for_each(|_| drop(shared.work()));
+    assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
+    assert!(shared.rig.agent.counters().balances());
+}
