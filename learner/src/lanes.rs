@@ -31,26 +31,31 @@ pub fn sum(lane: Lane) -> f32 {
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
-/// The inner product of values that are as many, in one order whatever the vectors are.
+/// The inner products of values with two others that are as many, in one order whatever the vectors are.
 #[inline(always)]
-pub fn dot<S: Simd>(simd: S, a: &[Lane], b: &[Lane]) -> f32 {
-    let (a, b) = (a.as_flattened(), b.as_flattened());
+pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
+    let (a, b, c) = (a.as_flattened(), b.as_flattened(), c.as_flattened());
     if size_of::<S::f32s>() == size_of::<Lane>() {
-        let mut total = simd.splat_f32s(0.0);
-        for (a, b) in S::as_simd_f32s(a).0.iter().zip(S::as_simd_f32s(b).0) {
-            total = simd.mul_add_e_f32s(*a, *b, total);
+        let mut totals = [simd.splat_f32s(0.0); 2];
+        let (b, c) = (S::as_simd_f32s(b).0, S::as_simd_f32s(c).0);
+        for (a, (b, c)) in S::as_simd_f32s(a).0.iter().zip(b.iter().zip(c)) {
+            totals[0] = simd.mul_add_e_f32s(*a, *b, totals[0]);
+            totals[1] = simd.mul_add_e_f32s(*a, *c, totals[1]);
         }
-        let mut lane = [0.0; LANES];
-        simd.partial_store_f32s(&mut lane, total);
-        return sum(lane);
+        let mut lanes = [[0.0; LANES]; 2];
+        simd.partial_store_f32s(&mut lanes[0], totals[0]);
+        simd.partial_store_f32s(&mut lanes[1], totals[1]);
+        return [sum(lanes[0]), sum(lanes[1])];
     }
-    let mut total = [0.0; LANES];
-    for (a, b) in a.chunks_exact(LANES).zip(b.chunks_exact(LANES)) {
-        for at in 0..LANES {
-            total[at] += a[at] * b[at];
+    let mut totals = [[0.0; LANES]; 2];
+    for (total, b) in totals.iter_mut().zip([b, c]) {
+        for (a, b) in a.chunks_exact(LANES).zip(b.chunks_exact(LANES)) {
+            for at in 0..LANES {
+                total[at] += a[at] * b[at];
+            }
         }
     }
-    sum(total)
+    [sum(totals[0]), sum(totals[1])]
 }
 
 /// The product of a matrix with what is seen: a row of the matrix for each of the things seen, and in it a column for each value of
@@ -89,7 +94,17 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     product: &mut [S::f32s],
 ) {
     let mut sums = [simd.splat_f32s(0.0); WIDTH];
-    for (row, seen) in matrix.as_chunks::<WIDTH>().0.iter().zip(seen) {
+    let (rows, last_rows) = matrix.as_chunks::<WIDTH>().0.as_chunks::<4>();
+    let (seen, last_seen) = seen.as_chunks::<4>();
+    for (rows, seen) in rows.iter().zip(seen) {
+        for row in 0..4 {
+            let seen = simd.splat_f32s(seen[row]);
+            for at in 0..WIDTH {
+                sums[at] = simd.mul_add_e_f32s(seen, rows[row][at], sums[at]);
+            }
+        }
+    }
+    for (row, seen) in last_rows.iter().zip(last_seen) {
         let seen = simd.splat_f32s(*seen);
         for at in 0..WIDTH {
             sums[at] = simd.mul_add_e_f32s(seen, row[at], sums[at]);
@@ -98,121 +113,64 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     product.copy_from_slice(&sums);
 }
 
-/// Traces of a matrix, and its gradient, a row for each of the things seen.
-pub struct Rows<'a> {
-    pub traces: &'a mut [Lane],
-    pub gradient: &'a mut [Lane],
-}
-
-/// Decays traces, adds what is seen times the value of each column, and adds the traces times the error to the gradient.
+/// Products of values, whole lanes: as many as `to` has.
 #[inline(always)]
-pub fn trace<S: Simd>(
-    simd: S,
-    rows: Rows<'_>,
-    seen: &[f32],
-    columns: &[Lane],
-    (decay, error): (f32, f32),
-) {
-    let (traces, _) = S::as_mut_simd_f32s(rows.traces.as_flattened_mut());
-    let (gradient, _) = S::as_mut_simd_f32s(rows.gradient.as_flattened_mut());
-    let (columns, _) = S::as_simd_f32s(columns.as_flattened());
-    let (rows, by) = ((traces, gradient), (simd.splat_f32s(decay), simd.splat_f32s(error)));
-    match columns.len() {
-        1 => trace_rows::<S, 1>(simd, rows, seen, columns, by),
-        2 => trace_rows::<S, 2>(simd, rows, seen, columns, by),
-        3 => trace_rows::<S, 3>(simd, rows, seen, columns, by),
-        4 => trace_rows::<S, 4>(simd, rows, seen, columns, by),
-        5 => trace_rows::<S, 5>(simd, rows, seen, columns, by),
-        6 => trace_rows::<S, 6>(simd, rows, seen, columns, by),
-        7 => trace_rows::<S, 7>(simd, rows, seen, columns, by),
-        8 => trace_rows::<S, 8>(simd, rows, seen, columns, by),
-        width => {
-            let traces = rows.0.chunks_exact_mut(width).zip(rows.1.chunks_exact_mut(width));
-            for ((traces, gradient), seen) in traces.zip(seen) {
-                let seen = simd.splat_f32s(*seen);
-                for ((trace, gradient), column) in traces.iter_mut().zip(gradient).zip(columns) {
-                    (*trace, *gradient) = traced(simd, (*trace, *gradient), seen, *column, by);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn trace_rows<S: Simd, const WIDTH: usize>(
-    simd: S,
-    (traces, gradient): (&mut [S::f32s], &mut [S::f32s]),
-    seen: &[f32],
-    columns: &[S::f32s],
-    by: (S::f32s, S::f32s),
-) {
-    let Some(&columns) = columns.first_chunk::<WIDTH>() else { return };
-    let gradient = gradient.as_chunks_mut::<WIDTH>().0.iter_mut();
-    let rows = traces.as_chunks_mut::<WIDTH>().0.iter_mut().zip(gradient);
-    for ((traces, gradient), seen) in rows.zip(seen) {
-        let seen = simd.splat_f32s(*seen);
-        for at in 0..WIDTH {
-            let before = (traces[at], gradient[at]);
-            (traces[at], gradient[at]) = traced(simd, before, seen, columns[at], by);
-        }
-    }
-}
-
-#[inline(always)]
-fn traced<S: Simd>(
-    simd: S,
-    (trace, gradient): (S::f32s, S::f32s),
-    seen: S::f32s,
-    column: S::f32s,
-    (decay, error): (S::f32s, S::f32s),
-) -> (S::f32s, S::f32s) {
-    let trace = simd.mul_add_e_f32s(column, seen, simd.mul_f32s(decay, trace));
-    (trace, simd.mul_add_e_f32s(error, trace, gradient))
-}
-
-/// Values times a factor, whole lanes as far as there are any.
-#[inline(always)]
-pub fn scale<S: Simd>(simd: S, to: &mut [f32], by: f32, from: &[f32]) {
-    let by = simd.splat_f32s(by);
-    for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(from.as_chunks::<LANES>().0) {
-        let (to, from) = (S::as_mut_simd_f32s(to).0, S::as_simd_f32s(from).0);
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = simd.mul_f32s(by, *from);
-        }
+pub fn multiply<S: Simd>(simd: S, to: &mut [Lane], a: &[Lane], b: &[f32]) {
+    let (to, a) = (to.as_flattened_mut(), a.as_flattened());
+    let len = to.len();
+    let (to, a, b) =
+        (S::as_mut_simd_f32s(to).0, S::as_simd_f32s(&a[..len]).0, S::as_simd_f32s(&b[..len]).0);
+    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
+        *to = simd.mul_f32s(*a, *b);
     }
 }
 
 /// Values of which almost nothing is left become 0.
 #[inline(always)]
-pub fn flush(values: &mut [Lane]) {
-    for value in values.as_flattened_mut() {
-        *value = if value.abs() < NOTHING { 0.0 } else { *value };
-    }
+pub fn flushed<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
+    let is_nothing = simd.less_than_f32s(simd.abs_f32s(values), simd.splat_f32s(NOTHING));
+    simd.select_f32s_m32s(is_nothing, simd.splat_f32s(0.0), values)
 }
 
-/// The exponential of values from -87 to 0, to two units in the last place.
+/// A value, or 0 if almost nothing is left of it.
 #[inline(always)]
-pub fn exp(of: Lane) -> Lane {
+pub fn unless_nothing(value: f32) -> f32 {
+    if value.abs() < NOTHING { 0.0 } else { value }
+}
+
+/// The exponential of values up to 0, to two units in the last place; of those below -87 as of -87.
+#[inline(always)]
+pub fn exp<S: Simd>(simd: S, of: S::f32s) -> S::f32s {
     /// Adding and taking off this rounds to a whole number, which is in the low bits meanwhile.
     const ROUND: f32 = 12_582_912.0;
     /// ln 2, as what few bits hold and the rest: products with whole numbers are exact.
     const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
-    let mut result = of;
-    for value in &mut result {
-        let of = if *value > -87.0 { *value } else { -87.0 };
-        let rounded = of * std::f32::consts::LOG2_E + ROUND;
-        let power = rounded - ROUND;
-        let rest = (of - power * LN_2.0) - power * LN_2.1;
-        // The Taylor series' terms, adjusted for the least error over half a power of two each way (Cephes, expf).
-        let mut series = 1.987_569_1e-4;
-        for term in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
-            series = series * rest + term;
-        }
-        let mantissa = series * rest * rest + rest + 1.0;
-        let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()) << 23;
-        *value = f32::from_bits(mantissa.to_bits().wrapping_add(exponent));
+    let splat = |value| simd.splat_f32s(value);
+    let of = simd.max_f32s(of, splat(-87.0));
+    let rounded = simd.mul_add_e_f32s(of, splat(std::f32::consts::LOG2_E), splat(ROUND));
+    let power = simd.sub_f32s(rounded, splat(ROUND));
+    let rest = simd.mul_add_e_f32s(power, splat(-LN_2.0), of);
+    let rest = simd.mul_add_e_f32s(power, splat(-LN_2.1), rest);
+    // The Taylor series' terms, adjusted for the least error over half a power of two each way (Cephes, expf).
+    let mut series = splat(1.987_569_1e-4);
+    for term in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
+        series = simd.mul_add_e_f32s(series, rest, splat(term));
     }
-    result
+    let mantissa =
+        simd.mul_add_e_f32s(simd.mul_f32s(series, rest), rest, simd.add_f32s(rest, splat(1.0)));
+    let whole = simd.sub_u32s(simd.transmute_u32s_f32s(rounded), simd.splat_u32s(ROUND.to_bits()));
+    let exponent = simd.wrapping_dyn_shl_u32s(whole, simd.splat_u32s(23));
+    simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(mantissa), exponent))
+}
+
+/// Small whole numbers as floating point ones; those from 2^23 on count as less.
+#[inline(always)]
+pub fn floats<S: Simd>(simd: S, of: S::u32s) -> S::f32s {
+    /// In numbers from 2^23 on the last bit counts 1.
+    const BASE: f32 = 8_388_608.0;
+    let of = simd.and_u32s(of, simd.splat_u32s(0x007F_FFFF));
+    let bits = simd.or_u32s(of, simd.splat_u32s(BASE.to_bits()));
+    simd.sub_f32s(simd.transmute_f32s_u32s(bits), simd.splat_f32s(BASE))
 }
 
 #[cfg(test)]
@@ -221,23 +179,28 @@ mod tests {
 
     #[test]
     fn exponentials_are_right_to_a_ten_millionth() {
+        let exp = |of| exp(pulp::Scalar::new(), of);
         for step in 0..=8700 {
             let of = -(step as f32) / 100.0;
-            let (found, wanted) = (exp([of; LANES])[3], f64::from(of).exp());
+            let (found, wanted) = (exp(of), f64::from(of).exp());
             assert!((f64::from(found) / wanted - 1.0).abs() < 3e-7, "{of}: {found} {wanted}");
         }
-        assert_eq!(exp([0.0; LANES]), [1.0; LANES]);
-        assert!(exp([f32::NEG_INFINITY; LANES])[0] < 1e-37);
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NEG_INFINITY) < 1e-37);
+        let whole = [0, 1, 2, 77, 8_388_607].map(|of| floats(pulp::Scalar::new(), of));
+        assert_eq!(whole, [0.0, 1.0, 2.0, 77.0, 8_388_607.0]);
     }
 
     #[test]
     fn sums_and_products_take_all_values() {
         let a: Vec<Lane> = (0..3).map(|row| lane(|at| (row * LANES + at) as f32)).collect();
         let ones = vec![[1.0; LANES]; 3];
-        assert_eq!(dot(pulp::Scalar::new(), &a, &ones), (0..24).sum::<usize>() as f32);
+        let sums = dots(pulp::Scalar::new(), &a, [&ones, &[[2.0; LANES]; 3]]);
+        assert_eq!(sums, [1.0, 2.0].map(|by| by * (0..24).sum::<usize>() as f32));
         let mut to = a.clone();
-        to[1][2] = 1e-31;
-        flush(&mut to);
-        assert_eq!((to[1][2], to[1][3]), (0.0, 11.0));
+        multiply(pulp::Scalar::new(), &mut to[..2], &a[1..], ones.as_flattened());
+        assert_eq!((to[0], to[2]), (a[1], a[2]));
+        assert_eq!([1e-31, -1e-31, 11.0].map(unless_nothing), [0.0, 0.0, 11.0]);
+        assert_eq!(flushed(pulp::Scalar::new(), -1e-31), 0.0);
     }
 }

@@ -3,8 +3,9 @@
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
 
-use crate::features::{self, Features};
-use crate::lanes::{LANES, Lane, dot, exp, lane, product, sum, trace, zeros};
+use crate::features::{self, Features, Order};
+use crate::history::History;
+use crate::lanes::{LANES, Lane, dots, exp, floats, lane, product, zeros};
 use crate::optimizer::{AdamW, Optimizer, Parameters, Step, Steps};
 
 /// Nodes that may learn together.
@@ -101,8 +102,7 @@ pub enum BeatError {
 struct Actor {
     parameters: Parameters,
     probabilities: Box<[Lane]>,
-    /// By how much each node was drawn more often than its probability says.
-    did: Box<[Lane]>,
+    history: History,
     rate: f32,
 }
 
@@ -111,12 +111,13 @@ impl Actor {
         let logits = zeros(settings.nodes);
         let rows = features::of_actor(settings.nodes);
         let parameters = Parameters::new(rows * logits.len() * LANES);
-        Self { parameters, did: logits.clone(), probabilities: logits, rate }
+        let history = History::new(rows, logits.len());
+        Self { parameters, probabilities: logits, history, rate }
     }
 
     /// Values of a row.
     fn width(&self) -> usize {
-        self.did.len() * LANES
+        self.probabilities.len() * LANES
     }
 
     fn probabilities(&self, nodes: usize) -> &[f32] {
@@ -125,52 +126,64 @@ impl Actor {
 
     /// Softmax of the matrix times what is seen, over the live nodes.
     #[inline(always)]
-    fn decide<S: Simd>(&mut self, simd: S, seen: &[f32], live: &[bool], sharpness: f32) {
+    fn decide<S: Simd>(&mut self, simd: S, seen: &[f32], live: &[Lane], sharpness: f32) {
         product(simd, &self.parameters.values, seen, &mut self.probabilities);
-        let logits = self.probabilities.as_flattened_mut();
-        for (logit, is_live) in logits.iter_mut().zip(live) {
-            *logit = if *is_live { sharpness * *logit } else { NEVER };
+        let (weights, _) = S::as_mut_simd_f32s(self.probabilities.as_flattened_mut());
+        let (live, _) = S::as_simd_f32s(live.as_flattened());
+        let (zero, never) = (simd.splat_f32s(0.0), simd.splat_f32s(NEVER));
+        let sharpness = simd.splat_f32s(sharpness);
+        let mut most = never;
+        for (weight, live) in weights.iter_mut().zip(live) {
+            let is_live = simd.greater_than_f32s(*live, zero);
+            let logit = simd.mul_f32s(sharpness, *weight);
+            *weight = simd.select_f32s_m32s(is_live, logit, never);
+            most = simd.max_f32s(most, *weight);
         }
-        logits[live.len()..].fill(NEVER);
-        let mut most = [NEVER; LANES];
-        for logits in &self.probabilities {
-            for (most, logit) in most.iter_mut().zip(logits) {
-                *most = if *logit > *most { *logit } else { *most };
-            }
+        let most = simd.splat_f32s(simd.reduce_max_f32s(most));
+        let mut total = zero;
+        for (weight, live) in weights.iter_mut().zip(live) {
+            *weight = simd.mul_f32s(exp(simd, simd.sub_f32s(*weight, most)), *live);
+            total = simd.add_f32s(total, *weight);
         }
-        let most = most.into_iter().fold(NEVER, f32::max);
-        let mut total = [0.0; LANES];
-        for logits in &mut self.probabilities {
-            let mut weights = *logits;
-            weights.iter_mut().for_each(|weight| *weight -= most);
-            let weights = exp(weights);
-            for at in 0..LANES {
-                logits[at] = if logits[at] > NEVER { weights[at] } else { 0.0 };
-                total[at] += logits[at];
-            }
+        let share = simd.splat_f32s(1.0 / simd.reduce_sum_f32s(total));
+        for weight in weights {
+            *weight = simd.mul_f32s(*weight, share);
         }
-        let share = 1.0 / sum(total);
-        self.probabilities.as_flattened_mut().iter_mut().for_each(|weight| *weight *= share);
     }
 
-    /// Takes what was drawn into the traces.
+    /// Notes what was drawn, and how wrong the critic was.
     #[inline(always)]
-    fn trace<S: Simd>(
+    fn note<S: Simd>(
         &mut self,
         simd: S,
         drawn: &[u32],
         seen: &[f32],
         (decay, sharpness, error): (f32, f32, f32),
     ) {
-        let all = drawn.iter().sum::<u32>();
-        let share = if all > 0 { 1.0 / all as f32 } else { 0.0 };
-        let sharpness = if all > 0 { sharpness } else { 0.0 };
-        let did = self.did.as_flattened_mut().iter_mut();
-        let probabilities = self.probabilities.as_flattened();
-        for (did, (drawn, probability)) in did.zip(drawn.iter().zip(probabilities)) {
-            *did = sharpness * (*drawn as f32 * share - probability);
+        let all = drawn.iter().fold(0_u32, |all, one| all.wrapping_add(*one));
+        if let Some(did) = self.history.note(seen, error, all > 0) {
+            let by = simd.splat_f32s(sharpness / all as f32);
+            let less = simd.splat_f32s(-sharpness);
+            let (whole, rest) = S::as_simd_u32s(drawn);
+            let rest = simd.partial_load_u32s(rest);
+            let (did, _) = S::as_mut_simd_f32s(did.as_flattened_mut());
+            let (probabilities, _) = S::as_simd_f32s(self.probabilities.as_flattened());
+            for (at, (did, probability)) in did.iter_mut().zip(probabilities).enumerate() {
+                // What is behind the last node has no probability, and a weight that is never read.
+                let drawn = floats(simd, if at < whole.len() { whole[at] } else { rest });
+                *did = simd.mul_add_e_f32s(by, drawn, simd.mul_f32s(less, *probability));
+            }
         }
-        trace(simd, self.parameters.rows(), seen, &self.did, (decay, error));
+        if self.history.is_full() {
+            self.take_in(simd, decay);
+        }
+    }
+
+    /// Brings traces and gradient up to date.
+    #[inline(always)]
+    fn take_in<S: Simd>(&mut self, simd: S, decay: f32) {
+        let (traces, gradient) = self.parameters.sums();
+        self.history.take_in(simd, decay, traces, gradient);
     }
 }
 
@@ -180,6 +193,7 @@ pub struct Learner {
     settings: Settings,
     vectors: Arch,
     features: Features,
+    order: Order,
     /// What the critic saw at the last beat; nothing before the first.
     seen: Box<[Lane]>,
     critic: Parameters,
@@ -208,6 +222,7 @@ impl Learner {
             Optimizer::Sgd => None,
         };
         let critic = Parameters::new(features.critic.len() * LANES);
+        let order = Order::new(nodes);
         let mut learner = Self {
             vectors: Arch::new(),
             seen: zeros(features.critic.len() * LANES),
@@ -216,13 +231,17 @@ impl Learner {
             migration: Actor::new(&settings, settings.migration_rate),
             stealing: Actor::new(&settings, settings.stealing_rate),
             critic,
+            order,
             features,
             average_reward: 0.0,
             steps,
             settings,
         };
         let (actor, critic) = (features::of_actor(nodes), features::of_critic(nodes));
-        uniform(&mut learner.critic.values.as_flattened_mut()[..critic], critic, rng);
+        let mut values = vec![0.0; critic];
+        uniform(&mut values, critic, rng);
+        let to = learner.critic.values.as_flattened_mut();
+        learner.order.place(&values, |at, value| to[at] = value);
         for which in [&mut learner.migration, &mut learner.stealing] {
             let width = which.width();
             for row in which.parameters.values.as_flattened_mut().chunks_exact_mut(width) {
@@ -239,10 +258,10 @@ impl Learner {
         &self.settings
     }
 
-    /// Parameters of the critic.
-    #[must_use]
-    pub fn critic(&self) -> &[f32] {
-        &self.critic.values.as_flattened()[..features::of_critic(self.settings.nodes)]
+    /// Parameters of the critic, in the order of the released program: for each node of its load, its square, cube and fourth power,
+    /// and the products with the nodes behind it; and of 1.
+    pub fn critic(&self) -> impl ExactSizeIterator<Item = &f32> {
+        self.order.of(&self.critic.values)
     }
 
     /// The migration policy's parameters, those of each node one after the other.
@@ -288,7 +307,8 @@ impl Learner {
         check("critic's parameters", critic, features::of_critic(nodes))?;
         check("migration's parameters", migration, nodes * row)?;
         check("stealing's parameters", stealing, nodes * row)?;
-        self.critic.values.as_flattened_mut()[..critic.len()].copy_from_slice(critic);
+        let to = self.critic.values.as_flattened_mut();
+        self.order.place(critic, |at, value| to[at] = value);
         for (actor, values) in [(&mut self.migration, migration), (&mut self.stealing, stealing)] {
             let width = actor.width();
             let to = actor.parameters.values.as_flattened_mut();
@@ -325,7 +345,7 @@ impl Learner {
 
     #[inline(always)]
     fn decide_inlined<S: Simd>(&mut self, simd: S) {
-        self.features.rank();
+        self.features.rank(simd);
         let (features, sharpness) = (&self.features, self.settings.sharpness);
         for actor in [&mut self.migration, &mut self.stealing] {
             actor.decide(simd, features.actor(), features.live(), sharpness);
@@ -334,6 +354,9 @@ impl Learner {
 
     fn check_loads(&self, loads: &[f32]) -> Result<(), BeatError> {
         check("loads", loads, self.settings.nodes)?;
+        if !loads.iter().fold(false, |any, load| any | (*load < 0.0)) {
+            return Ok(());
+        }
         match loads.iter().position(|load| *load < 0.0) {
             Some(index) => {
                 let (what, value, allowed) = ("load", loads[index], "0 and more");
@@ -373,18 +396,18 @@ impl Learner {
     #[inline(always)]
     fn learn<S: Simd>(&mut self, simd: S, loads: &[f32], reward: f32, drawn: Counts<'_>) -> f32 {
         let Settings { lambda, sharpness, average_rate, .. } = self.settings;
-        let before = dot(simd, &self.critic.values, &self.seen);
         self.features.take(simd, loads);
-        let after = dot(simd, &self.critic.values, &self.features.critic);
+        let states = [&self.seen[..], &self.features.critic];
+        let [before, after] = dots(simd, &self.critic.values, states);
         let td_error = reward - self.average_reward - before + after;
         self.average_reward += average_rate * td_error;
 
         let error = td_error * self.steps.as_ref().map_or(1.0, Steps::share);
         self.critic.trace(simd, lambda, &self.seen, error);
         let by = (lambda, sharpness, error);
-        self.migration.trace(simd, drawn.migrations, self.features.actor(), by);
-        self.stealing.trace(simd, drawn.steals, self.features.actor(), by);
-        self.ascend();
+        self.migration.note(simd, drawn.migrations, self.features.actor(), by);
+        self.stealing.note(simd, drawn.steals, self.features.actor(), by);
+        self.ascend(simd);
 
         std::mem::swap(&mut self.seen, &mut self.features.critic);
         self.decide_inlined(simd);
@@ -393,20 +416,24 @@ impl Learner {
 
     /// Moves the parameters, if it is time.
     #[inline(always)]
-    fn ascend(&mut self) {
+    fn ascend<S: Simd>(&mut self, simd: S) {
+        if self.steps.as_mut().is_some_and(|steps| !steps.is_due()) {
+            return;
+        }
+        self.migration.take_in(simd, self.settings.lambda);
+        self.stealing.take_in(simd, self.settings.lambda);
+        self.critic.flush_traces();
         let rates = [self.settings.critic_rate, self.migration.rate, self.stealing.rate];
         let all = [&mut self.critic, &mut self.migration.parameters, &mut self.stealing.parameters];
         let all = all.into_iter().zip(rates);
         let Some(steps) = &mut self.steps else {
             return all.into_iter().for_each(|(parameters, rate)| parameters.follow(rate));
         };
-        if steps.is_due() {
-            let critics = steps.multiplier();
-            let actors = steps.multiplier();
-            for ((parameters, rate), multiplier) in all.zip([critics, actors, actors]) {
-                let step: Step = steps.step(rate, multiplier);
-                parameters.step(&step);
-            }
+        let critics = steps.multiplier();
+        let actors = steps.multiplier();
+        for ((parameters, rate), multiplier) in all.zip([critics, actors, actors]) {
+            let step: Step = steps.step(rate, multiplier);
+            parameters.step(&step);
         }
     }
 
@@ -416,8 +443,8 @@ impl Learner {
     /// When they are not as many as this one's, or not finite.
     pub fn hear(&mut self, critic: &[f32]) -> Result<(), BeatError> {
         check("critic's parameters", critic, features::of_critic(self.settings.nodes))?;
-        let told = self.told.as_flattened_mut().iter_mut();
-        told.zip(critic).for_each(|(told, parameter)| *told += parameter);
+        let told = self.told.as_flattened_mut();
+        self.order.place(critic, |at, parameter| told[at] += parameter);
         self.tellers += 1;
         Ok(())
     }
@@ -479,6 +506,10 @@ fn check(what: &'static str, values: &[f32], wanted: usize) -> Result<(), BeatEr
     let found = values.len();
     if found != wanted {
         return Err(BeatError::Count { what, found, wanted });
+    }
+    // Without an early end it goes by vectors.
+    if values.iter().fold(true, |all, value| all & value.is_finite()) {
+        return Ok(());
     }
     match values.iter().position(|value| !value.is_finite()) {
         Some(index) => {

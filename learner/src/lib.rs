@@ -15,6 +15,7 @@
 
 mod choice;
 mod features;
+mod history;
 mod lanes;
 mod learner;
 mod optimizer;

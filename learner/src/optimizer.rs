@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use crate::lanes::{Lane, Rows, flush, zeros};
+use crate::lanes::{Lane, unless_nothing, zeros};
 
 /// What rates are multiplied with from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -177,10 +177,10 @@ impl Parameters {
         }
     }
 
-    /// Their traces and gradients, as rows of a matrix.
+    /// Traces and gradient.
     #[inline(always)]
-    pub fn rows(&mut self) -> Rows<'_> {
-        Rows { traces: &mut self.traces, gradient: &mut self.gradient }
+    pub fn sums(&mut self) -> (&mut [Lane], &mut [Lane]) {
+        (&mut self.traces, &mut self.gradient)
     }
 
     /// An AdamW step.
@@ -194,15 +194,18 @@ impl Parameters {
         let values = &mut self.values.as_flattened_mut()[..mean.len()];
         for at in 0..mean.len() {
             let slope = gradient[at];
-            mean[at] = beta1 * mean[at] + (1.0 - beta1) * slope;
-            square[at] = beta2 * square[at] + (1.0 - beta2) * (slope * slope);
+            mean[at] = unless_nothing(beta1 * mean[at] + (1.0 - beta1) * slope);
+            square[at] = unless_nothing(beta2 * square[at] + (1.0 - beta2) * (slope * slope));
             let slope = first * mean[at] / ((second * square[at]).sqrt() + epsilon);
             values[at] = step.decay * values[at] + step.rate * slope;
             gradient[at] = 0.0;
         }
-        flush(&mut self.mean);
-        flush(&mut self.square);
-        flush(&mut self.traces);
+    }
+
+    /// Traces of which almost nothing is left become 0.
+    #[inline(always)]
+    pub fn flush_traces(&mut self) {
+        self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = unless_nothing(*trace));
     }
 
     /// A step along the gradient of one beat.
@@ -212,7 +215,6 @@ impl Parameters {
         for (value, gradient) in values.zip(self.gradient.as_flattened_mut()) {
             *value += rate * std::mem::take(gradient);
         }
-        flush(&mut self.traces);
     }
 }
 

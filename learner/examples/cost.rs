@@ -1,0 +1,43 @@
+//! What a beat costs: run under valgrind, which counts the instructions of `beat` alone, with two numbers of beats, whose difference
+//! has no start in it.
+//!
+//! ```sh
+//! cargo build --release -p wedjat-learner --example cost
+//! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='cost::beat' \
+//!     target/release/examples/cost 32 $beats; done
+//! ```
+
+use std::process::ExitCode;
+
+use rand::{Rng as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use wedjat_learner::{Counts, Learner, NODES_MAX, Settings};
+
+#[inline(never)]
+fn beat(learner: &mut Learner, loads: &[f32], drawn: Counts<'_>) -> f32 {
+    learner.beat(loads, 1e-4, drawn).map_or(f32::NAN, |beat| beat.td_error)
+}
+
+fn main() -> ExitCode {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<usize>());
+    let (Some(Ok(nodes @ 1..=NODES_MAX)), Some(Ok(beats))) = (numbers.next(), numbers.next())
+    else {
+        eprintln!("usage: cost NODES BEATS, with 1 to {NODES_MAX} nodes");
+        return ExitCode::from(2);
+    };
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+    let mut learner = Learner::new(Settings::new(nodes), &mut rng);
+    // Loads wander, and each node is drawn now and then by both policies, as where there is much to do.
+    let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
+    let mut wrong = 0.0;
+    for _ in 0..beats {
+        for load in &mut loads {
+            *load = (*load + (rng.next_u32() % 1000) as f32 * 1e-7 - 5e-5).max(0.0);
+        }
+        let mut drawn = |most| (0..nodes).map(|_| rng.next_u32() % most).collect::<Vec<_>>();
+        let (migrations, steals) = (drawn(3), drawn(2));
+        wrong += beat(&mut learner, &loads, Counts { migrations: &migrations, steals: &steals });
+    }
+    println!("{beats} beats of {nodes} nodes; mean TD error {}", wrong / beats as f32);
+    ExitCode::SUCCESS
+}
