@@ -6,7 +6,7 @@ use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, Asking, Probe};
 use super::{AnyPolicy, Bounded, Caller, Core, Pick, Picks, Policy, PolicySpec, Rng, Task};
-use crate::limits::QUEUE;
+use crate::limits::{QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
 use crate::state::{Exchange, Heard, Member, Peers, Report, Sharing, Topic, View};
 
@@ -124,7 +124,9 @@ impl Dispatcher {
 
     /// Tasks wait for the answers of those that are asked about them.
     fn ask_in_messages(&mut self) {
-        let asking = Asking::new(self.view.members(), self.backlog.bound);
+        // Room for as many as usual, too: the bound may be raised while it runs.
+        let waiting = self.backlog.bound.clamp(QUEUE, QUEUE_MAX);
+        let asking = Asking::new(self.view.members(), waiting);
         self.view.set_queues(asking.queues());
         self.asking = Some(Box::new(asking));
         self.holds = true;
