@@ -1,4 +1,4 @@
-//! Stamps the binary with what a report's manifest states: revision and compiler.
+//! Stamps the binary with what a report's manifest states, revision and compiler, and what `--version` says.
 use std::path::Path;
 use std::process::Command;
 
@@ -9,6 +9,11 @@ fn main() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let version = said(&rustc, &["--version"]).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=WEDJAT_RUSTC={version}");
+    // Of wedjat-sys; there is none without DPDK.
+    let dpdk = std::env::var("DEP_DPDK_VERSION");
+    let dpdk = dpdk.map_or("without DPDK".to_owned(), |version| format!("DPDK {version}"));
+    let package = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    println!("cargo::rustc-env=WEDJAT_VERSION={package} (revision {revision}, {dpdk})");
 }
 
 /// None outside a repository of our own: the sources may lie in somebody else's.

@@ -7,10 +7,14 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
+use crate::config::{AgentConfig, Config, ControlConfig, PortConfig};
+use crate::io::vdev;
+use crate::ring::region;
 use crate::state::files::{Scratch, within_limits};
-use crate::state::table::check_replaceable;
+use crate::state::table;
 
 /// What is to be started.
 #[derive(Clone, Debug)]
@@ -29,13 +33,59 @@ pub struct Request {
     pub warnings: Vec<String>,
     /// The group that may read it.
     pub state_group: Option<u32>,
+    /// What an agent's workers attach to.
+    pub region: Option<PathBuf>,
+    /// Where it is to be reached over TCP.
+    pub control: ControlConfig,
+}
+
+impl Request {
+    /// What a leaf or spine of this configuration needs, with these arguments for EAL.
+    #[must_use]
+    pub fn of(config: &Config, eal: &[String]) -> Self {
+        Self {
+            cores: config.leaf.cores.clone(),
+            state: config.leaf.state.clone(),
+            state_group: config.leaf.state_group,
+            region: config.agent.as_ref().map(|agent| region::path_of(&agent.name)),
+            ..Self::common(&config.ports, config.warnings(), &config.control, eal)
+        }
+    }
+
+    /// The same of an agent.
+    #[must_use]
+    pub fn of_agent(config: &AgentConfig, eal: &[String]) -> Self {
+        Self {
+            cores: vec![config.core],
+            state: config.state.clone(),
+            state_group: config.state_group,
+            region: Some(region::path_of(&config.host.name)),
+            ..Self::common(&config.ports, config.warnings(), &config.control, eal)
+        }
+    }
+
+    fn common(
+        ports: &[PortConfig],
+        warnings: Vec<String>,
+        control: &ControlConfig,
+        eal: &[String],
+    ) -> Self {
+        Self {
+            devices: ports.iter().map(|port| port.device.clone()).collect(),
+            eal: eal.to_vec(),
+            warnings,
+            control: control.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Request {
     fn default() -> Self {
         let (cores, devices, eal, warnings) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (root, state, state_group) = (PathBuf::from("/"), None, None);
-        Self { root, cores, devices, eal, state, state_group, warnings }
+        let (root, state, state_group, region) = (PathBuf::from("/"), None, None, None);
+        let control = ControlConfig::default();
+        Self { root, cores, devices, eal, state, state_group, warnings, region, control }
     }
 }
 
@@ -105,6 +155,10 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.extend(devices.iter().map(|device| presence(&machine, device)));
     findings.extend(devices.iter().filter_map(|device| nodes(&machine, device, &request.cores)));
     findings.extend(request.state.as_deref().map(|path| state(path, request.state_group)));
+    findings.extend(request.region.as_deref().map(workers));
+    let ControlConfig { listen, metrics, .. } = &request.control;
+    findings.extend(listen.map(|address| listening("control.listen", address)));
+    findings.extend(metrics.map(|address| listening("control.metrics", address)));
     findings.extend(request.warnings.iter().map(|it| Finding::warn("configuration", it, "")));
     findings
 }
@@ -181,27 +235,24 @@ struct Device {
     name: String,
     /// `net_memif` of `net_memif0`; none for a PCI address.
     driver: Option<String>,
-    /// What follows the name, as `key=value`; none when EAL is not told to create it.
-    arguments: Option<Vec<(String, String)>>,
+    /// Its name and what follows it; the name alone when EAL is not told to create it.
+    text: String,
 }
 
 impl Device {
     fn new(device: &str, eal: &[String]) -> Self {
-        let (name, inline) =
-            device.split_once(',').map_or((device, None), |(name, rest)| (name, Some(rest)));
+        let name = vdev::name(device);
         let told = eal.iter().find_map(|word| {
-            let vdev = word.strip_prefix("--vdev=").unwrap_or(word);
-            let (vdev, rest) = vdev.split_once(',').unwrap_or((vdev, ""));
-            (vdev == name).then_some(rest)
+            let text = word.strip_prefix("--vdev=").unwrap_or(word);
+            // Also what stands there without arguments is created.
+            (vdev::name(text) == name).then(|| format!("{},{}", name, &text[name.len()..]))
         });
-        let pair = |text: &str| {
-            let (key, value) = text.split_once('=').unwrap_or((text, ""));
-            (key.to_owned(), value.to_owned())
-        };
-        let arguments = inline.or(told).map(|text| text.split(',').map(pair).collect());
-        let driver = (!is_pci_address(name))
-            .then(|| name.trim_end_matches(|c: char| c.is_ascii_digit()).replace("eth_", "net_"));
-        Self { name: full_address(name), driver, arguments }
+        let text = if device.contains(',') { None } else { told };
+        Self {
+            name: full_address(name),
+            driver: vdev::driver(name),
+            text: text.unwrap_or_else(|| device.to_owned()),
+        }
     }
 
     fn is_pci(&self) -> bool {
@@ -212,22 +263,19 @@ impl Device {
         self.driver.as_deref() == Some(driver)
     }
 
-    fn argument(&self, key: &str) -> Option<&str> {
-        let mut all = self.arguments.iter().flatten();
-        all.find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    /// Something says how it is to be created.
+    fn has_arguments(&self) -> bool {
+        self.text.contains(',')
     }
-}
 
-fn is_pci_address(name: &str) -> bool {
-    let parts: Vec<&str> = name.split([':', '.']).collect();
-    let separators: String = name.chars().filter(|c| matches!(c, ':' | '.')).collect();
-    matches!(separators.as_str(), ":." | "::.")
-        && parts.iter().all(|part| u32::from_str_radix(part, 16).is_ok())
+    fn argument(&self, key: &str) -> Option<&str> {
+        vdev::argument(&self.text, key)
+    }
 }
 
 /// `03:00.0` lies in domain 0.
 fn full_address(name: &str) -> String {
-    let short = is_pci_address(name) && name.matches(':').count() == 1;
+    let short = vdev::is_pci_address(name) && name.matches(':').count() == 1;
     if short { format!("0000:{name}") } else { name.to_owned() }
 }
 
@@ -239,15 +287,22 @@ const VIRTUAL_DRIVERS: [&str; 6] =
 #[cfg(feature = "dpdk")]
 fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     use crate::io::dpdk::{driver_folder, linked_statically, version};
+    let version = match version() {
+        Ok(version) => version,
+        Err(error) => {
+            let status = if devices.is_empty() { Status::Warn } else { Status::Fail };
+            return vec![Finding::new(status, "libdpdk", error.to_string(), "")];
+        }
+    };
     if linked_statically() {
         return vec![Finding::ok(
             "libdpdk",
-            format!("{}, linked statically with every driver", version()),
+            format!("{version}, linked statically with every driver"),
         )];
     }
     let folder = driver_folder();
     let files = machine.names(folder);
-    let mut findings = vec![Finding::ok("libdpdk", format!("{}, drivers in {folder}", version()))];
+    let mut findings = vec![Finding::ok("libdpdk", format!("{version}, drivers in {folder}"))];
     let has =
         |driver: &str| files.iter().any(|file| file.starts_with(&format!("librte_{driver}.so")));
     findings.extend(drivers(&has, devices, folder));
@@ -472,7 +527,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
     if device.is_pci() {
         return nic(machine, device, &name);
     }
-    if device.arguments.is_none() {
+    if !device.has_arguments() {
         let fix = format!(
             "give EAL --vdev {},... after --, or write the arguments into the config's device",
             device.name
@@ -483,8 +538,15 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
             fix,
         );
     }
+    if let Some(unknown) = vdev::unknown_argument(&device.text) {
+        let status = if unknown.is_silent { Status::Fail } else { Status::Warn };
+        let fix = format!("one of {}", unknown.known);
+        return Finding::new(status, &name, unknown.found, fix);
+    }
     match device.driver.as_deref() {
         Some("net_af_packet" | "net_af_xdp") => interface(machine, device, &name),
+        #[cfg(feature = "dpdk")]
+        Some("net_memif") => meeting_point(device, &name),
         Some("net_pcap") => capture(machine, device, &name),
         Some(driver) => Finding::ok(&name, format!("EAL makes it with {driver}")),
         None => Finding::ok(&name, "found"),
@@ -552,6 +614,31 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
+/// Whether a memif server's socket is free, and whether a client finds a server.
+#[cfg(feature = "dpdk")]
+fn meeting_point(device: &Device, name: &str) -> Finding {
+    use crate::io::dpdk::{MeetingPoint, SocketError, meeting_point};
+    match meeting_point(&device.text) {
+        Err(error) => Finding::fail(name, error.to_string(), ""),
+        Ok(MeetingPoint { socket, is_server: true, is_served: true }) => Finding::fail(
+            name,
+            SocketError::Served(socket).to_string(),
+            "stop the process that serves it, or give this device a socket= of its own",
+        ),
+        Ok(MeetingPoint { socket, is_server: false, is_served: false }) => Finding::warn(
+            name,
+            format!(
+                "a memif client, and nobody serves {socket} yet: a start waits for it, 10 s or as --patience says"
+            ),
+            "start the side with role=server first, as the same user, with the same socket= and id=",
+        ),
+        Ok(MeetingPoint { socket, is_server, .. }) => {
+            let what = if is_server { "serves" } else { "connects to" };
+            Finding::ok(name, format!("EAL makes it with net_memif; it {what} {socket}"))
+        }
+    }
+}
+
 fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     match device.argument("rx_pcap") {
         Some(file) if !machine.exists(file) => Finding::fail(
@@ -582,9 +669,8 @@ fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding
 
 /// Looks at what lies there, and writes a file of a mebibyte beside it, for rights and space.
 fn state(path: &Path, group: Option<u32>) -> Finding {
-    if let Err(error) = check_replaceable(path) {
-        let fix = "name a state file that is not there yet, or that a leaf or agent of yours wrote";
-        return Finding::fail("state file", error.to_string(), fix);
+    if let Err(error) = table::check_free(path) {
+        return Finding::fail("state file", error.to_string(), "");
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
@@ -599,6 +685,25 @@ fn state(path: &Path, group: Option<u32>) -> Finding {
             format!("cannot write in {}: {error}", folder.display()),
             "choose a state file in a folder that is yours and has space, best in /dev/shm",
         ),
+    }
+}
+
+/// Whether an agent could have its workers' region there.
+fn workers(path: &Path) -> Finding {
+    match region::check_free(path) {
+        Ok(()) => Finding::ok("worker region", format!("{} is free", path.display())),
+        Err(error) => Finding::fail("worker region", error.to_string(), ""),
+    }
+}
+
+/// Whether nobody listens there yet, and the address is one of this machine's.
+fn listening(key: &str, address: SocketAddr) -> Finding {
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::ok(key, format!("{address} is free")),
+        Err(error) => {
+            let fix = "an address of this machine with a port that nobody listens at (ss -tlnp)";
+            Finding::fail(key, format!("cannot listen at {address}: {error}"), fix)
+        }
     }
 }
 
@@ -782,7 +887,7 @@ mod tests {
             ("net_af_packet0,iface=veth0", Status::Ok, "veth0 is up"),
             ("net_af_packet0,iface=veth9", Status::Fail, "no interface veth9"),
             ("net_af_packet0,qpairs=2", Status::Fail, "iface= is missing"),
-            ("net_memif0,role=server", Status::Ok, "net_memif"),
+            ("net_vhost0,iface=/run/v", Status::Ok, "net_vhost"),
             ("net_memif0", Status::Warn, "nothing here says"),
             ("net_pcap0,rx_pcap=/no/file.pcap", Status::Fail, "/no/file.pcap"),
         ] {
@@ -808,8 +913,10 @@ mod tests {
             "--vdev=net_null1".to_owned(),
         ];
         assert_eq!(Device::new("net_memif0", &eal).argument("role"), Some("server"));
-        assert!(Device::new("net_null1", &eal).arguments.is_some());
-        assert!(Device::new("net_memif1", &eal).arguments.is_none());
+        assert!(Device::new("net_null1", &eal).has_arguments());
+        assert!(!Device::new("net_memif1", &eal).has_arguments());
+        let both = Device::new("net_memif0,role=client", &eal);
+        assert_eq!(both.argument("role"), Some("client"), "the configuration's own go first");
     }
 
     #[test]
@@ -845,6 +952,73 @@ mod tests {
                 "{finding:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_another_node_has_fails() {
+        use crate::ring::{Place, WorkerRegion};
+        use crate::state::table::{Spec, Table};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leaf1");
+        let spec = Spec { cores: 1, ports: 1, ticks_hz: 1, ..Spec::default() };
+        let table = Table::create(&path, &spec).unwrap();
+        let held = state(&path, None);
+        assert_eq!(held.status, Status::Fail);
+        assert!(held.found.contains("in use by another running leaf"), "{held:?}");
+        assert!(held.found.contains(&format!("pid {}", std::process::id())), "{held:?}");
+        drop(table);
+        assert_eq!(state(&path, None).status, Status::Ok, "what it left is replaced");
+        fs::write(folder.path().join("leaf1.lock"), "a list of mine").unwrap();
+        let foreign = state(&path, None);
+        assert_eq!(foreign.status, Status::Fail, "{foreign:?}");
+        assert!(foreign.found.contains("leaf1.lock"), "{foreign:?}");
+
+        let name = folder.path().join("host1");
+        assert_eq!(workers(&name).status, Status::Ok);
+        let region = WorkerRegion::create(&name, &[Place { id: 1, pool: 1 }], 4, 64).unwrap();
+        assert!(workers(&name).found.contains("in use by a running agent"));
+        drop(region);
+        assert_eq!(workers(&name).status, Status::Ok);
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(listening("control.listen", address).status, Status::Fail);
+        drop(listener);
+        assert_eq!(listening("control.listen", address).status, Status::Ok);
+    }
+
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn a_memif_socket_that_is_served_fails_for_a_server_and_is_needed_by_a_client() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+        let fake = Fake::new();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let device = |role: &str| format!("net_memif0,role={role},socket={}", path.display());
+        let of = |role: &str| fake.presence(&device(role));
+        assert_eq!((of("server").status, of("client").status), (Status::Ok, Status::Warn));
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 1).unwrap();
+        let served = of("server");
+        assert_eq!((served.status, of("client").status), (Status::Fail, Status::Ok));
+        assert!(served.found.contains("another process serves it"), "{served:?}");
+        drop(socket);
+        assert_eq!(of("server").status, Status::Ok, "what a dead one left is replaced");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a file").unwrap();
+        let other = of("server");
+        assert_eq!(other.status, Status::Fail);
+        assert!(other.found.contains("something else lies there"), "{other:?}");
+        let misspelt = fake.presence("net_memif0,rolle=server");
+        assert_eq!(misspelt.status, Status::Fail);
+        assert!(misspelt.found.contains("did you mean `role`"), "{misspelt:?}");
     }
 
     #[test]

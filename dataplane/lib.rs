@@ -8,10 +8,12 @@ pub mod config;
 pub mod control;
 #[cfg(feature = "control")]
 pub mod controller;
+pub mod cpus;
 pub mod doctor;
 pub mod embed;
 pub mod io;
 pub mod limits;
+pub mod nearest;
 pub mod node;
 pub mod policy;
 pub mod reason;
@@ -38,5 +40,7 @@ pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(
 
 /// The revision of the sources, as git describes it; `unknown` outside a repository.
 pub const REVISION: &str = env!("WEDJAT_REVISION");
+/// Version, revision, and the release of DPDK that it was built against: what `--version` says.
+pub const VERSION: &str = env!("WEDJAT_VERSION");
 /// The compiler.
 pub const RUSTC: &str = env!("WEDJAT_RUSTC");

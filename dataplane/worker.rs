@@ -32,6 +32,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::cpus;
 use crate::ring::region::path_of;
 use crate::ring::{RegionError, WorkerEnd, WorkerRegion, attach};
 
@@ -366,13 +367,8 @@ fn claim(
     Err(AttachError::Taken(owned()))
 }
 
-/// CPUs that this process may use.
-pub(crate) fn usable_cpus() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
-}
-
 fn pin(cpu: usize) -> Result<(), AttachError> {
-    let usable = usable_cpus();
+    let usable = cpus::usable();
     let known = usable.contains(&cpu);
     if known && core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
         return Ok(());

@@ -34,7 +34,16 @@ if command -v strip >/dev/null; then
     strip --strip-debug "$root/usr/lib/$multiarch/libwedjat.a"
 fi
 
-# The libraries that the programs are linked with. Where dpkg-shlibdeps (dpkg-dev) is missing, only the C library is named.
+# The programs have the object that is linked with libdpdk within them, in a section of its own.
+mkdir "$stage/objects"
+for program in "$root"/usr/bin/*; do
+    object=$stage/objects/$(basename "$program").so
+    if objcopy --dump-section ".wedjat.dpdk=$object" "$program" "$stage/copy" 2>/dev/null; then
+        programs="$programs $object"
+    fi
+done
+
+# The libraries that the programs are linked with, or load. Where dpkg-shlibdeps (dpkg-dev) is missing, only the C library is named.
 libraries() {
     printf 'Source: wedjat\n\nPackage: wedjat\nArchitecture: any\n' >"$stage/debian/control"
     # shellcheck disable=SC2086

@@ -1,6 +1,8 @@
-//! Finds libdpdk, generates its bindings, compiles wrappers of its inline functions and says what to link.
+//! Finds libdpdk, generates its bindings, and makes what they call: a shared object, which the crate holds and loads, with wrappers of
+//! inline functions and a table of all that is called; or, for static linking, those wrappers and what to link.
 use std::collections::BTreeSet;
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
@@ -45,18 +47,21 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     let library = find(link_static);
+    // Packages that depend on this one read it as DEP_DPDK_VERSION.
+    println!("cargo::metadata=version={}", library.version);
     let flags = cflags();
     generate(&out, &flags);
-    compile_wrappers(&out, &flags);
     println!("cargo::rustc-check-cfg=cfg(dpdk_static)");
     if link_static {
         println!("cargo::rustc-cfg=dpdk_static");
+        wrappers(&out, &flags).compile("wedjat_inline");
         link_archives(&library);
+        for path in &library.link_paths {
+            println!("cargo::rustc-link-search=native={}", path.display());
+        }
     } else {
-        library.libs.iter().for_each(|name| println!("cargo::rustc-link-lib=dylib={name}"));
-    }
-    for path in &library.link_paths {
-        println!("cargo::rustc-link-search=native={}", path.display());
+        let functions = call_by_table(&out);
+        link_shared_object(&out, &flags, &library, &functions);
     }
 }
 
@@ -140,7 +145,7 @@ fn generate(out: &Path, flags: &[String]) {
 }
 
 /// The wrappers stand on the packet path, so they are optimised in every profile.
-fn compile_wrappers(out: &Path, flags: &[String]) {
+fn wrappers(out: &Path, flags: &[String]) -> cc::Build {
     let mut build = cc::Build::new();
     build
         .file(out.join("inline.c"))
@@ -148,7 +153,105 @@ fn compile_wrappers(out: &Path, flags: &[String]) {
     for flag in flags {
         build.flag(flag);
     }
-    build.opt_level(3).warnings(false).compile("wedjat_inline");
+    build.opt_level(3).warnings(false).pic(true);
+    build
+}
+
+/// Makes functions of the bindings' declarations, each of which calls what stands in its place of the table `FUNCTIONS`. Returns the
+/// names of what belongs into those places.
+fn call_by_table(out: &Path) -> Vec<String> {
+    let path = out.join("bindings.rs");
+    let text = fs::read_to_string(&path).expect("it was just written");
+    let mut file = syn::parse_file(&text).expect("bindgen writes Rust");
+    let mut names = Vec::new();
+    let mut functions = Vec::new();
+    file.items.retain(|item| {
+        let syn::Item::ForeignMod(foreign) = item else { return true };
+        for item in &foreign.items {
+            let syn::ForeignItem::Fn(declared) = item else {
+                stop("DPDK's bindings declare more than functions")
+            };
+            functions.push(function(declared, names.len()));
+            names.push(symbol(declared));
+        }
+        false
+    });
+    let count = names.len();
+    file.items.push(syn::parse_quote!(
+        const COUNT: usize = #count;
+    ));
+    file.items.extend(functions);
+    fs::write(path, prettyplease::unparse(&file)).expect("it was just written");
+    names
+}
+
+/// What a declared function is called in the object: bindgen renames wrappers of inline functions.
+fn symbol(declared: &syn::ForeignItemFn) -> String {
+    let renamed = declared.attrs.iter().find_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(pair) if pair.path.is_ident("link_name") => match &pair.value {
+            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(name), .. }) => Some(name.value()),
+            _ => None,
+        },
+        _ => None,
+    });
+    // A leading \u{1} tells LLVM to leave the name as it is.
+    renamed.map_or_else(
+        || declared.sig.ident.to_string(),
+        |name| name.trim_start_matches('\u{1}').to_owned(),
+    )
+}
+
+/// A function that calls what stands at `place` of the table.
+fn function(declared: &syn::ForeignItemFn, place: usize) -> syn::Item {
+    let syn::Signature { ident, inputs, output, .. } = &declared.sig;
+    let (mut names, mut types) = (Vec::new(), Vec::new());
+    for input in inputs {
+        let syn::FnArg::Typed(input) = input else { stop("a function of DPDK's has a `self`") };
+        names.push(&input.pat);
+        types.push(&input.ty);
+    }
+    syn::parse_quote! {
+        #[inline(always)]
+        pub unsafe extern "C" fn #ident(#inputs) #output {
+            unsafe {
+                let at = FUNCTIONS[#place].load(::core::sync::atomic::Ordering::Relaxed);
+                let function: unsafe extern "C" fn(#(#types),*) #output = ::core::mem::transmute(at);
+                function(#(#names),*)
+            }
+        }
+    }
+}
+
+/// Links the wrappers and a table of all functions with libdpdk. The program has the object as bytes, so it starts without libdpdk,
+/// and the system finds and names its parts when the object is loaded.
+fn link_shared_object(
+    out: &Path,
+    flags: &[String],
+    library: &pkg_config::Library,
+    functions: &[String],
+) {
+    let declared: String = functions.iter().map(|name| format!("void {name}(void);\n")).collect();
+    let listed: String = functions.iter().map(|name| format!("\t(void *){name},\n")).collect();
+    let table = format!("{declared}void *const wedjat_functions[] = {{\n{listed}}};\n");
+    let source = out.join("table.c");
+    fs::write(&source, table).unwrap_or_else(|error| stop(&format!("table.c: {error}")));
+    let objects = [
+        wrappers(out, flags).compile_intermediates(),
+        cc::Build::new().file(source).warnings(false).pic(true).compile_intermediates(),
+    ];
+    let mut link = wrappers(out, &[]).get_compiler().to_command();
+    link.args(["-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,--as-needed", "-Wl,-s", "-o"]);
+    link.arg(out.join("dpdk.so")).args(objects.concat());
+    link.args(library.link_paths.iter().map(|path| format!("-L{}", path.display())));
+    link.args(library.libs.iter().map(|name| format!("-l{name}")));
+    match link.output() {
+        Ok(linked) if linked.status.success() => {}
+        Ok(linked) => {
+            let said = String::from_utf8_lossy(&linked.stderr).trim().replace('\n', "; ");
+            stop(&format!("libdpdk lacks what wedjat calls, or can't be linked: {said}"))
+        }
+        Err(error) => stop(&format!("the C compiler does not start: {error}")),
+    }
 }
 
 /// Every DPDK archive whole, as libdpdk.pc asks for; what DPDK itself needs is linked shared.

@@ -825,3 +825,74 @@ fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
         assert_eq!(account["workers"], 8);
     }
 }
+
+#[test]
+fn the_version_tells_release_revision_and_dpdk() {
+    let said = text(&wedjat(&["--version"]).stdout);
+    assert!(said.starts_with("wedjat 0.1.0 (revision "), "{said}");
+    assert!(said.contains(wedjat::REVISION) && said.contains(", DPDK 2"), "{said}");
+}
+
+/// What keeps libdpdk from being loaded: a file of its name that is none, in a folder that is searched first.
+#[test]
+fn without_libdpdk_all_runs_that_needs_none_and_a_leaf_says_what_is_missing() {
+    let output = Command::new("pkg-config").args(["--variable=libdir", "libdpdk"]).output();
+    let folder = PathBuf::from(text(&output.unwrap().stdout).trim());
+    let is_eal = |name: &String| {
+        name.strip_prefix("librte_eal.so.")
+            .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()))
+    };
+    let names = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_eal);
+    let Some(eal) = names.next() else {
+        let _ =
+            writeln!(io::stderr(), "SKIPPED: libdpdk is linked statically, so it is not loaded");
+        return;
+    };
+    let home = Home::new([&[], &[]], "");
+    fs::write(home.path(&eal), "no library").unwrap();
+    let without = |command: &str| {
+        let mut wedjat = Command::new(WEDJAT);
+        wedjat.env("LD_LIBRARY_PATH", home.path("")).arg(command);
+        wedjat.arg("--config").arg(home.path("leaf.toml")).output().unwrap()
+    };
+    let checked = without("check");
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    refused(&without("leaf"), &["DPDK's shared library can't be loaded", &eal, "LD_LIBRARY_PATH"]);
+    let doctor = without("doctor");
+    assert_eq!(doctor.status.code(), Some(1));
+    assert!(text(&doctor.stdout).contains("FAIL  libdpdk"), "{}", text(&doctor.stdout));
+}
+
+#[test]
+fn doctor_fails_where_a_start_would() {
+    let home = Home::new([&traffic(), &traffic()], ",infinite_rx=1");
+    let doctor = || {
+        let config = home.path("leaf.toml");
+        let output = wedjat(&["doctor", "--config", config.to_str().unwrap()]);
+        (output.status.code(), text(&output.stdout))
+    };
+    assert_eq!(doctor().0, Some(0), "{}", doctor().1);
+    let leaf = Running::start(home.leaf(&["--duration", LIFETIME]));
+    home.all_receive(&[]);
+    let id = leaf.0.as_ref().unwrap().id();
+    let (code, said) = doctor();
+    assert!(
+        code == Some(1)
+            && said.contains(&format!("in use by another running leaf or agent (pid {id})")),
+        "{said}"
+    );
+    account_ends(leaf);
+    assert_eq!(doctor().0, Some(0), "{}", doctor().1);
+    home.configure("net_memif0,rolle=server", "");
+    refused(
+        &home.leaf(&["--duration", "1s"]).output().unwrap(),
+        &["`rolle`", "did you mean `role`"],
+    );
+}
+
+/// Stops it as it should stop.
+fn account_ends(leaf: Running) {
+    let output = leaf.stop("-TERM");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}

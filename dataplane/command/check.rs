@@ -77,6 +77,9 @@ fn check_controller(path: &Path) -> Outcome {
 
 fn check_agent(path: &Path) -> Outcome {
     let config = AgentConfig::load(path)?;
+    for warning in config.warnings() {
+        print(&format!("warning: {warning}\n"))?;
+    }
     let workers = config.host.places().len();
     print(&format!(
         "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}\n",

@@ -27,22 +27,14 @@ pub struct Arguments {
 
 /// Does it.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let mut request = doctor::Request { eal: arguments.eal.clone(), ..doctor::Request::default() };
-    let agents = arguments.config.as_deref().filter(|path| AgentConfig::is_agents(path));
-    if let Some(path) = agents {
-        let config = AgentConfig::load(path)?;
-        request.cores = vec![config.core];
-        request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
-        request.state = config.state;
-        request.state_group = config.state_group;
-    } else if let Some(path) = &arguments.config {
-        let config = Config::load(path)?;
-        request.cores = config.leaf.cores.clone();
-        request.devices = config.ports.iter().map(|port| port.device.clone()).collect();
-        request.warnings = config.warnings();
-        request.state = config.leaf.state;
-        request.state_group = config.leaf.state_group;
-    }
+    let eal = arguments.eal.as_slice();
+    let request = match arguments.config.as_deref() {
+        None => doctor::Request { eal: eal.to_vec(), ..doctor::Request::default() },
+        Some(path) if AgentConfig::is_agents(path) => {
+            doctor::Request::of_agent(&AgentConfig::load(path)?, eal)
+        }
+        Some(path) => doctor::Request::of(&Config::load(path)?, eal),
+    };
     let findings = doctor::run(&request);
     print(&doctor::render(&findings))?;
     Ok(if doctor::would_fail(&findings) { ExitCode::FAILURE } else { ExitCode::SUCCESS })

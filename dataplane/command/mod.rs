@@ -29,7 +29,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// A software leaf scheduler for microsecond tasks, on DPDK.
 #[derive(Debug, Parser)]
-#[command(name = "wedjat", version = wedjat::REVISION)]
+#[command(name = "wedjat", version = wedjat::VERSION)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,

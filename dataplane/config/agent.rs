@@ -66,9 +66,17 @@ pub struct AgentConfig {
     pub control: ControlConfig,
     /// `[controller]`: whom it follows.
     pub controller: Option<FollowConfig>,
+    /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
+    warnings: Vec<Fault>,
 }
 
 impl AgentConfig {
+    /// What the file allows and yet may not be meant, as [`super::Config::warnings`].
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        faults::told(&self.path, &self.warnings)
+    }
+
     /// Its addresses, one for each port, at devices that have these MAC addresses.
     pub fn addresses(
         &self,
@@ -182,7 +190,8 @@ impl AgentConfig {
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         let mut faults = Faults::new(text);
         let config = agent(&mut faults, &raw, path, text);
-        faults.none_or_all().map(|()| config).map_err(refuse)
+        let warnings = faults.none_or_all().map_err(refuse)?;
+        Ok(AgentConfig { warnings, ..config })
     }
 }
 
@@ -208,22 +217,29 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
     let id = (0, 0x7FFE);
     let (host, leaves) = (about.check(faults), leaves(faults, raw, &ports));
     let sends = sends(faults, raw, &leaves);
+    let state = entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
     AgentConfig {
         path: path.to_owned(),
         text: text.to_owned(),
         host,
         core: entry.core,
-        id: faults.within(entry.id.as_ref(), "agent.id", 0, id),
-        udp_port: faults.within(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
-        state: entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
-        state_group: state_group(faults, "agent.state_group", entry.state_group.as_ref()),
+        id: faults.number(entry.id.as_ref(), "agent.id", 0, id),
+        udp_port: faults.number(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
+        state_group: state_group(
+            faults,
+            "agent.state_group",
+            entry.state_group.as_ref(),
+            state.is_some(),
+        ),
+        state,
         seed: entry.seed,
-        mbufs: faults.within(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
+        mbufs: faults.number(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
         sends,
         leaves,
         ports,
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
+        warnings: Vec::new(),
     }
 }
 
@@ -244,11 +260,11 @@ pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConf
 /// What a file says of a host's workers.
 struct About<'a> {
     name: &'a Spanned<String>,
-    slots: Option<&'a Spanned<usize>>,
-    payload: Option<&'a Spanned<usize>>,
-    worker_timeout_ms: Option<&'a Spanned<u64>>,
+    slots: Option<&'a Spanned<i64>>,
+    payload: Option<&'a Spanned<i64>>,
+    worker_timeout_ms: Option<&'a Spanned<i64>>,
     /// How many pools and workers there may be while it runs.
-    room: [Option<&'a Spanned<usize>>; 2],
+    room: [Option<&'a Spanned<i64>>; 2],
     pools: &'a [raw_agent::Pool],
     /// What the pools' tables are called.
     key: &'a str,
@@ -263,14 +279,14 @@ impl About<'_> {
         }
         let pools = self.pools.iter().filter_map(|entry| pool(faults, entry, self.key));
         let pools: Vec<_> = pools.collect();
-        let slots = faults.within(self.slots, "agent.slots", SLOTS, (2, SLOTS_MAX));
+        let slots = faults.number(self.slots, "agent.slots", SLOTS, (2, SLOTS_MAX));
         if let Some(at) = self.slots.filter(|_| !slots.is_power_of_two()) {
             faults.note(at, "agent.slots", slots, "a power of two");
         }
         // A reply with proof is longer by that.
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
         let most = PAYLOAD_MAX - proof;
-        let payload = faults.within(self.payload, "agent.payload", most, (1, most));
+        let payload = faults.number(self.payload, "agent.payload", most, (1, most));
         let limits =
             self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });
         let shape = RegionShape { channels: limits.workers, slots, payload };
@@ -278,8 +294,11 @@ impl About<'_> {
         bounds(faults, self.pools, self.key, slots);
         let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
         let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
-        let worker_timeout_ms = faults.within(at, key, timeout.0, timeout.1);
-        let (name, room) = (name.clone(), self.room.map(|room| room.map(|at| *at.get_ref())));
+        let worker_timeout_ms = faults.number(at, key, timeout.0, timeout.1);
+        let (name, room) = (
+            name.clone(),
+            self.room.map(|room| room.and_then(|at| usize::try_from(*at.get_ref()).ok())),
+        );
         HostConfig { name, slots, payload, worker_timeout_ms, pools, limits, room }
     }
 
@@ -292,9 +311,9 @@ impl About<'_> {
         let workers = if more.is_possible() { more.channels } else { least.1 };
         let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
         Limits {
-            pools: faults.within(pools_max, "agent.pools_max", pools.0, pools.1),
+            pools: faults.number(pools_max, "agent.pools_max", pools.0, pools.1),
             servers: 1,
-            workers: faults.within(workers_max, "agent.workers_max", workers.0, workers.1),
+            workers: faults.number(workers_max, "agent.workers_max", workers.0, workers.1),
         }
     }
 }
@@ -390,20 +409,40 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
-    let key = |last| format!("{key}.{last}");
+    let key = |last: &str| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
     let policy = faults.policy(&raw.policy, &key("policy"))?;
     let speeds = speeds(faults, raw, &workers, &key("speeds"));
+    unused(faults, raw, &policy, &key);
     Some(AgentPool {
         id: *raw.id.get_ref(),
         policy,
         workers,
         speeds,
-        queue: faults.within(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
+        queue: faults.number(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
         overflow: raw.overflow.unwrap_or_default(),
         key: key_of(faults, raw, key("key_file").as_str()),
         leaf_policy: leaf_policy(faults, raw, key("leaf_policy").as_str()),
     })
+}
+
+/// Keys that change nothing under this policy. Beside a leaf the leaf decides by speeds, too.
+fn unused(
+    faults: &mut Faults<'_>,
+    raw: &raw_agent::Pool,
+    policy: &PolicySpec,
+    key: &dyn Fn(&str) -> String,
+) {
+    if !policy.entry().holds() {
+        let reason = format!("under {policy} no task waits in a queue for all workers");
+        let better = "none, or a policy that lets tasks wait, as `wedjat policies` tells";
+        faults.unused(raw.queue.as_ref(), &key("queue"), &reason, better);
+    }
+    if !policy.entry().by_rate && key("speeds") == "pool.speeds" {
+        let reason = format!("{policy} does not decide by speeds");
+        let better = "none, or a policy that decides by rates, as `wedjat policies` tells";
+        faults.unused(raw.speeds.as_ref(), "pool.speeds", &reason, better);
+    }
 }
 
 /// A pool's key; what its workers say to a leaf in the same process needs none.
@@ -557,6 +596,18 @@ overflow = "refuse"
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/agent.toml");
         let config = AgentConfig::load(&path).unwrap_or_else(|error| panic!("{error}"));
         assert!(!config.host.pools.is_empty());
+    }
+
+    #[test]
+    fn keys_that_change_nothing_are_warned_of() {
+        assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
+        let lines = "policy = \"jsq\"\nqueue = 9\nspeeds = { 0 = 2.0 }";
+        let warnings = parse(&GOOD.replacen("policy = \"cfcfs\"", lines, 1)).unwrap().warnings();
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("agent.toml:15: `pool.queue`: found a key"), "{warnings:?}");
+        assert!(warnings[1].contains("`pool.speeds`"), "{warnings:?}");
+        let group = GOOD.replacen("slots = 32", "state_group = \"0\"", 1);
+        assert!(parse(&group).unwrap().warnings()[0].contains("agent.state_group"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::address::{self, is_edge, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, line_of, quoted, state_group};
+use super::faults::{Fault, Faults, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
@@ -16,7 +16,7 @@ use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
     QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
 };
-use crate::policy::{PolicySpec, Reports, Runs};
+use crate::policy::{Overflow, PolicySpec, Reports, Runs};
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
 use crate::stage::fabric::SILENT_NS;
@@ -73,8 +73,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     }
     let control = control::control(&mut faults, raw.control.as_ref());
     let controller = controller::follow(&mut faults, raw.controller.as_ref());
-    let warnings = warnings(text, &raw, &ports, &servers);
-    faults.none_or_all()?;
+    warnings(&mut faults, &raw, &ports, &pools, &servers);
+    let warnings = faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
     let role = raw.role;
     Ok(Config {
@@ -103,7 +103,7 @@ const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
 fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
     let (node, key) = (&raw.leaf, |name: &str| key(raw, name));
-    let id = faults.within(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
+    let id = faults.number(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
     let cores = node.cores.get_ref();
     if cores.is_empty() || cores.len() > CORES_MAX {
         let allowed = format!("1 to {CORES_MAX} CPU numbers");
@@ -114,24 +114,30 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
     }
     others_keys(faults, raw);
     let connections = node.connections.as_ref();
-    let connections = faults.within(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
+    let connections = faults.number(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
     let timeout = (0, 65_535);
+    let state = node.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
     LeafConfig {
         id,
-        udp_port: faults.within(node.udp_port.as_ref(), &key("udp_port"), UDP_PORT, (1, u16::MAX)),
+        udp_port: faults.number(node.udp_port.as_ref(), &key("udp_port"), UDP_PORT, (1, u16::MAX)),
         cores: cores.clone(),
-        state: node.state.as_ref().filter(|state| !state.is_empty()).map(Into::into),
-        state_group: state_group(faults, &key("state_group"), node.state_group.as_ref()),
+        state_group: state_group(
+            faults,
+            &key("state_group"),
+            node.state_group.as_ref(),
+            state.is_some(),
+        ),
+        state,
         seed: node.seed,
-        mbufs: faults.within(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
+        mbufs: faults.number(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
         connections,
-        multi_packet_per_source: faults.within(
+        multi_packet_per_source: faults.number(
             node.multi_packet_per_source.as_ref(),
             &key("multi_packet_per_source"),
             MULTI_PACKET_PER_SOURCE.min(connections),
             (1, connections.max(1)),
         ),
-        connection_timeout_ms: faults.within(
+        connection_timeout_ms: faults.number(
             node.connection_timeout_ms.as_ref(),
             &key("connection_timeout_ms"),
             CONNECTION_TIMEOUT_MS,
@@ -139,15 +145,15 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
         ),
         worker_timeout_ms: match (raw.role, &node.worker_timeout_ms, &node.leaf_timeout_ms) {
             (Role::Spine, _, at) => {
-                faults.within(at.as_ref(), "spine.leaf_timeout_ms", LEAF_TIMEOUT_MS, timeout)
+                faults.number(at.as_ref(), "spine.leaf_timeout_ms", LEAF_TIMEOUT_MS, timeout)
             }
             (_, at, _) => {
-                faults.within(at.as_ref(), "leaf.worker_timeout_ms", WORKER_TIMEOUT_MS, timeout)
+                faults.number(at.as_ref(), "leaf.worker_timeout_ms", WORKER_TIMEOUT_MS, timeout)
             }
         },
         limits: Limits::default(),
         room: [&node.pools_max, &node.servers_max, &node.workers_max, &node.leaves_max]
-            .map(|room| room.as_ref().map(|at| *at.get_ref())),
+            .map(|room| room.as_ref().and_then(|at| usize::try_from(*at.get_ref()).ok())),
     }
 }
 
@@ -191,7 +197,7 @@ fn limits(
         workers: pools.iter().map(|pool| workers(pool.id)).max().unwrap_or(0).max(1),
     };
     let mut room = |at, name: &str, spare: usize, named: usize, most| {
-        faults.within(at, &key(raw, name), spare.max(named), (named, most))
+        faults.number(at, &key(raw, name), spare.max(named), (named, most))
     };
     let at = node.pools_max.as_ref();
     let pools = room(at, "pools_max", SPARE.pools, named.pools, POOLS_MAX);
@@ -247,8 +253,8 @@ fn pool(
         link,
         id: *raw.id.get_ref(),
         policy,
-        queue: faults.within(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
-        overflow: raw.overflow.unwrap_or_default(),
+        queue: faults.number(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
+        overflow: raw.overflow.as_ref().map_or_else(Overflow::default, |at| *at.get_ref()),
         shared_workers: raw.shared_workers,
         reports,
         key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
@@ -302,22 +308,22 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> S
     }
 }
 
-/// What is allowed and yet may not be meant, in order of lines.
+/// What is allowed and yet may not be meant.
 fn warnings(
-    text: &str,
+    faults: &mut Faults<'_>,
     raw: &raw::Config,
     ports: &[PortConfig],
+    pools: &[PoolConfig],
     servers: &[ServerConfig],
-) -> Vec<Fault> {
+) {
     // Replies are told from forged ones by their source: on a port of their own by the port, beside clients by
     // addresses only, of which ARP tells one unless it is configured.
-    let shared = raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both);
-    let unsure = shared.filter_map(|(entry, port)| {
-        let server = servers.iter().find(|server| {
+    for (entry, port) in raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both) {
+        let unsure = servers.iter().find(|server| {
             let leads_there = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
             server.mac.is_none() && leads_there
-        })?;
-        let line = line_of(text, entry.side.span().start);
+        });
+        let Some(server) = unsure else { continue };
         let found = format!(
             "\"both\", and {} {} without a `mac`: a client there can pretend to be {}",
             if raw.role == Role::Spine { "leaf" } else { "server" },
@@ -328,19 +334,40 @@ fn warnings(
             Role::Spine => "a `mac` for each [[leaf]] behind this port, or a port for leaves alone",
             _ => "a `mac` for each [[server]] behind this port, or a port for workers alone",
         };
-        Some(Fault { line, key: "port.side".to_owned(), found, allowed: better.to_owned() })
-    });
-    let mut warnings: Vec<_> = unsure.collect();
-    let too_short = |ms: &&Spanned<u64>| (1..TIMEOUT_KEPT_MS).contains(ms.get_ref());
+        faults.warn(&entry.side, "port.side", found, better);
+    }
+    let too_short = |ms: &&Spanned<i64>| (1..TIMEOUT_KEPT_MS as i64).contains(ms.get_ref());
     if let Some(at) = raw.leaf.worker_timeout_ms.as_ref().filter(too_short) {
         let better = format!(
             "0, or at least {TIMEOUT_KEPT_MS}: workers that register are not sure to be heard of more often"
         );
-        let (line, key) = (line_of(text, at.span().start), "leaf.worker_timeout_ms".to_owned());
-        warnings.push(Fault { line, key, found: at.get_ref().to_string(), allowed: better });
+        faults.warn(at, "leaf.worker_timeout_ms", at.get_ref(), &better);
     }
-    warnings.sort_by_key(|warning| warning.line);
-    warnings
+    unused(faults, raw, pools);
+}
+
+/// Keys that change nothing beside what the others say.
+fn unused(faults: &mut Faults<'_>, raw: &raw::Config, pools: &[PoolConfig]) {
+    let policy = |id: &Spanned<u16>| {
+        pools.iter().find(|pool| pool.id == *id.get_ref()).map(|pool| &pool.policy)
+    };
+    for entry in &raw.pool {
+        let Some(policy) = policy(&entry.id).filter(|policy| !policy.entry().holds()) else {
+            continue;
+        };
+        let reason = format!("under {policy} no task waits for a worker");
+        let better = "none, or a policy that lets tasks wait, as `wedjat policies` tells";
+        faults.unused(entry.queue.as_ref(), "pool.queue", &reason, better);
+        faults.unused(entry.overflow.as_ref(), "pool.overflow", &reason, better);
+    }
+    for entry in &raw.server {
+        let Some(policy) = policy(&entry.pool).filter(|policy| !policy.entry().by_rate) else {
+            continue;
+        };
+        let reason = format!("{policy} does not decide by speeds");
+        let better = "none, or a policy that decides by rates, as `wedjat policies` tells";
+        faults.unused(entry.speed.as_ref(), "server.speed", &reason, better);
+    }
 }
 
 /// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would

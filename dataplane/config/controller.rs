@@ -167,7 +167,7 @@ impl ControllerConfig {
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
         let mut faults = Faults::new(text);
         let config = controller(&mut faults, &raw);
-        faults.none_or_all().map(|()| config).map_err(refuse)
+        faults.none_or_all().map(|_| config).map_err(refuse)
     }
 }
 
@@ -193,14 +193,14 @@ fn controller(faults: &mut Faults<'_>, raw: &raw_controller::File) -> Controller
         let allowed = "`socket`, or `listen` in [control], where nodes reach it";
         faults.note(&entry.id, "controller.socket", "none", allowed);
     }
-    let id = faults.within(Some(&entry.id), "controller.id", 0, (0, 0x7FFE));
+    let id = faults.number(Some(&entry.id), "controller.id", 0, (0, 0x7FFE));
     ControllerConfig { id, store, socket, control }
 }
 
 fn store(faults: &mut Faults<'_>, raw: &raw_controller::Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
-    let lease_s = faults.within(raw.lease_s.as_ref(), "controller.lease_s", LEASE_S, (1, 3600));
+    let lease_s = faults.number(raw.lease_s.as_ref(), "controller.lease_s", LEASE_S, (1, 3600));
     let prefix = raw.prefix.as_ref().map_or("/wedjat", |at| at.get_ref());
     if let Some(at) =
         raw.prefix.as_ref().filter(|_| !prefix.starts_with('/') || prefix.ends_with('/'))

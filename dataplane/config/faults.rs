@@ -52,6 +52,13 @@ pub struct ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Warnings as they are told: a line each, with file, line and key, what was found and what would be better.
+pub fn told(path: &Path, warnings: &[Fault]) -> Vec<String> {
+    let told =
+        |warning: &Fault| format!("{}; better: {}", warning.place_and_found(path), warning.allowed);
+    warnings.iter().map(told).collect()
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, fault) in self.faults.iter().enumerate() {
@@ -87,17 +94,35 @@ pub fn line_of(text: &str, offset: usize) -> usize {
 pub struct Faults<'a> {
     text: &'a str,
     all: Vec<Fault>,
+    /// What is allowed and yet may not be meant; `allowed` says what would be better.
+    warnings: Vec<Fault>,
 }
 
 impl<'a> Faults<'a> {
     pub fn new(text: &'a str) -> Self {
-        Self { text, all: Vec::new() }
+        Self { text, all: Vec::new(), warnings: Vec::new() }
     }
 
-    /// All faults in order of lines, unless there are none.
-    pub fn none_or_all(mut self) -> Result<(), Vec<Fault>> {
-        self.all.sort_by_key(|fault| (fault.line == 0, fault.line));
-        if self.all.is_empty() { Ok(()) } else { Err(self.all) }
+    /// All warnings in order of lines, or all faults if there are any.
+    pub fn none_or_all(mut self) -> Result<Vec<Fault>, Vec<Fault>> {
+        let line = |fault: &Fault| (fault.line == 0, fault.line);
+        self.all.sort_by_key(line);
+        self.warnings.sort_by_key(line);
+        if self.all.is_empty() { Ok(self.warnings) } else { Err(self.all) }
+    }
+
+    /// What is allowed and yet may not be meant, and what would be better.
+    pub fn warn<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, better: &str) {
+        let line = line_of(self.text, at.span().start);
+        let (key, found, allowed) = (key.to_owned(), found.to_string(), better.to_owned());
+        self.warnings.push(Fault { line, key, found, allowed });
+    }
+
+    /// A key that changes nothing, for this reason.
+    pub fn unused<T>(&mut self, at: Option<&Spanned<T>>, key: &str, reason: &str, better: &str) {
+        if let Some(at) = at {
+            self.warn(at, key, format!("a key that changes nothing: {reason}"), better);
+        }
     }
 
     pub fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
@@ -181,6 +206,24 @@ impl<'a> Faults<'a> {
         }
     }
 
+    /// As [`Faults::within`], of a whole number: it is read as wide as TOML has them, so that what its type could not hold is told
+    /// with the range that is allowed. One that is not allowed gives way to what is there unless configured.
+    pub fn number<T: TryFrom<i64> + PartialOrd + Copy + ToString>(
+        &mut self,
+        at: Option<&Spanned<i64>>,
+        key: &str,
+        default: T,
+        (least, most): (T, T),
+    ) -> T {
+        let Some(at) = at else { return default };
+        let value = T::try_from(*at.get_ref()).ok();
+        value.filter(|value| least <= *value && *value <= most).unwrap_or_else(|| {
+            let allowed = format!("{} to {}", least.to_string(), most.to_string());
+            self.note(at, key, at.get_ref(), &allowed);
+            default
+        })
+    }
+
     pub fn within<T: PartialOrd + Copy + ToString>(
         &mut self,
         at: Option<&Spanned<T>>,
@@ -212,13 +255,17 @@ pub fn quoted(at: &Spanned<String>) -> String {
     format!("`{}`", at.get_ref())
 }
 
-/// The group that may read a state file.
+/// The group that may read a state file, if there is one.
 pub fn state_group(
     faults: &mut Faults<'_>,
     key: &str,
     name: Option<&Spanned<String>>,
+    has_state: bool,
 ) -> Option<u32> {
     let name = name?;
+    if !has_state {
+        faults.unused(Some(name), key, "there is no state file", "a `state` beside it");
+    }
     let group = files::group(name.get_ref());
     if group.is_none() {
         let found = quoted(name);

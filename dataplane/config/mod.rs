@@ -82,10 +82,7 @@ impl Config {
     /// what would be better, in order of lines. None of them keeps a leaf from running.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let told = |warning: &Fault| {
-            format!("{}; better: {}", warning.place_and_found(&self.path), warning.allowed)
-        };
-        self.warnings.iter().map(told).collect()
+        faults::told(&self.path, &self.warnings)
     }
 }
 

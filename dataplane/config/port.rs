@@ -6,6 +6,7 @@ use toml::Spanned;
 
 use super::address::{is_edge, is_unicast};
 use super::faults::{Faults, quoted};
+use crate::io::vdev;
 use crate::limits::PORTS_MAX;
 use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
@@ -51,7 +52,7 @@ pub struct Keys<'a> {
     pub device: &'a Spanned<String>,
     pub ip: &'a Spanned<String>,
     pub mac: Option<&'a Spanned<String>>,
-    pub queue_slots: Option<&'a Spanned<u16>>,
+    pub queue_slots: Option<&'a Spanned<i64>>,
 }
 
 impl Keys<'_> {
@@ -60,6 +61,12 @@ impl Keys<'_> {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
             faults.note(self.device, "port.device", "nothing", allowed);
+        }
+        if let Some(unknown) = vdev::unknown_argument(self.device.get_ref()) {
+            match unknown.is_silent {
+                true => faults.note(self.device, "port.device", unknown.found, &unknown.known),
+                false => faults.warn(self.device, "port.device", unknown.found, &unknown.known),
+            }
         }
         let (ip, prefix) = network(self.ip.get_ref()).unwrap_or_else(|| {
             let allowed = "a host's address with its prefix such as 10.0.1.1/24";
@@ -74,7 +81,7 @@ impl Keys<'_> {
             prefix,
             mac: faults.mac(self.mac, "port.mac"),
             gateway: None,
-            queue_slots: faults.within(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
+            queue_slots: faults.number(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
         }
     }
 }
@@ -88,7 +95,7 @@ pub fn together(faults: &mut Faults<'_>, ports: &[Keys<'_>]) {
     for (at, port) in ports.iter().enumerate() {
         let earlier = &ports[..at];
         // Arguments create a device, its name tells which it is.
-        let name = |port: &Keys<'_>| port.device.get_ref().split(',').next().map(str::to_owned);
+        let name = |port: &Keys<'_>| vdev::name(port.device.get_ref()).to_owned();
         if earlier.iter().any(|other| name(other) == name(port)) {
             faults.note(port.device, "port.device", quoted(port.device), "each device once");
         }

@@ -19,8 +19,8 @@ pub fn is_spines(text: &str) -> bool {
 
 /// A leaf below a spine, as its own only worker.
 pub fn rack(faults: &mut Faults<'_>, raw: &raw::Rack) -> ServerConfig {
-    let id = faults.within(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
-    let workers = faults.within(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
+    let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
+    let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
     ServerConfig {
         ip: faults.address(&raw.ip, "leaf.ip"),
         mac: faults.mac(raw.mac.as_ref(), "leaf.mac"),
@@ -63,7 +63,7 @@ pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, Ipv4Addr)
         faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
     }
     for entry in &raw.spine {
-        let id = faults.within(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
+        let id = faults.number(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
         let ip = faults.address(&entry.ip, "spine.ip");
         if spines.iter().any(|(other, _)| *other == id) {
             faults.note(&entry.id, "spine.id", format!("{id} again"), "each id once");

@@ -5,6 +5,7 @@ use toml::Spanned;
 
 use super::faults::{Fault, line_of};
 use super::{raw_agent, raw_control, raw_controller};
+use crate::nearest::did_you_mean;
 use crate::policy::{Overflow, Reports};
 use crate::stage::Side;
 use crate::state::table::Role;
@@ -69,27 +70,27 @@ impl From<SpineFile> for Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    pub id: Spanned<u16>,
-    pub udp_port: Option<Spanned<u16>>,
+    pub id: Spanned<i64>,
+    pub udp_port: Option<Spanned<i64>>,
     pub cores: Spanned<Vec<usize>>,
     pub state: Option<String>,
     pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
-    pub mbufs: Option<Spanned<u32>>,
-    pub connections: Option<Spanned<usize>>,
-    pub multi_packet_per_source: Option<Spanned<usize>>,
-    pub connection_timeout_ms: Option<Spanned<u64>>,
+    pub mbufs: Option<Spanned<i64>>,
+    pub connections: Option<Spanned<i64>>,
+    pub multi_packet_per_source: Option<Spanned<i64>>,
+    pub connection_timeout_ms: Option<Spanned<i64>>,
     /// A leaf's.
-    pub worker_timeout_ms: Option<Spanned<u64>>,
+    pub worker_timeout_ms: Option<Spanned<i64>>,
     /// A spine's.
-    pub leaf_timeout_ms: Option<Spanned<u64>>,
-    pub pools_max: Option<Spanned<usize>>,
+    pub leaf_timeout_ms: Option<Spanned<i64>>,
+    pub pools_max: Option<Spanned<i64>>,
     /// A leaf's.
-    pub servers_max: Option<Spanned<usize>>,
+    pub servers_max: Option<Spanned<i64>>,
     /// A leaf's.
-    pub workers_max: Option<Spanned<usize>>,
+    pub workers_max: Option<Spanned<i64>>,
     /// A spine's: entries in all, and leaves of a pool.
-    pub leaves_max: Option<Spanned<usize>>,
+    pub leaves_max: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]
@@ -100,7 +101,7 @@ pub struct Port {
     pub ip: Spanned<String>,
     pub mac: Option<Spanned<String>>,
     pub gateway: Option<Spanned<String>>,
-    pub queue_slots: Option<Spanned<u16>>,
+    pub queue_slots: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]
@@ -108,8 +109,8 @@ pub struct Port {
 pub struct Pool {
     pub id: Spanned<u16>,
     pub policy: Spanned<String>,
-    pub queue: Option<Spanned<usize>>,
-    pub overflow: Option<Overflow>,
+    pub queue: Option<Spanned<i64>>,
+    pub overflow: Option<Spanned<Overflow>>,
     #[serde(default)]
     pub shared_workers: bool,
     /// A leaf's.
@@ -126,7 +127,7 @@ pub struct Pool {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spine {
-    pub id: Spanned<u16>,
+    pub id: Spanned<i64>,
     pub ip: Spanned<String>,
 }
 
@@ -134,11 +135,11 @@ pub struct Spine {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rack {
-    pub id: Spanned<u16>,
+    pub id: Spanned<i64>,
     pub ip: Spanned<String>,
     pub mac: Option<Spanned<String>>,
     pub pool: Spanned<u16>,
-    pub workers: Spanned<u16>,
+    pub workers: Spanned<i64>,
 }
 
 #[derive(Deserialize)]
@@ -160,20 +161,26 @@ pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
     let (found, allowed) = message
         .split_once(", expected ")
         .unwrap_or((message, "the keys and values of the configuration reference"));
-    Fault {
-        line,
-        key: key_at(text, line),
-        found: found.trim_end().replace('\n', ", "),
-        allowed: plainly(allowed.trim_end()).replace('\n', ", "),
+    let mut found = found.trim_end().replace('\n', ", ");
+    found.push_str(&meant(message));
+    let allowed = plainly(allowed.trim_end()).replace('\n', ", ");
+    Fault { line, key: key_at(text, line), found, allowed }
+}
+
+/// The key or value that a file of an unknown one probably meant, of those that the message lists between backquotes.
+fn meant(message: &str) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    match quoted.next() {
+        Some(unknown) if message.starts_with("unknown ") => did_you_mean(unknown, quoted),
+        _ => String::new(),
     }
 }
 
 /// A type as people call it.
 fn plainly(name: &str) -> &str {
     match name {
-        "usize" | "u64" => "a whole number",
-        "u32" => "a whole number below 2^32",
-        "u16" => "a whole number up to 65535",
+        "i64" | "usize" | "u64" => "a whole number",
+        "u16" => "a whole number from 0 to 65535",
         "a string" => "text in quotes",
         "a boolean" => "true or false",
         _ => name,

@@ -28,20 +28,20 @@ pub struct File {
 pub struct Agent {
     pub name: Spanned<String>,
     pub core: usize,
-    pub id: Option<Spanned<u16>>,
-    pub udp_port: Option<Spanned<u16>>,
+    pub id: Option<Spanned<i64>>,
+    pub udp_port: Option<Spanned<i64>>,
     pub state: Option<String>,
     pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
-    pub mbufs: Option<Spanned<u32>>,
-    pub slots: Option<Spanned<usize>>,
-    pub payload: Option<Spanned<usize>>,
-    pub worker_timeout_ms: Option<Spanned<u64>>,
+    pub mbufs: Option<Spanned<i64>>,
+    pub slots: Option<Spanned<i64>>,
+    pub payload: Option<Spanned<i64>>,
+    pub worker_timeout_ms: Option<Spanned<i64>>,
     pub leaf: Option<Spanned<String>>,
     pub leaf_mac: Option<Spanned<String>>,
     pub worker_sends: Option<Sends>,
-    pub pools_max: Option<Spanned<usize>>,
-    pub workers_max: Option<Spanned<usize>>,
+    pub pools_max: Option<Spanned<i64>>,
+    pub workers_max: Option<Spanned<i64>>,
 }
 
 /// Whether workers that are threads of the agent's process send their replies themselves.
@@ -71,7 +71,7 @@ pub struct Port {
     pub device: Spanned<String>,
     pub ip: Spanned<String>,
     pub mac: Option<Spanned<String>>,
-    pub queue_slots: Option<Spanned<u16>>,
+    pub queue_slots: Option<Spanned<i64>>,
 }
 
 /// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.
@@ -79,11 +79,11 @@ pub struct Port {
 #[serde(deny_unknown_fields)]
 pub struct Local {
     pub name: Spanned<String>,
-    pub slots: Option<Spanned<usize>>,
-    pub payload: Option<Spanned<usize>>,
-    pub worker_timeout_ms: Option<Spanned<u64>>,
-    pub pools_max: Option<Spanned<usize>>,
-    pub workers_max: Option<Spanned<usize>>,
+    pub slots: Option<Spanned<i64>>,
+    pub payload: Option<Spanned<i64>>,
+    pub worker_timeout_ms: Option<Spanned<i64>>,
+    pub pools_max: Option<Spanned<i64>>,
+    pub workers_max: Option<Spanned<i64>>,
     #[serde(default)]
     pub pool: Vec<Pool>,
 }
@@ -94,7 +94,7 @@ pub struct Pool {
     pub id: Spanned<u16>,
     pub policy: Spanned<String>,
     pub workers: Spanned<String>,
-    pub queue: Option<Spanned<usize>>,
+    pub queue: Option<Spanned<i64>>,
     pub overflow: Option<Overflow>,
     pub speeds: Option<Spanned<BTreeMap<String, f64>>>,
     pub key_file: Option<Spanned<String>>,

@@ -26,13 +26,13 @@ pub struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Controller {
-    pub id: Spanned<u16>,
+    pub id: Spanned<i64>,
     pub store: Option<Spanned<String>>,
     pub etcd: Option<Spanned<Vec<Spanned<String>>>>,
     pub etcd_ca: Option<Spanned<String>>,
     pub etcd_certificate: Option<Spanned<String>>,
     pub etcd_key: Option<Spanned<String>>,
     pub prefix: Option<Spanned<String>>,
-    pub lease_s: Option<Spanned<u64>>,
+    pub lease_s: Option<Spanned<i64>>,
     pub socket: Option<Spanned<String>>,
 }

@@ -138,11 +138,7 @@ fn faulty(old: &str, new: &str, expected: &[&str]) {
 #[test]
 fn every_fault_names_its_place_and_what_is_allowed() {
     faulty("id = 1\nudp", "id = 40000\nudp", &["leaf.toml:3", "leaf.id", "40000", "0 to 32766"]);
-    faulty(
-        "id = 1\nudp",
-        "id = -1\nudp",
-        &["leaf.toml:3", "leaf.id", "-1", "whole number up to 65535"],
-    );
+    faulty("id = 1\nudp", "id = -1\nudp", &["leaf.toml:3", "leaf.id", "-1", "0 to 32766"]);
     faulty("udp_port = 1234", "udp_port = 0", &["leaf.toml:4", "leaf.udp_port", "1 to 65535"]);
     faulty("udp_port = 1234", "udpport = 1234", &["leaf.toml:4", "udpport", "udp_port"]);
     faulty(
@@ -225,6 +221,109 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     );
     faulty("seed = 7", "seed = ", &["leaf.toml:7"]);
     faulty("[leaf]", "[leaf", &["leaf.toml:2"]);
+}
+
+#[test]
+fn what_is_not_known_is_told_with_what_was_probably_meant() {
+    faulty("udp_port = 1234", "udpport = 1234", &["`udpport` (did you mean `udp_port`?)"]);
+    faulty("cores = [1]", "core = [1]", &["unknown field `core` (did you mean `cores`?)"]);
+    faulty("\"clients\"", "\"client\"", &["`client` (did you mean `clients`?)"]);
+    faulty("\"horus\"", "\"hours\"", &["unknown policy `hours` (did you mean `horus`?)"]);
+    let misspelt = "\"lsq-smart(esp=0.2)\"";
+    faulty("\"horus\"", misspelt, &["no parameter `esp` (did you mean `eps`?); it has eps"]);
+    let device = "\"net_memif0,id=0,rolle=server\"";
+    let parts =
+        ["leaf.toml:10: `port.device`", "`rolle`", "did you mean `role`?", "allowed: role,"];
+    faulty("\"net_memif0\"", device, &parts);
+    let text = GOOD.replacen("seed = 7", "colour = 7", 1);
+    assert!(!parse(&text).unwrap_err().to_string().contains("mean"), "nothing is alike");
+    // What a driver may have learnt since is told, and not refused.
+    let text = GOOD.replacen("net_memif1", "net_af_packet1,iface=veth0,fancout=2", 1);
+    let warnings = parse(&text).unwrap().warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("`fancout`"), "{warnings:?}");
+}
+
+#[test]
+fn keys_that_change_nothing_are_warned_of() {
+    let warned = |old: &str, new: &str, expected: &[&str]| {
+        assert!(GOOD.contains(old), "{old}");
+        let warnings = parse(&GOOD.replacen(old, new, 1)).unwrap().warnings();
+        assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+        for (warning, part) in warnings.iter().zip(expected) {
+            assert!(warning.contains(part), "{part} is missing in {warning}");
+        }
+    };
+    let keys = "\nqueue = 9\noverflow = \"drop\"";
+    warned(
+        "\"horus\"",
+        &format!("\"horus\"{keys}"),
+        &[
+            "leaf.toml:22: `pool.queue`: found a key that changes nothing: under horus no task waits",
+            "leaf.toml:23: `pool.overflow`",
+        ],
+    );
+    warned("\"horus\"", &format!("\"cfcfs\"{keys}"), &[]);
+    warned("pool = 1\n", "pool = 1\nspeed = 2.0\n", &["`server.speed`"]);
+    let sed = GOOD.replacen("\"horus\"", "\"sed\"", 1).replacen(
+        "pool = 1\n",
+        "pool = 1\nspeed = 2.0\n",
+        1,
+    );
+    assert_eq!(parse(&sed).unwrap().warnings(), [""; 0]);
+    let group = "state_group = \"0\"";
+    warned("state = \"/dev/shm/wedjat-leaf1\"", group, &["`leaf.state_group`: found a key"]);
+}
+
+/// Each range in the tables of docs/configuration.md is the one that holds, and the one that its message tells.
+#[test]
+fn the_ranges_that_are_documented_are_those_that_hold_and_are_told() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let leafs = text.split("## A spine's file").next().unwrap();
+    let (mut table, mut held) = ("", 0);
+    for line in leafs.lines() {
+        if let Some(head) = line.strip_prefix("## `[") {
+            table = head.trim_start_matches('[').split(']').next().unwrap();
+        }
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let [_, key, range, ..] = cells[..] else { continue };
+        let key = key.trim_matches('`');
+        let (Some((least, most)), true) =
+            (range.split_once(" to "), ["leaf", "port", "pool"].contains(&table))
+        else {
+            continue;
+        };
+        let (Ok(least), Ok(most)) = (least.parse::<i64>(), most.parse::<i64>()) else { continue };
+        let with = |value: i64| {
+            let text = match key {
+                "id" if table == "leaf" => GOOD.replacen("id = 1", &format!("id = {value}"), 1),
+                "id" => GOOD
+                    .replacen("id = 1\npolicy", &format!("id = {value}\npolicy"), 1)
+                    .replacen("pool = 1", &format!("pool = {value}"), 1),
+                "udp_port" => GOOD.replacen("udp_port = 1234", &format!("udp_port = {value}"), 1),
+                _ => {
+                    let line = format!("{key} = {value}\n");
+                    let mark = ["seed = 7\n", "side = \"clients\"\n", "policy = \"horus\"\n"];
+                    let at = ["leaf", "port", "pool"].iter().position(|name| *name == table);
+                    let mark = mark[at.unwrap()];
+                    GOOD.replacen(mark, &format!("{mark}{line}"), 1)
+                }
+            };
+            parse(&text)
+        };
+        for value in [least, most] {
+            if let Err(error) = with(value) {
+                panic!("{table}.{key} = {value}: {error}");
+            }
+        }
+        for value in [least - 1, most + 1] {
+            let error = with(value).unwrap_err().to_string();
+            let told = [format!("allowed: {least} to {most}"), format!("from {least} to {most}")];
+            assert!(told.iter().any(|told| error.contains(told)), "{table}.{key}: {error}");
+        }
+        held += 1;
+    }
+    assert!(held >= 9, "{held} ranges are found");
 }
 
 /// What no host has is refused wherever an address is named.

@@ -1,7 +1,7 @@
 //! Ports carry bursts of buffers and never look inside them.
 //!
 //! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] joins two ends in memory, [`link`] two of one core,
-//! [`pcap`] wraps any port, and `dpdk` (feature `dpdk`) is the real thing.
+//! [`pcap`] wraps any port, [`vdev`] reads devices' texts, and `dpdk` (feature `dpdk`) is the real thing.
 
 use arrayvec::ArrayVec;
 
@@ -14,6 +14,7 @@ pub mod memif_control;
 pub mod memory;
 pub mod pcap;
 mod token;
+pub mod vdev;
 
 pub use token::Token;
 

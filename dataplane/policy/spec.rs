@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::member::Notify;
 use super::{AnyPolicy, CATALOGUE};
+use crate::nearest::did_you_mean;
 use crate::state::Sharing;
 
 /// What is known of a policy before it is built: all that it needs of others, or has them do. Stands in the policy's file
@@ -187,10 +188,12 @@ pub struct PolicySpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No such name.
-    #[error("unknown policy `{name}`; known: {known}")]
+    #[error("unknown policy `{name}`{meant}; known: {known}")]
     Name {
         /// What was given.
         name: String,
+        /// What was probably meant, for a sentence's end.
+        meant: String,
         /// What is known.
         known: String,
     },
@@ -203,12 +206,14 @@ pub enum PolicyError {
         text: String,
     },
     /// The policy has no such parameter.
-    #[error("policy `{policy}` has no parameter `{parameter}`; it has {known}")]
+    #[error("policy `{policy}` has no parameter `{parameter}`{meant}; it has {known}")]
     Parameter {
         /// The policy.
         policy: &'static str,
         /// What was given.
         parameter: String,
+        /// What was probably meant, for a sentence's end.
+        meant: String,
         /// What it has.
         known: String,
     },
@@ -319,7 +324,8 @@ impl FromStr for PolicySpec {
         };
         let entry = Entry::named(name).ok_or_else(|| {
             let known: Vec<_> = CATALOGUE.iter().map(|entry| entry.name).collect();
-            PolicyError::Name { name: name.to_owned(), known: known.join(", ") }
+            let meant = did_you_mean(name, known.iter().copied());
+            PolicyError::Name { name: name.to_owned(), meant, known: known.join(", ") }
         })?;
         let mut values: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
         let mut given = vec![false; values.len()];
@@ -347,10 +353,12 @@ fn parse_parameter(
     let named = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key); // jbt-d(T=500)
     let Some(at) = entry.parameters.iter().position(named) else {
         let known: Vec<_> = entry.parameters.iter().map(|parameter| parameter.name).collect();
+        let meant = did_you_mean(key, known.iter().copied());
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(PolicyError::Parameter {
             policy: entry.name,
             parameter: key.to_owned(),
+            meant,
             known,
         });
     };

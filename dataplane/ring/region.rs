@@ -216,11 +216,7 @@ impl WorkerRegion {
         let (offer, layout) = planned(workers, shape)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
         socket_at(path)?; // also where nothing can be made beside it
-        let name = NameLock::take(path).map_err(|error| match error {
-            NameError::Held(pid) => RegionError::InUse { path: path.to_owned(), pid },
-            NameError::Foreign(path, found) => RegionError::Foreign { path, found },
-            NameError::Io(error) => io(error),
-        })?;
+        let name = NameLock::take(path).map_err(|error| taken(path, error))?;
         let left = socket_at(path)?;
         left.iter().try_for_each(|_| check_dead(path))?;
         let given = within_limits(|| anonymous(layout.len)).map_err(io)?;
@@ -438,6 +434,25 @@ fn anonymous(len: usize) -> io::Result<File> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&memory, seals)?;
     Ok(File::from(memory))
+}
+
+/// Why the name of a region can't be had.
+fn taken(path: &Path, error: NameError) -> RegionError {
+    match error {
+        NameError::Held(pid) => RegionError::InUse { path: path.to_owned(), pid },
+        NameError::Foreign(path, found) => RegionError::Foreign { path, found },
+        NameError::Io(error) => RegionError::Io { path: path.to_owned(), error },
+    }
+}
+
+/// Makes sure that an agent could have its region at `path` now, as far as that shows without making anything.
+///
+/// # Errors
+/// Those that [`WorkerRegion::create`] would have.
+pub fn check_free(path: &Path) -> Result<(), RegionError> {
+    let left = socket_at(path)?;
+    NameLock::look(path).map_err(|error| taken(path, error))?;
+    left.iter().try_for_each(|_| check_dead(path))
 }
 
 /// The socket of this user or root at `path`, which an agent may have left; none when nothing lies there.

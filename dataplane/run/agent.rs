@@ -10,8 +10,8 @@ use crossbeam_queue::ArrayQueue;
 use super::attach_log::AttachLog;
 use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
-    ticks, ticks_hz,
+    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, ticks,
+    ticks_hz,
 };
 use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly::agent;
@@ -20,6 +20,7 @@ use crate::config::{AgentConfig, HostConfig, Sends};
 use crate::control::{Membership, signer};
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
+use crate::cpus;
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
@@ -88,7 +89,8 @@ pub(super) fn start(
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
-    let cpus = cpus_beside(&[config.core]);
+    let cpus = cpus::beside(&[config.core]);
+    config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let host = &config.host;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, cpus_beside, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
-    ticks, ticks_hz,
+    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, ticks,
+    ticks_hz,
 };
 use crate::admin::{Requests, TapPoints, reload};
 use crate::assembly;
@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::control::{ColocatedCores, Control, Membership};
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
+use crate::cpus;
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort, RssFields};
@@ -50,7 +51,7 @@ pub fn run(
     report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
     check_cpus(&config.leaf.cores)?;
-    let cpus = cpus_beside(&config.leaf.cores);
+    let cpus = cpus::beside(&config.leaf.cores);
     config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let region = colocated::region(config)?;

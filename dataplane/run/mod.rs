@@ -29,6 +29,7 @@ use crate::config::FollowConfig;
 use crate::control::{Cores, Membership, Pool};
 #[cfg(feature = "control")]
 use crate::controller::{Following, NodeId};
+use crate::cpus;
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
 use crate::policy::stream_seed;
@@ -207,12 +208,6 @@ impl Links {
     }
 }
 
-/// The CPUs of this process that are no dispatcher core's.
-fn cpus_beside(cores: &[usize]) -> Vec<usize> {
-    let usable = core_affinity::get_core_ids().unwrap_or_default();
-    usable.iter().map(|core| core.id).filter(|cpu| !cores.contains(cpu)).collect()
-}
-
 /// How a node is changed and watched from outside while it runs.
 struct Outside {
     reload: Arc<AtomicBool>,
@@ -273,8 +268,7 @@ fn follow(
 }
 
 fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
-    let usable: Vec<usize> =
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let usable = cpus::usable();
     match cores.iter().find(|cpu| !usable.contains(cpu)) {
         Some(&cpu) => Err(LaunchError::Cpu { cpu, usable }),
         None => Ok(()),
@@ -390,7 +384,7 @@ fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
     Manifest {
         revision: crate::REVISION.to_owned(),
         rustc: crate::RUSTC.to_owned(),
-        dpdk: dpdk::version(),
+        dpdk: dpdk::version().unwrap_or_default(),
         eal: eal.arguments().to_vec(),
         ticks_hz,
         config: config.to_owned(),

@@ -31,6 +31,7 @@ use super::agent::{Hired, Queues, start};
 use super::{LaunchError, Options};
 use crate::clock::ClockError;
 use crate::config::{AgentConfig, Sends};
+use crate::cpus;
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
 use crate::ring::{Place, Producer, RegionError, WorkerRegion, handover};
 use crate::role::agent::{NamedLoad, Request, Signer, ThreadWorker};
@@ -82,7 +83,7 @@ pub fn run_with<S: Serve>(
     if let Some(path) = options.clock.clone() {
         return Err(ClockError::Threads { path }.into());
     }
-    let usable = worker::usable_cpus();
+    let usable = cpus::usable();
     if let Some(&cpu) = threads.cpus.iter().find(|cpu| !usable.contains(cpu)) {
         return Err(LaunchError::WorkerCpu { cpu, usable });
     }

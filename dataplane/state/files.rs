@@ -105,6 +105,21 @@ impl Found {
         Identity::of(&self.stat)
     }
 
+    /// It is another user's, in a folder whose files only their owners may replace, as `/tmp` and `/dev/shm` are: `path` is where it lies.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn is_kept_from_us(&self, path: &Path) -> io::Result<bool> {
+        let us = rustix::process::geteuid();
+        if us.is_root() || self.is_own() {
+            return Ok(false);
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = rustix::fs::stat(parent.unwrap_or(Path::new(".")))?;
+        let is_sticky = Mode::from_raw_mode(folder.st_mode).contains(Mode::SVTX);
+        Ok(is_sticky && folder.st_uid != us.as_raw())
+    }
+
     /// What it is and whose, as in "a FIFO of user 7".
     #[must_use]
     pub fn describe(&self) -> String {
@@ -352,10 +367,48 @@ impl NameLock {
     /// # Errors
     /// When another process has it, when something else lies where its file should, or when the system refuses.
     pub fn take(path: &Path) -> Result<Self, NameError> {
+        within_limits(|| Self::take_at(Self::file_of(path)))
+    }
+
+    /// Looks whether [`NameLock::take`] would do so now, and makes nothing.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub fn look(path: &Path) -> Result<(), NameError> {
+        let path = Self::file_of(path);
+        let Some(found) = Found::at(&path)? else { return Ok(()) };
+        let (file, text) = Self::open(&path, &found)?;
+        // There is no way to ask; it is let go again with the file.
+        match file.try_lock_shared() {
+            Ok(()) => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(Self::held(&text)),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+
+    fn file_of(path: &Path) -> PathBuf {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
-        let lock = PathBuf::from(name);
-        within_limits(|| Self::take_at(lock))
+        PathBuf::from(name)
+    }
+
+    /// The file of a lock of ours, and what stands in it.
+    fn open(path: &Path, found: &Found) -> Result<(File, String), NameError> {
+        let foreign = |found| NameError::Foreign(path.to_owned(), found);
+        if !found.is_file() || !found.is_own() {
+            return Err(foreign(found.describe()));
+        }
+        let file = found.open(true)?;
+        let mut text = String::new();
+        let read = (&file).take(64).read_to_string(&mut text);
+        if read.is_err() || !(text.is_empty() || text.starts_with(LOCK)) {
+            return Err(foreign(format!("{} that is no lock", found.describe())));
+        }
+        Ok((file, text))
+    }
+
+    fn held(text: &str) -> NameError {
+        NameError::Held(text.strip_prefix(LOCK).and_then(|pid| pid.trim().parse().ok()))
     }
 
     fn take_at(path: PathBuf) -> Result<Self, NameError> {
@@ -370,22 +423,10 @@ impl NameLock {
                 }
                 continue; // whoever made it, it is there
             };
-            if !found.is_file() || !found.is_own() {
-                return Err(NameError::Foreign(path, found.describe()));
-            }
-            let file = found.open(true)?;
-            let mut text = String::new();
-            let read = (&file).take(64).read_to_string(&mut text);
-            if read.is_err() || !(text.is_empty() || text.starts_with(LOCK)) {
-                let found = format!("{} that is no lock", found.describe());
-                return Err(NameError::Foreign(path, found));
-            }
+            let (file, text) = Self::open(&path, &found)?;
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let pid = text.strip_prefix(LOCK).and_then(|pid| pid.trim().parse().ok());
-                    return Err(NameError::Held(pid));
-                }
+                Err(TryLockError::WouldBlock) => return Err(Self::held(&text)),
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
             // Its former holder may have removed it before it let go.

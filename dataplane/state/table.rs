@@ -251,11 +251,7 @@ impl Table {
     pub fn create(path: &Path, spec: &Spec) -> Result<Self, StateError> {
         let io = |error| StateError::Io { path: path.to_owned(), error };
         check_replaceable(path)?; // also where nothing can be made beside it
-        let lock = NameLock::take(path).map_err(|error| match error {
-            NameError::Held(pid) => StateError::InUse { path: path.to_owned(), pid },
-            NameError::Foreign(path, found) => StateError::Foreign { path, found },
-            NameError::Io(error) => io(error),
-        })?;
+        let lock = NameLock::take(path).map_err(|error| taken(path, error))?;
         check_replaceable(path)?;
         let mut table = Self::heap(spec);
         let publisher = Publisher::new(path, spec.group, &table.region, lock).map_err(io)?;
@@ -472,7 +468,25 @@ fn unix_seconds() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Makes sure that nothing lies at `path` but a state file of this user or root.
+/// Why the name of a state file can't be had.
+fn taken(path: &Path, error: NameError) -> StateError {
+    match error {
+        NameError::Held(pid) => StateError::InUse { path: path.to_owned(), pid },
+        NameError::Foreign(path, found) => StateError::Foreign { path, found },
+        NameError::Io(error) => StateError::Io { path: path.to_owned(), error },
+    }
+}
+
+/// Makes sure that a node could make its state file at `path` now, as far as that shows without making anything.
+///
+/// # Errors
+/// Those that [`Table::create`] would have.
+pub fn check_free(path: &Path) -> Result<(), StateError> {
+    check_replaceable(path)?;
+    NameLock::look(path).map_err(|error| taken(path, error))
+}
+
+/// Makes sure that nothing lies at `path` but a state file of this user or root that may be replaced.
 ///
 /// # Errors
 /// When something else does.
@@ -489,7 +503,14 @@ pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     let file = found.open(false).map_err(io)?;
     let is_empty = file.metadata().map_err(io)?.len() == 0;
     let is_ours = file.read_exact_at(&mut magic, 0).is_ok() && magic == MAGIC.to_le_bytes();
-    if is_empty || is_ours { Ok(()) } else { foreign("a file of something else".to_owned()) }
+    if !is_empty && !is_ours {
+        return foreign("a file of something else".to_owned());
+    }
+    if found.is_kept_from_us(path).map_err(io)? {
+        let whose = format!("{}, which only that user may replace there", found.describe());
+        return Err(io(io::Error::new(io::ErrorKind::PermissionDenied, whose)));
+    }
+    Ok(())
 }
 
 /// A state file's newest copy of its node's state. The node ran on while it was made: each number is whole, but two numbers

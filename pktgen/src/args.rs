@@ -18,7 +18,7 @@ use wedjat_pktgen::slices;
 /// Tasks are sent when they are due, whatever became of those before; latency counts from then. A run that
 /// did not keep up says INVALID and exits with 1; one that could not be made exits with 2.
 #[derive(Parser, Debug)]
-#[command(version, about, max_term_width = 100)]
+#[command(version = wedjat::VERSION, about, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

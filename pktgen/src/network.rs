@@ -100,7 +100,7 @@ impl Network {
             );
         }
         let mut manifest = Manifest::new(&load, SystemTime::now());
-        manifest.dpdk = Some(dpdk::version());
+        manifest.dpdk = dpdk::version().ok();
         manifest.config.device = Some(self.device.name().to_owned());
         let floor = self.measure_floor(&load)?;
         let what = format!("{:.0} tasks/s", load.rate_pps);

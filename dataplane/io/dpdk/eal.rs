@@ -14,6 +14,8 @@ use super::folders::{self, eal_prefix};
 use super::log as dpdk_log;
 use super::memif::{self, Interposed, Relays, SocketError};
 use super::turns;
+use crate::cpus;
+use crate::io::vdev::is_pci_address;
 
 /// Mebibytes that EAL maps at start when there are no hugepages; pages are taken as they are touched.
 const MEMORY_MB: u32 = 512;
@@ -50,6 +52,16 @@ impl Drop for Running {
 /// Why EAL did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EalError {
+    /// The shared library is not there, or is another release's.
+    #[error(
+        "DPDK's shared library can't be loaded: {reason}; install the libdpdk that this program was built against ({}), name its \
+         folder in LD_LIBRARY_PATH, or build anew",
+        crate::VERSION
+    )]
+    Library {
+        /// The system's words, which name what is missing.
+        reason: String,
+    },
     /// An argument contains a NUL byte.
     #[error("EAL argument {0:?} contains a NUL byte: remove it")]
     Argument(String),
@@ -98,15 +110,13 @@ impl Eal {
         devices: &[&str],
         dispatchers: &[usize],
     ) -> Result<Self, EalError> {
-        let all: Vec<usize> =
-            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        let others: Vec<usize> =
-            all.iter().copied().filter(|cpu| !dispatchers.contains(cpu)).collect();
-        let cpus = if others.is_empty() { all } else { others };
+        let others = cpus::beside(dispatchers);
+        let cpus = if others.is_empty() { cpus::usable() } else { others };
         if !places_lcores(user) {
             // EAL gives its control threads the caller's CPUs less the lcores', or the main lcore's when none is left.
             stay_on(&cpus);
         }
+        load()?;
         // Before free pages are looked for.
         folders::clean();
         let arguments = arguments(user, devices, hugepages_usable(), &cpus, std::process::id());
@@ -206,10 +216,19 @@ impl Drop for Lcore {
     }
 }
 
+/// Loads libdpdk, before anything of it is called.
+fn load() -> Result<(), EalError> {
+    sys::load().map_err(|reason| EalError::Library { reason })
+}
+
 /// DPDK's release, such as `DPDK 22.11.11`.
-pub fn version() -> String {
+///
+/// # Errors
+/// When its shared library can't be loaded.
+pub fn version() -> Result<String, EalError> {
+    load()?;
     // SAFETY: returns a static string, with or without a running EAL.
-    unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
+    Ok(unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned())
 }
 
 /// Whether libdpdk and its drivers are in this binary; otherwise EAL loads drivers from [`driver_folder`].
@@ -313,20 +332,6 @@ fn is_option(argument: &str, option: &str) -> bool {
         Some(_) => !argument.starts_with("--"),
         None => false,
     }
-}
-
-/// `[domain:]bus:device.function`, possibly with driver arguments after a comma.
-pub(super) fn is_pci_address(device: &str) -> bool {
-    let address = device.split(',').next().unwrap_or_default();
-    let Some((rest, function)) = address.rsplit_once('.') else {
-        return false;
-    };
-    let parts: Vec<&str> = rest.split(':').collect();
-    (2..=3).contains(&parts.len())
-        && function.len() == 1
-        && std::iter::once(&function)
-            .chain(&parts)
-            .all(|part| u32::from_str_radix(part, 16).is_ok())
 }
 
 /// Whether EAL would find a free hugepage and a hugetlbfs mount.
@@ -474,16 +479,5 @@ mod tests {
         assert_eq!(arguments(&user, &["03:00.0"], true, &[0], 7), user);
         let user = words("--socket-mem=64 -a 04:00.0 --lcores=3@1 --file-prefix b --log-level 8");
         assert_eq!(arguments(&user, &["03:00.0"], false, &[0], 7), user);
-    }
-
-    #[test]
-    fn pci_addresses_are_told_from_names() {
-        for address in ["0000:03:00.0", "03:00.1", "0002:af:1f.7", "03:00.0,txq_inline=64"] {
-            assert!(is_pci_address(address), "{address}");
-        }
-        for name in ["net_memif0", "net_pcap0,rx_pcap=a:b.c", "eth_af_packet0", "0.0", "", "x:y.z"]
-        {
-            assert!(!is_pci_address(name), "{name}");
-        }
     }
 }

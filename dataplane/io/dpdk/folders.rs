@@ -32,6 +32,18 @@ pub(super) fn runtime() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
+/// Where that folder is, or would be, for those who make nothing.
+///
+/// # Errors
+/// When it is there and not this user's alone.
+pub(super) fn look() -> io::Result<PathBuf> {
+    let folder = place();
+    match fs::symlink_metadata(&folder) {
+        Ok(_) => check_own(&folder).map(|()| folder),
+        Err(_) => Ok(folder),
+    }
+}
+
 /// Where that folder is, or would be.
 fn place() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
@@ -76,9 +88,16 @@ fn own(folder: &Path) -> io::Result<()> {
         io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
     };
     match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(told(error)),
-        _ => {}
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(told(error)),
+        _ => check_own(folder),
     }
+}
+
+/// It is a folder that only this user may enter.
+fn check_own(folder: &Path) -> io::Result<()> {
+    let told = |error: io::Error| {
+        io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
+    };
     let found = fs::symlink_metadata(folder).map_err(told)?;
     let user = rustix::process::geteuid().as_raw();
     if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {

@@ -14,7 +14,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +37,7 @@ use crate::io::memif_control::{
     self, ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, Rings,
     ServerSays, Step,
 };
+use crate::io::vdev::{self, UnknownArgument};
 
 /// The socket of a device whose arguments name none.
 const DEFAULT_SOCKET: &str = "memif";
@@ -102,6 +103,16 @@ pub enum SocketError {
         device: String,
         /// What was found.
         user: String,
+    },
+    /// An argument that the driver would pass over, with all the others, in silence.
+    #[error("memif device {device:?}: {found}; there are {known}")]
+    Argument {
+        /// The device.
+        device: String,
+        /// What was found.
+        found: String,
+        /// Those that there are.
+        known: String,
     },
     /// Devices of one socket differ in who may connect.
     #[error("memif socket {0}: its devices have different users=: give all of them the same")]
@@ -252,6 +263,40 @@ impl Socket {
             })
     }
 
+    /// Why it can't be served: by what lies there.
+    fn taken(&self) -> SocketError {
+        let socket = self.to_string();
+        if !self.is_something_else() {
+            return SocketError::Served(socket);
+        }
+        let reason = "something else lies there, which is left alone".to_owned();
+        SocketError::Refused { socket, reason }
+    }
+
+    /// What lies at its path is no socket.
+    fn is_something_else(&self) -> bool {
+        let found = std::fs::symlink_metadata(&self.name);
+        !self.is_abstract && found.is_ok_and(|found| !found.file_type().is_socket())
+    }
+
+    /// Somebody serves it, as far as the system tells without asking him: it lists the sockets of this network namespace.
+    fn is_listed(&self, sockets: &str) -> bool {
+        let name = if self.is_abstract { format!("@{}", self.name) } else { self.name.clone() };
+        sockets.lines().any(|line| {
+            // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+            let mut words = line.split_whitespace();
+            words.nth(3) == Some("00010000") && words.nth(3) == Some(name.as_str())
+        })
+    }
+
+    /// Somebody serves it. A file's server in another network namespace is asked, by connecting and going again.
+    fn is_served(&self) -> bool {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let is_there = || std::fs::symlink_metadata(&self.name).is_ok();
+        self.is_listed(&sockets)
+            || (!self.is_abstract && is_there() && !folders::is_unserved(Path::new(&self.name)))
+    }
+
     /// At once or not at all: whoever has no room for another does not keep the caller waiting.
     fn connect(&self) -> Result<OwnedFd, Errno> {
         let socket = socket(SocketFlags::NONBLOCK)?;
@@ -296,15 +341,12 @@ impl<'a> Arguments<'a> {
         Some(parsed)
     }
 
-    /// A name with a slash is a file's path, one that begins with `@` is abstract, and any other a file's in our folder.
-    fn socket(&self) -> Result<Socket, SocketError> {
+    /// A name with a slash is a file's path, one that begins with `@` is abstract, and any other a file's in `folder`.
+    fn socket(&self, folder: fn() -> std::io::Result<PathBuf>) -> Result<Socket, SocketError> {
         let is_abstract = self.is_abstract.unwrap_or(self.name.starts_with('@'));
         let name = match is_abstract || self.name.contains('/') {
             true => self.name.to_owned(),
-            false => {
-                let folder = folders::runtime().map_err(SocketError::Folder)?;
-                folder.join(self.name).display().to_string()
-            }
+            false => folder().map_err(SocketError::Folder)?.join(self.name).display().to_string(),
         };
         Ok(Socket { name, is_abstract })
     }
@@ -314,6 +356,37 @@ impl<'a> Arguments<'a> {
         let named = self.users.split('+').filter(|user| !user.is_empty());
         named.map(|user| number_of(user).ok_or_else(|| unknown(user))).collect()
     }
+}
+
+/// Where a memif device meets its peers, for those who only look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeetingPoint {
+    /// Its name and kind, for people.
+    pub socket: String,
+    /// It is the device that would serve it.
+    pub is_server: bool,
+    /// Somebody serves it already.
+    pub is_served: bool,
+}
+
+/// Looks where a memif device with these arguments would meet its peers, and makes nothing.
+///
+/// # Errors
+/// When its socket could not be had, for another reason than that it is served.
+pub fn meeting_point(device: &str) -> Result<MeetingPoint, SocketError> {
+    let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
+    let Some(arguments) = Arguments::parse(arguments) else {
+        let known = "yes or no".to_owned();
+        let found = "socket-abstract is neither".to_owned();
+        return Err(SocketError::Argument { device: name.to_owned(), found, known });
+    };
+    arguments.users(name)?;
+    let socket = arguments.socket(folders::look)?;
+    let (is_server, is_served) = (arguments.role == Role::Server, socket.is_served());
+    if is_server && socket.is_something_else() {
+        return Err(socket.taken());
+    }
+    Ok(MeetingPoint { socket: socket.to_string(), is_server, is_served })
 }
 
 /// A user's number, which may be given as such.
@@ -362,11 +435,16 @@ impl Relays {
         arguments: &str,
         settle: &Settle,
     ) -> Result<String, SocketError> {
+        if let Some(UnknownArgument { found, known, .. }) =
+            vdev::unknown_argument(&format!("{device},{arguments}"))
+        {
+            return Err(SocketError::Argument { device: device.to_owned(), found, known });
+        }
         let Some(arguments) = Arguments::parse(arguments) else {
             return Ok(format!("{device},{arguments}"));
         };
         let (role, id) = (arguments.role, arguments.id);
-        let (socket, users) = (arguments.socket()?, arguments.users(device)?);
+        let (socket, users) = (arguments.socket(folders::runtime)?, arguments.users(device)?);
         let mut there = self.all.iter().map(|one| &one.relay);
         let relay = match there.find(|relay| relay.role == role && relay.outer == socket) {
             Some(relay) if relay.users != users => {
@@ -404,7 +482,7 @@ impl Relay {
             Role::Client => &inner,
         };
         let refused = |error: Errno| match error {
-            Errno::ADDRINUSE => SocketError::Served(ours.to_string()),
+            Errno::ADDRINUSE => ours.taken(),
             _ => SocketError::Refused { socket: ours.to_string(), reason: error.to_string() },
         };
         // Whom the system lets connect is looked at when he has.

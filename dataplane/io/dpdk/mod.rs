@@ -73,7 +73,7 @@ mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
-pub use memif::SocketError;
+pub use memif::{MeetingPoint, SocketError, meeting_point};
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use rss::RssFields;

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use wedjat_sys as sys;
 
-use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end, is_pci_address};
+use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
 use super::gate::Pass;
 use super::mbuf::Mbuf;
 use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::rss::RssFields;
 use super::turns::take_turn;
+use crate::io::vdev::is_pci_address;
 use crate::io::{Burst, Port};
 
 /// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.

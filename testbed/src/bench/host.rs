@@ -284,8 +284,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
 /// # Errors
 /// When EAL or a CPU can't be had.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
-    let usable: Vec<_> =
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let usable = wedjat::cpus::usable();
     let [here, there] = arguments.cpus[..] else {
         return Err("--cpus: two CPUs, the dispatcher's and the worker's, as in 0,1".into());
     };

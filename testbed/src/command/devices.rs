@@ -53,8 +53,7 @@ pub fn pin(core: Option<usize>) {
 
 /// CPUs for a leaf and for what drives it: the first and the last of those that this process may use, unless given.
 pub fn two_cpus(leaf: Option<usize>, driver: Option<usize>) -> (usize, usize) {
-    let ids: Vec<_> =
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let ids = wedjat::cpus::usable();
     let (first, last) = (ids.first().copied().unwrap_or(0), ids.last().copied().unwrap_or(0));
     (leaf.unwrap_or(first), driver.unwrap_or(last))
 }

@@ -29,7 +29,7 @@ use wedjat_testbed::{attack, bench, figures};
 ///
 /// A run that is not to be believed says INVALID and exits with 1; one that could not be made exits with 2.
 #[derive(Parser, Debug)]
-#[command(version, about, max_term_width = 100)]
+#[command(version = wedjat::VERSION, about, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -137,7 +137,7 @@ impl Rig {
         let load = Load { run: self.runs, ..load.clone() };
         self.runs += 1;
         let mut manifest = Manifest::new(&load, SystemTime::now());
-        manifest.dpdk = Some(dpdk::version());
+        manifest.dpdk = dpdk::version().ok();
         manifest.config.device = Some(self.client.name().to_owned());
         let (generator, workers) = self.set_up(&load, ends)?;
         let mut node = ends.state.as_deref().map(WatchedNode::open).transpose()?;

@@ -51,8 +51,7 @@ impl Site {
     /// # Errors
     /// When it can't be made, or there is no `wedjat` to attack.
     pub fn new() -> Result<Self, Failure> {
-        let cpus = core_affinity::get_core_ids().unwrap_or_default();
-        let cpus = cpus.into_iter().map(|core| core.id).collect();
+        let cpus = wedjat::cpus::usable();
         Ok(Self { folder: tempfile::tempdir()?, binary: leaf::find()?, cpus })
     }
 
