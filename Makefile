@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: attack install uninstall deb deps clean
+.PHONY: test-prefix attack install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -31,6 +31,10 @@ test-dpdk: ## the tests with DPDK ports and RocksDB
 	$(CARGO) test --locked $(ALL) --lib --bins
 	$(CARGO) test --locked $(ALL) --test '*' -- --test-threads=1
 	$(CARGO) test --locked $(ALL) --doc
+
+# DPDK=/opt/dpdk-24.11
+test-prefix: ## build against the DPDK installed below the prefix DPDK, and run the tests of its virtual devices
+	scripts/dpdk.sh "$(DPDK)"
 
 # What others do without DPDK they do with it as well, and clippy holds that they build.
 test-portable: ## the dataplane's unit tests and the library's, built without DPDK

@@ -253,9 +253,14 @@ pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
     if reader.header().datalink != DataLink::ETHERNET {
         return Err(malformed(0, format!("its link type is {:?}", reader.header().datalink)));
     }
+    let PcapHeader { snaplen, ts_resolution, .. } = reader.header();
+    // 0 says that there is no limit (DPDK 26.07 writes it, and libpcap reads it so).
+    let snaplen = if snaplen == 0 { u32::MAX } else { snaplen };
     let mut frames = Vec::new();
-    while let Some(packet) = reader.next_packet() {
-        let packet = packet.map_err(|error| malformed(frames.len() + 1, whole_text(&error)))?;
+    while let Some(packet) = reader.next_raw_packet() {
+        let packet = packet
+            .and_then(|packet| PcapPacket::try_from_raw_packet(packet, ts_resolution, snaplen))
+            .map_err(|error| malformed(frames.len() + 1, whole_text(&error)))?;
         frames.push(packet.data.into_owned());
     }
     Ok(frames)
@@ -276,6 +281,22 @@ mod tests {
         assert_eq!(read_frames(&path).unwrap(), frames);
         write_frames(&path, Vec::<Vec<u8>>::new()).unwrap();
         assert!(read_frames(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_without_a_limit_of_lengths_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unlimited.pcap");
+        let frames = [vec![1; 60], vec![2; 1514]];
+        write_frames(&path, &frames).unwrap();
+        let mut file = std::fs::read(&path).unwrap();
+        let limited = |file: &mut Vec<u8>, snaplen: u32| {
+            file[16..20].copy_from_slice(&snaplen.to_be_bytes());
+            std::fs::write(&path, &*file).unwrap();
+            read_frames(&path)
+        };
+        assert_eq!(limited(&mut file, 0).unwrap(), frames);
+        assert!(matches!(limited(&mut file, 100), Err(CaptureError::Format { packet: 2, .. })));
     }
 
     #[test]
