@@ -59,9 +59,9 @@ reasons! {
     /// IPv4, but not UDP: ICMP, TCP, ...
     NotUdp => "not_udp", "usually harmless";
     /// UDP length beyond the packet, or below its own header.
-    UdpLength => "udp_length", "kernel sockets on veth: `ethtool -K IFACE tx off`";
+    UdpLength => "udp_length", "the sender, the link";
     /// UDP checksum present and wrong.
-    UdpChecksum => "udp_checksum", "kernel sockets on veth: `ethtool -K IFACE tx off`";
+    UdpChecksum => "udp_checksum", "the sender, the link; `port.checksums`";
     /// Neither to this node's address nor a worker's reply.
     OtherAddress => "other_address", "routes; workers must answer to the client's address";
     /// To this node, but not to its task port.
@@ -147,6 +147,15 @@ reasons! {
 }
 
 impl DropReason {
+    /// Such packets are seen on most networks and are meant for others: they tell nothing of what is wrong with those for us.
+    #[must_use]
+    pub const fn is_of_strays(self) -> bool {
+        matches!(
+            self,
+            Self::OtherMac | Self::EtherType | Self::NotUdp | Self::ArpMalformed | Self::ArpOther
+        )
+    }
+
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
 }

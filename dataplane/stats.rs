@@ -19,8 +19,10 @@ pub struct PortStats {
     pub device: String,
     /// Its driver.
     pub driver: String,
-    /// Packets the device lost because a receive queue was full: they never reached the leaf.
+    /// Packets lost because a receive queue was full, the kernel's before it among them: they never reached the node.
     pub rx_missed: u64,
+    /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
+    pub rx_partial: u64,
     /// Packets the device lost for want of a buffer.
     pub rx_no_mbuf: u64,
     /// Packets that arrived damaged.
@@ -196,6 +198,15 @@ impl fmt::Display for LeafStats {
                 count(Counter::WorkersBack)
             )?;
         }
+        if count(Counter::Stalls) > 0 {
+            let ms =
+                1e3 * count(Counter::StalledTicks) as f64 / self.manifest.ticks_hz.max(1) as f64;
+            let times = count(Counter::Stalls);
+            writeln!(
+                f,
+                "cores: {times} times not polled for a millisecond or longer, {ms:.0} ms in all"
+            )?;
+        }
         for port in self.ports.iter().filter(|port| port.rx_missed + port.rx_no_mbuf > 0) {
             writeln!(
                 f,
@@ -213,15 +224,34 @@ impl fmt::Display for LeafStats {
     }
 }
 
-/// One line about the time since the last one.
+/// Ticks that all cores of a node had within some time.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreTime {
+    /// Cores.
+    pub cores: usize,
+    /// Ticks of each in a second.
+    pub ticks_hz: u64,
+}
+
+/// One line about the time since the last one, `interval` seconds. Of the cores' time it tells how much went into polls that brought
+/// packets, and in how much they did not poll at all: what is left they had nothing to do.
 #[must_use]
-pub fn line(seconds: f64, before: &Totals, now: &Totals, interval: f64) -> String {
+pub fn line(
+    seconds: f64,
+    before: &Totals,
+    now: &Totals,
+    interval: f64,
+    CoreTime { cores, ticks_hz }: CoreTime,
+) -> String {
     let rate =
         |after: u64, before: u64| after.saturating_sub(before) as f64 / interval.max(1e-9) / 1e3;
     let since = |counter| now.count(counter) - before.count(counter);
     let of = |counter: Counter| rate(now.count(counter), before.count(counter));
+    let all = interval * cores.max(1) as f64 * ticks_hz.max(1) as f64;
+    let share = |counter| (100.0 * since(counter) as f64 / all.max(1.0)).min(100.0);
     format!(
-        "{seconds:7.1} s  rx {:9.1} k/s  tx {:9.1} k/s  tasks {:9.1} k/s  replies {:9.1} k/s  held {}  dropped {}  {:.0} cycles a packet",
+        "{seconds:7.1} s  rx {:9.1} k/s  tx {:9.1} k/s  tasks {:9.1} k/s  replies {:9.1} k/s  held {}  dropped {}  \
+         {:.0} cycles a packet  busy {:.1}%  stalled {:.1}%",
         of(Counter::RxPackets),
         rate(now.sent(), before.sent()),
         of(Counter::Scheduled),
@@ -229,7 +259,30 @@ pub fn line(seconds: f64, before: &Totals, now: &Totals, interval: f64) -> Strin
         now.count(Gauge::Held),
         now.dropped(),
         ratio(since(Counter::BusyTicks), since(Counter::RxPackets)),
+        share(Counter::BusyTicks),
+        share(Counter::StalledTicks),
     )
+}
+
+/// Of a second in which the cores did not poll for a tenth of their time or longer: how often and how long. Both numbers of ticks are of
+/// all cores.
+#[must_use]
+pub fn starvation(
+    before: &Totals,
+    now: &Totals,
+    interval: f64,
+    CoreTime { cores, ticks_hz }: CoreTime,
+) -> Option<String> {
+    let since = |counter| now.count(counter) - before.count(counter);
+    let (times, stalled) = (since(Counter::Stalls), since(Counter::StalledTicks) as f64);
+    let hz = ticks_hz.max(1) as f64;
+    (stalled >= 0.1 * interval * hz * cores.max(1) as f64 && times > 0).then(|| {
+        format!(
+            "the dispatcher cores did not poll {times} times for a millisecond or longer, {:.0} ms in all of the last {interval:.1} s: \
+             something else runs on their CPUs, or the machine has stood still",
+            1e3 * stalled / hz
+        )
+    })
 }
 
 #[cfg(test)]
@@ -262,5 +315,31 @@ mod tests {
         assert!(account().balanced);
         cores[0].add(Counter::RxPackets, 1);
         assert!(!account().balanced && account().to_string().contains("DOES NOT BALANCE"));
+    }
+
+    #[test]
+    fn a_line_tells_starvation_from_idleness() {
+        let cores = [Counters::heap(), Counters::heap()];
+        let time = CoreTime { cores: 2, ticks_hz: 1_000_000 };
+        let before = Totals::read(&cores);
+        cores[0].add(Counter::BusyTicks, 300_000);
+        cores[1].add(Counter::Stalls, 2);
+        cores[1].add(Counter::StalledTicks, 100_000);
+        let now = Totals::read(&cores);
+        let said = line(1.0, &before, &now, 1.0, time);
+        assert!(said.ends_with("busy 15.0%  stalled 5.0%"), "{said}");
+        assert_eq!(starvation(&before, &now, 1.0, time), None, "less than a tenth");
+        cores[1].add(Counter::StalledTicks, 150_000);
+        let told = starvation(&before, &Totals::read(&cores), 1.0, time).unwrap();
+        assert!(told.contains("did not poll 2 times") && told.contains("250 ms in all"), "{told}");
+        let idle = line(1.0, &now, &now, 1.0, time);
+        assert!(idle.ends_with("busy 0.0%  stalled 0.0%"), "{idle}");
+        let account =
+            LeafStats::of(now, 1.0, Manifest { ticks_hz: 1_000_000, ..Manifest::default() });
+        assert!(
+            account
+                .to_string()
+                .contains("cores: 2 times not polled for a millisecond or longer, 100 ms in all")
+        );
     }
 }

@@ -896,3 +896,33 @@ fn account_ends(leaf: Running) {
     let output = leaf.stop("-TERM");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
+
+#[test]
+fn the_likely_cause_is_named_when_nearly_all_is_refused_and_checksums_may_be_trusted() {
+    let damaged = |mut frame: Vec<u8>| {
+        frame[41] ^= 1; // the UDP checksum
+        frame
+    };
+    let tasks: Vec<_> = (0..100).map(|seq| damaged(task(Header::new_task(POOL, seq)))).collect();
+    let home = Home::new([&tasks, &tasks], "");
+    let mut command = home.leaf(&["--duration", LIFETIME]);
+    let log = home.path("log");
+    command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+    let leaf = Running(Some(command.spawn().unwrap()));
+    let said = || fs::read_to_string(&log).unwrap();
+    let cause = "packets were refused as `udp_checksum`. UDP checksum present and wrong.";
+    wait_until("the cause is named", || said().contains(cause));
+    assert!(said().contains("port 0, net_pcap0") && said().contains("Look at: "), "{}", said());
+    drop(leaf);
+
+    let path = home.path("leaf.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("side = 'both'", "side = 'both'\nchecksums = 'trust'")).unwrap();
+    let _ = fs::remove_file(home.path("state"));
+    let all = tasks.len() as u64 * cpus().len().min(2) as u64;
+    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    home.wait_for_all(all);
+    let account = account(&leaf.stop("-TERM"));
+    assert!(account["drops"].get("udp_checksum").is_none(), "{account}");
+    assert_eq!(account["scheduled"], all, "{account}");
+}

@@ -160,19 +160,26 @@ const WORKER_ROWS: [Row; 6] = [
         "Its reports: replies, and what it said without one, such as keep-alives.",
     ),
 ];
-const PORT_ROWS: [Row; 6] = [
+const PORT_ROWS: [Row; 7] = [
     (
         "wedjat_port_rx_missed_packets",
         Counter,
         "packets",
         PORT,
-        "Lost because a receive queue was full.",
+        "Lost because a receive queue was full, the kernel's before it among them.",
     ),
     ("wedjat_port_rx_no_mbuf_packets", Counter, "packets", PORT, "Lost for want of a buffer."),
     ("wedjat_port_rx_errors_packets", Counter, "packets", PORT, "Arrived damaged."),
     ("wedjat_port_tx_errors_packets", Counter, "packets", PORT, "The device failed to send them."),
     ("wedjat_port_peers_refused", Counter, "", PORT, "Peers that a memif socket refused."),
     ("wedjat_port_peers_left", Counter, "", PORT, "Connections with memif peers that ended."),
+    (
+        "wedjat_port_rx_partial_packets",
+        Counter,
+        "packets",
+        PORT,
+        "Came with a checksum that the kernel had left to a device, and that was finished.",
+    ),
 ];
 
 const XSTATS: Row = (
@@ -331,7 +338,8 @@ fn ports(text: &mut Text, seen: &Seen) {
                 2 => port.rx_errors,
                 3 => port.tx_errors,
                 4 => port.peers_refused,
-                _ => port.peers_left,
+                5 => port.peers_left,
+                _ => port.rx_partial,
             };
             let labels = [
                 ("port", &index as &dyn Display),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Clock, ClockError, Progress};
 use crate::io::dpdk::Eal;
-use crate::state::Counters;
-use crate::state::counters::PAUSE_NS;
+use crate::state::counters::{PAUSE_NS, STALL_NS};
+use crate::state::{Counter, Counters};
 
 /// The processor's counter for a core that notes in its state when it stood still.
 pub struct Watched {
@@ -15,14 +15,27 @@ pub struct Watched {
     counters: Counters,
     last: u64,
     limit: u64,
+    stall: u64,
 }
 
 impl Watched {
     /// For the core that has these counters.
     #[must_use]
     pub fn new(eal: Eal, counters: Counters) -> Self {
-        let limit = PAUSE_NS * eal.ticks_hz() / 1_000_000_000;
-        Self { eal, counters, last: u64::MAX, limit }
+        let ticks = |ns: u64| ns * eal.ticks_hz() / 1_000_000_000;
+        let (limit, stall) = (ticks(PAUSE_NS), ticks(STALL_NS));
+        Self { eal, counters, last: u64::MAX, limit, stall }
+    }
+
+    /// It did not poll since the last time.
+    #[cold]
+    fn note_pause(&self, now: u64) {
+        self.counters.note_pause(self.last, now);
+        let length = now - self.last;
+        if length >= self.stall {
+            self.counters.add(Counter::Stalls, 1);
+            self.counters.add(Counter::StalledTicks, length);
+        }
     }
 }
 
@@ -35,7 +48,7 @@ impl Clock for Watched {
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
         let now = self.eal.next(stop)?;
         if now.saturating_sub(self.last) > self.limit {
-            self.counters.note_pause(self.last, now);
+            self.note_pause(now);
         }
         self.last = now;
         Some(now)

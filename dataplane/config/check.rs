@@ -217,7 +217,8 @@ fn limits(
 
 fn keys(raw: &raw::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
-    port::Keys { device, ip, mac: raw.mac.as_ref(), queue_slots: raw.queue_slots.as_ref() }
+    let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
+    port::Keys { device, ip, mac, queue_slots, checksums: raw.checksums }
 }
 
 fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {

@@ -6,6 +6,7 @@ use toml::Spanned;
 
 use super::address::{is_edge, is_unicast};
 use super::faults::{Faults, quoted};
+use super::raw_agent::Checksums;
 use crate::io::vdev;
 use crate::limits::PORTS_MAX;
 use crate::stage::{PortAddress, Side};
@@ -31,6 +32,8 @@ pub struct PortConfig {
     pub gateway: Option<Ipv4Addr>,
     /// Slots of each receive and transmit queue.
     pub queue_slots: u16,
+    /// Checksums that the device has not verified are taken for right.
+    pub trust_checksums: bool,
 }
 
 impl PortConfig {
@@ -53,6 +56,7 @@ pub struct Keys<'a> {
     pub ip: &'a Spanned<String>,
     pub mac: Option<&'a Spanned<String>>,
     pub queue_slots: Option<&'a Spanned<i64>>,
+    pub checksums: Option<Checksums>,
 }
 
 impl Keys<'_> {
@@ -81,6 +85,7 @@ impl Keys<'_> {
             prefix,
             mac: faults.mac(self.mac, "port.mac"),
             gateway: None,
+            trust_checksums: self.checksums == Some(Checksums::Trust),
             queue_slots: faults.number(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
         }
     }

@@ -96,6 +96,7 @@ pub struct Node {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
+    pub checksums: Option<raw_agent::Checksums>,
     pub device: Spanned<String>,
     pub side: Spanned<Side>,
     pub ip: Spanned<String>,

@@ -57,6 +57,17 @@ pub enum Sends {
     Never,
 }
 
+/// What becomes of checksums that the device has not verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Checksums {
+    /// They are verified, and packets with wrong ones refused.
+    #[default]
+    Verify,
+    /// They are taken for right.
+    Trust,
+}
+
 /// One of several leaves.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,6 +79,7 @@ pub struct Leaf {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
+    pub checksums: Option<Checksums>,
     pub device: Spanned<String>,
     pub ip: Spanned<String>,
     pub mac: Option<Spanned<String>>,

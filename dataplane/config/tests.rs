@@ -244,6 +244,17 @@ fn what_is_not_known_is_told_with_what_was_probably_meant() {
 }
 
 #[test]
+fn a_port_may_trust_checksums() {
+    let with = |line: &str| parse(&GOOD.replacen("side = \"clients\"", line, 1));
+    assert!(!parse(GOOD).unwrap().ports[0].trust_checksums);
+    let trusts = with("side = \"clients\"\nchecksums = \"trust\"").unwrap();
+    assert!(trusts.ports[0].trust_checksums && !trusts.ports[1].trust_checksums);
+    assert!(!with("side = \"clients\"\nchecksums = \"verify\"").unwrap().ports[0].trust_checksums);
+    let line = "\"clients\"\nchecksums = \"thrust\"";
+    faulty("\"clients\"", line, &["port.checksums", "did you mean `trust`", "verify"]);
+}
+
+#[test]
 fn keys_that_change_nothing_are_warned_of() {
     let warned = |old: &str, new: &str, expected: &[&str]| {
         assert!(GOOD.contains(old), "{old}");

@@ -7,6 +7,7 @@
 
 pub mod arp;
 pub(crate) mod outbox;
+pub mod refusals;
 pub mod tap;
 mod timing;
 
@@ -23,7 +24,7 @@ use arp::{ArpResolver, Ask};
 use crate::policy::fifo::{Fifo, Slab};
 use crate::reason::DropReason;
 use crate::stage::fabric::Word;
-use crate::stage::{PortAddress, Probe, Server, Stages, Update, Verdict};
+use crate::stage::{PortAddress, Probe, Server, Side, Stages, Update, Verdict};
 use crate::state::Gauge;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::{self, Mac};
@@ -268,6 +269,21 @@ impl<T> Node<T> {
                 self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
             }
         }
+    }
+
+    /// Its clock.
+    #[must_use]
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// Whether every port that has workers alone has a link, and every server behind it is known by its MAC address.
+    #[must_use]
+    pub fn reaches_workers(&self) -> bool {
+        let (network, neighbours) = (self.stages.network(), self.stages.neighbours());
+        let mut ports = (0..).zip(network.ports());
+        ports.all(|(at, port)| port.side != Side::Workers || neighbours.is_link_up(at))
+            && network.servers().all(|server| neighbours.mac(server.slot).is_some())
     }
 
     /// The next word to a leaf, a spine or a worker, with the MAC addresses of its next hop and of the port; where that is not known, it

@@ -4,6 +4,7 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
+use super::refusals::Refusals;
 use super::tap::TapCore;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
@@ -19,6 +20,8 @@ pub struct Outbox<P: Port> {
     own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     pub counters: Counters,
     pub tap: TapCore,
+    /// What was dropped of what came.
+    pub refusals: Refusals,
 }
 
 impl<P: Port> fmt::Debug for Outbox<P> {
@@ -37,6 +40,7 @@ impl<P: Port> Outbox<P> {
             ports,
             counters,
             tap: TapCore::default(),
+            refusals: Refusals::default(),
         }
     }
 

@@ -23,6 +23,11 @@ impl Timing {
         (self.ticks_hz / 5).max(1)
     }
 
+    /// So many milliseconds.
+    pub(crate) fn of_ms(self, ms: u64) -> u64 {
+        self.ticks_hz / 1000 * ms
+    }
+
     /// Milliseconds, for what need not be exact.
     pub(crate) fn to_ms(self, ticks: u64) -> u64 {
         self.to_ns(ticks) / 1_000_000

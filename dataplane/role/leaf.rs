@@ -7,11 +7,12 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::node::arp::Ask;
 use crate::node::outbox::Outbox;
+use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
 use crate::node::{Commands, Egress, Keeper, Node, Timing};
 use crate::reason::DropReason;
 use crate::stage::fabric::Word;
-use crate::stage::{PortAddress, Stages, Verdict};
+use crate::stage::{PortAddress, Side, Stages, Verdict};
 use crate::state::Counter;
 use crate::wire::arp;
 use crate::wire::ether::Mac;
@@ -34,7 +35,24 @@ pub struct Leaf<P: Port, A> {
     /// Where packets of its own come from.
     pool: A,
     time: PollTime,
+    patience: Patience,
 }
+
+/// Tasks may come as soon as clients have a link, when workers have none yet or their servers' MAC addresses are still asked for. So
+/// the ports of clients alone are not polled for a moment then, nor before: their devices keep what comes.
+#[derive(Debug, Default)]
+struct Patience {
+    /// Now.
+    holds_back: bool,
+    is_on: bool,
+    /// Until when, in ticks.
+    until: u64,
+    /// The ports of clients alone that had a link at the last look, as bits.
+    linked: u16,
+}
+
+/// So long at most, from the time at which a port of clients has a link.
+const PATIENCE_MS: u64 = 250;
 
 impl<P, A> Leaf<P, A>
 where
@@ -53,7 +71,16 @@ where
             node: Node::new(stages, commands, timing),
             pool,
             time: PollTime::default(),
+            patience: Patience::default(),
         }
+    }
+
+    /// The same, which leaves tasks in their devices for a moment when workers can't be reached yet: in real time, where devices
+    /// come up one after the other.
+    #[must_use]
+    pub fn with_patience(mut self) -> Self {
+        self.patience = Patience { is_on: true, holds_back: true, ..Patience::default() };
+        self
     }
 
     /// The same, which records what passes when it is ordered to.
@@ -63,15 +90,37 @@ where
         self
     }
 
+    /// The same, whose drops are looked at by whoever has these counts.
+    #[must_use]
+    pub fn with_refusals(mut self, refusals: Refusals) -> Self {
+        self.out.refusals = refusals;
+        self
+    }
+
     /// One pass over all ports at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
+        match self.patience.holds_back {
+            false => self.poll_ports::<true>(now),
+            true => self.poll_ports::<false>(now),
+        }
+    }
+
+    /// The same over all ports, or but for those that have clients alone.
+    #[inline]
+    fn poll_ports<const ALL: bool>(&mut self, now: u64) -> usize {
         self.time.start(now, self.node.stages.counters());
         let mut received = 0;
         for port in 0..self.out.ports.len() {
+            if !ALL && self.node.stages.network().port(port).side == Side::Clients {
+                continue;
+            }
             let mut burst = Burst::new();
             received += self.out.receive(port, now, &mut burst);
-            self.dispatch(port, now, burst);
+            // A burst is moved when it is given away, also an empty one.
+            if !burst.is_empty() {
+                self.dispatch(port, now, burst);
+            }
         }
         let ticks = now >= self.node.next_tick();
         if ticks {
@@ -90,9 +139,6 @@ where
     /// Has a burst decided on.
     #[inline]
     fn dispatch(&mut self, port: usize, now: u64, mut burst: Burst<P::Buf>) {
-        if burst.is_empty() {
-            return;
-        }
         let count = burst.len();
         let mut verdicts = [Verdict::Consumed; BURST];
         self.node.note_time(now);
@@ -143,7 +189,7 @@ where
                 self.out.originate(packet, from);
             }
             Verdict::Consumed => self.node.stages.counters().add(Counter::Consumed, 1),
-            Verdict::Drop(_) => {}
+            Verdict::Drop(reason) => self.out.refusals.note(from, reason),
         }
     }
 
@@ -152,6 +198,9 @@ where
     fn tick(&mut self, now: u64) {
         self.node.tick(now);
         self.out.tap.tick(now);
+        if self.patience.is_on {
+            self.look_for_workers(now);
+        }
         while let Some(Ask { port, address, to }) = self.node.next_question(now) {
             let port = usize::from(port);
             let own = *self.node.stages.network().port(port);
@@ -162,6 +211,22 @@ where
         while let Some(address) = self.node.stages.next_announcement() {
             self.announce(address);
         }
+    }
+
+    /// Decides whether ports of clients alone are left alone for now.
+    fn look_for_workers(&mut self, now: u64) {
+        let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
+        let ports = (0..).zip(network.ports()).filter(|(_, port)| port.side == Side::Clients);
+        let linked = ports.filter(|&(at, _)| neighbours.is_link_up(at));
+        let linked = linked.fold(0, |bits, (at, _)| bits | 1 << at);
+        let patience = &mut self.patience;
+        if linked & !patience.linked != 0 {
+            patience.until = now.saturating_add(self.node.timing().of_ms(PATIENCE_MS));
+        }
+        patience.linked = linked;
+        // Of a link that came up the core is told a moment later.
+        let is_time = linked == 0 || now < patience.until;
+        patience.holds_back = is_time && !self.node.reaches_workers();
     }
 
     /// Tells everybody on the clients' side that this node has the address now.

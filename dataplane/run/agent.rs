@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
+use super::causes::Causes;
 use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
     check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, ticks,
@@ -25,6 +26,7 @@ use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
     Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
 };
+use crate::node::refusals::Refusals;
 use crate::node::tap::TapCommands;
 use crate::ring::region::path_of;
 use crate::ring::{Producer, RegionError, WorkerRegion};
@@ -148,7 +150,9 @@ pub(super) fn start(
             NodeId::Agent(config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)].ip);
         super::follow(config.controller.as_ref(), node, &outside.handle, None, &cpus)?
     };
-    let shared = Shared { load: hired.load, counters: hired.counters, signer, tap };
+    let refusals = Refusals::default();
+    let mut causes = Causes::of(vec![refusals.clone()]);
+    let shared = Shared { load: hired.load, counters: hired.counters, signer, tap, refusals };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let senders = shared.counters.len();
@@ -171,12 +175,13 @@ pub(super) fn start(
     let look = |time| {
         look_for_deaths(region, &deaths);
         outside.look();
+        causes.look(&devices);
         requests.serve_for(time, &|| ports_seen(&devices));
         attach_log.update(region);
         links.look(&devices, link_changed);
     };
     let (duration, counted) = (options.duration, &counters[..]);
-    let watch = Watch { duration, stop, counters: counted, interval: WATCH, started };
+    let watch = Watch { duration, stop, counters: counted, ticks_hz: hz, interval: WATCH, started };
     watch.until_ended(&[&core], look, report);
     let (attach_stats, registered) = join(config.core, core)?;
     join_workers(hired.threads);
@@ -220,6 +225,7 @@ fn open_devices(
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
             promiscuous: port.mac.is_some(),
+            trust_checksums: port.trust_checksums,
             outlets: senders as u16,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
@@ -261,6 +267,7 @@ struct Shared {
     counters: Vec<Counters>,
     signer: Option<Arc<Signer>>,
     tap: TapCommands,
+    refusals: Refusals,
 }
 
 /// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
@@ -271,8 +278,9 @@ fn poll(
     shared: Shared,
     stop: &AtomicBool,
 ) -> (Ended, Result<(), ClockError>) {
-    let Shared { load, counters, signer, tap } = shared;
+    let Shared { load, counters, signer, tap, refusals } = shared;
     let mut agent = Agent::new(parts, ports).with_signer(signer).with_tap(tap);
+    agent = agent.with_refusals(refusals);
     if !counters.is_empty() {
         agent = agent.with_threads(load, counters);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::causes::Causes;
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
@@ -25,6 +26,7 @@ use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort, RssFields};
 use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
+use crate::node::refusals::Refusals;
 use crate::node::tap::TapCommands;
 use crate::node::{Commands, Timing};
 use crate::role::agent::AttachStats;
@@ -132,6 +134,15 @@ pub fn run(
     )?;
     #[cfg(not(feature = "control"))]
     drop(newcomers);
+    // Before the cores look.
+    let mut links = Links::of(&devices);
+    let neighbours = table.neighbours();
+    for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
+        log::info!("port {port}, {}: no link yet", device.name());
+        neighbours.set_link(port, false);
+    }
+    let refusals: Vec<_> = counters.iter().map(|_| Refusals::default()).collect();
+    let mut causes = Causes::of(refusals.clone());
     let mut cores = Vec::new();
     let kind = if config.role == Role::Spine { NodeKind::Spine } else { NodeKind::Leaf };
     let started = Instant::now();
@@ -147,6 +158,8 @@ pub fn run(
             pool: mbufs.handle(),
             commands,
             tap,
+            refusals: refusals[index].clone(),
+            is_patient: false,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
             agent: parts.take(), // such a leaf has one core
@@ -157,12 +170,6 @@ pub fn run(
         cores.push((cpu, thread));
     }
     drop(queues);
-    let mut links = Links::of(&devices);
-    let neighbours = table.neighbours();
-    for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
-        log::info!("port {port}, {}: no link yet", device.name());
-        neighbours.set_link(port, false);
-    }
     // Who was there is not known to be there afterwards.
     let changed = |port, device: &Device, is_up| {
         link_changed(port, device, is_up);
@@ -171,12 +178,13 @@ pub fn run(
     let look = |time| {
         links.look(&devices, changed);
         outside.look();
+        causes.look(&devices);
         requests.serve_for(time, &|| ports_seen(&devices));
         agent.as_ref().inspect(|agent| agent.look());
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
     let (duration, counted) = (options.duration, &counters[..]);
-    let watch = Watch { duration, stop, counters: counted, interval, started };
+    let watch = Watch { duration, stop, counters: counted, ticks_hz: hz, interval, started };
     watch.until_ended(&cores.iter().map(|(_, core)| core).collect::<Vec<_>>(), look, report);
     let ended = join_all(cores)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -231,6 +239,7 @@ fn open_devices(
             tx_slots: port.queue_slots,
             // A device that has another MAC address than we use must pass ours.
             promiscuous: port.mac.is_some(),
+            trust_checksums: port.trust_checksums,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
         };
@@ -253,6 +262,9 @@ struct CoreSetup {
     pool: PoolHandle,
     commands: Commands,
     tap: TapCommands,
+    refusals: Refusals,
+    /// Tasks may wait in their devices until workers can be reached.
+    is_patient: bool,
     stop: Arc<AtomicBool>,
     pcap: Option<(PathBuf, usize)>,
     /// On the same core.
@@ -291,6 +303,7 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polle
         Some(clock) => poll_on(clock, setup, ports),
         None => {
             let counters = setup.stages.counters().clone();
+            setup.is_patient = true;
             poll_on(Watched::new(setup.eal.clone(), counters), setup, ports)
         }
     }
@@ -302,10 +315,15 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     setup: CoreSetup,
     ports: Vec<P>,
 ) -> Polled<P> {
-    let CoreSetup { stages, pool, commands, tap, stop, agent, mbufs, .. } = setup;
+    let CoreSetup { stages, pool, commands, tap, refusals, is_patient, stop, agent, mbufs, .. } =
+        setup;
     let timing = Timing { ticks_hz: clock.ticks_hz() };
     let Some(parts) = agent else {
-        let mut leaf = Leaf::new(stages, ports, pool, commands, timing).with_tap(tap);
+        let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
+        leaf = leaf.with_tap(tap).with_refusals(refusals);
+        if is_patient {
+            leaf = leaf.with_patience();
+        }
         while let Some(now) = clock.next(&stop) {
             leaf.poll(now);
             clock.polled(|| leaf.progress());
@@ -317,7 +335,7 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let (near, far) = link::pair(mbufs);
     let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
-    let mut both = Colocated::new(leaf.with_tap(tap), parts, far);
+    let mut both = Colocated::new(leaf.with_tap(tap).with_refusals(refusals), parts, far);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
         both.poll(now);

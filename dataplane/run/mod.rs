@@ -3,6 +3,7 @@
 
 pub mod agent;
 mod attach_log;
+mod causes;
 mod colocated;
 pub mod leaf;
 mod supervisor;
@@ -37,7 +38,7 @@ use crate::policy::stream_seed;
 use crate::stage::Newcomer;
 use crate::stage::network::NetworkError;
 use crate::state::{Counters, StateError, Totals};
-use crate::stats::{self, LeafStats, Manifest, PortStats};
+use crate::stats::{self, CoreTime, LeafStats, Manifest, PortStats};
 
 /// A stopping core ends when no packet came for so long, and nothing is held.
 const QUIET: Duration = Duration::from_millis(20);
@@ -315,6 +316,8 @@ struct Watch<'a> {
     duration: Option<Duration>,
     stop: &'a AtomicBool,
     counters: &'a [Counters],
+    /// Of the cores' clock.
+    ticks_hz: u64,
     interval: Duration,
     started: Instant,
 }
@@ -343,7 +346,11 @@ impl Watch<'_> {
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
                 let now = Totals::read(self.counters);
-                let line = stats::line(running.as_secs_f64(), &before, &now, seconds);
+                let time = CoreTime { cores: self.counters.len(), ticks_hz: self.ticks_hz };
+                let line = stats::line(running.as_secs_f64(), &before, &now, seconds, time);
+                if let Some(text) = stats::starvation(&before, &now, seconds, time) {
+                    log::warn!("{text}");
+                }
                 supervisor.status(&line);
                 report(&line);
                 (before, reported) = (now, Instant::now());
@@ -370,6 +377,7 @@ fn port_stats(device: &Device) -> PortStats {
         device: device.name().to_owned(),
         driver: device.driver().to_owned(),
         rx_missed: counted.rx_missed,
+        rx_partial: counted.rx_partial,
         rx_no_mbuf: counted.rx_no_mbuf,
         rx_errors: counted.rx_errors,
         tx_errors: counted.tx_errors,

@@ -162,6 +162,10 @@ metrics! {
         EmptyPolls => "empty_polls", "polls";
         /// Time spent on polls that brought packets.
         BusyTicks => "busy_ticks", "ticks";
+        /// Times at which a core that runs in real time did not poll for a millisecond or longer.
+        Stalls => "stalls", "times";
+        /// How long it did not poll then, in all.
+        StalledTicks => "stalled_ticks", "ticks";
     }
 }
 
@@ -230,6 +234,8 @@ pub const TABLE: u32 = {
 pub const PAUSES: usize = 2048;
 /// A core that did not poll for longer than this stood still.
 pub const PAUSE_NS: u64 = 20_000;
+/// One that did not for as long as this counts among [`Counter::Stalls`] besides.
+pub const STALL_NS: u64 = 1_000_000;
 /// u64 words of one core's counters and pauses: the numbers, how many pauses there were, and a ring of them.
 pub const WORDS: usize = COUNT + 1 + PAUSES;
 /// Pauses are kept in units of 2^10 ticks: when they began in the upper 40 bits, how long they were in the lower 24.

@@ -134,6 +134,27 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     })
 }
 
+/// Finishes the checksum of a frame's datagram if it holds the sum of the pseudo header and nothing else, as the kernel leaves it where a
+/// device is to do the rest. True when it did: IPv4 and UDP checksum are right now. Whatever else it is stays as it is.
+#[must_use]
+pub fn finish_checksum(frame: &mut [u8]) -> bool {
+    if frame.len() < PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
+        return false;
+    }
+    let Ok(Datagram { at, end, .. }) = parse(frame, true) else { return false };
+    let (at, end) = (usize::from(at), usize::from(end));
+    let header = &frame[ether::LEN..at];
+    let pseudo = pseudo_header(header, (end - at) as u16);
+    let (found, partial) = (u16_at(frame, at + 6), !pseudo.checksum());
+    if found == 0 || found != partial || !Sum::default().bytes(header).is_valid() {
+        return false;
+    }
+    put_u16(frame, at + 6, 0);
+    let checksum = pseudo.bytes(&frame[at..end]).checksum();
+    put_u16(frame, at + 6, if checksum == 0 { 0xFFFF } else { checksum });
+    true
+}
+
 /// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram, whose UDP header is at `at`, as a new packet.
 pub fn swap_endpoints(frame: &mut [u8], at: usize) {
     ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
@@ -233,6 +254,32 @@ mod tests {
             0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7,
         ];
         assert_eq!(frame, expected);
+    }
+
+    #[test]
+    fn a_partial_checksum_is_finished_and_nothing_else_is_touched() {
+        let right = frame(b"a task");
+        // The pseudo header's sum, as Linux leaves it (CHECKSUM_PARTIAL): addresses, protocol, length, not complemented.
+        let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 14];
+        let sum: u32 = words.iter().sum();
+        let partial = ((sum & 0xFFFF) + (sum >> 16)) as u16;
+        let with = |checksum: u16| {
+            let mut frame = right.clone();
+            put_u16(&mut frame, ether::LEN + ipv4::LEN + 6, checksum);
+            frame
+        };
+        let mut finished = with(partial);
+        assert_eq!(parse(&finished, false), Err(DropReason::UdpChecksum));
+        assert!(finish_checksum(&mut finished));
+        assert_eq!(finished, right);
+        let mut damaged = with(partial);
+        damaged[ether::LEN + 8] ^= 1; // its time to live, which the IPv4 checksum holds
+        for frame in
+            [right.clone(), with(0), with(partial ^ 1), damaged, right[..30].to_vec(), vec![]]
+        {
+            let mut after = frame.clone();
+            assert!(!finish_checksum(&mut after) && after == frame, "{frame:02x?}");
+        }
     }
 
     #[test]

@@ -40,6 +40,13 @@ impl Mbuf {
         Err(tail)
     }
 
+    /// Its checksums are taken for right from now on.
+    pub(super) fn set_checksums_verified(&mut self) {
+        let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
+        let verified = flags & !sys::WEDJAT_RX_CKSUM_MASK | sys::WEDJAT_RX_CKSUM_GOOD;
+        self.set_field(sys::WEDJAT_MBUF_OL_FLAGS, verified);
+    }
+
     /// The field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants, whose widths wrapper.h asserts.
     #[inline(always)]
     fn field<T: Copy>(&self, offset: u32) -> T {

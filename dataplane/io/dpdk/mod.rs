@@ -54,12 +54,15 @@
 //!   gone, in the middle of bursts too. So it never has the peer's socket but one of ours, and learns of both between bursts. A
 //!   burst pays a fence for it, some 20 cycles.
 //! - AF_PACKET and AF_XDP see packets of the kernel's own sockets on the other end of a veth pair before any checksum
-//!   was filled in; turn that off with `ethtool -K IFACE tx off` on that end.
+//!   was filled in but for the pseudo header's sum. The kernel says so beside each packet, and the drivers do not pass that on, so
+//!   such checksums are known by their value here, and finished ([`DeviceStats::rx_partial`]).
+//! - AF_PACKET does not tell what the kernel dropped because the ring was full; its sockets are asked (`kernel_rings.rs`).
 //! - AF_XDP keeps the mbufs of its fill queue when it is closed, so its pool is not full again at the end.
 
 mod eal;
 mod folders;
 mod gate;
+mod kernel_rings;
 mod log;
 mod mbuf;
 mod memif;

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicI32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,15 @@ use wedjat_sys as sys;
 
 use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
 use super::gate::Pass;
+use super::kernel_rings::KernelRings;
 use super::mbuf::Mbuf;
 use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::rss::RssFields;
 use super::turns::take_turn;
-use crate::io::vdev::is_pci_address;
-use crate::io::{Burst, Port};
+use crate::io::vdev::{self, is_pci_address};
+use crate::io::{Buf, Burst, Port};
+use crate::wire::udp;
 
 /// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
 const NAME_BYTES: usize = 64;
@@ -36,6 +38,19 @@ const PEER_ANSWER: Duration = Duration::from_secs(2);
 /// A memif server that is there and does not take a client with several transmit queues for so many times has too few
 /// receive queues for them.
 const REFUSALS: u32 = 8;
+
+/// Drivers without hardware behind which kernel sockets may be: their packets may have checksums that were left to a device.
+const IN_SOFTWARE: [&str; 5] =
+    ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
+
+/// What is done about checksums that the device has not verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Checksums {
+    /// Those that were left to a device are finished.
+    finishes: bool,
+    /// All are taken for right.
+    trusts: bool,
+}
 
 /// How to set a device up.
 #[derive(Clone, Debug)]
@@ -60,6 +75,8 @@ pub struct DeviceOptions {
     pub promiscuous: bool,
     /// Let the device check IPv4 and UDP checksums where it can.
     pub checksums: bool,
+    /// Take the checksums of all packets for right.
+    pub trust_checksums: bool,
     /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
     pub wait_for_peer: Duration,
     /// Set by whoever wants that wait to end.
@@ -78,6 +95,7 @@ impl Default for DeviceOptions {
             mtu: None,
             promiscuous: false,
             checksums: true,
+            trust_checksums: false,
             wait_for_peer: Duration::from_secs(10),
             stop: Arc::default(),
         }
@@ -178,6 +196,9 @@ struct Opened {
     /// Where peers come and go by a socket of ours.
     relay: Option<Interposed>,
     serving: Option<Serving>,
+    kernel_rings: KernelRings,
+    /// Packets whose checksums were finished here.
+    partial: AtomicU64,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
     _eal: Eal,
@@ -194,8 +215,10 @@ pub struct DeviceStats {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets lost because a receive queue was full.
+    /// Packets lost because a receive queue was full, the kernel's before it among them.
     pub rx_missed: u64,
+    /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
+    pub rx_partial: u64,
     /// Packets that arrived damaged.
     pub rx_errors: u64,
     /// Packets lost because the pool had no mbuf.
@@ -251,11 +274,27 @@ impl Device {
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
             let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());
-            QueuePort { id, queue, inlets, pass, device, _one_thread: PhantomData }
+            let checksums = Checksums {
+                finishes: IN_SOFTWARE.contains(&device.driver.as_str()),
+                trusts: options.trust_checksums,
+            };
+            let is_plain = checksums == Checksums::default();
+            let one_thread = PhantomData;
+            QueuePort {
+                id,
+                queue,
+                inlets,
+                checksums,
+                is_plain,
+                pass,
+                device,
+                _one_thread: one_thread,
+            }
         };
         let mut ports: Vec<_> = (0..options.queues).map(port).collect();
         if let Some(first) = ports.first_mut() {
             first.inlets = options.queues..setup.rx;
+            first.is_plain &= first.inlets.is_empty();
         }
         let outlets = (options.queues..setup.tx).map(|queue| Outlet(port(queue))).collect();
         Ok((Self(opened), ports, outlets))
@@ -343,7 +382,8 @@ impl Device {
             tx_packets: stats.opackets,
             rx_bytes: stats.ibytes,
             tx_bytes: stats.obytes,
-            rx_missed: stats.imissed,
+            rx_missed: stats.imissed + self.0.kernel_rings.dropped(),
+            rx_partial: self.0.partial.load(Relaxed),
             rx_errors: stats.ierrors,
             rx_no_mbuf: stats.rx_nombuf,
             tx_errors: stats.oerrors,
@@ -475,6 +515,9 @@ pub struct QueuePort {
     queue: u16,
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
+    checksums: Checksums,
+    /// What it receives needs nothing more.
+    is_plain: bool,
     /// Through the gate that closes while a peer's memory is taken away.
     pass: Option<Pass>,
     device: Arc<Opened>,
@@ -496,7 +539,26 @@ impl QueuePort {
         }
     }
 
-    #[cold]
+    /// What is not plain: more queues, and checksums of the packets behind the first `before`. Returns how many came besides.
+    #[inline(never)]
+    fn receive_more(&mut self, before: usize, burst: &mut Burst<Mbuf>) -> usize {
+        let received = self.receive_inlets(burst);
+        let Checksums { finishes, trusts } = self.checksums;
+        let mut partial = 0;
+        for packet in burst[before..].iter_mut().filter(|packet| !packet.checksums_verified()) {
+            let is_finished =
+                finishes && !packet.is_segmented() && udp::finish_checksum(packet.bytes_mut());
+            if is_finished || trusts {
+                packet.set_checksums_verified();
+            }
+            partial += u64::from(is_finished);
+        }
+        if partial > 0 {
+            self.device.partial.fetch_add(partial, Relaxed);
+        }
+        received
+    }
+
     fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         let before = burst.len();
         for queue in self.inlets.clone() {
@@ -513,10 +575,11 @@ impl Port for QueuePort {
 
     #[inline]
     fn rx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        let before = burst.len();
         let received = self.receive(self.queue, burst);
-        match self.inlets.is_empty() {
+        match self.is_plain {
             true => received,
-            false => received + self.receive_inlets(burst),
+            false => received + self.receive_more(before, burst),
         }
     }
 
@@ -602,6 +665,11 @@ impl Setup<'_> {
             name: self.name.to_owned(),
             relay,
             serving: None,
+            kernel_rings: match (driver.as_str(), vdev::argument(self.name, "iface")) {
+                ("net_af_packet", Some(interface)) => KernelRings::of(interface),
+                _ => KernelRings::default(),
+            },
+            partial: AtomicU64::new(0),
             driver,
             queues: self.tx,
             rx: self.rx,

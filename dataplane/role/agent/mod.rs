@@ -39,6 +39,7 @@ use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
 use crate::node::outbox::Outbox;
+use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
 use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
@@ -195,6 +196,13 @@ where
         self
     }
 
+    /// The same, whose drops are looked at by whoever has these counts.
+    #[must_use]
+    pub fn with_refusals(mut self, refusals: Refusals) -> Self {
+        self.responder.out.refusals = refusals;
+        self
+    }
+
     /// One pass over ports and workers at `now` ticks; returns how many packets came.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
@@ -265,7 +273,10 @@ where
                     self.arp(port, packet);
                 }
             }
-            Err(reason) => self.responder.out.counters.drop(reason, 1),
+            Err(reason) => {
+                self.responder.out.counters.drop(reason, 1);
+                self.responder.out.refusals.note(port, reason);
+            }
         }
     }
 

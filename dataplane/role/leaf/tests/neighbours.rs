@@ -177,6 +177,58 @@ fn a_link_that_went_down_leaves_nothing_known_and_coming_up_has_servers_asked_at
     rig.assert_accounted();
 }
 
+/// A leaf whose workers' link is down, and to which 300 tasks have come.
+fn with_tasks_before_workers() -> Rig {
+    let mut rig = rig_with("horus", false, true, 512);
+    rig.leaf = rig.leaf.with_patience();
+    rig.leaf.stages().neighbours().set_link(WORKERS, false);
+    assert!((0..300).all(|seq| rig.far[CLIENTS].send(&task(seq))));
+    rig
+}
+
+#[test]
+fn tasks_that_come_before_workers_can_be_reached_wait_in_their_device() {
+    let mut rig = with_tasks_before_workers();
+    for _ in 0..100 {
+        rig.wait(1_000_000);
+    }
+    assert_eq!(rig.count(Counter::RxPackets), 0);
+    rig.leaf.stages().neighbours().set_link(WORKERS, true);
+    rig.wait(1_000_000);
+    assert_eq!(rig.questions(WORKERS).len(), 2, "servers are asked at once");
+    for server in 0..2 {
+        assert!(rig.far[WORKERS].send(&answer(server, server_mac(server))));
+    }
+    let mut tasks = 0;
+    for _ in 0..50 {
+        rig.wait(200_000);
+        tasks += rig.receive(WORKERS).len();
+    }
+    assert_eq!((tasks, rig.count(Counter::Scheduled), rig.drops()), (300, 300, vec![]));
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_wait_for_workers_for_a_moment_only_and_again_when_their_link_comes_up_anew() {
+    let mut rig = with_tasks_before_workers();
+    let polls = |rig: &mut Rig, ms: u64| (0..ms).for_each(|_| rig.wait(1_000_000));
+    polls(&mut rig, 240);
+    assert_eq!(rig.count(Counter::RxPackets), 0);
+    polls(&mut rig, 30);
+    assert_eq!(rig.count(Counter::RxPackets), 300);
+    let neighbours = rig.leaf.stages().neighbours().clone();
+    for is_up in [false, true] {
+        neighbours.set_link(CLIENTS, is_up);
+        polls(&mut rig, 1);
+        assert!(rig.far[CLIENTS].send(&task(1)));
+        polls(&mut rig, 100);
+    }
+    assert_eq!(rig.count(Counter::RxPackets), 300);
+    polls(&mut rig, 200);
+    assert_eq!(rig.count(Counter::RxPackets), 302);
+    rig.assert_accounted();
+}
+
 #[test]
 fn claims_change_nothing_that_is_alive() {
     let mut rig = rig_with("horus", false, false, 256);
