@@ -438,6 +438,110 @@ fn tables_of_counters_and_drop_reasons_are_those_of_the_code() {
         format!("| `{}` | {} | {} |\n", reason.name(), reason.help(), reason.look_at())
     });
     assert_table("docs/failures.md", "| reason | the packet | look at |", rows);
+    assert_table_of_json_keys();
+}
+
+/// The public fields of a struct of the sources, as what is serialized of it names them, and what their comments say.
+fn fields(path: &str, name: &str) -> Vec<(String, String)> {
+    let source = fs::read_to_string(root().join(path)).unwrap();
+    let start =
+        source.find(&format!("pub struct {name} {{")).unwrap_or_else(|| panic!("{name} of {path}"));
+    let body = &source[start..start + source[start..].find("\n}").unwrap()];
+    let (mut found, mut comment, mut is_left_out) = (Vec::new(), String::new(), false);
+    for line in body.lines().skip(1).map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            comment += text;
+        } else if line.starts_with("#[serde(skip)]") || line.starts_with("#[serde(flatten)]") {
+            is_left_out = true;
+        } else if let Some((field, _)) =
+            line.strip_prefix("pub ").and_then(|line| line.split_once(':'))
+        {
+            let text = std::mem::take(&mut comment).trim().replace('|', "or");
+            if !std::mem::take(&mut is_left_out) {
+                found.push((field.to_owned(), text));
+            }
+        }
+    }
+    found
+}
+
+/// What is reported as JSON besides counters and drop reasons: where it stands, and the struct that it is.
+const REPORTED: [(&str, &str, &str); 10] = [
+    ("account", "dataplane/stats.rs", "LeafStats"),
+    ("account, `ports[]`", "dataplane/stats.rs", "PortStats"),
+    ("account, `manifest`", "dataplane/stats.rs", "Manifest"),
+    ("an agent's account, besides", "dataplane/stats.rs", "AgentStats"),
+    ("an agent's account, `attach`", "dataplane/role/agent/worker_set.rs", "AttachStats"),
+    ("state", "dataplane/state/table.rs", "Snapshot"),
+    ("state, `pools[]`", "dataplane/state/table.rs", "PoolSnapshot"),
+    ("state, `pools[].members[]`", "dataplane/state/table.rs", "MemberSnapshot"),
+    ("state, `cores[]`", "dataplane/state/table.rs", "CoreSnapshot"),
+    ("state, `neighbours[]`", "dataplane/state/table.rs", "NeighbourSnapshot"),
+];
+
+/// The table of docs/counters.md beside that of the counters.
+fn assert_table_of_json_keys() {
+    let rows = REPORTED.iter().flat_map(|(place, path, name)| {
+        let fields = fields(path, name);
+        assert!(!fields.is_empty(), "{name}");
+        fields.into_iter().map(move |(key, text)| format!("| `{key}` | {place} | {text} |\n"))
+    });
+    assert_table("docs/counters.md", "| key | where | what it tells |", rows);
+}
+
+/// All keys of objects anywhere in a value.
+fn keys_of(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+            found.insert(key.clone());
+            keys_of(value, found);
+        }),
+        serde_json::Value::Array(list) => list.iter().for_each(|value| keys_of(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_of_an_account_and_of_a_state_is_explained() {
+    use wedjat::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+    use wedjat::state::{Counters, Snapshot, Totals};
+    use wedjat::stats::{AgentStats, LeafStats, Manifest, PortStats};
+    let counters = Counters::heap();
+    DropReason::ALL.iter().for_each(|&reason| counters.drop(reason, 1));
+    let mut ledger = LeafStats::of(Totals::read(&[counters]), 1.0, Manifest::default());
+    ledger.ports = vec![PortStats::default()];
+    let agent = AgentStats {
+        ledger: ledger.clone(),
+        name: String::new(),
+        attach: Default::default(),
+        registered: 0,
+        senders: 0,
+    };
+    ledger.agent = Some(Box::new(agent));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let workers = vec![WorkerSpec { id: 1, server: 0 }];
+    let pools = vec![PoolSpec { id: 1, policy: "horus".to_owned(), workers }];
+    let servers = vec![0x0A00_0001];
+    let spec = Spec { cores: 1, ports: 1, servers, pools, ticks_hz: 1, ..Spec::default() };
+    let table = Table::create(&path, &spec).unwrap();
+    table
+        .neighbours()
+        .set_static(table.neighbours().insert(0, 0x0A00_0002, 0), wedjat::wire::ether::Mac([2; 6]));
+    table.publish();
+    let snapshot = Snapshot::open(&path).unwrap();
+    let mut keys = BTreeSet::new();
+    keys_of(&serde_json::to_value(&ledger).unwrap(), &mut keys);
+    keys_of(&serde_json::to_value(&snapshot).unwrap(), &mut keys);
+    assert!(keys.len() > 130 && keys.contains("neighbours") && keys.contains("mac"), "{keys:?}");
+    let page = fs::read_to_string(root().join("docs/counters.md")).unwrap()
+        + &fs::read_to_string(root().join("docs/failures.md")).unwrap();
+    let explained: BTreeSet<_> = quoted(&page).into_iter().collect();
+    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
+    assert_none(
+        &silent,
+        "keys that docs/counters.md does not explain, nor docs/failures.md of drop reasons",
+    );
 }
 
 #[test]
