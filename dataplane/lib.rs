@@ -15,6 +15,7 @@ pub mod io;
 pub mod limits;
 pub mod nearest;
 pub mod node;
+pub mod peers;
 pub mod policy;
 pub mod reason;
 pub mod ring;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
+use wedjat::peers::{Peers, Settings};
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
 use wedjat::ring::{Place, WorkerEnd, handover};
@@ -539,5 +540,56 @@ fn policies_take_changes_of_membership_without_allocating() {
             }
         }
         assert_eq!(counting::calls() - before, 0, "{} allocates", entry.name);
+    }
+}
+
+#[test]
+fn nodes_without_a_leaf_decide_and_learn_without_allocating() {
+    for policy in
+        ["malcolm", "malcolm(optimizer=sgd)", "frozen", "rsteal", "jsq", "po2", "jbt", "random"]
+    {
+        let node = |own| {
+            Peers::new(Settings {
+                nodes: 24,
+                own,
+                policy: policy.parse().unwrap(),
+                slots: 3,
+                beat_ns: 1000,
+                first_beat_ns: 1000,
+                born: own as u64,
+                seed: 7,
+            })
+        };
+        let mut nodes: Vec<_> = (0..24).map(node).collect();
+        let before = counting::calls();
+        // Past a consensus; the last node falls silent for a while, and comes back.
+        for beat in 1..2010_u64 {
+            for own in 0..24 {
+                nodes[own].set_waiting(beat * 1000, (beat % 3) as u32);
+                _ = (
+                    nodes[own].destination(),
+                    nodes[own].done(beat * 1000, 500),
+                    nodes[own].asked(),
+                );
+                let told = nodes[own].beat(beat * 1000);
+                if own == 23 && (500..600).contains(&beat) {
+                    continue;
+                }
+                let (one, rest) = nodes.split_at_mut(own);
+                let Some((teller, rest)) = rest.split_first_mut() else { continue };
+                for other in one.iter_mut().chain(rest) {
+                    _ = other.hear(&told);
+                    for (head, values) in teller.parameters() {
+                        _ = other.hear_parameters(&head, values.iter().copied());
+                    }
+                }
+            }
+        }
+        assert_eq!(counting::calls() - before, 0, "{policy} allocates");
+        let agreed = nodes[0].totals().agreed;
+        assert_eq!(
+            agreed,
+            u64::from(policy.starts_with("malcolm")) + u64::from(policy == "frozen")
+        );
     }
 }

@@ -9,6 +9,7 @@ pub mod auth;
 pub mod checksum;
 pub mod ether;
 pub mod ipv4;
+pub mod peer;
 pub mod task;
 pub mod udp;
 

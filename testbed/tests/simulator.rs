@@ -55,6 +55,11 @@ fn equal_seeds_print_equal_bytes() {
         &[("model", "rack"), ("racks", "8,8,8,8"), ("policy", "horus,rs-h,cfcfs")],
         &[("model", "slots"), ("speeds", "50x1,50x2"), ("policy", "lsq-smart(.2),ppot,scd")],
         &[("model", "ct"), ("delay", "5us"), ("policy", "lsq-update(.2),jiq,jsq")],
+        &[
+            ("model", "nodes"),
+            ("nodes", "2x8,2x3"),
+            ("policy", "malcolm,frozen,rsteal,po2,jsq,jbt,central"),
+        ],
     ] {
         let run = |seed| json(&[&model[..], &[("seed", seed), ("seeds", "2")]].concat());
         assert_eq!(run("1"), run("1"));
@@ -81,6 +86,144 @@ fn every_policy_runs_in_every_model_and_loses_nothing() {
             assert!(row.lost == 0 && !row.unstable && row.mean > 0.0, "{model} {row:?}");
         }
     }
+}
+
+#[test]
+fn nodes_without_a_scheduler_lose_nothing_while_there_is_room() {
+    let policy = "malcolm,malcolm(steal=off),malcolm(migrate=off,utility=level),frozen,rsteal,jsq,po2,jbt,jbt(below=9),random,central";
+    let keys = [
+        ("model", "nodes"),
+        ("nodes", "2x8,3x4"),
+        ("policy", policy),
+        ("load", "0.5"),
+        ("tasks", "20000"),
+    ];
+    let rows = sim::rows(&args(&keys)).unwrap();
+    assert_eq!(rows.len(), 11);
+    for row in &rows {
+        assert!(row.lost == 0 && !row.unstable && row.mean > 99.0, "{row:?}");
+        let passed =
+            [row.migrations_per_task, row.steals_per_task, row.stolen_per_task].map(Option::unwrap);
+        let (steals, migrates) =
+            (row.policy.contains("steal") || row.policy == "malcolm", row.policy != "random");
+        let is_off = row.policy == "malcolm(steal=off)" || row.policy == "central";
+        assert_eq!(
+            passed[1] > 0.0,
+            !is_off && (steals || row.policy.starts_with(['m', 'f'])),
+            "{row:?}"
+        );
+        assert!(passed[2] <= passed[1] && (migrates || passed == [0.0; 3]), "{row:?}");
+    }
+    // Queues of one task are soon full, and what then comes is lost.
+    let full = sim::rows(&args(
+        &[&keys[..2], &[("policy", "random"), ("load", "0.9"), ("queue", "1"), ("tasks", "20000")]]
+            .concat(),
+    ));
+    let full = full.unwrap().remove(0);
+    assert!(full.lost > 1000 && full.unstable && full.lost < 20_000, "{full:?}");
+}
+
+#[test]
+fn nodes_are_stable_as_far_as_theory_says() {
+    // A node of three workers gets a fourteenth of the work of 86 when nothing is passed on: it is full at a load of 3 * 14 / 86.
+    // The better of two nodes is a slow one in 10 * 9 of 14 * 13 draws: they are full at 30 * 14 * 13 / (10 * 9 * 86).
+    let limits = [("random", 0.488), ("po2", 0.705)];
+    for (policy, limit) in limits {
+        for (load, unstable) in [(limit - 0.02, false), (limit + 0.02, true)] {
+            let load = load.to_string();
+            let keys = [
+                ("model", "nodes"),
+                ("nodes", "4x14,10x3"),
+                ("policy", policy),
+                ("service", "exp(20us)"),
+                ("load", &load),
+                ("queue", "100000"),
+                ("tasks", "700000"),
+            ];
+            let row = sim::rows(&args(&keys)).unwrap().remove(0);
+            assert_eq!(row.unstable, unstable, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn nodes_learn_to_share_what_none_could_do_alone() {
+    let run = |policy| {
+        let keys = [
+            ("model", "nodes"),
+            ("nodes", "2x8,4x2"),
+            ("service", "exp(75us)"),
+            ("load", "0.85"),
+            ("seconds", "4"),
+            ("measure", "1"),
+            ("policy", policy),
+        ];
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    };
+    let [malcolm, frozen, rsteal, central] = ["malcolm", "frozen", "rsteal", "central"].map(run);
+    assert!(central.mean < malcolm.mean && malcolm.lost == 0, "{malcolm:?} {central:?}");
+    assert!(
+        malcolm.mean < frozen.mean && malcolm.mean < rsteal.mean,
+        "{malcolm:?} {frozen:?} {rsteal:?}"
+    );
+    assert!(malcolm.p99 < frozen.p99, "{malcolm:?} {frozen:?}");
+}
+
+#[test]
+fn a_node_that_dies_costs_what_comes_to_it_and_no_more() {
+    for policy in ["malcolm", "rsteal", "jsq"] {
+        let run = |at| {
+            let keys = [
+                ("model", "nodes"),
+                ("nodes", "4x6"),
+                ("service", "exp(50us)"),
+                ("load", "0.5"),
+                ("seconds", "1"),
+                ("measure", "0.3"),
+                ("policy", policy),
+                ("at", at),
+            ];
+            sim::rows(&args(&keys)).unwrap().remove(0)
+        };
+        // Clients go on sending a quarter of their tasks to it, 240 a ms; others pass it tasks for 10 beats of 100 us at most, when
+        // it seems to have nothing to do, and it had some of its own.
+        let (dies, stays) = (run("200ms down 1;300ms up 1"), run("1ms load 0.5"));
+        let (least, most) = (5_700, 6_900);
+        assert!((least..most).contains(&dies.lost) && stays.lost == 0, "{policy}: {dies:?}");
+        assert!(
+            (dies.mean / stays.mean - 1.0).abs() < 0.1,
+            "{policy}: as before: {dies:?} {stays:?}"
+        );
+    }
+}
+
+#[test]
+fn shocks_and_shifts_of_traffic_reach_the_nodes_named() {
+    let run = |policy, at| {
+        let keys = [
+            ("model", "nodes"),
+            ("nodes", "5x4"),
+            ("service", "exp(50us)"),
+            ("load", "0.7"),
+            ("tasks", "100000"),
+            ("policy", policy),
+            ("at", at),
+        ];
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    };
+    let usual = run("random", "1ms load 0.7");
+    // All that comes to one node is more than it can do; it is passed on where nodes do that.
+    let shifted = run("random", "1ms traffic 0-0=0.5");
+    assert!(shifted.unstable && shifted.mean > 10.0 * usual.mean, "{shifted:?}");
+    let shared = run("jsq", "1ms traffic 0-0=0.5");
+    assert!(!shared.unstable && shared.mean < usual.mean, "{shared:?} {usual:?}");
+    // A thousand tasks at one node take it 12.5 ms and more.
+    let shock = run("random", "100ms shock 2=1000");
+    assert!(shock.p999 > 10_000.0 && usual.p999 < 5_000.0, "{shock:?} {usual:?}");
+    let helped = run("rsteal", "100ms shock 2=1000");
+    assert!(helped.p999 < 0.8 * shock.p999, "others take some of them: {helped:?} {shock:?}");
+    let slow = run("random", "1ms speed 0-4=0.8");
+    assert!(slow.mean > 1.25 * usual.mean, "{slow:?} {usual:?}");
 }
 
 #[test]
@@ -256,6 +399,25 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("model", "fabric"), ("piece", "33")], "1 to 32"),
         (&[("seeds", "0")], "from 1"),
         (&[("format", "xml")], "text, json, csv"),
+        (&[("model", "nodes"), ("policy", "horus")], "known: malcolm, frozen"),
+        (&[("model", "nodes"), ("policy", "malcolm(steal=maybe)")], "steal=on|off"),
+        (&[("model", "nodes"), ("nodes", "4x14,10")], "NODESxWORKERS"),
+        (&[("model", "nodes"), ("nodes", "65x1")], "from 1 to 64"),
+        (&[("model", "nodes"), ("nodes", "40x1,40x2")], "80 nodes; 1 to 64"),
+        (&[("model", "nodes"), ("beat", "10ns")], "at least 1us"),
+        (&[("model", "nodes"), ("at", "1ms down 10")], "the nodes are 0 to 9"),
+        (&[("model", "nodes"), ("at", "1ms traffic 0=2")], "a share is from 0 to 1"),
+        (&[("model", "nodes"), ("at", "1ms shock 0=0")], "1 to 1000000 tasks"),
+        (&[("model", "nodes"), ("at", "1ms shuffle")], "20ms shock 0-3=1000"),
+        (
+            &[("model", "nodes"), ("policy", "central"), ("at", "1ms down 0")],
+            "only `load` is allowed",
+        ),
+        (&[("model", "nodes"), ("tasks", "9"), ("seconds", "1")], "leave one out"),
+        (&[("model", "nodes"), ("warmup", "0.5")], "--measure"),
+        (&[("model", "nodes"), ("seconds", "1"), ("measure", "2")], "0.001 to 1"),
+        (&[("model", "nodes"), ("racks", "8")], "not in the model nodes"),
+        (&[("beat", "1us")], "it is for nodes"),
     ] {
         let error = sim::run(args(keys), &mut Vec::new()).unwrap_err();
         assert!(error.contains(part), "{keys:?}: {error}");

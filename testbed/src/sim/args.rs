@@ -14,17 +14,19 @@ use serde::{Deserialize, Serialize};
   wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9
   wedjat-testbed sim --model rack --racks 8,8,8,8 --policy horus --service 'exp(100us)' --format json
   wedjat-testbed sim --model slots --speeds 50x1,50x2 --policy 'lsq-smart(eps=0.2)' --load 0.9
-  wedjat-testbed sim --model ct --speeds 50x1,50x10 --policy jsq,ppot --load 0.9")]
+  wedjat-testbed sim --model ct --speeds 50x1,50x10 --policy jsq,ppot --load 0.9
+  wedjat-testbed sim --model nodes --nodes 4x14,10x3 --policy 'malcolm,rsteal,central' --load 0.9 --seconds 30 --measure 10")]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct SimArgs {
     /// A TOML file with these flags as keys
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub scenario: Option<PathBuf>,
-    /// What is simulated: rack, slots, ct or fabric [default: rack]
+    /// What is simulated: rack, slots, ct, fabric or nodes [default: rack]
     #[arg(long)]
     pub model: Option<String>,
-    /// Policies, as in 'horus,lsq-smart(eps=0.2)'; in `rack` also rs-lb and rs-h [default: horus]
+    /// Policies, as in 'horus,lsq-smart(eps=0.2)'; in `rack` also rs-lb and rs-h [default: horus]; in `nodes` malcolm, frozen, rsteal,
+    /// jsq, po2, jbt, random and central [default: malcolm]
     #[arg(long)]
     pub policy: Option<String>,
     /// rack, fabric: the spine's policy [default: the leaf's, where it serves racks, else horus]
@@ -57,10 +59,10 @@ pub struct SimArgs {
     /// rack: replies reach the core that sent the task (same), or any [default: same]
     #[arg(long)]
     pub replies: Option<String>,
-    /// rack, ct, fabric: service times [default: exp(100us)]; ct takes them relative to their mean
+    /// rack, ct, fabric, nodes: service times [default: exp(100us)]; ct takes them relative to their mean
     #[arg(long)]
     pub service: Option<String>,
-    /// rack, ct, fabric: arrivals [default: poisson]
+    /// rack, ct, fabric, nodes: arrivals [default: poisson]
     #[arg(long)]
     pub arrivals: Option<String>,
     /// Loads, shares of capacity [default: 0.5,0.7,0.9]
@@ -87,7 +89,8 @@ pub struct SimArgs {
     /// rack: failures, as in leaf:2@5ms,spine@8ms
     #[arg(long)]
     pub fail: Option<String>,
-    /// rack, ct: changes, as in '20ms speed 0-7=0.5', '20ms shuffle' (of speeds) or '20ms load 0.9'; several separated by `;`
+    /// rack, ct: changes, as in '20ms speed 0-7=0.5', '20ms shuffle' (of speeds) or '20ms load 0.9'; several separated by `;`;
+    /// nodes: '20ms speed 0-3=0.5', '20ms load 0.9', '20ms traffic 0-3=0.9', '20ms shock 0-3=1000', '20ms down 3', '40ms up 3'
     #[arg(long)]
     pub at: Option<String>,
     /// Speeds of workers or servers, as in 50x1,50x10 [default: all 1]
@@ -102,7 +105,8 @@ pub struct SimArgs {
     /// slots: a slot's tasks go whole to one server, or split, each for itself [default: whole]
     #[arg(long)]
     pub batch: Option<String>,
-    /// ct: constant delay between dispatchers and servers, in microseconds of a mean service of 100 us [default: 0us]
+    /// ct: constant delay between dispatchers and servers, in microseconds of a mean service of 100 us [default: 0us]; nodes: between
+    /// two nodes [default: 2us]
     #[arg(long)]
     pub delay: Option<String>,
     /// ct: probes are answered after the delay (late) or at once (now) [default: late]
@@ -129,8 +133,23 @@ pub struct SimArgs {
     /// fabric: racks of a pool under one spine, Horus's ratio r [default: 20]
     #[arg(long)]
     pub leaves_per_spine: Option<String>,
+    /// nodes: how many nodes with how many workers each, as in 4x14,10x3 [default: 10x10]
+    #[arg(long)]
+    pub nodes: Option<String>,
+    /// nodes: between two heartbeats of a node [default: 100us]
+    #[arg(long)]
+    pub beat: Option<String>,
+    /// nodes: tasks that may wait at a node [default: 4096]
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// nodes: how long a run is, instead of tasks [default: 30]
+    #[arg(long)]
+    pub seconds: Option<String>,
+    /// nodes: how much of it is measured, at its end [default: a third]
+    #[arg(long)]
+    pub measure: Option<String>,
     /// rack: the one rack's leaf sees time as a leaf process does, and the row tells what its tasks saw, yes or no: the digest
-    /// of a run of `lockstep` with the same flags; ct: the row tells what its tasks saw [default: no]
+    /// of a run of `lockstep` with the same flags; ct, nodes: the row tells what its tasks saw [default: no]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
     pub digest: Option<String>,
     /// Output: text, json (one object a line) or csv [default: text]

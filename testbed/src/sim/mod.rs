@@ -9,6 +9,7 @@ pub mod failure;
 pub mod hop;
 pub mod knowledge;
 pub mod model;
+pub mod nodes;
 pub mod outcome;
 pub mod plan;
 pub mod print;

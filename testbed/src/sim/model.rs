@@ -3,7 +3,7 @@
 use indicatif::ProgressBar;
 
 use super::outcome::{Outcome, Subject};
-use super::{ct, fabric, rack, slots};
+use super::{ct, fabric, nodes, rack, slots};
 
 /// Mean service times after which a run's start hardly counts.
 pub const SETTLED: f64 = 300.0;
@@ -23,6 +23,8 @@ pub enum Model {
     Ct(ct::Config),
     /// A datacenter of pools.
     Fabric(fabric::Config),
+    /// Nodes that pass tasks to each other.
+    Nodes(nodes::Config),
 }
 
 /// A row to come.
@@ -43,6 +45,9 @@ impl Model {
             Self::Rack(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
             Self::Ct(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
             Self::Fabric(config) => of(config.pool.tasks, config.pool.load, config.workers()),
+            Self::Nodes(config) => {
+                of(config.tasks, config.load, config.workers.iter().sum::<usize>() as f64)
+            }
             // A server of mean speed does one task in a slot.
             Self::Slots(config) => config.slots as f64,
         }
@@ -58,6 +63,7 @@ impl Model {
             | Self::Fabric(fabric::Config { pool: rack::Config { service, .. }, .. }) => {
                 LONGEST_S / (service.mean_ns() / 1e9)
             }
+            Self::Nodes(config) => LONGEST_S / (config.service.mean_ns() / 1e9),
             Self::Ct(_) => LONGEST,
             Self::Slots(_) => f64::INFINITY,
         };
@@ -71,6 +77,7 @@ impl Model {
         match self {
             Self::Rack(config) => config.schedules().map(|_| ()),
             Self::Ct(config) => config.schedules().map(|_| ()),
+            Self::Nodes(config) => config.schedules().map(|_| ()),
             Self::Slots(_) | Self::Fabric(_) => Ok(()),
         }
     }
@@ -88,6 +95,7 @@ impl Model {
                 let pool = rack::Config { seed, progress, ..config.pool.clone() };
                 fabric::run(&fabric::Config { pool, ..config.clone() })
             }
+            Self::Nodes(config) => nodes::run(&nodes::Config { seed, progress, ..config.clone() }),
             Self::Ct(config) => ct::run(&ct::Config { seed, progress, ..config.clone() }),
         }
     }
@@ -99,6 +107,7 @@ impl Model {
             Self::Rack(config) => config.tasks,
             Self::Ct(config) => config.tasks,
             Self::Fabric(config) => config.pool.tasks,
+            Self::Nodes(config) => config.tasks,
             Self::Slots(config) => {
                 (config.load * config.speeds.len() as f64 * config.slots as f64) as u64
             }

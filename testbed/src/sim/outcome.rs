@@ -8,6 +8,17 @@ use serde::Serialize;
 use super::digest::Record;
 use super::stats::{Batch, Recorder, Timeline, ci95, grows, histogram};
 
+/// Tasks that nodes passed on and asked each other for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Fresh tasks passed on.
+    pub migrations: u64,
+    /// Times that a node asked another.
+    pub steals: u64,
+    /// Tasks that it got.
+    pub stolen: u64,
+}
+
 /// One run of one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -33,6 +44,10 @@ pub struct Outcome {
     pub imbalance: Histogram<u64>,
     /// Tasks lost.
     pub lost: u64,
+    /// Of these so many for want of room that queues do not hold what comes.
+    pub overflows: bool,
+    /// What nodes passed to each other, where they do.
+    pub passed: Option<Passed>,
     /// What it did, task by task, where that was recorded.
     pub record: Option<Record>,
 }
@@ -55,6 +70,8 @@ impl Outcome {
             decisions: tasks,
             imbalance: histogram(),
             lost: 0,
+            overflows: false,
+            passed: None,
             record: None,
         }
     }
@@ -71,6 +88,7 @@ impl Outcome {
         self.resubmits += other.resubmits;
         self.decisions += other.decisions;
         self.lost += other.lost;
+        self.overflows |= other.overflows;
     }
 }
 
@@ -104,6 +122,13 @@ pub struct Row {
     /// Of all seeds' runs together, some of which ran side by side.
     pub wall_s: Option<f64>,
     pub tasks_per_s: Option<f64>,
+    /// See [`Passed`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub migrations_per_task: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steals_per_task: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stolen_per_task: Option<f64>,
     /// See [`Record`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
@@ -135,12 +160,21 @@ impl Row {
     pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
         let seeds = outcomes.len();
         let unit = outcomes[0].ticks_per_unit;
-        let unstable = outcomes.iter().filter(|o| grows(&o.fifths, o.servers)).count() * 2 > seeds;
+        let unstable = |o: &&Outcome| o.overflows || grows(&o.fifths, o.servers);
+        let unstable = outcomes.iter().filter(unstable).count() * 2 > seeds;
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
         let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));
         let lost = sum(|o| o.lost);
         let record = outcomes[0].record;
+        let passes = outcomes[0].passed.is_some();
+        let passed = |of: fn(&Passed) -> u64| {
+            let all: u64 = outcomes.iter().filter_map(|o| o.passed.as_ref()).map(of).sum();
+            passes.then(|| round(all as f64 / tasks.max(1) as f64))
+        };
+        let migrations_per_task = passed(|passed| passed.migrations);
+        let steals_per_task = passed(|passed| passed.steals);
+        let stolen_per_task = passed(|passed| passed.stolen);
         let mut imbalance = outcomes[0].imbalance.clone();
         for outcome in &outcomes[1..] {
             imbalance.add(&outcome.imbalance).expect("a histogram that grows");
@@ -180,6 +214,9 @@ impl Row {
             seeds,
             wall_s,
             tasks_per_s: wall.map(|wall| (tasks as f64 / wall.as_secs_f64()).round()),
+            migrations_per_task,
+            steals_per_task,
+            stolen_per_task,
             answered: record.map(|record| record.answered),
             digest: record.map(|record| record.digest.to_string()),
             swept: subject.swept,

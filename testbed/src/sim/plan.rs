@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use indicatif::ProgressBar;
 use wedjat::limits::CORES_MAX;
+use wedjat::peers::{NODES_MAX, PeerPolicy};
 use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, LeafReports, PAIRS, PolicyError, PolicySpec, Runs};
 use wedjat_pktgen::arrival::Arrivals;
@@ -15,7 +16,8 @@ use super::args::SimArgs;
 use super::hop::{Hop, HopDist, Hops, TICKS_PER_US};
 use super::model::{Cell, Model, SETTLED};
 use super::outcome::Subject;
-use super::{ct, fabric, rack, script, slots, sweep};
+use super::script::Action;
+use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
 /// Tasks of a run, where these are enough for [`SETTLED`].
 const USUAL_TASKS: f64 = 1e6;
@@ -29,10 +31,12 @@ const LONGEST_DELAY_NS: f64 = 1e10;
 /// # Errors
 /// What is wrong with them and what is allowed.
 pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
-    let policies = list("policy", args.policy.as_deref().unwrap_or("horus"))?;
+    let model = args.model.as_deref().unwrap_or("rack");
+    let usual = if model == "nodes" { "malcolm" } else { "horus" };
+    let policies = list("policy", args.policy.as_deref().unwrap_or(usual))?;
     let loads = list("load", args.load.as_deref().unwrap_or("0.5,0.7,0.9"))?;
     let loads = loads.into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
-    check_flags(args, args.model.as_deref().unwrap_or("rack"))?;
+    check_flags(args, model)?;
     let variants = sweep::variants(args)?;
     let mut cells = Vec::new();
     for policy in &policies {
@@ -56,12 +60,14 @@ fn models_of(flag: &str) -> Option<&'static [&'static str]> {
         "spine-policy" | "signals" | "hops" | "hop" | "hop-dist" | "node-delay" | "loss" => {
             Some(&["rack", "fabric"])
         }
-        "service" | "arrivals" => Some(&["rack", "ct", "fabric"]),
-        "at" | "digest" => Some(&["rack", "ct"]),
+        "service" | "arrivals" => Some(&["rack", "ct", "fabric", "nodes"]),
+        "at" | "digest" => Some(&["rack", "ct", "nodes"]),
+        "nodes" | "beat" | "queue" | "seconds" | "measure" => Some(&["nodes"]),
         "speeds" => Some(&["rack", "slots", "ct"]),
         "servers" | "dispatchers" => Some(&["slots", "ct"]),
         "batch" => Some(&["slots"]),
-        "delay" | "probes" => Some(&["ct"]),
+        "delay" => Some(&["ct", "nodes"]),
+        "probes" => Some(&["ct"]),
         "leaves" | "servers-per-leaf" | "workers-per-server" | "pools" | "pool-size" | "piece"
         | "leaves-per-spine" => Some(&["fabric"]),
         _ => None,
@@ -87,9 +93,10 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
         "slots" => ("slots", "slots", Model::Slots(slots(args, policy, load)?)),
         "ct" => ("ct", "mean service times", Model::Ct(ct(args, policy, load)?)),
         "fabric" => ("fabric", "us", Model::Fabric(fabric(args, policy, load)?)),
+        "nodes" => ("nodes", "us", Model::Nodes(nodes(args, policy, load)?)),
         _ => {
             return Err(format!(
-                "--model {model}: no such model; allowed: rack, slots, ct, fabric"
+                "--model {model}: no such model; allowed: rack, slots, ct, fabric, nodes"
             ));
         }
     };
@@ -189,10 +196,17 @@ fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
 
 /// Reads `--at`.
 fn changes(args: &SimArgs, workers: usize) -> Result<Vec<script::Step>, String> {
+    changes_by(args, |text| script::parse_at(text, workers))
+}
+
+fn changes_by(
+    args: &SimArgs,
+    parse: impl Fn(&str) -> Result<script::Step, String>,
+) -> Result<Vec<script::Step>, String> {
     let texts = args.at.as_deref().unwrap_or("").split(';').map(str::trim);
     texts
         .filter(|text| !text.is_empty())
-        .map(|text| script::parse_at(text, workers).map_err(|e| format!("--at {e}")))
+        .map(|text| parse(text).map_err(|e| format!("--at {e}")))
         .collect()
 }
 
@@ -273,6 +287,92 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         seed: 0,
         progress: ProgressBar::hidden(),
     })
+}
+
+fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, String> {
+    let mut workers = counts(args.nodes.as_deref().unwrap_or("10x10"))?;
+    let script = |nodes| changes_by(args, |text| script::parse_at_nodes(text, nodes));
+    let mut script = script(workers.len())?;
+    script.sort_by(|one, other| one.at_ns.total_cmp(&other.at_ns));
+    let policy = if policy == CENTRAL {
+        // All workers behind one queue, which nothing takes time to reach.
+        workers = vec![workers.iter().sum()];
+        if script.iter().any(|step| !matches!(step.action, Action::Load(_))) {
+            return Err(format!(
+                "--policy {CENTRAL}: it has no nodes that --at could change; only `load` is allowed"
+            ));
+        }
+        PeerPolicy::Keep
+    } else {
+        policy.parse().map_err(|error| format!("--policy: {error}; and in this model {CENTRAL}"))?
+    };
+    let Common { service, arrivals, warmup } = common(args)?;
+    let beat_ns = delay("beat", args.beat.as_deref().unwrap_or("100us"))?;
+    if beat_ns < 1e3 {
+        let text = args.beat.as_deref().unwrap_or_default();
+        return Err(format!("--beat {text}: at least 1us is allowed"));
+    }
+    let queue = args.queue.as_deref().unwrap_or("4096");
+    let mut config = nodes::Config {
+        workers,
+        policy,
+        queue: whole("queue", queue, 1..=1 << 20)? as u32,
+        beat_ns: beat_ns as u64,
+        delay_ns: delay("delay", args.delay.as_deref().unwrap_or("2us"))? as u64,
+        service,
+        arrivals,
+        load,
+        script,
+        tasks: 0,
+        warmup,
+        digest: digest(args)?,
+        seed: 0,
+        progress: ProgressBar::hidden(),
+    };
+    let seconds = number("seconds", args.seconds.as_deref().unwrap_or("30"), 1e-3..=1e5)?;
+    match &args.tasks {
+        Some(_) if args.seconds.is_some() || args.measure.is_some() => {
+            return Err(
+                "--tasks: a run is as long as --seconds says, or has so many tasks; leave one out"
+                    .to_owned(),
+            );
+        }
+        Some(_) => config.tasks = tasks(args, config.load)?,
+        None if args.warmup.is_some() => {
+            return Err(
+                "--warmup: with --tasks; a run of --seconds leaves out all but what --measure says"
+                    .to_owned(),
+            );
+        }
+        None => {
+            let measure = match &args.measure {
+                Some(text) => number("measure", text, 1e-3..=seconds)?,
+                None => seconds / 3.0,
+            };
+            config.tasks = config.tasks_in(seconds).max(1);
+            config.warmup = 1.0 - measure / seconds;
+        }
+    }
+    Ok(config)
+}
+
+/// The one queue for all workers.
+const CENTRAL: &str = "central";
+
+/// Reads `4x14,10x3`: how many nodes of how many workers.
+fn counts(text: &str) -> Result<Vec<usize>, String> {
+    let mut workers = Vec::new();
+    for part in list("nodes", text)? {
+        let (nodes, each) = part
+            .split_once('x')
+            .ok_or_else(|| format!("--nodes {part}: write NODESxWORKERS, as in 4x14,10x3"))?;
+        let nodes = whole("nodes", nodes, 1..=NODES_MAX)?;
+        workers.extend(std::iter::repeat_n(whole("nodes", each, 1..=1024)?, nodes));
+    }
+    match workers.len() {
+        1..=NODES_MAX => Ok(workers),
+        found => Err(format!("--nodes {text}: {found} nodes; 1 to {NODES_MAX} are allowed")),
+    }
 }
 
 /// The servers' rates, scaled to a mean of 1, what the mean was, and the number of dispatchers.

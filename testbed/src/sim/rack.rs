@@ -878,6 +878,8 @@ impl<'a, W: Watch> Sim<'a, W> {
             Action::LeaveOut(rack) => self.spine.set_active(Member(*rack as u16), false),
             Action::FailSpine => self.spine_alive = false,
             Action::ReplaceSpine => self.replace_spine(),
+            // What happens to nodes is refused before.
+            Action::Traffic { .. } | Action::Shock { .. } | Action::Down(_) | Action::Up(_) => {}
         }
         false
     }

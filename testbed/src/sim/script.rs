@@ -20,6 +20,24 @@ pub enum Action {
     Shuffle,
     /// Arrivals make up this load from now on.
     Load(f64),
+    /// These nodes get this share of all tasks from now on, and the others the rest.
+    Traffic {
+        /// Which.
+        nodes: Range<usize>,
+        /// Of all tasks.
+        share: f64,
+    },
+    /// So many tasks come to these nodes at once.
+    Shock {
+        /// Which, one after the other.
+        nodes: Range<usize>,
+        /// How many.
+        tasks: u64,
+    },
+    /// These nodes die, with what they have.
+    Down(Range<usize>),
+    /// They are started again.
+    Up(Range<usize>),
     /// A leaf fails: what passes it is lost.
     FailLeaf(usize),
     /// The controller takes a rack away from the spine.
@@ -111,6 +129,54 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
                 return Err(format!("`{text}`: the workers are 0 to {}", workers - 1));
             }
             Action::Speed { workers: first..last + 1, speed: number(speed, 1000.0)? }
+        }
+        _ => return Err(form()),
+    };
+    Ok(Step { at_ns, action })
+}
+
+/// Reads what happens to nodes: `20ms speed 0-3=0.5`, `20ms load 0.9`, `20ms traffic 0-3=0.9`, `20ms shock 0-3=1000`,
+/// `20ms down 3` or `40ms up 3`.
+///
+/// # Errors
+/// What is wrong and what is allowed.
+pub fn parse_at_nodes(text: &str, nodes: usize) -> Result<Step, String> {
+    let form = || {
+        format!(
+            "`{text}`: write a time and what changes, as in `20ms speed 0-3=0.5`, `20ms load 0.9`, `20ms traffic 0-3=0.9`, \
+             `20ms shock 0-3=1000`, `20ms down 3` or `40ms up 3`"
+        )
+    };
+    let words: Vec<_> = text.split_whitespace().collect();
+    let [time, what, value] = words[..] else { return Err(form()) };
+    if what == "speed" || what == "load" {
+        return parse_at(text, nodes);
+    }
+    let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
+    let (range, number) = match value.split_once('=') {
+        Some((range, number)) => (range, Some(number)),
+        None => (value, None),
+    };
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let parse = |value: &str| value.parse::<usize>().map_err(|_| form());
+    let (first, last) = (parse(first)?, parse(last)?);
+    if first > last || last >= nodes {
+        return Err(format!("`{text}`: the nodes are 0 to {}", nodes - 1));
+    }
+    let nodes = first..last + 1;
+    let action = match (what, number) {
+        ("down", None) => Action::Down(nodes),
+        ("up", None) => Action::Up(nodes),
+        ("traffic", Some(number)) => {
+            let share = number.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+            let share = share.ok_or_else(|| format!("`{text}`: a share is from 0 to 1"))?;
+            Action::Traffic { nodes, share }
+        }
+        ("shock", Some(number)) => {
+            let tasks = number.parse().ok().filter(|tasks| (1..=1_000_000).contains(tasks));
+            let tasks =
+                tasks.ok_or_else(|| format!("`{text}`: a shock is of 1 to 1000000 tasks"))?;
+            Action::Shock { nodes, tasks }
         }
         _ => return Err(form()),
     };

@@ -4,8 +4,8 @@ use super::args::SimArgs;
 use super::plan::list;
 
 /// Flags that take lists, beside `--policy` and `--load`. Those whose values are lists by nature do not: racks,
-/// speeds, hops, failures and changes.
-const LISTS: [&str; 25] = [
+/// nodes, speeds, hops, failures and changes.
+const LISTS: [&str; 29] = [
     "cores",
     "exchange",
     "replies",
@@ -28,6 +28,10 @@ const LISTS: [&str; 25] = [
     "pool-size",
     "piece",
     "leaves-per-spine",
+    "beat",
+    "queue",
+    "seconds",
+    "measure",
     "tasks",
     "slots",
     "warmup",

@@ -1,0 +1,106 @@
+//! Critics' parameters of other nodes, put together from the parts in which they come.
+
+use super::refusal::Refusal;
+use crate::wire::peer::{Parameters, VALUES_MAX};
+
+/// A parameter beyond this is not believed.
+const PARAMETER_MAX: f32 = 1e6;
+
+/// What came of one node's parameters for one round.
+#[derive(Clone, Debug)]
+struct Assembly {
+    round: u64,
+    /// A bit for each part that came.
+    have: u64,
+    values: Box<[f32]>,
+}
+
+/// The parameters of all other nodes. Rounds count from 1.
+#[derive(Clone, Debug)]
+pub struct Consensus {
+    assemblies: Box<[Assembly]>,
+    /// Of the newest round that this node has told its own for.
+    round: u64,
+    /// Nothing more is taken for that round.
+    is_over: bool,
+    parameters: usize,
+}
+
+impl Consensus {
+    /// For so many nodes, whose critics have so many parameters.
+    pub fn new(nodes: usize, parameters: usize) -> Self {
+        let assembly = || Assembly { round: 0, have: 0, values: vec![0.0; parameters].into() };
+        let assemblies = (0..nodes).map(|_| assembly()).collect();
+        Self { assemblies, round: 0, is_over: true, parameters }
+    }
+
+    /// Parts in which parameters come.
+    pub fn chunks(&self) -> usize {
+        self.parameters.div_ceil(VALUES_MAX)
+    }
+
+    /// The round that this node has told its own parameters for.
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// This node tells its own parameters for a round, or comes in after it.
+    pub fn open(&mut self, round: u64, joins: bool) {
+        (self.round, self.is_over) = (round, joins);
+    }
+
+    /// The round is over; says how many parts of what these nodes told are missing.
+    pub fn close(&mut self, nodes: impl Iterator<Item = usize>) -> u64 {
+        self.is_over = true;
+        let chunks = self.chunks() as u64;
+        let missing = |node: usize| {
+            let Assembly { round, have, .. } = &self.assemblies[node];
+            if *round == self.round { chunks - u64::from(have.count_ones()) } else { chunks }
+        };
+        nodes.map(missing).sum()
+    }
+
+    /// What a node said in an earlier life is forgotten.
+    pub fn forget(&mut self, node: usize) {
+        (self.assemblies[node].round, self.assemblies[node].have) = (0, 0);
+    }
+
+    /// Takes a part of a node's parameters; gives them all when it was the last.
+    pub fn take(
+        &mut self,
+        head: &Parameters,
+        values: impl ExactSizeIterator<Item = f32> + Clone,
+    ) -> Result<Option<&[f32]>, Refusal> {
+        let (chunk, chunks) = (usize::from(head.chunk), self.chunks());
+        let first = chunk * VALUES_MAX;
+        let fits = usize::from(head.chunks) == chunks && chunk < chunks;
+        if !fits || values.len() != VALUES_MAX.min(self.parameters - first) {
+            return Err(Refusal::Length);
+        }
+        if values.clone().any(|value| !value.is_finite()) {
+            return Err(Refusal::NotFinite);
+        }
+        if values.clone().any(|value| value.abs() > PARAMETER_MAX) {
+            return Err(Refusal::OutOfRange);
+        }
+        // Beats are out of step: others may be a round ahead for the rest of a beat.
+        let is_current = head.round == self.round && !self.is_over;
+        if !is_current && head.round != self.round + 1 {
+            return Err(Refusal::Old);
+        }
+        let assembly = &mut self.assemblies[usize::from(head.origin.id)];
+        if assembly.round != head.round {
+            if assembly.round > head.round {
+                return Err(Refusal::Old);
+            }
+            (assembly.round, assembly.have) = (head.round, 0);
+        }
+        if assembly.have & 1 << chunk != 0 {
+            return Err(Refusal::Doubled);
+        }
+        assembly.have |= 1 << chunk;
+        assembly.values[first..].iter_mut().zip(values).for_each(|(to, value)| *to = value);
+        let is_whole = assembly.have.count_ones() as usize == chunks;
+        Ok(is_whole.then_some(&*assembly.values))
+    }
+}

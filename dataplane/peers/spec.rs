@@ -1,0 +1,274 @@
+//! What nodes without a leaf go by, by name, as configuration and command lines give it: `rsteal`, `malcolm(steal=off)`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use wedjat_learner::{Optimizer, Utility};
+
+/// What a node goes by when it passes tasks on and asks for them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PeerPolicy {
+    /// Two learned policies (Malcolm, POMACS 2022).
+    Malcolm(Learned),
+    /// The same two policies as they were drawn at the start.
+    Frozen(Learned),
+    /// Keeps all tasks, and asks a random node when it runs dry.
+    RandomSteal,
+    /// The node that has the fewest tasks waiting.
+    Shortest,
+    /// The one of two random nodes that has fewer.
+    TwoChoices,
+    /// Any node that has fewer tasks waiting than this, else any.
+    Below(u32),
+    /// Keeps all tasks.
+    Keep,
+}
+
+/// What may be said of learned policies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learned {
+    /// Asks for tasks.
+    pub steals: bool,
+    /// Passes tasks on.
+    pub migrates: bool,
+    /// What a state is worth.
+    pub utility: Utility,
+    /// A step a beat by plain gradients, instead of AdamW.
+    pub sgd: bool,
+    /// Beats of an AdamW step.
+    pub batch: u32,
+    /// Of eligibility traces.
+    pub lambda: f32,
+    /// Learning rate of the critic.
+    pub critic_rate: f32,
+    /// Learning rate of the two policies.
+    pub actor_rate: f32,
+}
+
+impl Default for Learned {
+    /// As released.
+    fn default() -> Self {
+        let Optimizer::AdamW(adamw) = wedjat_learner::Settings::new(1).optimizer else {
+            unreachable!("the released learner's optimizer")
+        };
+        let wedjat_learner::Settings { lambda, critic_rate, migration_rate, .. } =
+            wedjat_learner::Settings::new(1);
+        Self {
+            steals: true,
+            migrates: true,
+            utility: Utility::Difference,
+            sgd: false,
+            batch: adamw.batch,
+            lambda,
+            critic_rate,
+            actor_rate: migration_rate,
+        }
+    }
+}
+
+/// Tasks below which `jbt` takes a node unless told otherwise.
+const BELOW: u32 = 2;
+const NAMES: &str = "malcolm, frozen, rsteal, jsq, po2, jbt, random";
+const LEARNED: &str = "steal=on|off, migrate=on|off, utility=difference|level, optimizer=adamw|sgd, batch=1..10000, \
+                       lambda=0..1, critic-rate=0..1, actor-rate=0..1";
+
+/// Why a text names no policy of peers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerPolicyError {
+    /// No such name.
+    #[error("unknown policy of peers `{0}`; known: {NAMES}")]
+    Name(String),
+    /// Not of the form `name(key=value,...)`.
+    #[error("`{0}`: write a name, or a name with parameters as in `malcolm(steal=off)`")]
+    Form(String),
+    /// No such parameter, or not with this value.
+    #[error("`{policy}`: `{parameter}` is not allowed; allowed: {allowed}")]
+    Parameter {
+        /// Of which policy.
+        policy: &'static str,
+        /// What was given.
+        parameter: String,
+        /// What may be.
+        allowed: &'static str,
+    },
+}
+
+impl PeerPolicy {
+    /// It asks others for tasks.
+    #[must_use]
+    pub fn steals(&self) -> bool {
+        match self {
+            Self::Malcolm(learned) | Self::Frozen(learned) => learned.steals,
+            Self::RandomSteal => true,
+            _ => false,
+        }
+    }
+
+    /// Its name alone.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Malcolm(_) => "malcolm",
+            Self::Frozen(_) => "frozen",
+            Self::RandomSteal => "rsteal",
+            Self::Shortest => "jsq",
+            Self::TwoChoices => "po2",
+            Self::Below(_) => "jbt",
+            Self::Keep => "random",
+        }
+    }
+}
+
+impl FromStr for PeerPolicy {
+    type Err = PeerPolicyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let form = || PeerPolicyError::Form(text.to_owned());
+        let (name, inner) = match text.split_once('(') {
+            None => (text, ""),
+            Some((name, rest)) => (name.trim(), rest.strip_suffix(')').ok_or_else(form)?),
+        };
+        let mut policy = match name {
+            "malcolm" => Self::Malcolm(Learned::default()),
+            "frozen" => Self::Frozen(Learned::default()),
+            "rsteal" => Self::RandomSteal,
+            "jsq" => Self::Shortest,
+            "po2" => Self::TwoChoices,
+            "jbt" => Self::Below(BELOW),
+            "random" => Self::Keep,
+            _ => return Err(PeerPolicyError::Name(name.to_owned())),
+        };
+        for parameter in inner.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (key, value) = parameter.split_once('=').ok_or_else(form)?;
+            let (key, value) = (key.trim(), value.trim());
+            let (taken, allowed) = match &mut policy {
+                Self::Malcolm(learned) | Self::Frozen(learned) => {
+                    (learned.set(key, value), LEARNED)
+                }
+                Self::Below(below) => {
+                    let number = value.parse().ok().filter(|number| (1..=1 << 20).contains(number));
+                    let taken = (key == "below").then_some(()).and(number).map(|n| *below = n);
+                    (taken, "below=1..1048576")
+                }
+                _ => (None, "none"),
+            };
+            if taken.is_none() {
+                let (policy, parameter) = (policy.name(), parameter.to_owned());
+                return Err(PeerPolicyError::Parameter { policy, parameter, allowed });
+            }
+        }
+        Ok(policy)
+    }
+}
+
+impl Learned {
+    /// Takes a parameter, if it is one with a value that is allowed.
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        let flag = || match value {
+            "on" => Some(true),
+            "off" => Some(false),
+            _ => None,
+        };
+        let share = || value.parse::<f32>().ok().filter(|share| (0.0..=1.0).contains(share));
+        match key {
+            "steal" => self.steals = flag()?,
+            "migrate" => self.migrates = flag()?,
+            "utility" => {
+                self.utility = match value {
+                    "difference" => Utility::Difference,
+                    "level" => Utility::Level,
+                    _ => return None,
+                }
+            }
+            "optimizer" => {
+                self.sgd = match value {
+                    "adamw" => false,
+                    "sgd" => true,
+                    _ => return None,
+                }
+            }
+            "batch" => {
+                self.batch = value.parse().ok().filter(|batch| (1..=10_000).contains(batch))?;
+            }
+            "lambda" => self.lambda = share()?,
+            "critic-rate" => self.critic_rate = share()?,
+            "actor-rate" => self.actor_rate = share()?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl fmt::Display for PeerPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Learned::default();
+        let mut parts = Vec::new();
+        match self {
+            Self::Malcolm(learned) | Self::Frozen(learned) => {
+                let mut part = |differs: bool, text: String| {
+                    if differs {
+                        parts.push(text);
+                    }
+                };
+                let l = learned;
+                part(!l.steals, "steal=off".to_owned());
+                part(!l.migrates, "migrate=off".to_owned());
+                part(l.utility == Utility::Level, "utility=level".to_owned());
+                part(l.sgd, "optimizer=sgd".to_owned());
+                part(l.batch != usual.batch, format!("batch={}", l.batch));
+                part(l.lambda != usual.lambda, format!("lambda={}", l.lambda));
+                part(l.critic_rate != usual.critic_rate, format!("critic-rate={}", l.critic_rate));
+                part(l.actor_rate != usual.actor_rate, format!("actor-rate={}", l.actor_rate));
+            }
+            Self::Below(below) if *below != BELOW => parts.push(format!("below={below}")),
+            _ => {}
+        }
+        f.write_str(self.name())?;
+        if parts.is_empty() { Ok(()) } else { write!(f, "({})", parts.join(",")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_written_as_they_are_read() {
+        for text in [
+            "malcolm",
+            "malcolm(steal=off)",
+            "malcolm(migrate=off,utility=level,optimizer=sgd,batch=5,lambda=0.5)",
+            "frozen",
+            "frozen(critic-rate=0.01,actor-rate=0.02)",
+            "rsteal",
+            "jsq",
+            "po2",
+            "jbt",
+            "jbt(below=7)",
+            "random",
+        ] {
+            assert_eq!(text.parse::<PeerPolicy>().unwrap().to_string(), text);
+        }
+        let malcolm = PeerPolicy::Malcolm(Learned { steals: false, ..Learned::default() });
+        assert_eq!(" malcolm( steal = off )".parse(), Ok(malcolm));
+        assert!(!malcolm.steals() && PeerPolicy::RandomSteal.steals());
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused_with_what_is_allowed() {
+        for (text, what) in [
+            ("horus", "known: malcolm, frozen"),
+            ("malcolm(steal", "write a name"),
+            ("malcolm(steal)", "write a name"),
+            ("malcolm(steal=maybe)", "steal=on|off"),
+            ("malcolm(batch=0)", "`batch=0` is not allowed"),
+            ("malcolm(lambda=nan)", "lambda=0..1"),
+            ("jbt(below=0)", "below=1.."),
+            ("jsq(2=3)", "allowed: none"),
+        ] {
+            let error = text.parse::<PeerPolicy>().unwrap_err().to_string();
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! What a node does, whoever its peers are and whatever they tell.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn settings(policy: &str, nodes: usize, own: usize) -> Settings {
+    Settings {
+        nodes,
+        own,
+        policy: policy.parse().unwrap(),
+        slots: 4,
+        beat_ns: BEAT_NS,
+        first_beat_ns: BEAT_NS + own as u64,
+        born: 1,
+        seed: 7,
+    }
+}
+
+fn rack(policy: &str, nodes: usize) -> Vec<Peers> {
+    (0..nodes).map(|own| Peers::new(settings(policy, nodes, own))).collect()
+}
+
+/// A beat of one node, which nobody hears.
+fn alone(peers: &mut Peers) -> Heartbeat {
+    peers.beat(peers.next_beat_ns())
+}
+
+/// A beat of one node, which all others hear.
+fn beat(rack: &mut [Peers], node: usize) -> Heartbeat {
+    let now_ns = rack[node].next_beat_ns();
+    let told = rack[node].beat(now_ns);
+    let parts: Vec<_> =
+        rack[node].parameters().map(|(head, values)| (head, values.to_vec())).collect();
+    for (other, peers) in rack.iter_mut().enumerate().filter(|(other, _)| *other != node) {
+        assert_eq!(peers.hear(&told), Ok(()), "{other} hears {node}");
+        for (head, values) in &parts {
+            assert_eq!(peers.hear_parameters(head, values.iter().copied()), Ok(()));
+        }
+    }
+    told
+}
+
+fn beats(rack: &mut [Peers], count: u64) {
+    for _ in 0..count {
+        (0..rack.len()).for_each(|node| _ = beat(rack, node));
+    }
+}
+
+/// A node that has heard these numbers of waiting tasks from the others, behind its own.
+fn told(policy: &str, waiting: &[u32]) -> Peers {
+    let mut peers = Peers::new(settings(policy, waiting.len(), 0));
+    for (id, waiting) in waiting.iter().enumerate().skip(1) {
+        let said = Peers::new(settings(policy, 4, id)).beat(0);
+        let origin = Origin { nodes: peers.settings.nodes as u16, ..said.origin };
+        peers.hear(&Heartbeat { origin, waiting: *waiting, ..said }).unwrap();
+    }
+    peers.set_waiting(0, waiting[0]);
+    peers
+}
+
+/// Where so many fresh tasks go: how many to each node.
+fn destinations(peers: &mut Peers, tasks: u32) -> Vec<u32> {
+    let mut counts = vec![0; peers.settings.nodes];
+    for _ in 0..tasks {
+        counts[peers.destination().unwrap_or(peers.settings.own)] += 1;
+    }
+    counts
+}
+
+#[test]
+fn a_node_that_has_heard_of_nobody_keeps_its_tasks_and_asks_nobody() {
+    for policy in ["malcolm", "frozen", "rsteal", "jsq", "po2", "jbt", "random"] {
+        let mut peers = Peers::new(settings(policy, 4, 2));
+        peers.set_waiting(0, 100);
+        assert!((0..100).all(|_| peers.destination().is_none()), "{policy}");
+        peers.set_waiting(1_000_000, 0);
+        assert!((0..100).all(|_| peers.done(2_000_000, 1000).is_none()), "{policy}");
+        assert_eq!(peers.totals(), &Totals::default());
+        for time in 1..50 {
+            peers.beat(time * BEAT_NS);
+        }
+        assert!(peers.live().is_empty());
+    }
+}
+
+#[test]
+fn baselines_go_by_the_tasks_that_wait_and_by_what_they_sent() {
+    let counts = destinations(&mut told("jsq", &[5, 3, 1, 3]), 5);
+    assert_eq!(
+        counts,
+        [0, 1, 3, 1],
+        "one by one they become equal, and no node is longer than this one"
+    );
+    assert_eq!(
+        destinations(&mut told("jsq", &[1, 1, 1]), 4),
+        [4, 0, 0],
+        "this one when it is as short"
+    );
+    let mut ties = told("jsq", &[9, 0, 0, 0]);
+    assert_eq!(destinations(&mut ties, 27), [0, 9, 9, 9]);
+
+    // The longest is never taken, and the shortest whenever it is drawn: in half of all pairs of four nodes.
+    let shortest = |_| told("po2", &[2, 9, 0, 1]).destination();
+    assert_eq!(shortest(()), shortest(()), "equal seeds decide alike");
+    let mut peers = told("po2", &[2000, 9000, 0, 1000]);
+    let counts = destinations(&mut peers, 900);
+    assert_eq!(counts[1], 0);
+    assert!((350..550).contains(&counts[2]) && counts[0] > 100 && counts[3] > 200, "{counts:?}");
+
+    let counts = destinations(&mut told("jbt(below=3)", &[9, 1, 5, 0]), 5);
+    assert_eq!(counts, [0, 2, 0, 3], "as long as any is below 3");
+    let counts = destinations(&mut told("jbt(below=3)", &[9, 9, 9, 9]), 400);
+    assert!(counts.iter().all(|count| (60..140).contains(count)), "else any: {counts:?}");
+    assert_eq!(destinations(&mut told("jbt", &[1, 0, 0]), 9), [9, 0, 0]);
+    for policy in ["random", "rsteal", "malcolm(migrate=off)"] {
+        assert_eq!(destinations(&mut told(policy, &[99, 0, 0]), 9), [9, 0, 0], "{policy}");
+    }
+}
+
+#[test]
+fn a_node_that_runs_dry_asks_and_one_with_tasks_does_not() {
+    for (policy, asks) in [
+        ("rsteal", true),
+        ("malcolm", true),
+        ("frozen", true),
+        ("malcolm(steal=off)", false),
+        ("jsq", false),
+        ("random", false),
+    ] {
+        let mut peers = told(policy, &[0, 1, 1, 1]);
+        let mut counts = [0; 4];
+        for _ in 0..1000 {
+            if let Some(victim) = peers.done(1_000_000, 50_000) {
+                counts[victim] += 1;
+            }
+        }
+        assert_eq!(counts.iter().sum::<u32>() > 500, asks, "{policy}: {counts:?}");
+        assert_eq!(counts[0], 0, "{policy}");
+        assert!(!asks || counts[1..].iter().all(|count| *count > 100), "{policy}: {counts:?}");
+        assert_eq!(peers.totals().steals, u64::from(counts.iter().sum::<u32>()));
+        // A queue that was long for a while is so for some polls more.
+        peers.set_waiting(2_000_000, 3);
+        peers.set_waiting(3_000_000, 0);
+        assert_eq!(peers.done(3_000_000, 1000), None, "{policy}");
+        assert_eq!(peers.done(3_010_000, 1000), None, "{policy}: 1.8 are left");
+        assert_eq!((0..100).any(|_| peers.done(3_030_000, 1000).is_some()), asks, "{policy}");
+    }
+}
+
+#[test]
+fn heartbeats_tell_what_was_done_in_the_period_that_they_end() {
+    let mut rack = rack("jsq", 2);
+    beats(&mut rack, 1);
+    let node = &mut rack[0];
+    node.set_waiting(0, 3);
+    node.done(150_000, 80_000);
+    assert_eq!([node.destination(), node.destination()], [Some(1), Some(1)]);
+    assert!(node.asked(), "one waits");
+    node.set_waiting(160_000, 0);
+    assert!(!node.asked() && !node.asked());
+    node.failed();
+    let first = beat(&mut rack, 0);
+    let done = Done { migrations: 2, steals: 0, failed_tasks: 1, failed_steals: 2 };
+    assert_eq!((first.done, first.number, first.waiting), (done, 2, 0));
+    assert!(first.load > 0.0 && first.load < 3.0 * 80.0 / 4.0, "{first:?}");
+    let second = beat(&mut rack, 0);
+    assert_eq!((second.done, second.number), (Done::default(), 3));
+    let Totals { migrations, given, failed_steals, failed_tasks, .. } = *rack[0].totals();
+    assert_eq!([migrations, given, failed_steals, failed_tasks], [2, 1, 2, 1]);
+}
+
+#[test]
+fn a_silent_node_is_left_out_until_it_is_heard_again() {
+    for policy in ["malcolm", "rsteal", "jsq"] {
+        let mut rack = rack(policy, 4);
+        beats(&mut rack, 3);
+        assert_eq!(rack[0].live(), [1, 2, 3]);
+        let last = beat(&mut rack, 2);
+        for passed in 1..=SILENT_BEATS + 1 {
+            assert_eq!(
+                rack[0].live().contains(&2),
+                passed <= SILENT_BEATS + 1,
+                "{policy}: {passed}"
+            );
+            for node in [0, 1, 3] {
+                beat(&mut rack, node);
+            }
+        }
+        assert_eq!(rack[0].live(), [1, 3], "{policy}");
+        rack[0].set_waiting(u64::MAX / 2, 1 << 20);
+        assert_eq!(destinations(&mut rack[0], 1000)[2], 0, "{policy}");
+        if let Some((migration, stealing)) = rack[0].probabilities() {
+            assert_eq!((migration[2], stealing[2]), (0.0, 0.0));
+        }
+        // What was under way from its last life is heard no more once it is back.
+        rack[2] = Peers::new(Settings { born: 9, ..settings(policy, 4, 2) });
+        let number = rack[0].number;
+        beat(&mut rack, 0);
+        let back = beat(&mut rack, 2);
+        assert_eq!(rack[0].live(), [1, 2, 3], "{policy}");
+        assert_eq!(back.number, number + 2, "it takes up the count of those that are there");
+        assert_eq!(rack[0].hear(&last), Err(Refusal::Old));
+    }
+}
+
+#[test]
+fn what_cannot_be_is_counted_by_its_reason_and_changes_nothing() {
+    let mut rack = rack("malcolm", 3);
+    beats(&mut rack, 5);
+    let good = alone(&mut rack[1]);
+    let with = |change: fn(&mut Heartbeat)| {
+        let mut bad = good;
+        change(&mut bad);
+        bad
+    };
+    let peers = &mut rack[0];
+    let before = peers.clone();
+    for (bad, reason) in [
+        (with(|beat| beat.origin.version = 9), Refusal::Version),
+        (with(|beat| beat.origin.nodes = 4), Refusal::Nodes),
+        (with(|beat| beat.origin.features = 0), Refusal::Features),
+        (with(|beat| beat.origin.id = 3), Refusal::Stranger),
+        (with(|beat| beat.origin.id = 0), Refusal::Stranger),
+        (with(|beat| beat.load = f32::NAN), Refusal::NotFinite),
+        (with(|beat| beat.load = f32::INFINITY), Refusal::NotFinite),
+        (with(|beat| beat.load = -1e-9), Refusal::OutOfRange),
+        (with(|beat| beat.load = 1.1e6), Refusal::OutOfRange),
+        (with(|beat| beat.waiting = u32::MAX), Refusal::OutOfRange),
+        (with(|beat| beat.done.failed_tasks = u32::MAX), Refusal::OutOfRange),
+        (with(|beat| beat.number -= 1), Refusal::Doubled),
+        (with(|beat| beat.number = 0), Refusal::Old),
+        (with(|beat| (beat.origin.born, beat.number) = (0, 99)), Refusal::Old),
+    ] {
+        let counted = peers.refusals().of(reason);
+        assert_eq!(peers.hear(&bad), Err(reason), "{bad:?}");
+        assert_eq!(peers.refusals().of(reason), counted + 1);
+    }
+    assert_eq!(peers.refusals().total(), 14);
+    let mut other = before;
+    for peers in [&mut *peers, &mut other] {
+        peers.hear(&good).unwrap();
+        alone(peers);
+    }
+    assert_eq!(peers.probabilities(), other.probabilities());
+    assert_eq!((peers.live(), peers.value_loss()), (other.live(), other.value_loss()));
+}
+
+#[test]
+fn critics_agree_after_so_many_beats_and_take_each_part_once() {
+    let nodes = 16; // 185 parameters: one part; see below for more
+    let mut rack = rack("malcolm", nodes);
+    let critic = |peers: &Peers| match &peers.mind {
+        Mind::Learning(learning) => learning.learner.critic().to_vec(),
+        _ => unreachable!(),
+    };
+    beats(&mut rack, CONSENSUS_BEATS - 1);
+    assert!(rack.iter().all(|peers| peers.parameters().next().is_none()));
+    let told: Vec<_> = (0..nodes)
+        .map(|node| {
+            beat(&mut rack, node);
+            critic(&rack[node])
+        })
+        .collect();
+    let (head, values) =
+        rack[1].parameters().next().map(|(head, values)| (head, values.to_vec())).unwrap();
+    assert_eq!((head.round, head.chunks), (1, 1));
+    let hear = |peers: &mut Peers, head| peers.hear_parameters(&head, values.iter().copied());
+    let peers = &mut rack[0];
+    assert_eq!(hear(peers, head), Err(Refusal::Doubled));
+    assert_eq!(hear(peers, Parameters { round: 0, ..head }), Err(Refusal::Old));
+    assert_eq!(hear(peers, Parameters { round: 3, ..head }), Err(Refusal::Old));
+    assert_eq!(hear(peers, Parameters { chunk: 1, ..head }), Err(Refusal::Length));
+    assert_eq!(hear(peers, Parameters { chunks: 2, ..head }), Err(Refusal::Length));
+    let origin = Origin { born: 3, ..head.origin };
+    assert_eq!(hear(peers, Parameters { origin, ..head }), Err(Refusal::Old));
+    assert_eq!(peers.hear_parameters(&head, values[1..].iter().copied()), Err(Refusal::Length));
+    for (value, refusal) in [(f32::NAN, Refusal::NotFinite), (-1e7, Refusal::OutOfRange)] {
+        let mut bad = values.clone();
+        bad[7] = value;
+        assert_eq!(peers.hear_parameters(&head, bad.iter().copied()), Err(refusal));
+    }
+
+    beat(&mut rack, 0);
+    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_chunks), (1, 0));
+    // A step of the learner, which is small, lies between what was told and what came of it.
+    for (place, value) in critic(&rack[0]).into_iter().enumerate() {
+        let mean = told.iter().map(|critic| critic[place]).sum::<f32>() / nodes as f32;
+        assert!((value - mean).abs() < 2e-3, "{place}: {value} for {mean}");
+    }
+    assert_eq!(hear(&mut rack[0], head), Err(Refusal::Old), "it is over");
+}
+
+#[test]
+fn parts_that_are_lost_are_counted_and_what_is_not_whole_is_left_out() {
+    let nodes = 24; // 373 parameters: two parts
+    let mut rack = rack("malcolm", nodes);
+    beats(&mut rack, CONSENSUS_BEATS - 1);
+    for node in 0..nodes {
+        let told = alone(&mut rack[node]);
+        let parts: Vec<_> =
+            rack[node].parameters().map(|(head, values)| (head, values.to_vec())).collect();
+        assert_eq!(parts.iter().map(|(_, values)| values.len()).collect::<Vec<_>>(), [256, 117]);
+        if node != 0 {
+            rack[0].hear(&told).unwrap();
+            for (head, values) in parts.iter().rev().take(if node < 3 { 1 } else { 2 }) {
+                rack[0].hear_parameters(head, values.iter().copied()).unwrap();
+            }
+        }
+    }
+    alone(&mut rack[0]);
+    assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_chunks), (1, 2));
+}
+
+#[test]
+fn frozen_policies_go_by_loads_and_never_learn() {
+    for (policy, learns) in [("frozen", false), ("malcolm", true)] {
+        let mut rack = rack(policy, 3);
+        beats(&mut rack, 2);
+        let first = rack[0].probabilities().unwrap().0.to_vec();
+        for time in 0..100 {
+            rack[1].set_waiting(BEAT_NS * time, (time % 5) as u32 * 10);
+            rack[1].done(BEAT_NS * time, 90_000);
+            rack[0].destination();
+            beats(&mut rack, 1);
+        }
+        assert_ne!(rack[0].probabilities().unwrap().0, first, "it sees loads");
+        rack[1].set_waiting(BEAT_NS * 100, 0);
+        rack[1].own.advance(BEAT_NS * 100_000);
+        beats(&mut rack, 2);
+        assert_eq!(rack[0].probabilities().unwrap().0 != first, learns, "{policy}");
+        assert_eq!(rack[0].value_loss().unwrap() > 0.0, learns);
+    }
+}
+
+#[test]
+fn missed_beats_are_not_made_up_for() {
+    let mut peers = Peers::new(settings("rsteal", 2, 0));
+    assert_eq!(peers.next_beat_ns(), BEAT_NS);
+    peers.beat(BEAT_NS + 10);
+    assert_eq!(peers.next_beat_ns(), 2 * BEAT_NS);
+    peers.beat(7 * BEAT_NS + 10);
+    assert_eq!((peers.next_beat_ns(), peers.totals().beats), (8 * BEAT_NS, 2));
+}
+
+proptest! {
+    #[test]
+    fn whatever_peers_tell_probabilities_are_some(
+        beats in proptest::collection::vec(
+            (any::<[u8; 48]>(), 0..4_u16, any::<bool>(), any::<u32>(), 0..40_u64),
+            1..200,
+        ),
+        policy in prop::sample::select(vec!["malcolm", "malcolm(utility=level,optimizer=sgd)", "frozen", "jsq"]),
+    ) {
+        let mut peers = Peers::new(settings(policy, 4, 0));
+        for (bytes, id, is_sane, load, number) in beats {
+            let mut beat = Heartbeat::parse(&bytes).unwrap();
+            if is_sane {
+                beat.origin = Origin { id, ..peers.origin() };
+                (beat.load, beat.number) = (load as f32 / 4000.0, number);
+                (beat.waiting, beat.done) = (load >> 12, Done { steals: load >> 13, ..Done::default() });
+            }
+            _ = peers.hear(&beat);
+            peers.set_waiting(number * 10_000, load >> 20);
+            _ = (peers.destination(), peers.done(number * 10_000, u64::from(load)), peers.asked());
+            let own = peers.beat(number * BEAT_NS);
+            prop_assert!(own.load.is_finite());
+            if let Some((migration, stealing)) = peers.probabilities() {
+                for probabilities in [migration, stealing] {
+                    let sum: f32 = probabilities.iter().sum();
+                    prop_assert!((sum - 1.0).abs() < 1e-4, "{probabilities:?}");
+                }
+            }
+            if let Some(destination) = peers.destination() {
+                prop_assert!(peers.live().contains(&(destination as u16)));
+            }
+        }
+    }
+}

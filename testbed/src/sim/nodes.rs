@@ -1,0 +1,541 @@
+//! Nodes without a scheduler between them (the model `nodes`): each has a queue and workers, clients send to any of them, and nodes
+//! pass fresh tasks on and ask each other for tasks (Malcolm, POMACS 2022).
+//!
+//! What a node decides is the dataplane's own ([`wedjat::peers`]); what is modelled is the network between nodes, and workers, which
+//! serve in order of arrival. A task's response runs from its arrival at the first node to the end of its service. Tasks that
+//! are passed on, requests for tasks, heartbeats and parameters take the delay. Nodes beat out of step.
+//!
+//! A task is lost for which a node's queue has no room, or that is at a node when it dies or comes there while it is down. Nodes
+//! notice by its silence alone; clients never do.
+
+use std::ops::Range;
+
+use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
+use rand::Rng as _;
+use wedjat::peers::{PeerPolicy, Peers, Settings};
+use wedjat::policy::fifo::{Fifo, Slab};
+use wedjat::wire::peer::{Heartbeat, Parameters};
+use wedjat_pktgen::arrival::{Arrivals, Schedule};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+use wedjat_pktgen::service::Service;
+
+use super::digest::{Digest, Record};
+use super::events::{Events, event::pack, event::unpack};
+use super::hop::{TICKS_PER_US, from_ns, to_ns};
+use super::outcome::{Outcome, Passed};
+use super::script::{self, Action, Step};
+use super::stats::{Recorder, histogram, record};
+
+/// Ticks a second.
+const HZ: f64 = TICKS_PER_US * 1e6;
+/// Queues are looked at so often.
+const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
+/// More of a run's tasks than one in so many lost for want of room: its queues do not hold what comes.
+const LOST_SHARE: u64 = 1000;
+
+/// What happens, in the order in which it does at equal times; behind it whom it is about.
+mod kind {
+    pub const AT_NODE: u64 = 0;
+    pub const DONE: u64 = 1;
+    pub const ASK: u64 = 2;
+    pub const HEARTBEAT: u64 = 3;
+    pub const PARAMETERS: u64 = 4;
+    pub const BEAT: u64 = 5;
+    pub const SCRIPT: u64 = 6;
+    pub const SAMPLE: u64 = 7;
+}
+
+/// Everything that a run of this model is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Workers of each node.
+    pub workers: Vec<usize>,
+    /// What nodes go by.
+    pub policy: PeerPolicy,
+    /// Tasks that may wait at a node.
+    pub queue: u32,
+    /// A beat.
+    pub beat_ns: u64,
+    /// Between two nodes, each way.
+    pub delay_ns: u64,
+    /// Service times at speed 1.
+    pub service: Service,
+    /// Arrivals, which go to random nodes.
+    pub arrivals: Arrivals,
+    /// Offered work as a share of the workers' capacity.
+    pub load: f64,
+    /// What happens when.
+    pub script: Vec<Step>,
+    /// Tasks to run.
+    pub tasks: u64,
+    /// Share of them that is not measured.
+    pub warmup: f64,
+    /// The outcome says what was done, task by task.
+    pub digest: bool,
+    /// Seed of all streams.
+    pub seed: u64,
+    /// Counts tasks that arrived.
+    pub progress: ProgressBar,
+}
+
+impl Config {
+    /// Tasks a second that make up a load.
+    #[must_use]
+    pub fn rate(&self, load: f64) -> f64 {
+        load * self.workers.iter().sum::<usize>() as f64 / self.service.mean_ns() * 1e9
+    }
+
+    /// Arrivals of the load, and of each load that the script changes to.
+    ///
+    /// # Errors
+    /// When arrivals and a load contradict each other.
+    pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
+        script::schedules(&self.arrivals, self.load, &self.script, |load| self.rate(load), HZ)
+    }
+
+    /// Tasks of so many seconds, in the mean.
+    #[must_use]
+    pub fn tasks_in(&self, seconds: f64) -> u64 {
+        let (mut tasks, mut load, mut from) = (0.0, self.load, 0.0);
+        for step in &self.script {
+            let at = (step.at_ns / 1e9).min(seconds);
+            match step.action {
+                Action::Load(next) => {
+                    tasks += self.rate(load) * (at - from).max(0.0);
+                    (load, from) = (next, at.max(from));
+                }
+                Action::Shock { tasks: more, .. } if at < seconds => tasks += more as f64,
+                _ => {}
+            }
+        }
+        (tasks + self.rate(load) * (seconds - from)) as u64
+    }
+}
+
+/// A task under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    arrived: u64,
+    started: u64,
+    /// At speed 1, in ticks.
+    service: u64,
+    number: u64,
+    /// The node that it is at, or goes to, and that node's life when its service began.
+    node: u16,
+    life: u32,
+}
+
+/// A node.
+struct Node {
+    queue: Fifo,
+    workers: usize,
+    busy: usize,
+    speed: f64,
+    peers: Peers,
+    is_up: bool,
+    /// How often it was started.
+    life: u32,
+}
+
+struct Sim<'a> {
+    config: &'a Config,
+    now: u64,
+    delay: u64,
+    events: Events,
+    flights: Slab<Flight>,
+    nodes: Vec<Node>,
+    /// Heartbeats under way, each to all.
+    beats: Slab<Heartbeat>,
+    /// Parameters under way, each to all.
+    parameters: Slab<(Parameters, Vec<f32>)>,
+    /// The share of tasks that comes to these nodes, where it is not all alike.
+    traffic: Option<(Range<usize>, f64)>,
+    schedule: Schedule,
+    changes: Vec<Option<Schedule>>,
+    schedule_start: u64,
+    left: u64,
+    arrivals: Stream,
+    service: Stream,
+    choice: Stream,
+    recorder: Recorder,
+    imbalance: Histogram<u64>,
+    in_system: u64,
+    lost: u64,
+    /// Of these for want of room.
+    refused: u64,
+    messages: u64,
+    passed: Passed,
+    digest: Digest,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When arrivals and a load contradict each other.
+pub fn run(config: &Config) -> Result<Outcome, String> {
+    let mut sim = Sim::new(config)?;
+    sim.play();
+    Ok(sim.finish())
+}
+
+/// What the node of this index is made of when it starts at `now_ns`, for the so-manieth time.
+#[must_use]
+pub fn settings(config: &Config, own: usize, life: u32, now_ns: u64) -> Settings {
+    // Any time within a beat: beats are out of step.
+    let phase = StreamSeed::derive(config.seed, "beats", own as u32).stream().next_u64();
+    let phase = (u128::from(phase) * u128::from(config.beat_ns)) >> 64;
+    Settings {
+        nodes: config.workers.len(),
+        own,
+        policy: config.policy,
+        slots: config.workers[own] as u32,
+        beat_ns: config.beat_ns,
+        first_beat_ns: now_ns + 1 + phase as u64,
+        born: now_ns,
+        seed: StreamSeed::derive(config.seed, "peers", life).seed,
+    }
+}
+
+impl<'a> Sim<'a> {
+    fn new(config: &'a Config) -> Result<Self, String> {
+        let (schedule, changes) = config.schedules()?;
+        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
+        let node = |(own, &workers): (usize, &usize)| Node {
+            queue: Fifo::EMPTY,
+            workers,
+            busy: 0,
+            speed: 1.0,
+            peers: Peers::new(settings(config, own, 0, 0)),
+            is_up: true,
+            life: 0,
+        };
+        let mut sim = Self {
+            config,
+            now: 0,
+            delay: from_ns(config.delay_ns),
+            events: Events::default(),
+            flights: Slab::default(),
+            nodes: config.workers.iter().enumerate().map(node).collect(),
+            beats: Slab::default(),
+            parameters: Slab::default(),
+            traffic: None,
+            schedule,
+            changes,
+            schedule_start: 0,
+            left: config.tasks,
+            arrivals: stream("arrivals"),
+            service: stream("service"),
+            choice: stream("nodes"),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+            imbalance: histogram(),
+            in_system: 0,
+            lost: 0,
+            refused: 0,
+            messages: 0,
+            passed: Passed::default(),
+            digest: Digest::default(),
+        };
+        sim.events.push(SAMPLE_TICKS, pack(kind::SAMPLE, 0));
+        for node in 0..sim.nodes.len() {
+            sim.await_beat(node);
+        }
+        for (number, step) in config.script.iter().enumerate() {
+            sim.events.push(from_ns(step.at_ns as u64), pack(kind::SCRIPT, number as u64));
+        }
+        Ok(sim)
+    }
+
+    fn play(&mut self) {
+        let mut arrival = self.schedule.advance(&mut self.arrivals);
+        while self.left > 0 || self.in_system > 0 {
+            if self.left > 0 && arrival + self.schedule_start <= self.events.next_time() {
+                self.now = arrival + self.schedule_start;
+                let node = self.reached();
+                self.arrive(node);
+                arrival = self.schedule.advance(&mut self.arrivals);
+                continue;
+            }
+            let Some((time, event)) = self.events.pop() else { return };
+            self.now = time;
+            let (kind, about) = unpack(event);
+            match kind {
+                kind::AT_NODE => self.at_node(about as u32),
+                kind::DONE => self.done(about as u32),
+                kind::ASK => self.asked((about >> 16) as usize, about as u16 as usize),
+                kind::HEARTBEAT => self.heartbeat(about as u32),
+                kind::PARAMETERS => self.told(about as u32),
+                kind::BEAT => self.beat(about as u16 as usize, (about >> 16) as u32),
+                kind::SCRIPT => {
+                    if self.act(about as usize) {
+                        arrival = self.schedule.advance(&mut self.arrivals);
+                    }
+                }
+                _ => self.sample(),
+            }
+        }
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        to_ns(self.now)
+    }
+
+    /// The node that a client sends its next task to.
+    #[inline]
+    fn reached(&mut self) -> usize {
+        let bits = self.choice.next_u64();
+        let any = |count: usize| ((bits >> 32) * count as u64 >> 32) as usize;
+        let Some((nodes, share)) = &self.traffic else { return any(self.nodes.len()) };
+        let unit = f64::from(bits as u32) / 4_294_967_296.0;
+        if unit < *share {
+            return nodes.start + any(nodes.len());
+        }
+        match any(self.nodes.len() - nodes.len()) {
+            before if before < nodes.start => before,
+            behind => behind + nodes.len(),
+        }
+    }
+
+    #[inline]
+    fn arrive(&mut self, node: usize) {
+        self.left -= 1;
+        let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
+        let number = self.recorder.arrive(self.in_system);
+        self.in_system += 1;
+        let task = self.flights.add(Flight {
+            arrived: self.now,
+            started: 0,
+            service: (service_ns * TICKS_PER_US / 1e3) as u64,
+            number,
+            node: node as u16,
+            life: 0,
+        });
+        if !self.nodes[node].is_up {
+            return self.lose(task);
+        }
+        match self.nodes[node].peers.destination() {
+            None => self.accept(task),
+            Some(other) => {
+                self.passed.migrations += 1;
+                self.send(task, other);
+            }
+        }
+    }
+
+    /// A task goes to another node.
+    #[inline]
+    fn send(&mut self, task: u32, to: usize) {
+        self.messages += 1;
+        self.flights[task].node = to as u16;
+        self.events.push(self.now + self.delay, pack(kind::AT_NODE, u64::from(task)));
+    }
+
+    fn at_node(&mut self, task: u32) {
+        if self.nodes[usize::from(self.flights[task].node)].is_up {
+            self.accept(task);
+        } else {
+            self.lose(task);
+        }
+    }
+
+    /// A node keeps a task.
+    #[inline]
+    fn accept(&mut self, task: u32) {
+        let now_ns = self.now_ns();
+        let node = &mut self.nodes[usize::from(self.flights[task].node)];
+        if node.busy < node.workers {
+            node.busy += 1;
+            return self.start(task);
+        }
+        if node.queue.len() >= self.config.queue {
+            node.peers.failed();
+            self.refused += 1;
+            return self.lose(task);
+        }
+        node.queue.push(task, &mut self.flights);
+        node.peers.set_waiting(now_ns, node.queue.len());
+    }
+
+    fn lose(&mut self, task: u32) {
+        self.flights.remove(task);
+        self.in_system -= 1;
+        self.lost += 1;
+    }
+
+    #[inline]
+    fn start(&mut self, task: u32) {
+        let flight = &mut self.flights[task];
+        let node = &self.nodes[usize::from(flight.node)];
+        (flight.started, flight.life) = (self.now, node.life);
+        let ticks = (flight.service as f64 / node.speed) as u64;
+        self.events.push(self.now + ticks, pack(kind::DONE, u64::from(task)));
+    }
+
+    #[inline]
+    fn done(&mut self, task: u32) {
+        let flight = self.flights[task];
+        let (index, now_ns) = (usize::from(flight.node), self.now_ns());
+        let node = &mut self.nodes[index];
+        if flight.life != node.life || !node.is_up {
+            return self.lose(task);
+        }
+        let next = node.queue.pop(&self.flights);
+        match next {
+            Some(_) => node.peers.set_waiting(now_ns, node.queue.len()),
+            None => node.busy -= 1,
+        }
+        let asks = node.peers.done(now_ns, to_ns(self.now - flight.started));
+        let ticks = self.now - flight.arrived;
+        self.recorder.done(flight.number, ticks);
+        if self.config.digest {
+            self.digest.add([flight.number, index as u64, flight.started, ticks]);
+        }
+        self.flights.remove(task);
+        self.in_system -= 1;
+        if let Some(next) = next {
+            self.start(next);
+        }
+        if let Some(victim) = asks {
+            self.passed.steals += 1;
+            self.messages += 1;
+            let about = (index as u64) << 16 | victim as u64;
+            self.events.push(self.now + self.delay, pack(kind::ASK, about));
+        }
+    }
+
+    /// A node is asked for a task by another.
+    fn asked(&mut self, thief: usize, victim: usize) {
+        let now_ns = self.now_ns();
+        let node = &mut self.nodes[victim];
+        if !node.is_up || !node.peers.asked() {
+            return;
+        }
+        if let Some(task) = node.queue.pop(&self.flights) {
+            node.peers.set_waiting(now_ns, node.queue.len());
+            self.passed.stolen += 1;
+            self.send(task, thief);
+        }
+    }
+
+    fn await_beat(&mut self, index: usize) {
+        let node = &self.nodes[index];
+        let about = u64::from(node.life) << 16 | index as u64;
+        self.events.push(from_ns(node.peers.next_beat_ns()), pack(kind::BEAT, about));
+    }
+
+    fn beat(&mut self, index: usize, life: u32) {
+        let now_ns = self.now_ns();
+        let others = self.nodes.len() as u64 - 1;
+        let node = &mut self.nodes[index];
+        if !node.is_up || node.life != life {
+            return;
+        }
+        let beat = node.peers.beat(now_ns);
+        if others > 0 {
+            self.messages += others;
+            let place = self.beats.add(beat);
+            self.events.push(self.now + self.delay, pack(kind::HEARTBEAT, u64::from(place)));
+            for (head, values) in node.peers.parameters() {
+                self.messages += others;
+                let place = self.parameters.add((head, values.to_vec()));
+                self.events.push(self.now + self.delay, pack(kind::PARAMETERS, u64::from(place)));
+            }
+        }
+        self.await_beat(index);
+    }
+
+    fn heartbeat(&mut self, place: u32) {
+        let Some(beat) = self.beats.remove(place) else { return };
+        let from = usize::from(beat.origin.id);
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if index != from && node.is_up {
+                // What is refused is counted there: the word of an earlier life.
+                _ = node.peers.hear(&beat);
+            }
+        }
+    }
+
+    fn told(&mut self, place: u32) {
+        let Some((head, values)) = self.parameters.remove(place) else { return };
+        let from = usize::from(head.origin.id);
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if index != from && node.is_up {
+                _ = node.peers.hear_parameters(&head, values.iter().copied());
+            }
+        }
+    }
+
+    /// Does what the script says; true when the arrivals changed.
+    fn act(&mut self, number: usize) -> bool {
+        match self.config.script[number].action.clone() {
+            Action::Speed { workers: nodes, speed } => {
+                self.nodes[nodes].iter_mut().for_each(|node| node.speed = speed);
+            }
+            Action::Traffic { nodes, share } => {
+                let all = nodes.len() == self.nodes.len();
+                self.traffic = (!all).then_some((nodes, share));
+            }
+            Action::Shock { nodes, tasks } => {
+                for task in 0..tasks.min(self.left) as usize {
+                    self.arrive(nodes.start + task % nodes.len());
+                }
+            }
+            Action::Down(nodes) => nodes.for_each(|node| self.die(node)),
+            Action::Up(nodes) => nodes.for_each(|node| self.come_back(node)),
+            Action::Load(_) => {
+                if let Some(schedule) = self.changes[number].take() {
+                    (self.schedule, self.schedule_start) = (schedule, self.now);
+                    return true;
+                }
+            }
+            // What is no action of this model is refused before.
+            _ => {}
+        }
+        false
+    }
+
+    fn die(&mut self, index: usize) {
+        self.nodes[index].is_up = false;
+        while let Some(task) = self.nodes[index].queue.pop(&self.flights) {
+            self.lose(task);
+        }
+        // Its workers' tasks are found to be lost when they would have been done.
+    }
+
+    fn come_back(&mut self, index: usize) {
+        let now_ns = self.now_ns();
+        let node = &mut self.nodes[index];
+        if node.is_up {
+            return;
+        }
+        (node.is_up, node.busy, node.life) = (true, 0, node.life + 1);
+        node.peers = Peers::new(settings(self.config, index, node.life, now_ns));
+        self.await_beat(index);
+    }
+
+    fn sample(&mut self) {
+        let tasks = |node: &Node| node.busy as f64 + f64::from(node.queue.len());
+        let most = self.nodes.iter().map(|node| tasks(node) / node.workers as f64);
+        let most = most.fold(0.0, f64::max);
+        let workers: usize = self.config.workers.iter().sum();
+        let mean = self.nodes.iter().map(tasks).sum::<f64>() / workers as f64;
+        if mean > 0.0 {
+            record(&mut self.imbalance, (most / mean * 1e3) as u64);
+        }
+        self.events.push(self.now + SAMPLE_TICKS, pack(kind::SAMPLE, 0));
+    }
+
+    fn finish(self) -> Outcome {
+        let record = Record { digest: self.digest, answered: self.config.tasks - self.lost };
+        Outcome {
+            messages: self.messages,
+            lost: self.lost,
+            overflows: self.refused > self.config.tasks / LOST_SHARE,
+            imbalance: self.imbalance,
+            passed: Some(self.passed),
+            record: self.config.digest.then_some(record),
+            ..Outcome::of(self.recorder, self.config.workers.iter().sum(), TICKS_PER_US)
+        }
+    }
+}
