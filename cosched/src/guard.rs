@@ -1,0 +1,187 @@
+//! What the batch may have at most, by rules that learn nothing: the actions that are safe.
+
+use serde::{Deserialize, Serialize};
+
+use crate::share::Share;
+
+/// What the workers did since the last look.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observation {
+    /// The part of the workers' time that arriving tasks need.
+    pub load: f64,
+    /// Tasks that wait, for each worker.
+    pub backlog: f64,
+    /// The percentile that has an objective, in the objective's unit; none where no task ended.
+    pub tail: Option<f64>,
+}
+
+/// When the batch gets what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct GuardSettings {
+    /// What the tail may be, in microseconds.
+    pub objective_us: f64,
+    /// From which part of the objective on the batch may not grow.
+    pub near: f64,
+    /// Tasks that may wait, for each worker, before the batch gets nothing.
+    pub backlog: f64,
+    /// The part of the workers' time that is left to them beyond their load.
+    pub reserve: f64,
+    /// Milliseconds for which the batch gets nothing after the objective was missed; twice as many when it is missed again soon.
+    pub cool_down_ms: f64,
+    /// The longest of these.
+    pub cool_down_max_ms: f64,
+    /// Milliseconds in which the batch may grow by a tenth.
+    pub growth_ms: f64,
+    /// Milliseconds without an observation after which the batch gets nothing.
+    pub stale_ms: f64,
+}
+
+impl Default for GuardSettings {
+    fn default() -> Self {
+        Self {
+            objective_us: 500.0,
+            near: 0.7,
+            backlog: 8.0,
+            reserve: 0.2,
+            cool_down_ms: 500.0,
+            cool_down_max_ms: 30_000.0,
+            growth_ms: 100.0,
+            stale_ms: 200.0,
+        }
+    }
+}
+
+impl GuardSettings {
+    /// Refuses what guards nothing.
+    pub fn check(&self) -> Result<(), GuardSettingsError> {
+        let above_none = "a number above 0";
+        let part = "from 0 to 1";
+        let rules = [
+            ("objective-us", self.objective_us, self.objective_us > 0.0, above_none),
+            ("near", self.near, (0.0..=1.0).contains(&self.near), part),
+            ("backlog", self.backlog, self.backlog > 0.0, above_none),
+            ("reserve", self.reserve, (0.0..=1.0).contains(&self.reserve), part),
+            ("cool-down-ms", self.cool_down_ms, self.cool_down_ms > 0.0, above_none),
+            (
+                "cool-down-max-ms",
+                self.cool_down_max_ms,
+                self.cool_down_max_ms >= self.cool_down_ms,
+                "at least cool-down-ms",
+            ),
+            ("growth-ms", self.growth_ms, self.growth_ms > 0.0, above_none),
+            ("stale-ms", self.stale_ms, self.stale_ms > 0.0, above_none),
+        ];
+        for (key, value, holds, rule) in rules {
+            if !holds || !value.is_finite() {
+                return Err(GuardSettingsError { key, value, rule });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A setting that guards nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{key} is {value}, and must be {rule}")]
+pub struct GuardSettingsError {
+    /// Which.
+    pub key: &'static str,
+    /// What it was.
+    pub value: f64,
+    /// What it must be.
+    pub rule: &'static str,
+}
+
+/// How long a load counts that has fallen: a step down is believed when it has lasted.
+const LOAD_FALLS_NS: f64 = 100e6;
+
+const MS: f64 = 1e6;
+
+/// Says how much the batch may have at most. Nothing until it has seen how the workers are.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    settings: GuardSettings,
+    /// Rises at once, falls slowly.
+    load: f64,
+    seen_ns: Option<u64>,
+    allowed: Share,
+    /// When the batch may grow next.
+    grows_ns: u64,
+    /// Until when it gets nothing.
+    cool_ns: u64,
+    cool_down_ms: f64,
+}
+
+impl Guard {
+    /// With these settings.
+    pub fn new(settings: GuardSettings) -> Result<Self, GuardSettingsError> {
+        settings.check()?;
+        let cool_down_ms = settings.cool_down_ms;
+        Ok(Self {
+            settings,
+            load: 0.0,
+            seen_ns: None,
+            allowed: Share::NONE,
+            grows_ns: 0,
+            cool_ns: 0,
+            cool_down_ms,
+        })
+    }
+
+    /// Takes in what the workers did, while the batch had `given`; returns what it may have from now on.
+    ///
+    /// What is no number counts as the worst.
+    pub fn observe(&mut self, now_ns: u64, seen: &Observation, given: Share) -> Share {
+        let settings = &self.settings;
+        let since = self.seen_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
+        self.seen_ns = Some(now_ns);
+        let load = if seen.load.is_nan() { 1.0 } else { seen.load.clamp(0.0, 1.0) };
+        self.load = load.max(load + (self.load - load) * (-since / LOAD_FALLS_NS).exp());
+        let worst = |value: f64| if value.is_nan() { f64::INFINITY } else { value };
+        let tail = seen.tail.map_or(0.0, worst);
+        let is_missed = tail > settings.objective_us || worst(seen.backlog) > settings.backlog;
+        if is_missed {
+            self.miss(now_ns, given);
+        }
+        let room = Share::at_most(1.0 - self.load - self.settings.reserve);
+        self.allowed = if now_ns < self.cool_ns {
+            Share::NONE
+        } else if room <= self.allowed {
+            room
+        } else if tail <= self.settings.near * self.settings.objective_us && now_ns >= self.grows_ns
+        {
+            self.grows_ns = now_ns + (self.settings.growth_ms * MS) as u64;
+            Share::at_most(self.allowed.part() + 0.1)
+        } else {
+            self.allowed
+        };
+        self.allowed
+    }
+
+    /// The batch gets nothing. Where it had something soon after it was let in again, it has to wait for twice as long.
+    fn miss(&mut self, now_ns: u64, given: Share) {
+        let last_ns = (self.cool_down_ms * MS) as u64;
+        let is_soon = self.cool_ns > 0 && now_ns < self.cool_ns.saturating_add(2 * last_ns);
+        if now_ns >= self.cool_ns {
+            self.cool_down_ms = match is_soon && given > Share::NONE {
+                true => (self.cool_down_ms * 2.0).min(self.settings.cool_down_max_ms),
+                false => self.settings.cool_down_ms,
+            };
+        }
+        self.cool_ns = now_ns + (self.cool_down_ms * MS) as u64;
+    }
+
+    /// What the batch may have now; nothing when nobody has looked at the workers for too long.
+    #[must_use]
+    pub fn allowed(&self, now_ns: u64) -> Share {
+        let stale_ns = (self.settings.stale_ms * MS) as u64;
+        match self.seen_ns {
+            Some(then) if now_ns.saturating_sub(then) <= stale_ns => self.allowed,
+            _ => Share::NONE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! The guard over a core in emulated time: a queue of tasks, and a batch that takes all that it is allowed.
+
+use std::collections::VecDeque;
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+
+const SERVICE_NS: f64 = 50_000.0;
+const WINDOW_NS: u64 = 10_000_000;
+
+/// A core that serves tasks in order, slower by what the batch has of it.
+struct Core {
+    random: Xoshiro256PlusPlus,
+    now_ns: f64,
+    next_ns: f64,
+    /// When each task came, and what it still needs.
+    tasks: VecDeque<(f64, f64)>,
+}
+
+/// What a window showed.
+struct Window {
+    seen: Observation,
+    batch: Share,
+    ended_ns: u64,
+}
+
+impl Core {
+    fn new(seed: u64) -> Self {
+        let random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        Self { random, now_ns: 0.0, next_ns: 0.0, tasks: VecDeque::new() }
+    }
+
+    /// A window under this load, of which the batch has `share`.
+    fn window(&mut self, load: f64, share: Share) -> Window {
+        let end = self.now_ns + WINDOW_NS as f64;
+        let speed = 1.0 - share.part();
+        let (mut came, mut waits) = (0, Vec::new());
+        while self.now_ns < end {
+            let done =
+                self.tasks.front().map_or(f64::INFINITY, |(_, need)| self.now_ns + need / speed);
+            let next = done.min(self.next_ns).min(end);
+            if let Some((_, need)) = self.tasks.front_mut() {
+                *need -= (next - self.now_ns) * speed;
+            }
+            self.now_ns = next;
+            if next == done {
+                waits.extend(self.tasks.pop_front().map(|(came, _)| next - came));
+            } else if next == self.next_ns {
+                self.tasks.push_back((next, SERVICE_NS));
+                came += 1;
+                let uniform = (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+                self.next_ns += -(1.0 - uniform).ln() * SERVICE_NS / load;
+            }
+        }
+        waits.sort_by(f64::total_cmp);
+        let tail = waits.get((waits.len() * 999) / 1000).or(waits.last()).map(|wait| wait / 1000.0);
+        let load = f64::from(came) * SERVICE_NS / WINDOW_NS as f64;
+        let seen = Observation { load, backlog: self.tasks.len() as f64, tail };
+        Window { seen, batch: share, ended_ns: end as u64 }
+    }
+}
+
+/// Windows under these loads, a second each, with a batch that takes all or without one.
+fn windows(seed: u64, loads: &[f64], settings: &GuardSettings, with_batch: bool) -> Vec<Window> {
+    let (mut core, mut guard) = (Core::new(seed), Guard::new(settings.clone()).unwrap());
+    let mut share = Share::NONE;
+    let mut windows = Vec::new();
+    for at in 0..loads.len() * 100 {
+        let window = core.window(loads[at / 100], share);
+        guard.observe(window.ended_ns, &window.seen, share);
+        share = if with_batch { guard.allowed(window.ended_ns) } else { Share::NONE };
+        windows.push(window);
+    }
+    windows
+}
+
+fn settings() -> GuardSettings {
+    GuardSettings { objective_us: 2000.0, backlog: 20.0, ..GuardSettings::default() }
+}
+
+fn violated(windows: &[Window]) -> usize {
+    windows.iter().filter(|window| window.seen.tail.is_some_and(|tail| tail > 2000.0)).count()
+}
+
+#[test]
+fn when_load_steps_up_the_batch_has_almost_nothing_within_100_ms_and_the_objective_holds() {
+    let loads = [0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8].repeat(4);
+    for seed in 0..5 {
+        let without = windows(seed, &loads, &settings(), false);
+        assert_eq!(violated(&without), 0, "seed {seed}: violated without batch");
+        let with = windows(seed, &loads, &settings(), true);
+        let low = with[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
+        assert!(low > 0.3, "seed {seed}: at low load the batch has {low}");
+        for step in (500..4000).step_by(1000) {
+            let after = &with[step + 10..step + 500];
+            let most = after.iter().map(|window| window.batch.part()).fold(0.0, f64::max);
+            assert!(most < 0.05, "seed {seed}: {most} of the core 100 ms after the step");
+        }
+        let bad = violated(&with);
+        assert!(bad * 100 <= with.len(), "seed {seed}: {bad} of {} windows", with.len());
+    }
+}
+
+#[test]
+fn a_batch_that_harms_is_let_in_ever_more_rarely() {
+    // Whatever it gets it harms, as through caches; the load does not show it.
+    let mut guard = Guard::new(settings()).unwrap();
+    let mut entries = Vec::new();
+    let (mut share, mut given) = (Share::NONE, 0_u64);
+    for at in 0..6000_u64 {
+        let tail = Some(if share > Share::NONE { 5000.0 } else { 300.0 });
+        let now_ns = at * WINDOW_NS;
+        let next = guard.observe(now_ns, &Observation { load: 0.2, backlog: 0.0, tail }, share);
+        if share == Share::NONE && next > Share::NONE {
+            entries.push(at);
+        }
+        given += u64::from(share > Share::NONE);
+        share = next;
+    }
+    let gaps: Vec<_> = entries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() >= 3 && gaps.windows(2).all(|pair| pair[1] >= pair[0]), "{gaps:?}");
+    assert!(given * 100 <= 6000, "{given} of 6000 windows with batch");
+}
+
+#[test]
+fn near_the_objective_the_batch_keeps_what_it_has_and_gets_no_more() {
+    let mut guard = Guard::new(settings()).unwrap();
+    let mut at = 0;
+    let mut observe = |tail: f64, load: f64| {
+        at += 200_000_000;
+        guard.observe(at, &Observation { load, backlog: 0.0, tail: Some(tail) }, Share::MOST)
+    };
+    assert_eq!([observe(300.0, 0.1), observe(300.0, 0.1)].map(Share::percent), [10, 20]);
+    assert_eq!([observe(1800.0, 0.1), observe(1800.0, 0.1)].map(Share::percent), [20, 20]);
+    assert_eq!([observe(300.0, 0.1), observe(300.0, 0.7)].map(Share::percent), [30, 10]);
+    assert_eq!(observe(2001.0, 0.1), Share::NONE);
+}
+
+#[test]
+fn without_observations_and_with_such_as_are_no_numbers_the_batch_has_nothing() {
+    let mut guard = Guard::new(settings()).unwrap();
+    assert_eq!(guard.allowed(0), Share::NONE);
+    let calm = Observation { load: 0.1, backlog: 0.0, tail: None };
+    assert_eq!(guard.observe(0, &calm, Share::NONE).percent(), 10);
+    assert_eq!(guard.allowed(200_000_000).percent(), 10);
+    assert_eq!(guard.allowed(200_000_001), Share::NONE);
+    for (load, backlog, tail) in
+        [(f64::NAN, 0.0, None), (0.1, f64::NAN, None), (0.1, 0.0, Some(f64::NAN))]
+    {
+        let mut guard = Guard::new(settings()).unwrap();
+        guard.observe(0, &calm, Share::NONE);
+        assert_eq!(
+            guard.observe(1000, &Observation { load, backlog, tail }, Share::NONE),
+            Share::NONE
+        );
+    }
+}
+
+#[test]
+fn settings_that_guard_nothing_are_named() {
+    let right = GuardSettings::default();
+    for (settings, key) in [
+        (GuardSettings { objective_us: 0.0, ..right.clone() }, "objective-us"),
+        (GuardSettings { near: 1.5, ..right.clone() }, "near"),
+        (GuardSettings { backlog: f64::NAN, ..right.clone() }, "backlog"),
+        (GuardSettings { reserve: -0.1, ..right.clone() }, "reserve"),
+        (GuardSettings { cool_down_ms: 0.0, ..right.clone() }, "cool-down-ms"),
+        (GuardSettings { cool_down_max_ms: 1.0, ..right.clone() }, "cool-down-max-ms"),
+        (GuardSettings { growth_ms: f64::INFINITY, ..right.clone() }, "growth-ms"),
+        (GuardSettings { stale_ms: 0.0, ..right }, "stale-ms"),
+    ] {
+        assert_eq!(Guard::new(settings).unwrap_err().key, key);
+    }
+}

@@ -1,0 +1,358 @@
+//! Choosers, their logs and replays, whole.
+
+use std::io::BufReader;
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde_json::Value;
+
+use crate::{
+    Chooser, Expert, Logged, Mode, Outcome, Overrides, Plan, Progress, Replayed, SHARES, Settings,
+    Setup, Share, State, replay,
+};
+
+fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+fn always(name: &str, percent: u8) -> Expert {
+    Expert { name: name.to_owned(), plan: Plan::Always(Share::try_from(percent).unwrap()) }
+}
+
+/// An expert that advises the same whatever the state.
+fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
+    let plan = Plan::Tree {
+        metric: crate::Metric::Cpu,
+        bounds: [0.3, 0.6],
+        happiness: [1.0, 1.1],
+        leaves: Box::new([distribution; 9]),
+    };
+    Expert { name: name.to_owned(), plan }
+}
+
+fn some_progress(random: &mut Xoshiro256PlusPlus) -> Progress {
+    let wall = 100.0;
+    let elapsed = 100.0 * uniform(random);
+    Progress { wall, elapsed, rate: 1.0 + uniform(random), remaining: 100.0 * uniform(random) }
+}
+
+fn some_state(random: &mut Xoshiro256PlusPlus) -> State {
+    let (cpu, memory, stage) = (uniform(random), uniform(random), uniform(random));
+    let progress = some_progress(random);
+    State { cpu, memory, stage, interval: progress.elapsed / progress.wall, progress }
+}
+
+/// A log of so many decisions among random states, limits and outcomes; more given is more harm.
+fn some_log(settings: Settings, experts: Vec<Expert>, decisions: u64) -> Vec<u8> {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(settings.seed + 1000);
+    let mut logged = Logged::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
+    for at in 0..decisions {
+        let limit = Share::at_most(uniform(&mut random) * 2.0);
+        let share = logged.decide(at, &some_state(&mut random), limit).unwrap();
+        assert!(share <= limit);
+        let observed =
+            60.0 + 100.0 * uniform(&mut random) + 300.0 * share.part() * uniform(&mut random);
+        let batch = Some(some_progress(&mut random));
+        logged.learn(at, &Outcome { expected: 100.0, observed, batch }).unwrap().unwrap();
+    }
+    logged.into_log().unwrap()
+}
+
+fn replayed(log: &[u8], mode: Option<Mode>) -> Replayed {
+    replay(BufReader::new(log), &Overrides { mode, ..Overrides::default() }).unwrap()
+}
+
+/// What an expert of the log's first line advises, read from its JSON and the record of a decision alone.
+fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
+    let number = |value: &Value| value.as_f64().unwrap();
+    let plan = &expert["plan"];
+    let mut advice = vec![0.0; 10];
+    if let Some(percent) = plan["always"].as_u64() {
+        advice[percent as usize / 10] = 1.0;
+    } else {
+        let (tree, state) = (&plan["tree"], &decision["state"]);
+        let progress = &state["progress"];
+        let left = number(&progress["wall"]) - number(&progress["elapsed"]);
+        let happiness = left * number(&progress["rate"]) / number(&progress["remaining"]);
+        let place = |value: f64, bounds: &Value| {
+            if value < number(&bounds[0]) {
+                0
+            } else if value < number(&bounds[1]) {
+                1
+            } else {
+                2
+            }
+        };
+        let metric = number(&state[tree["metric"].as_str().unwrap()]);
+        let leaf = 3 * place(metric, &tree["bounds"]) + place(happiness, &tree["happiness"]);
+        advice = tree["leaves"][leaf].as_array().unwrap().iter().map(number).collect();
+    }
+    let limit = decision["limit"].as_u64().unwrap() as usize / 10;
+    let above: f64 = advice.drain(limit + 1..).sum();
+    advice[limit] += above;
+    advice
+}
+
+#[test]
+fn mode_paper_is_algorithm_1_computed_from_its_log_in_another_way() {
+    let mut experts = Setup::built_in().trees();
+    experts.extend([always("nothing", 0), always("half", 50)]);
+    for (falling, rate) in [(false, 0.1), (true, 1.0)] {
+        let settings = Settings { mode: Mode::Paper, rate, falling, ..Settings::default() };
+        let log = some_log(settings, experts.clone(), 10_000);
+        let lines: Vec<Value> = std::str::from_utf8(&log)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let who = lines[0]["experts"].as_array().unwrap();
+        let n = who.len();
+        let (mut alpha, mut risk, mut round) = (vec![1.0 / n as f64; n], vec![0.0; n], 1.0);
+        let (mut mixed, mut each, mut squares) = (0.0, vec![0.0; n], 0.0);
+        let (mut decisions, mut worst) = (0, 0.0_f64);
+        let mut near = |computed: f64, logged: &Value| {
+            worst = worst.max((computed - logged.as_f64().unwrap()).abs());
+        };
+        for pair in lines[1..].chunks(2) {
+            let [decision, outcome] = pair else { panic!("a decision without an outcome") };
+            decisions += 1;
+            let advice: Vec<_> = who.iter().map(|expert| advice(expert, decision)).collect();
+            let share = decision["share"].as_u64().unwrap() as usize / 10;
+            let at = |share: usize| {
+                advice.iter().zip(&alpha).filter_map(|(p, a)| Some(a * p.get(share)?)).sum::<f64>()
+            };
+            for place in 0..10 {
+                near(at(place), &decision["mixture"][place]);
+            }
+            // Line 7: the share is where the random number falls.
+            let draw = decision["draw"].as_u64().unwrap() as f64 / 2.0_f64.powi(53);
+            let below: f64 = (0..share).map(at).sum();
+            assert!(below <= draw + 1e-12 && draw < below + at(share) + 1e-12);
+            let expected = outcome["outcome"]["expected"].as_f64().unwrap();
+            let observed = outcome["outcome"]["observed"].as_f64().unwrap();
+            let loss =
+                if observed > expected { ((observed - expected) / expected).min(1.0) } else { 0.0 };
+            near(loss, &outcome["loss"]);
+            for i in 0..n {
+                risk[i] += advice[i][share] * loss;
+                each[i] += advice[i][share] * loss;
+                mixed += alpha[i] * advice[i][share] * loss;
+                near(risk[i], &outcome["risk"][i]);
+            }
+            let ends = risk.iter().any(|risk| *risk > 1.0);
+            assert_eq!(ends, outcome.get("ended").is_some());
+            if !ends {
+                continue;
+            }
+            let gamma = if falling { rate / f64::sqrt(round) } else { rate };
+            let sum: f64 = alpha.iter().zip(&risk).map(|(a, r)| a * (-gamma * r).exp()).sum();
+            alpha = alpha.iter().zip(&risk).map(|(a, r)| a / sum * (-gamma * r).exp()).collect();
+            risk.fill(0.0);
+            squares += gamma * gamma;
+            let ended = &outcome["ended"];
+            assert_eq!(ended["round"].as_f64().unwrap(), round);
+            for (i, alpha) in alpha.iter().enumerate() {
+                near(*alpha, &ended["alpha"][i]);
+            }
+            let best = each.iter().copied().fold(f64::INFINITY, f64::min);
+            let (excess, bound) = (mixed - best, ((n as f64).ln() + 0.5 * squares) / gamma);
+            near(
+                excess / bound,
+                &Value::from(
+                    ended["excess_risk"].as_f64().unwrap() / ended["bound"].as_f64().unwrap(),
+                ),
+            );
+            assert!(excess <= bound, "round {round}: {excess} above {bound}");
+            round += 1.0;
+        }
+        assert_eq!(decisions, 10_000);
+        assert!(round > 100.0, "{round} rounds");
+        assert!(worst <= 1e-12, "{worst:e}");
+    }
+}
+
+/// Weight of the best expert after 400 rounds of a world in which 30% harms least, and the expert that gives 30% is best.
+fn planted(mode: Mode, seed: u64) -> f64 {
+    let mut experts = vec![constant("any", [0.1; SHARES])];
+    experts.extend([0, 30, 50, 90].map(|percent| always(&percent.to_string(), percent)));
+    let settings = Settings { mode, rate: 0.1, seed, ..Settings::default() };
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut chooser = Chooser::new(settings, experts).unwrap();
+    for _ in 0..100_000 {
+        let decision =
+            chooser.decide(&some_state(&mut random), Share::MOST, random.next_u64() >> 11).unwrap();
+        let mean = 0.1 + (decision.share.part() - 0.3).abs();
+        let observed = 100.0 * (1.0 + mean * 2.0 * uniform(&mut random));
+        let learnt =
+            chooser.learn(&decision, &Outcome { expected: 100.0, observed, batch: None }).unwrap();
+        if learnt.ended.is_some_and(|round| round.round == 400) {
+            break;
+        }
+    }
+    chooser.alpha()[2]
+}
+
+#[test]
+fn iw_finds_the_best_expert_within_400_rounds_and_mode_paper_does_not() {
+    let found = |mode| (0..20).filter(|seed| planted(mode, *seed) > 0.5).count();
+    let (iw, paper) = (found(Mode::Iw), found(Mode::Paper));
+    assert!(iw >= 18, "iw found it with {iw} of 20 seeds");
+    assert_eq!(paper, 0, "paper found it with {paper} of 20 seeds");
+}
+
+#[test]
+fn balanced_gives_a_batch_what_does_no_harm_and_iw_has_no_reason_to() {
+    let weight_of_half = |mode| {
+        let experts = vec![always("nothing", 0), always("half", 50)];
+        let settings = Settings { mode, ..Settings::default() };
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let mut chooser = Chooser::new(settings, experts).unwrap();
+        for _ in 0..1000 {
+            let decision = chooser
+                .decide(&some_state(&mut random), Share::MOST, random.next_u64() >> 11)
+                .unwrap();
+            let rate = decision.share.part();
+            let batch = Some(Progress { wall: 100.0, elapsed: 0.0, rate, remaining: 40.0 });
+            chooser.learn(&decision, &Outcome { expected: 1.0, observed: 1.0, batch }).unwrap();
+        }
+        chooser.alpha()[1]
+    };
+    assert_eq!(weight_of_half(Mode::Iw), 0.5);
+    assert!(weight_of_half(Mode::Balanced) > 0.9);
+}
+
+/// Decisions until the expert that has become the right one has most of the weight, after many in which the other one was.
+fn turns_after(settings: Settings) -> Option<usize> {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
+    // Both are seen whichever is followed, so that what one has lost grows for as long as the other is right.
+    let [mut little, mut much] = [[0.0; SHARES]; 2];
+    (little[0], little[5], much[0], much[5]) = (0.9, 0.1, 0.1, 0.9);
+    let experts = vec![constant("little", little), constant("much", much)];
+    let mut chooser = Chooser::new(settings, experts).unwrap();
+    let mut turned = None;
+    for number in 0..6000 {
+        let right = if number < 4000 { 0 } else { 50 };
+        let decision =
+            chooser.decide(&some_state(&mut random), Share::MOST, random.next_u64() >> 11).unwrap();
+        let observed = if decision.share.percent() == right { 1.05 } else { 1.9 };
+        chooser.learn(&decision, &Outcome { expected: 1.0, observed, batch: None }).unwrap();
+        if turned.is_none() && number >= 4000 && chooser.alpha()[1] > 0.5 {
+            turned = Some(number - 4000);
+        }
+    }
+    turned
+}
+
+#[test]
+fn a_fixed_share_and_a_restart_find_what_has_become_right() {
+    let plain = Settings { mode: Mode::Iw, rate: 0.5, ..Settings::default() };
+    assert_eq!(turns_after(plain.clone()), None, "without them it takes as long again");
+    let shared = turns_after(Settings { fixed_share: 0.02, ..plain.clone() });
+    assert!(shared.is_some_and(|turned| turned < 500), "{shared:?}");
+    let restarted = turns_after(Settings { restart: 5.0, ..plain });
+    assert!(restarted.is_some_and(|turned| turned < 500), "{restarted:?}");
+}
+
+#[test]
+fn a_log_done_again_gives_what_it_says() {
+    for mode in Mode::ALL {
+        let fixed_share = if mode == Mode::Paper { 0.0 } else { 0.01 };
+        let restart = if mode == Mode::Paper { 0.0 } else { 3.0 };
+        let settings = Settings { mode, fixed_share, restart, ..Settings::default() };
+        let log = some_log(settings, Setup::built_in().experts, 2000);
+        let again = replayed(&log, None);
+        assert!(again.agrees() && again.difference.unwrap() < 1e-12, "{:?}", again.difference);
+        assert_eq!((again.decisions, again.unanswered, again.torn), (2000, 0, false));
+        let in_rounds: usize = again.rounds.iter().map(|round| round.steps.actions.len()).sum();
+        assert_eq!(in_rounds + again.unfinished.losses.len(), 2000);
+        assert!(again.rounds.len() > 20, "{}", again.rounds.len());
+        let other = replayed(&log, Some(if mode == Mode::Paper { Mode::Iw } else { Mode::Paper }));
+        assert!(other.difference.is_none() && other.agrees());
+        assert_ne!(
+            other.rounds.last().unwrap().round.alpha,
+            again.rounds.last().unwrap().round.alpha
+        );
+        assert!(other.other_shares > 0);
+    }
+}
+
+#[test]
+fn iw_on_the_log_of_another_mode_finds_the_best_expert_of_it() {
+    let experts = vec![constant("any", [0.1; SHARES]), always("30", 30), always("90", 90)];
+    let settings = Settings { mode: Mode::Paper, ..Settings::default() };
+    let mut logged = Logged::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+    for at in 0..5000 {
+        let share = logged.decide(at, &some_state(&mut random), Share::MOST).unwrap();
+        let observed = 1.1 + (share.part() - 0.3).abs();
+        logged.learn(at, &Outcome { expected: 1.0, observed, batch: None }).unwrap();
+    }
+    let alpha = logged.chooser().alpha();
+    assert!(alpha[0] > 0.5, "paper follows who spreads out: {alpha:?}");
+    let again = replayed(&logged.into_log().unwrap(), Some(Mode::Iw));
+    let alpha = &again.rounds.last().unwrap().round.alpha;
+    assert!(alpha[1] > 0.9, "{alpha:?}");
+}
+
+#[test]
+fn a_log_that_was_altered_or_torn_is_noticed() {
+    let log = some_log(
+        Settings { mode: Mode::Iw, ..Settings::default() },
+        Setup::built_in().experts,
+        300,
+    );
+    let text = String::from_utf8(log).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let with = |at: usize, line: &str| {
+        let mut lines = lines.clone();
+        lines[at] = line;
+        lines.join("\n") + "\n"
+    };
+    let again = |text: &str| replay(text.as_bytes(), &Overrides::default());
+    let refused = |text: &str, named: &str| {
+        let error = again(text).unwrap_err().to_string();
+        assert!(error.contains(named), "{named}: {error}");
+    };
+
+    // Another outcome: every weight after it differs.
+    let at = lines
+        .iter()
+        .position(|line| line.contains("\"outcome\"") && !line.contains("\"loss\":0.0"))
+        .unwrap();
+    let before =
+        serde_json::from_str::<Value>(lines[at]).unwrap()["outcome"]["observed"].to_string();
+    let altered = again(&with(at, &lines[at].replace(&before, "99999.0"))).unwrap();
+    assert!(!altered.agrees(), "{:?}", altered.difference);
+    // A crash in the middle of a line, between a decision and its outcome, and before anything.
+    let torn = again(&text[..text.len() - 20]).unwrap();
+    assert!(torn.torn && torn.unanswered == 1 && torn.agrees(), "{:?}", torn.difference);
+    let unanswered = again(&(lines[..lines.len() - 1].join("\n") + "\n")).unwrap();
+    assert!(!unanswered.torn && unanswered.unanswered == 1 && unanswered.agrees());
+    refused("", "empty");
+    // What is no log.
+    refused(&with(1, "{"), "line 2");
+    refused(&(lines[1..].join("\n") + "\n"), "line 1: a log begins");
+    refused(&with(1, lines[0]), "line 2: a log has one line");
+    refused(&with(3, lines[4]), "line 4: an outcome of decision");
+    refused(&with(0, &lines[0].replace("\"version\":1", "\"version\":9")), "version 9");
+    refused(&with(1, &lines[1].replace("\"cpu\":", "\"cpu\":-")), "cpu");
+    refused(&with(0, &lines[0].replacen("[0.0,0.25,", "[0.0,0.75,", 1)), "adds up to");
+}
+
+#[test]
+fn an_outcome_of_no_decision_teaches_nothing_and_one_that_nobody_told_is_left_out() {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+    let chooser = Chooser::new(Settings::default(), Setup::built_in().experts).unwrap();
+    let mut logged = Logged::new(chooser, Vec::new()).unwrap();
+    let outcome = Outcome { expected: 1.0, observed: 5.0, batch: None };
+    assert!(logged.learn(0, &outcome).unwrap().is_none());
+    for at in 0..3 {
+        logged.decide(at, &some_state(&mut random), Share::MOST).unwrap();
+    }
+    assert!(logged.learn(3, &outcome).unwrap().is_some());
+    let wrong = State { cpu: f64::NAN, ..some_state(&mut random) };
+    assert!(logged.decide(4, &wrong, Share::MOST).unwrap_err().to_string().contains("cpu"));
+    let again = replayed(&logged.into_log().unwrap(), None);
+    assert_eq!((again.decisions, again.unanswered), (3, 2));
+    assert!(again.agrees());
+}
