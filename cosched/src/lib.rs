@@ -4,12 +4,13 @@
 //! Two layers, each usable alone. A [`Guard`] sees what the workers do and says how much the batch may have at most, now. A
 //! [`Chooser`] takes one of the ten [`Share`]s up to that by a mixture of [`Expert`]s, hears what it cost, and learns which experts to
 //! follow; a [`Logged`] one writes down each decision with all that went into it, and [`replay()`] does a log again, under the same
-//! mode or another one.
+//! mode or another one. [`cluster`] simulates the paper's own evaluation, with the same chooser.
 //!
 //! Time, observations and random numbers are arguments: nothing here reads a clock, a counter or a file that it is not given.
 #![forbid(unsafe_code)]
 
 mod chooser;
+pub mod cluster;
 mod expert;
 mod file;
 mod guard;

@@ -1,0 +1,501 @@
+//! Jobs on cores, from event to event: a stage ends, or a division of cores is due to be chosen anew.
+
+use std::collections::VecDeque;
+use std::io::Write;
+
+use crate::chooser::{Chooser, Round};
+use crate::journal::Logged;
+use crate::share::Share;
+use crate::state::{Outcome, Progress, State};
+
+use super::jobs::{Job, WIDEST};
+use super::report::{Figures, Finished, Learner, Usage, figures};
+use super::{Arm, ClusterError, Contention, Experiment, Workflow};
+
+/// Seconds for which a division stays.
+const INTERVAL: f64 = 60.0;
+
+/// A learner, for hosts of one workflow.
+pub(super) struct Learning {
+    logged: Logged<Box<dyn Write>>,
+    decisions: u64,
+    last: Option<Round>,
+}
+
+impl Learning {
+    pub(super) fn new(chooser: Chooser, log: Box<dyn Write>) -> std::io::Result<Self> {
+        Ok(Self { logged: Logged::new(chooser, log)?, decisions: 0, last: None })
+    }
+
+    fn decide(&mut self, now: f64, state: &State) -> Result<Share, ClusterError> {
+        self.decisions += 1;
+        Ok(self.logged.decide(nanoseconds(now), state, Share::MOST)?)
+    }
+
+    fn learn(&mut self, now: f64, outcome: &Outcome) -> Result<(), ClusterError> {
+        let learnt = self.logged.learn(nanoseconds(now), outcome)?;
+        if let Some(round) = learnt.and_then(|learnt| learnt.ended) {
+            self.last = Some(round);
+        }
+        Ok(())
+    }
+
+    fn end(self, workflow: Workflow) -> Result<Learner, ClusterError> {
+        let experts = self.logged.chooser().experts().iter().map(|expert| expert.name.clone());
+        let (experts, decisions, last) = (experts.collect(), self.decisions, self.last);
+        self.logged.into_log()?;
+        Ok(Learner { workflow, decisions, experts, last })
+    }
+}
+
+/// Where nothing is given away, nothing is harmed.
+fn unharmed(batch: Option<Progress>) -> Outcome {
+    Outcome { expected: INTERVAL, observed: INTERVAL, batch }
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}
+
+/// A job that has begun.
+#[derive(Clone, Debug)]
+struct Running {
+    job: usize,
+    started: f64,
+    stage: usize,
+    /// Seconds of work, as alone, that it has done: in all, and of its stage.
+    done: f64,
+    of_stage: f64,
+    /// Seconds of work in a second, now.
+    speed: f64,
+    /// Cores that it keeps busy, now.
+    busy: f64,
+    /// What it had done when the division was chosen.
+    mark: f64,
+    usage: Usage,
+}
+
+impl Running {
+    fn progress(&self, job: &Job, now: f64, rate: f64) -> Progress {
+        let elapsed = now - self.started;
+        Progress { wall: job.wall, elapsed, rate, remaining: (job.alone - self.done).max(0.0) }
+    }
+
+    /// Work that is left of its stage.
+    fn left(&self, job: &Job) -> f64 {
+        job.workflow.stages()[self.stage].part * job.alone - self.of_stage
+    }
+
+    /// Cores that its stage wants.
+    fn wants(&self, job: &Job) -> f64 {
+        job.workflow.stages()[self.stage].cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
+    }
+
+    fn is_parallel(&self, job: &Job) -> bool {
+        job.workflow.stages()[self.stage].cpu.is_some()
+    }
+}
+
+/// Cores that were given to a job, and who else has a share of them.
+#[derive(Clone, Debug)]
+struct Allocation {
+    cores: u32,
+    host: Running,
+    guest: Option<Running>,
+    /// The guest's.
+    share: Share,
+    /// When the share was chosen.
+    chosen: f64,
+    /// When it is to be chosen anew; without a guest, from when on a job may ask.
+    due: f64,
+}
+
+pub(super) struct Engine {
+    arm: Arm,
+    contention: Contention,
+    refusal: f64,
+    cores: u32,
+    free: u32,
+    jobs: Vec<Job>,
+    /// Who waits: jobs that have not begun, and before them guests that got nothing.
+    queue: VecDeque<Waiting>,
+    allocations: Vec<Allocation>,
+    learners: Vec<Learning>,
+    now: f64,
+    finished: Vec<Finished>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    job: usize,
+    begun: Option<Running>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        of: &Experiment,
+        jobs: Vec<Job>,
+        learners: Vec<Learning>,
+    ) -> Result<Self, ClusterError> {
+        if of.cores < WIDEST {
+            return Err(ClusterError::Cores { cores: of.cores, needed: WIDEST });
+        }
+        Ok(Self {
+            arm: of.arm,
+            contention: of.contention,
+            refusal: of.refusal,
+            cores: of.cores,
+            free: of.cores,
+            queue: (0..jobs.len()).map(|job| Waiting { job, begun: None }).collect(),
+            jobs,
+            allocations: Vec::new(),
+            learners,
+            now: 0.0,
+            finished: Vec::new(),
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Figures, ClusterError> {
+        loop {
+            self.place()?;
+            self.set_speeds();
+            let Some(step) = self.next_event() else { break };
+            self.advance(step);
+            self.end_stages()?;
+            self.choose_anew()?;
+        }
+        let learners = self.learners.into_iter().zip(Workflow::ALL);
+        let learners =
+            learners.map(|(learner, workflow)| learner.end(workflow)).collect::<Result<_, _>>()?;
+        Ok(figures(self.cores, self.arm, &self.jobs, &self.finished, learners))
+    }
+
+    /// Gives cores, or a share of them, to those who wait, in order. Who is behind the first that finds no cores gets such as
+    /// that one would not have had any earlier.
+    fn place(&mut self) -> Result<(), ClusterError> {
+        let mut reserved: Option<(f64, u32)> = None;
+        let mut at = 0;
+        while at < self.queue.len() {
+            let job = self.queue[at].job;
+            let (cores, wall) = (self.jobs[job].cores, self.jobs[job].wall);
+            let may = match reserved {
+                None => true,
+                Some((when, spare)) => self.now + wall <= when || cores <= spare,
+            };
+            if cores <= self.free && may {
+                if let Some((when, spare)) = &mut reserved {
+                    *spare -= if self.now + wall <= *when { 0 } else { cores };
+                }
+                self.free -= cores;
+                let host = self.begin(at);
+                let now = self.now;
+                self.allocations.push(Allocation {
+                    cores,
+                    host,
+                    guest: None,
+                    share: Share::NONE,
+                    chosen: now,
+                    due: now,
+                });
+                continue;
+            }
+            if reserved.is_none() {
+                reserved = Some(self.reservation(cores));
+            }
+            if let Some(host) = self.host_for(job, at)? {
+                let guest = self.begin(at);
+                let (share, allocation) = (host.1, &mut self.allocations[host.0]);
+                allocation.host.mark = allocation.host.done;
+                (allocation.guest, allocation.share) = (Some(guest), share);
+                (allocation.chosen, allocation.due) = (self.now, self.now + INTERVAL);
+                continue;
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a job out of the queue, to run from now on.
+    fn begin(&mut self, at: usize) -> Running {
+        let waiting = self.queue.remove(at).unwrap_or_else(|| unreachable!("a place of the queue"));
+        let mut running = waiting.begun.unwrap_or(Running {
+            job: waiting.job,
+            started: self.now,
+            stage: 0,
+            done: 0.0,
+            of_stage: 0.0,
+            speed: 0.0,
+            busy: 0.0,
+            mark: 0.0,
+            usage: Usage::default(),
+        });
+        running.mark = running.done;
+        running
+    }
+
+    /// When so many cores are free if all jobs take what their users asked for, and how many are then left over.
+    fn reservation(&self, cores: u32) -> (f64, u32) {
+        let end = |running: &Running| (running.started + self.jobs[running.job].wall).max(self.now);
+        let mut ends: Vec<_> = self
+            .allocations
+            .iter()
+            .map(|allocation| {
+                (
+                    allocation.guest.iter().map(end).fold(end(&allocation.host), f64::max),
+                    allocation.cores,
+                )
+            })
+            .collect();
+        ends.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut free = self.free;
+        for (when, ended) in ends {
+            free += ended;
+            if free >= cores {
+                return (when, free - cores);
+            }
+        }
+        (f64::INFINITY, 0)
+    }
+
+    /// Which allocation takes this job as a guest, the first that fits, and with which share.
+    fn host_for(&mut self, job: usize, at: usize) -> Result<Option<(usize, Share)>, ClusterError> {
+        for index in 0..self.allocations.len() {
+            let allocation = &self.allocations[index];
+            if allocation.guest.is_some() || allocation.cores < self.jobs[job].cores {
+                continue;
+            }
+            match self.arm {
+                Arm::Slurm => return Ok(None),
+                Arm::Static | Arm::Idle => return Ok(Some((index, Share::at_most(0.5)))),
+                _ if allocation.due > self.now => continue,
+                _ => {}
+            }
+            let state = self.state(allocation);
+            let learner = &mut self.learners[self.jobs[allocation.host.job].workflow.index()];
+            let share = learner.decide(self.now, &state)?;
+            if share > Share::NONE {
+                return Ok(Some((index, share)));
+            }
+            // Nothing was taken, so nothing was harmed; the guest has not moved.
+            let waits = match &self.queue[at].begun {
+                Some(begun) => begun.progress(&self.jobs[job], self.now, 0.0),
+                None => {
+                    let Job { alone, wall, .. } = self.jobs[job];
+                    Progress { wall, elapsed: 0.0, rate: 0.0, remaining: alone }
+                }
+            };
+            learner.learn(self.now, &unharmed(Some(waits)))?;
+            self.allocations[index].due = self.now + self.refusal;
+        }
+        Ok(None)
+    }
+
+    /// What experts are told of a host.
+    fn state(&self, allocation: &Allocation) -> State {
+        let host = &allocation.host;
+        let job = &self.jobs[host.job];
+        let wanted = host.wants(job) / f64::from(job.cores);
+        let rate = if host.speed > 0.0 { host.speed } else { 1.0 };
+        State {
+            cpu: wanted,
+            memory: job.workflow.memory(),
+            stage: f64::from(u8::from(host.is_parallel(job))),
+            interval: (host.done / job.alone).min(1.0),
+            progress: host.progress(job, self.now, rate),
+        }
+    }
+
+    /// How fast everybody is, as cores are shared now.
+    fn set_speeds(&mut self) {
+        for allocation in &mut self.allocations {
+            let all = f64::from(allocation.cores);
+            let host_job = &self.jobs[allocation.host.job];
+            let wanted = allocation.host.wants(host_job);
+            let (for_host, for_guest) = match self.arm {
+                Arm::Static => (all / 2.0, all / 2.0),
+                Arm::Idle => (all, (all - wanted).max(0.0)),
+                _ => (all * (1.0 - allocation.share.part()), all * allocation.share.part()),
+            };
+            let Some(guest) = &mut allocation.guest else {
+                // Static divides whether the other half is taken or not.
+                let got = if self.arm == Arm::Static { wanted.min(for_host) } else { wanted };
+                allocation.host.set_speed(host_job, got, &self.contention, 0.0, 0.0);
+                continue;
+            };
+            let guest_job = &self.jobs[guest.job];
+            let got = [wanted.min(for_host), guest.wants(guest_job).min(for_guest)];
+            let memory = |job: &Job| job.workflow.memory() * f64::from(job.cores);
+            let missing = ((memory(host_job) + memory(guest_job)) / all - 1.0).max(0.0);
+            // What gets nothing stands still and touches no memory.
+            let missing = if got[1] > 0.0 { missing } else { 0.0 };
+            allocation.host.set_speed(host_job, got[0], &self.contention, got[1] / all, missing);
+            guest.set_speed(guest_job, got[1], &self.contention, got[0] / all, missing);
+        }
+    }
+
+    /// Seconds until something happens; none when nobody runs.
+    fn next_event(&self) -> Option<f64> {
+        let mut step = f64::INFINITY;
+        for allocation in &self.allocations {
+            for running in std::iter::once(&allocation.host).chain(&allocation.guest) {
+                if running.speed > 0.0 {
+                    step = step.min(running.left(&self.jobs[running.job]).max(0.0) / running.speed);
+                }
+            }
+            let is_asked = allocation.guest.is_some() || !self.queue.is_empty();
+            if !self.learners.is_empty() && is_asked && allocation.due > self.now {
+                step = step.min(allocation.due - self.now);
+            }
+        }
+        step.is_finite().then_some(step)
+    }
+
+    fn advance(&mut self, step: f64) {
+        self.now += step;
+        for allocation in &mut self.allocations {
+            let jobs = &self.jobs;
+            let running = || std::iter::once(&allocation.host).chain(&allocation.guest);
+            let memory = |running: &Running| {
+                jobs[running.job].workflow.memory() * f64::from(jobs[running.job].cores)
+            };
+            let used =
+                running().map(|running| running.busy).sum::<f64>() / f64::from(allocation.cores);
+            let memory =
+                (running().map(memory).sum::<f64>() / f64::from(allocation.cores)).min(1.0);
+            for running in std::iter::once(&mut allocation.host).chain(&mut allocation.guest) {
+                running.done += step * running.speed;
+                running.of_stage += step * running.speed;
+                running.usage.add(step, running.busy, used, memory);
+            }
+        }
+    }
+
+    /// Takes everybody whose stage has ended to the next, or out.
+    fn end_stages(&mut self) -> Result<(), ClusterError> {
+        let mut at = 0;
+        while at < self.allocations.len() {
+            let now = self.now;
+            let allocation = &mut self.allocations[at];
+            let host_ended = allocation.host.step_on(&self.jobs);
+            let guest_ended =
+                allocation.guest.as_mut().is_some_and(|guest| guest.step_on(&self.jobs));
+            if host_ended || guest_ended {
+                self.learn(at)?;
+            }
+            let allocation = &mut self.allocations[at];
+            if guest_ended {
+                self.finished.extend(allocation.guest.take().map(|guest| guest.finish(now)));
+                allocation.due = now;
+            }
+            if !host_ended {
+                at += 1;
+                continue;
+            }
+            // Who is left has the cores it asked for; the others are free.
+            let left = allocation.guest.take();
+            let kept = left.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
+            self.free += allocation.cores - kept;
+            match left {
+                Some(guest) => {
+                    let host = std::mem::replace(&mut allocation.host, guest);
+                    self.finished.push(host.finish(now));
+                    allocation.host.mark = allocation.host.done;
+                    (allocation.cores, allocation.share, allocation.due) = (kept, Share::NONE, now);
+                    at += 1;
+                }
+                None => {
+                    let allocation = self.allocations.swap_remove(at);
+                    self.finished.push(allocation.host.finish(now));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the host's learner hear what its division did since it was chosen.
+    fn learn(&mut self, at: usize) -> Result<(), ClusterError> {
+        let allocation = &self.allocations[at];
+        let (Some(guest), false) = (&allocation.guest, self.learners.is_empty()) else {
+            return Ok(());
+        };
+        let (host, passed) = (&allocation.host, self.now - allocation.chosen);
+        let worked = host.done - host.mark;
+        if passed <= 0.0 || worked <= 0.0 {
+            return Ok(());
+        }
+        let rate = (guest.done - guest.mark) / passed;
+        let batch = Some(guest.progress(&self.jobs[guest.job], self.now, rate));
+        // Rounding may have it work faster than alone.
+        let outcome = Outcome { expected: worked, observed: passed.max(worked), batch };
+        self.learners[self.jobs[host.job].workflow.index()].learn(self.now, &outcome)
+    }
+
+    /// Chooses shares anew where it is time. A guest that gets nothing waits, before all others, for whoever has something.
+    fn choose_anew(&mut self) -> Result<(), ClusterError> {
+        if self.learners.is_empty() {
+            return Ok(());
+        }
+        for at in 0..self.allocations.len() {
+            if self.allocations[at].guest.is_none() || self.allocations[at].due > self.now {
+                continue;
+            }
+            self.learn(at)?;
+            let allocation = &self.allocations[at];
+            let state = self.state(allocation);
+            let learner = &mut self.learners[self.jobs[allocation.host.job].workflow.index()];
+            let share = learner.decide(self.now, &state)?;
+            let now = self.now;
+            let allocation = &mut self.allocations[at];
+            allocation.host.mark = allocation.host.done;
+            (allocation.share, allocation.chosen, allocation.due) = (share, now, now + INTERVAL);
+            if share == Share::NONE {
+                let Some(guest) = allocation.guest.take() else { continue };
+                let waits = guest.progress(&self.jobs[guest.job], now, 0.0);
+                learner.learn(now, &unharmed(Some(waits)))?;
+                self.queue.push_front(Waiting { job: guest.job, begun: Some(guest) });
+            } else if let Some(guest) = &mut allocation.guest {
+                guest.mark = guest.done;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// With so many cores, beside somebody who uses this part of all, with this part of memory missing.
+    fn set_speed(
+        &mut self,
+        job: &Job,
+        got: f64,
+        contention: &Contention,
+        beside: f64,
+        missing: f64,
+    ) {
+        let part = got / self.wants(job);
+        let (power, caches) = match self.is_parallel(job) {
+            true => (contention.barriers, contention.caches * beside),
+            false => (1.0, 0.0),
+        };
+        self.speed = part.powf(power) / (1.0 + caches) / (1.0 + contention.paging * missing);
+        self.busy = got;
+    }
+
+    /// Goes on to the next stage if this one has ended; whether it was the last.
+    fn step_on(&mut self, jobs: &[Job]) -> bool {
+        let job = &jobs[self.job];
+        // A millionth of a second is no work.
+        if self.left(job) > 1e-6 {
+            return false;
+        }
+        self.of_stage = 0.0;
+        if self.stage + 1 == job.workflow.stages().len() {
+            return true;
+        }
+        self.stage += 1;
+        false
+    }
+
+    fn finish(self, now: f64) -> Finished {
+        Finished { job: self.job, started: self.started, ended: now, usage: self.usage }
+    }
+}

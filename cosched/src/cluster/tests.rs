@@ -1,0 +1,146 @@
+//! The paper's rows: which of them come out, and that its orders of waiting and of response do not come out together.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::rc::Rc;
+
+use super::*;
+use crate::{Overrides, Setup, replay};
+
+const SIZES: [u32; 3] = [64, 128, 256];
+
+fn experiment(cores: u32, arm: Arm, seed: u64) -> Experiment {
+    let contention = Contention::default();
+    Experiment { cores, arm, experts: Setup::built_in().trees(), contention, refusal: 60.0, seed }
+}
+
+/// Means over ten seeds.
+fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> ClusterReport {
+    let run = |seed| {
+        let experiment = Experiment { contention, refusal, ..experiment(cores, arm, seed) };
+        experiment.run(&mut |_| None).unwrap()
+    };
+    ClusterReport::of((0..10).map(run).collect()).unwrap()
+}
+
+#[test]
+fn alone_every_job_takes_what_it_takes_alone_and_all_arms_do_all_work() {
+    for cores in SIZES {
+        for arm in Arm::ALL {
+            let run = experiment(cores, arm, 1).run(&mut |_| None).unwrap();
+            assert_eq!(run.jobs, 45);
+            assert!(run.core_use > 0.3 && run.core_use <= 1.0 + 1e-9, "{arm:?}: {}", run.core_use);
+            assert!(run.waiting_h < run.response_h && run.response_h < run.makespan_h);
+            // Cores' time that was used is the jobs' own, however they shared: stalls use none.
+            let alone: f64 = jobs::submitted(1)
+                .iter()
+                .map(|job| {
+                    let used = |stage: &jobs::Stage| {
+                        stage.part * stage.cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
+                    };
+                    job.alone * job.workflow.stages().iter().map(used).sum::<f64>()
+                })
+                .sum();
+            let used = run.core_use * f64::from(cores) * run.makespan_h * 3600.0;
+            assert!(used >= alone * (1.0 - 1e-6), "{arm:?}: {used} of {alone}");
+            if arm == Arm::Slurm {
+                assert!(run.overhead.abs() < 1e-9 && (used / alone - 1.0).abs() < 1e-6);
+            } else {
+                assert!(run.overhead > 0.01);
+            }
+        }
+    }
+}
+
+#[test]
+fn where_sharing_costs_response_and_slow_down_are_in_the_papers_order() {
+    for cores in SIZES {
+        let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
+            .map(|arm| report(cores, arm, Contention::default(), 60.0));
+        let order = [&asax, &slurm, &fixed].map(|report| report.response_h.mean);
+        assert!(order.is_sorted(), "{cores} cores, response of ASA_X, Slurm, Static: {order:?}");
+        for shared in [&fixed, &asax] {
+            assert!(
+                shared.waiting_h.mean < slurm.waiting_h.mean,
+                "{cores} cores: {:?}",
+                shared.arm
+            );
+            assert!(shared.core_use.mean > slurm.core_use.mean, "{cores} cores: {:?}", shared.arm);
+        }
+        let ratio = asax.overhead.mean / fixed.overhead.mean;
+        assert!(
+            (0.3..0.65).contains(&ratio),
+            "{cores} cores: slow-down of ASA_X is {ratio} of Static's"
+        );
+        assert!(
+            asax.makespan_h.mean < slurm.makespan_h.mean
+                && slurm.makespan_h.mean < fixed.makespan_h.mean
+        );
+    }
+}
+
+#[test]
+fn where_sharing_costs_nothing_waiting_is_in_the_papers_order_and_response_is_not() {
+    for cores in SIZES {
+        let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
+            .map(|arm| report(cores, arm, Contention::NONE, 1e6));
+        let [fixed_h, asax_h, slurm_h] =
+            [&fixed, &asax, &slurm].map(|report| report.waiting_h.mean);
+        // On 64 cores the first two are the same to the paper's own ±5%.
+        assert!(
+            fixed_h < 1.02 * asax_h && asax_h < slurm_h,
+            "{cores} cores: {fixed_h}, {asax_h}, {slurm_h}"
+        );
+        let order = [&asax, &fixed, &slurm].map(|report| report.response_h.mean);
+        assert!(order.is_sorted(), "{cores} cores, response of ASA_X, Static, Slurm: {order:?}");
+    }
+}
+
+/// A log that can be looked at after the run.
+#[derive(Clone, Default)]
+struct Kept(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_learners_did_can_be_done_again_from_their_logs() {
+    for arm in [Arm::AsaxPaper, Arm::AsaxPrinted, Arm::AsaxIw, Arm::AsaxBalanced] {
+        let logs = [(); 4].map(|()| Kept::default());
+        let run = experiment(128, arm, 2)
+            .run(&mut |workflow| Some(Box::new(logs[workflow.index()].clone())))
+            .unwrap();
+        for (log, learner) in logs.iter().zip(&run.learners) {
+            let again = replay(log.0.borrow().as_slice(), &Overrides::default()).unwrap();
+            assert!(again.agrees() && again.decisions == learner.decisions, "{arm:?}");
+            assert!(again.decisions > 20, "{arm:?} of {:?}: {}", learner.workflow, again.decisions);
+            assert_eq!(
+                again.rounds.len() as u64,
+                learner.last.as_ref().map_or(0, |round| round.round)
+            );
+            assert!(again.rounds.len() > 1, "{arm:?} of {:?}", learner.workflow);
+            assert!(
+                arm == Arm::AsaxIw || arm == Arm::AsaxBalanced || again.rounds_above_bound == 0
+            );
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_named() {
+    let fails = |experiment: &Experiment| experiment.run(&mut |_| None).unwrap_err().to_string();
+    let right = experiment(64, Arm::AsaxPaper, 1);
+    assert!(fails(&Experiment { cores: 32, ..right.clone() }).contains("32 cores are too few"));
+    assert!(fails(&Experiment { experts: Vec::new(), ..right.clone() }).contains("experts"));
+    assert!(fails(&Experiment { refusal: 0.0, ..right.clone() }).contains("refusal is 0"));
+    let contention = Contention { barriers: f64::NAN, ..right.contention };
+    assert!(fails(&Experiment { contention, ..right }).contains("barriers is NaN"));
+    assert!("mesos".parse::<Arm>().unwrap_err().contains("asax-paper"));
+}
