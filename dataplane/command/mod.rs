@@ -4,6 +4,7 @@ mod agent;
 mod check;
 #[cfg(feature = "control")]
 mod controller;
+mod cosched;
 #[cfg(feature = "control")]
 mod ctl;
 mod doctor;
@@ -50,6 +51,9 @@ enum Command {
     #[cfg(feature = "control")]
     #[command(after_help = controller::EXAMPLE)]
     Controller(controller::Arguments),
+    /// Batch work beside worker cores: do a log of its decisions again.
+    #[command(after_help = cosched::EXAMPLE)]
+    Cosched(cosched::Arguments),
     /// Check a configuration without running it.
     #[command(after_help = check::EXAMPLE)]
     Check(check::Arguments),
@@ -109,6 +113,7 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Agent(arguments) => agent::run(&arguments),
         #[cfg(feature = "control")]
         Command::Controller(arguments) => controller::run(&arguments),
+        Command::Cosched(arguments) => cosched::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::State(arguments) => state::run(&arguments),

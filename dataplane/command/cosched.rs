@@ -1,0 +1,184 @@
+//! `wedjat cosched`: batch work beside worker cores; for now, logs of its decisions done again.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use wedjat_cosched::{Mode, Overrides, Setup, replay};
+
+use super::logs::Format;
+use super::{Outcome, print};
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example:
+  wedjat cosched replay decisions.jsonl --mode iw --format json
+Exit status: 0, or 1 when the file is no log, or says of its own mode what is not so.";
+
+/// What `wedjat cosched` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Do a log of decisions again: weights after each round, shares, losses, excess risk and its bound.
+    #[command(after_help = EXAMPLE)]
+    Replay(Replay),
+    /// Check a file of experts without using it.
+    #[command(after_help = "Example:\n  wedjat cosched check experts.toml")]
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Replay {
+    /// The log: a line of JSON for each decision and each outcome.
+    log: PathBuf,
+    /// Learn so instead of as was learnt: paper, iw or balanced.
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Deal out this part of all weight evenly after each round.
+    #[arg(long, value_name = "PART")]
+    fixed_share: Option<f64>,
+    /// In mode balanced, how much the batch's unhappiness adds to the loss.
+    #[arg(long)]
+    lambda: Option<f64>,
+    /// Ask the experts of this file instead of the log's.
+    #[arg(long, value_name = "FILE")]
+    experts: Option<PathBuf>,
+    /// Output.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+/// Does it.
+pub fn run(arguments: &Arguments) -> Outcome {
+    match &arguments.command {
+        Command::Replay(replay) => {
+            let (text, agrees) = replay.report()?;
+            print(&text)?;
+            Ok(if agrees { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Command::Check { file } => {
+            let setup = Setup::load(file)?;
+            let names: Vec<_> = setup.experts.iter().map(|expert| expert.name.as_str()).collect();
+            let (mode, names) = (setup.settings.mode.name(), names.join(", "));
+            print(&format!("{}: right: mode {mode}, experts {names}\n", file.display()))
+        }
+    }
+}
+
+impl Replay {
+    /// What there is to print, and whether the log agrees with it.
+    fn report(&self) -> Result<(String, bool), Box<dyn std::error::Error>> {
+        let path = self.log.display();
+        let experts = match &self.experts {
+            Some(file) => Some(Setup::load(file)?.experts),
+            None => None,
+        };
+        let Self { mode, fixed_share, lambda, .. } = *self;
+        let overrides = Overrides { mode, fixed_share, lambda, experts };
+        let file = File::open(&self.log).map_err(|error| format!("{path}: {error}"))?;
+        let replayed =
+            replay(BufReader::new(file), &overrides).map_err(|error| format!("{path}: {error}"))?;
+        let text = match self.format {
+            Format::Text => replayed.lines(),
+            Format::Json => format!("{}\n", serde_json::to_string(&replayed)?),
+        };
+        Ok((text, replayed.agrees()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+    use serde_json::Value;
+    use wedjat_cosched::{Chooser, Logged, Outcome, Progress, Settings, Share, State};
+
+    use super::*;
+    use crate::command;
+
+    /// A log of so many decisions, of which some do harm.
+    fn write_log(path: &Path, decisions: u64) {
+        let settings = Settings { mode: Mode::Paper, ..Settings::default() };
+        let chooser = Chooser::new(settings, Setup::built_in().experts).unwrap();
+        let mut logged = Logged::new(chooser, File::create(path).unwrap()).unwrap();
+        let progress = Progress { wall: 100.0, elapsed: 10.0, rate: 1.0, remaining: 80.0 };
+        let state = State { cpu: 0.6, memory: 0.4, stage: 0.5, interval: 0.1, progress };
+        for at in 0..decisions {
+            let share = logged.decide(at, &state, Share::MOST).unwrap();
+            let observed = 1.0 + share.part();
+            logged.learn(at, &Outcome { expected: 1.0, observed, batch: Some(progress) }).unwrap();
+        }
+        logged.into_log().unwrap();
+    }
+
+    /// What a command line of `wedjat cosched replay` reports.
+    fn report(line: &[&str]) -> Result<(String, bool), String> {
+        let line = ["wedjat", "cosched", "replay"].iter().chain(line);
+        let parsed = command::Arguments::try_parse_from(line).map_err(|error| error.to_string())?;
+        let command::Command::Cosched(Arguments { command: Command::Replay(replay) }) =
+            parsed.command
+        else {
+            panic!()
+        };
+        replay.report().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_log_is_done_again_under_each_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        write_log(&path, 500);
+        let log = path.to_str().unwrap();
+        let (text, agrees) = report(&[log]).unwrap();
+        assert!(agrees && text.starts_with("mode paper: 500 decisions"), "{text}");
+        for mode in ["paper", "iw", "balanced"] {
+            let (text, agrees) = report(&[log, "--mode", mode, "--format", "json"]).unwrap();
+            let report: Value = serde_json::from_str(&text).unwrap();
+            assert!(agrees);
+            assert_eq!(report["difference"].is_number(), mode == "paper");
+            let round = &report["rounds"][0];
+            let sum: f64 =
+                round["alpha"].as_array().unwrap().iter().filter_map(Value::as_f64).sum();
+            assert!((sum - 1.0).abs() < 1e-12);
+            let steps = round["actions"].as_array().unwrap().len();
+            assert!(steps > 0 && steps == round["losses"].as_array().unwrap().len());
+            assert!(round["excess_risk"].is_number() && round["bound"].is_number());
+        }
+    }
+
+    #[test]
+    fn what_is_no_log_is_named_and_an_altered_one_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        write_log(&path, 100);
+        let log = path.to_str().unwrap();
+        assert!(report(&["/nowhere/log"]).unwrap_err().contains("/nowhere/log"));
+        assert!(report(&[log, "--mode", "asax"]).unwrap_err().contains("paper, iw and balanced"));
+        assert!(
+            report(&[log, "--mode", "iw", "--fixed-share", "2"])
+                .unwrap_err()
+                .contains("fixed-share")
+        );
+        assert!(
+            report(&[log, "--experts", "/nowhere/experts"])
+                .unwrap_err()
+                .contains("/nowhere/experts")
+        );
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"loss\":0.", "\"loss\":0.1")).unwrap();
+        let (text, agrees) = report(&[log]).unwrap();
+        assert!(!agrees && text.contains("differs from the log"), "{text}");
+        std::fs::write(&path, "a line\n").unwrap();
+        assert!(report(&[log]).unwrap_err().contains("line 1"));
+    }
+}
