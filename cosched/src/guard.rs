@@ -11,7 +11,7 @@ pub struct Observation {
     pub load: f64,
     /// Tasks that wait, for each worker.
     pub backlog: f64,
-    /// The percentile that has an objective, in the objective's unit; none where no task ended.
+    /// The percentile that has an objective, in microseconds; none where no task ended.
     pub tail: Option<f64>,
 }
 

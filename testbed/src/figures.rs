@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 mod catalogue;
+mod cosched;
 mod failures;
 mod scatter;
 mod shock;
@@ -115,6 +116,8 @@ const OTHERS: &[(&str, Make)] = &[
     ("horus-18", failures::make),
     ("horus-19a", scatter::make),
     ("winners", winners::make),
+    ("asax-3a", cosched::makespans),
+    ("asax-3b", cosched::runtimes),
 ];
 
 /// Flags as a scenario would give them.

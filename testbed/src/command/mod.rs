@@ -1,6 +1,7 @@
 //! The subcommands of `wedjat-testbed`: one file each, with its arguments and what it does.
 
 mod agent;
+mod cosched_sim;
 mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
@@ -127,6 +128,9 @@ pub enum Command {
     /// Hold the learner of nodes without a scheduler against a trace of another one
     #[command(after_help = learner::EXAMPLE)]
     Learner(learner::Arguments),
+    /// Simulate the evaluation of ASA_X: workflows that share a cluster's cores in several ways
+    #[command(after_help = cosched_sim::EXAMPLE)]
+    CoschedSim(cosched_sim::Arguments),
     /// Make the papers' figures again: plots, numbers and commands
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
@@ -198,6 +202,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             Ok(true)
         }
         Command::Learner(arguments) => learner::run(&arguments),
+        Command::CoschedSim(arguments) => cosched_sim::run(&arguments),
         Command::Figures(arguments) => {
             figures::make(&arguments)?;
             Ok(true)

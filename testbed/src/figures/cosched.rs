@@ -1,0 +1,117 @@
+//! ASA_X's evaluation: how long all jobs take, and how long each, under its ways of sharing and ours.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use wedjat_cosched::Setup;
+use wedjat_cosched::cluster::{Arm, ClusterReport, Contention, Experiment, Spread, Workflow};
+
+use super::{again, draw, write};
+
+const SIZES: [u32; 3] = [64, 128, 256];
+/// Those of the figure of runtimes; the figure of makespans has all.
+const PAPER: [Arm; 3] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper];
+
+/// Makes the figure of makespans, with all columns of the paper's table 3.
+pub(super) fn makespans(out: &Path, full: bool) -> Result<(), String> {
+    let name = "asax-3a";
+    let mut table =
+        "series,cores,waiting_h,response_h,makespan_h,makespan_sd,core_use,overhead\n".to_owned();
+    let mut lines = Vec::new();
+    for arm in Arm::ALL {
+        let mut points = Vec::new();
+        for cores in SIZES {
+            let row = report(cores, arm, full)?;
+            let (waiting, response) = (row.waiting_h.mean, row.response_h.mean);
+            let Spread { mean, deviation } = row.makespan_h;
+            let (used, overhead) = (row.core_use.mean, row.overhead.mean);
+            let arm = arm.name();
+            let _ = writeln!(
+                table,
+                "{arm},{cores},{waiting:.4},{response:.4},{mean:.4},{deviation:.4},{used:.4},{overhead:.4}"
+            );
+            points.push((f64::from(cores), mean));
+        }
+        lines.push((arm.name().to_owned(), points));
+    }
+    let axes = ("cores", "makespan of 45 jobs, hours");
+    let plot = draw("Makespan of the queue by way of sharing", axes, &lines)?;
+    finish(out, name, full, &plot, &table)
+}
+
+/// Makes the figure of runtimes, with all columns of the paper's table 2.
+pub(super) fn runtimes(out: &Path, full: bool) -> Result<(), String> {
+    let name = "asax-3b";
+    let mut table = "series,cores,runtime_h,runtime_sd,cpu,memory\n".to_owned();
+    let mut lines: Vec<(String, Vec<_>)> = Vec::new();
+    for arm in PAPER {
+        let rows = SIZES.map(|cores| report(cores, arm, full));
+        for workflow in Workflow::ALL {
+            let series = format!("{}, {}", workflow.name(), arm.name());
+            let mut points = Vec::new();
+            for row in &rows {
+                let row = row.as_ref().map_err(String::clone)?;
+                let of = row.runs.iter().flat_map(|run| &run.workflows);
+                let of: Vec<_> = of.filter(|row| row.workflow == workflow).collect();
+                let mean = |value: &dyn Fn(usize) -> f64| {
+                    Spread::of(&(0..of.len()).map(value).collect::<Vec<_>>()).mean
+                };
+                let runtime = mean(&|run| of[run].runtime_h.mean);
+                let deviation = mean(&|run| of[run].runtime_h.deviation);
+                let (cpu, memory) = (mean(&|run| of[run].cpu), mean(&|run| of[run].memory));
+                let cores = row.cores;
+                let _ = writeln!(
+                    table,
+                    "\"{series}\",{cores},{runtime:.4},{deviation:.4},{cpu:.4},{memory:.4}"
+                );
+                points.push((f64::from(cores), runtime));
+            }
+            lines.push((series, points));
+        }
+    }
+    let axes = ("cores", "runtime of a job, hours");
+    let plot = draw("Runtime of workflows by way of sharing", axes, &lines)?;
+    finish(out, name, full, &plot, &table)
+}
+
+/// Means over ten orders of the jobs, or a hundred.
+fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
+    let experts = Setup::built_in().trees();
+    let run = |seed| {
+        let (contention, experts) = (Contention::default(), experts.clone());
+        let run = Experiment { cores, arm, experts, contention, refusal: 60.0, seed };
+        run.run(&mut |_| None).map_err(|error| error.to_string())
+    };
+    let runs = (1..=if full { 100 } else { 10 }).map(run).collect::<Result<_, _>>()?;
+    ClusterReport::of(runs).ok_or_else(|| "no run".to_owned())
+}
+
+fn finish(out: &Path, name: &str, full: bool, plot: &str, table: &str) -> Result<(), String> {
+    let seeds = if full { 100 } else { 10 };
+    let command = format!(
+        "{}wedjat-testbed cosched-sim --cores 64,128,256 --seeds {seeds}\n",
+        again(name, full)
+    );
+    write(out, name, "svg", plot)?;
+    write(out, name, "csv", table)?;
+    write(out, name, "txt", &command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_figures_have_every_series_at_every_size() {
+        let folder = tempfile::tempdir().unwrap();
+        makespans(folder.path(), false).unwrap();
+        runtimes(folder.path(), false).unwrap();
+        for (name, series) in [("asax-3a", Arm::ALL.len()), ("asax-3b", 12)] {
+            let read = |ending: &str| {
+                std::fs::read_to_string(folder.path().join(format!("{name}.{ending}"))).unwrap()
+            };
+            assert_eq!(read("csv").lines().count(), 1 + series * SIZES.len());
+            assert!(read("svg").contains("</svg>") && read("txt").contains(name));
+        }
+    }
+}
