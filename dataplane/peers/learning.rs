@@ -58,8 +58,9 @@ impl Learning {
             ..settings
         };
         let learner = Learner::new(settings, &mut Rng::seed_from_u64(seed));
+        let parameters = learner.critic().len();
         let mut learning = Self {
-            consensus: Consensus::new(nodes, learner.critic().len()),
+            consensus: Consensus::new(nodes, parameters),
             learner,
             reward: Reward::new(SCALE, Costs::default(), learned.utility),
             migration: Choice::new(nodes),

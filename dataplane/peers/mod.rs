@@ -28,6 +28,7 @@ pub use wedjat_learner::{NODES_MAX, Utility};
 
 use crate::policy::{Rng, stream_seed};
 use crate::wire::peer::{Done, Heartbeat, Origin, Parameters, VALUES_MAX, VERSION};
+use arrayvec::ArrayVec;
 use learning::Learning;
 use load::{LOAD_MAX, OwnLoad};
 
@@ -400,7 +401,7 @@ impl Peers {
     }
 
     /// What is to be told besides since the last beat: the parts of its critic's parameters, when critics are to agree.
-    pub fn parameters(&self) -> impl Iterator<Item = (Parameters, &[f32])> {
+    pub fn parameters(&self) -> impl Iterator<Item = (Parameters, ArrayVec<f32, VALUES_MAX>)> {
         let origin = self.origin();
         let learning = match &self.mind {
             Mind::Learning(learning) if self.tells => Some(learning),
@@ -408,8 +409,11 @@ impl Peers {
         };
         learning.into_iter().flat_map(move |learning| {
             let (round, chunks) = (learning.consensus.round(), learning.consensus.chunks() as u16);
-            let parts = learning.learner.critic().chunks(VALUES_MAX).zip(0..chunks);
-            parts.map(move |(values, chunk)| (Parameters { origin, round, chunk, chunks }, values))
+            (0..chunks).map(move |chunk| {
+                let all = learning.learner.critic().copied();
+                let values = all.skip(usize::from(chunk) * VALUES_MAX).take(VALUES_MAX).collect();
+                (Parameters { origin, round, chunk, chunks }, values)
+            })
         })
     }
 

@@ -251,7 +251,7 @@ fn critics_agree_after_so_many_beats_and_take_each_part_once() {
     let nodes = 16; // 185 parameters: one part; see below for more
     let mut rack = rack("malcolm", nodes);
     let critic = |peers: &Peers| match &peers.mind {
-        Mind::Learning(learning) => learning.learner.critic().to_vec(),
+        Mind::Learning(learning) => learning.learner.critic().copied().collect::<Vec<_>>(),
         _ => unreachable!(),
     };
     beats(&mut rack, CONSENSUS_BEATS - 1);
