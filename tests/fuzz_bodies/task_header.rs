@@ -5,7 +5,7 @@ use wedjat::wire::auth;
 use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
 
 /// The codes of the wire format, written a second time.
-const CODES: [u8; 12] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18];
+const CODES: [u8; 14] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20];
 
 /// Why these bytes are no header, by the wire format's table.
 fn fault(payload: &[u8]) -> Option<DropReason> {
