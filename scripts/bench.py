@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compares `wedjat leaf` with dpdk-testpmd on the same virtual devices and the same core, and measures the generator.
+"""Compares `wedjat leaf` with dpdk-testpmd on the same virtual devices and the same core, `wedjat spine` with a leaf, and
+measures the generator.
 
-The pcap driver replays 512 packets without end into the device under test and drops what it sends. Both
+The pcap driver replays 512 packets without end into the device under test and drops what it sends. All
 programs are run in turn, several rounds in one sitting, because this machine's speed drifts by more than the
 differences looked for; medians and ratios are what counts. Results go to the screen and to bench-report/bench.json.
 """
@@ -26,7 +27,12 @@ POOLS = (32, 1024)
 LEAF_IP, LEAF_MAC = "10.0.1.1", "02:00:00:00:00:01"
 SERVER_IP, SERVER_MAC = "10.0.1.11", "02:00:00:00:01:0b"
 TASK_PORT = 1234
-NEW_TASK, TASK_DONE = 0, 2
+NEW_TASK, TASK_DONE, IDLE_REMOVE = 0, 2, 10
+EXTENSION = 0x20
+# Spine and leaf are compared on a longer trace: a spine's leaves must be heard of, once a round of it.
+SPINE_PACKETS = 8192
+RACKS = 32
+SERVICE_IP = "10.0.1.100"
 NO_MEMBER = 0x7FFF
 # Share of tasks sent when they were due, from which a run counts as open-loop.
 ADHERENCE_BAR = 0.999
@@ -66,11 +72,11 @@ def client_address(number):
     return f"10.9.0.{2 + number % 200}"
 
 
-def task(number):
+def task(number, to=LEAF_IP):
     header = struct.pack(">BHHHHH", NEW_TASK, 1, 0, NO_MEMBER, 0, number)
     body = struct.pack(">QQ", 50_000, number)
     ports = (40_000 + number, TASK_PORT)
-    return frame(LEAF_MAC, SERVER_MAC, client_address(number), LEAF_IP, ports, header + body)
+    return frame(LEAF_MAC, SERVER_MAC, client_address(number), to, ports, header + body)
 
 
 def reply(number, workers):
@@ -80,21 +86,41 @@ def reply(number, workers):
     return frame(LEAF_MAC, SERVER_MAC, SERVER_IP, client_address(number), ports, header + body)
 
 
-def write_trace(path, workers, mixed):
-    """PACKETS tasks, or as many tasks and replies in turn, as a pcap file."""
+def member_address(number):
+    """The first is the router to the clients."""
+    return f"10.0.1.{11 + number}"
+
+
+def signal(number):
+    """A leaf tells the spine that each of its 32 workers has a task: tasks then go by load."""
+    header = struct.pack(">BHHHHH", IDLE_REMOVE | EXTENSION, 1, 1 + number, 0, 0, 0)
+    extension = struct.pack(">IIIHH", 0, 0, 1 << 16, 32, 0)
+    return frame(LEAF_MAC, SERVER_MAC, member_address(number), LEAF_IP, (TASK_PORT, TASK_PORT), header + extension)
+
+
+def write_trace(path, packets):
+    """These packets as a pcap file."""
     with open(path, "wb") as out:
         out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-        for number in range(PACKETS):
-            data = reply(number, workers) if mixed and number % 2 else task(number)
+        for data in packets:
             out.write(struct.pack("<IIII", 0, 0, len(data), len(data)) + data)
 
 
-def write_config(path, workers, cores, state):
-    """One leaf in front of one server, which is also the router to the clients: its MAC address is configured."""
-    with open(path, "w", encoding="ascii") as out:
-        out.write(
-            f"""[leaf]
-id = 1
+def tasks_and_replies(workers):
+    """In turn."""
+    return [reply(number, workers) if number % 2 else task(number) for number in range(PACKETS)]
+
+
+def tasks_for_spine(signals):
+    """Tasks to the service address, the leaves' signals before them or as many tasks more."""
+    first = [signal(number) if signals else task(number, SERVICE_IP) for number in range(RACKS)]
+    return first + [task(number, SERVICE_IP) for number in range(RACKS, SPINE_PACKETS)]
+
+
+def node_config(role, ip, cores, state):
+    """What the files of leaf and spine begin with: one port, on which clients are behind a router with the members' MAC address."""
+    return f"""[{role}]
+id = 100
 cores = {cores}
 state = "{state}"
 seed = 7
@@ -102,19 +128,40 @@ mbufs = {MBUFS}
 [[port]]
 device = "net_pcap0"
 side = "both"
-ip = "{LEAF_IP}/24"
+ip = "{ip}/24"
 mac = "{LEAF_MAC}"
 gateway = "{SERVER_IP}"
 [[pool]]
 id = 1
-policy = "horus"
-[[server]]
-ip = "{SERVER_IP}"
+"""
+
+
+def leaf_config(workers, ip=LEAF_IP, servers=1):
+    """One leaf in front of servers: their MAC addresses are configured."""
+    each = workers // servers
+    members = 'policy = "horus"\n'
+    for number in range(servers):
+        members += f"""[[server]]
+ip = "{member_address(number)}"
 mac = "{SERVER_MAC}"
-workers = "0-{workers - 1}"
+workers = "{number * each}-{(number + 1) * each - 1}"
 pool = 1
 """
-        )
+    return lambda cores, state: node_config("leaf", ip, cores, state) + members
+
+
+def spine_config(policy):
+    """One spine in front of leaves."""
+    members = f'policy = "{policy}"\nservice = "{SERVICE_IP}"\n'
+    for number in range(RACKS):
+        members += f"""[[leaf]]
+id = {1 + number}
+ip = "{member_address(number)}"
+mac = "{SERVER_MAC}"
+workers = 32
+pool = 1
+"""
+    return lambda cores, state: node_config("spine", LEAF_IP, cores, state) + members
 
 
 def eal(options, trace, queues=1):
@@ -144,22 +191,23 @@ def slices(options, count):
 
 
 def forwarded(options, state):
-    """What the leaf has sent so far by its state file, and when that was asked."""
+    """What a node has let go so far by its state file (the device drops it, so takes all), and when that was asked."""
     before = time.monotonic()
     command = [os.path.join(options.bin, "wedjat"), "state", state, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None
     cores = json.loads(done.stdout)["cores"]
-    return sum(core["counters"]["tx_packets"] for core in cores), (before + time.monotonic()) / 2
+    return sum(core["counters"]["forwarded"] for core in cores), (before + time.monotonic()) / 2
 
 
-def run_leaf(options, folder, trace, workers, cores=1):
-    """Packets a second that the leaf passes on, slice by slice."""
-    config, stats, state = (os.path.join(folder, name) for name in ("leaf.toml", "stats.json", "state"))
+def run_node(options, folder, role, trace, write, cores=1):
+    """Packets a second that a leaf or spine passes on, slice by slice."""
+    config, stats, state = (os.path.join(folder, name) for name in ("node.toml", "stats.json", "state"))
     on = [options.core] if cores == 1 else sorted(os.sched_getaffinity(0))[-cores:]
-    write_config(config, workers, on, state)
-    command = [os.path.join(options.bin, "wedjat"), "leaf", "--config", config]
+    with open(config, "w", encoding="ascii") as out:
+        out.write(write(on, state))
+    command = [os.path.join(options.bin, "wedjat"), role, "--config", config]
     command += ["--duration", f"{options.seconds + 60}s", "--stats", stats, "--"] + eal(options, trace, cores)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -170,18 +218,18 @@ def run_leaf(options, folder, trace, workers, cores=1):
                 time.sleep(0.05)
             else:
                 process.terminate()
-                fail("wedjat leaf", process.communicate()[0])
+                fail(f"wedjat {role}", process.communicate()[0])
             time.sleep(0.3)
             rates = slices(options, lambda: forwarded(options, state))
         finally:
             process.terminate()
             output = process.communicate()[0]
     if process.returncode != 0:
-        fail("wedjat leaf", output)
+        fail(f"wedjat {role}", output)
     with open(stats, encoding="utf-8") as file:
         account = json.load(file)
     if account["drops"]:
-        fail("wedjat leaf", f"it dropped packets of the trace: {account['drops']}")
+        fail(f"wedjat {role}", f"it dropped packets of the trace: {account['drops']}")
     return rates
 
 
@@ -223,26 +271,41 @@ def least_disturbed(rates):
 
 def compare(options, folder):
     """What each variant does in its least-disturbed slices, once a round, and all slices."""
-    traces = {}
-    for workers in POOLS:
-        for mixed in (False, True):
-            path = os.path.join(folder, f"{'mixed' if mixed else 'tasks'}-{workers}.pcap")
-            write_trace(path, workers, mixed)
-            traces[workers, mixed] = path
     small, large = POOLS
-    tasks, mixed = traces[small, False], traces[small, True]
+    packets = {
+        "tasks": [task(number) for number in range(PACKETS)],
+        "mixed": tasks_and_replies(small),
+        "long": tasks_for_spine(signals=False),
+        "spine": tasks_for_spine(signals=True),
+    }
+    traces = {name: os.path.join(folder, f"{name}.pcap") for name in packets}
+    for name, path in traces.items():
+        write_trace(path, packets[name])
+    tasks, mixed = traces["tasks"], traces["mixed"]
+
+    def leaf(trace, workers, cores=1, **more):
+        return lambda: run_node(options, folder, "leaf", trace, leaf_config(workers, **more), cores)
+
+    def spine(policy):
+        return lambda: run_node(options, folder, "spine", traces["spine"], spine_config(policy))
+
     variants = {
-        "leaf tasks 32 workers": lambda: run_leaf(options, folder, tasks, small),
-        "leaf tasks 1024 workers": lambda: run_leaf(options, folder, traces[large, False], large),
-        "leaf mixed 32 workers": lambda: run_leaf(options, folder, mixed, small),
-        "leaf tasks, 2 cores": lambda: run_leaf(options, folder, tasks, small, cores=2),
-        "leaf mixed, 2 cores": lambda: run_leaf(options, folder, mixed, small, cores=2),
+        "leaf tasks 32 workers": leaf(tasks, small),
+        "leaf tasks 1024 workers": leaf(tasks, large),
+        "leaf mixed 32 workers": leaf(mixed, small),
+        "leaf tasks, 2 cores": leaf(tasks, small, cores=2),
+        "leaf mixed, 2 cores": leaf(mixed, small, cores=2),
+        "leaf long trace": leaf(traces["long"], RACKS, ip=SERVICE_IP, servers=RACKS),
+        "spine horus-spine": spine("horus-spine"),
+        "spine horus-spine-weighted": spine("horus-spine-weighted"),
         "testpmd csum tasks": lambda: run_testpmd(options, "csum", tasks),
         "testpmd csum mixed": lambda: run_testpmd(options, "csum", mixed),
         "testpmd 5tswap tasks": lambda: run_testpmd(options, "5tswap", tasks),
         "testpmd 5tswap mixed": lambda: run_testpmd(options, "5tswap", mixed),
         "testpmd io tasks": lambda: run_testpmd(options, "io", tasks),
     }
+    if options.only_spine:
+        variants = {name: run for name, run in variants.items() if name.startswith("spine") or name == "leaf long trace"}
     samples, everything = {name: [] for name in variants}, {name: [] for name in variants}
     for number in range(options.rounds):
         for name, measure in variants.items():
@@ -295,21 +358,22 @@ def progress(text):
 
 
 def ratios(samples):
-    """Each figure with its bar; ratios are taken within a round, then their median."""
+    """Each figure of what was measured with its bar; ratios are taken within a round, then their median."""
 
     def median_of(calculate):
         rounds = zip(*(samples[name] for name in samples))
         return statistics.median(calculate(dict(zip(samples, values))) for values in rounds)
 
     def against(one, other):
-        return median_of(lambda pps: pps[one] / pps[other])
+        return median_of(lambda pps: pps[one] / pps[other]) if {one, other} <= set(samples) else None
 
     def added_ns(name):
-        return median_of(lambda pps: 1e9 / pps[name] - 1e9 / pps["testpmd io tasks"])
+        io = "testpmd io tasks"
+        return median_of(lambda pps: 1e9 / pps[name] - 1e9 / pps[io]) if {name, io} <= set(samples) else None
 
     tasks, mixed = "leaf tasks 32 workers", "leaf mixed 32 workers"
     csum, swap = "testpmd csum", "testpmd 5tswap"
-    return [
+    figures = [
         ("leaf / csum, tasks", against(tasks, f"{csum} tasks"), ">=", 0.9),
         ("leaf / csum, half replies", against(mixed, f"{csum} mixed"), ">=", 0.8),
         ("leaf / 5tswap, tasks", against(tasks, f"{swap} tasks"), None, None),
@@ -317,10 +381,13 @@ def ratios(samples):
         ("leaf, 1024 / 32 workers", against("leaf tasks 1024 workers", tasks), ">=", 0.85),
         ("leaf, 2 cores / 1, tasks", against("leaf tasks, 2 cores", tasks), ">=", 1.9),
         ("leaf, 2 cores / 1, half replies", against("leaf mixed, 2 cores", mixed), ">=", 1.9),
+        ("spine / leaf, horus-spine", against("spine horus-spine", "leaf long trace"), ">=", 0.95),
+        ("spine / leaf, weighted", against("spine horus-spine-weighted", "leaf long trace"), None, None),
         ("ns a packet, leaf over io", added_ns(tasks), "<=", 35.0),
         ("ns a packet, csum over io", added_ns(f"{csum} tasks"), None, None),
         ("ns a packet, 5tswap over io", added_ns(f"{swap} tasks"), None, None),
     ]
+    return [figure for figure in figures if figure[1] is not None]
 
 
 def generate(options, socket_name, rate, warmup, more):
@@ -453,6 +520,7 @@ def main():
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="CPU measured on (%(default)s)")
     parser.add_argument("--no-huge", action="store_true", help="without hugepages, also where there are some")
     parser.add_argument("--only-leaf", action="store_true", help="without the runs of the generator")
+    parser.add_argument("--only-spine", action="store_true", help="the spine's runs and the leaf's on its trace alone")
     parser.add_argument("--rate", default="5M", help="the generator's load (%(default)s)")
     parser.add_argument("--out", default="bench-report", help="folder for bench.json (%(default)s)")
     options = parser.parse_args()
@@ -460,7 +528,7 @@ def main():
         sys.exit("found 1 CPU; the comparison needs 2: one to measure on, one for the control threads")
     with tempfile.TemporaryDirectory() as folder, hugepages(not options.no_huge) as options.hugepages:
         samples, everything = compare(options, folder)
-    load = None if options.only_leaf else generator(options)
+    load = None if options.only_leaf or options.only_spine else generator(options)
     figures = ratios(samples)
     show(options, samples, figures, load)
     os.makedirs(options.out, exist_ok=True)

@@ -11,12 +11,13 @@
 
 use rand::Rng as _;
 
-use super::sample::{below, better_of_two, sample_one, select};
+use super::sample::{below, compare, sample_one, sample_two, select};
 use super::structure::Alias;
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs, Task,
 };
-use crate::state::{Load, Member, Report, Sharing, View};
+use crate::limits::BURST;
+use crate::state::{Load, Member, MemberWords, Parts, Report, Sharing, View};
 
 /// `horus-spine`.
 pub const PLAIN: Entry = Entry {
@@ -47,11 +48,45 @@ pub const WEIGHTED: Entry = Entry {
 /// A spine's Horus. A rack leaves its idle list when the rack says so, not when it is picked.
 #[derive(Clone, Debug, Default)]
 pub struct HorusSpine {
-    /// What a task adds to each rack's average.
-    shares: Vec<Load>,
+    shares: Shares,
     weighted: bool,
     by_size: Alias,
     largest: f64,
+}
+
+/// What a task adds to each rack's average load.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shares(Vec<Load>);
+
+impl Shares {
+    /// By how many workers the racks have.
+    pub(super) fn renew(&mut self, view: &View) {
+        let racks = (0..view.members() as u16).map(Member);
+        let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
+        self.0.clear();
+        self.0.extend(racks.map(share));
+    }
+
+    /// Of all racks, of which there are so many.
+    #[inline(always)]
+    pub(super) fn all(&self, racks: usize) -> &[Load] {
+        &self.0[..racks]
+    }
+
+    #[inline(always)]
+    pub(super) fn of(&self, rack: Member) -> Load {
+        self.0.get(rack.index()).copied().unwrap_or(Load::ONE)
+    }
+}
+
+/// Racks that nobody has heard of are taken to have idle workers.
+pub(super) fn offer_unheard(view: &mut View) {
+    for place in 0..view.active().len() {
+        let rack = view.active()[place];
+        if view.reports(rack) == 0 && view.outstanding(rack) == 0 {
+            view.idle_mut().insert(rack);
+        }
+    }
 }
 
 /// Draws for an idle rack in proportion to size, after which the last one drawn is taken.
@@ -64,62 +99,92 @@ impl HorusSpine {
         Self { weighted, ..Self::default() }
     }
 
-    #[inline]
-    fn idle_rack(&self, view: &View, rng: &mut Rng) -> Option<Member> {
-        let idle = view.idle();
-        if idle.is_empty() {
-            return None;
-        }
+    /// One of the idle racks, of which there are some.
+    #[inline(always)]
+    fn idle_rack(&self, parts: &Parts<'_>, rng: &mut Rng) -> Member {
+        let idle = &parts.idle;
         let mut rack = idle.at(below(idle.len(), rng.next_u64() as u32));
         if self.weighted {
             for _ in 0..DRAWS {
                 let bits = rng.next_u64();
-                if f64::from((bits >> 32) as u32) < view.rate(rack) / self.largest * 32.0_f64.exp2()
-                {
+                let drawn = f64::from((bits >> 32) as u32);
+                if drawn < parts.rate(rack) / self.largest * 32.0_f64.exp2() {
                     break;
                 }
                 rack = idle.at(below(idle.len(), bits as u32));
             }
         }
-        Some(rack)
+        rack
     }
 
-    /// The better of two racks drawn by size.
-    #[inline]
-    fn of_two_by_size(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        let (a, b) = (self.by_size.sample(rng)?, self.by_size.sample(rng)?);
-        view.picks.po2 += 1;
-        let member = select(view.estimate(b) < view.estimate(a), a, b);
-        Some(Pick { member, idle: false })
-    }
-
-    #[inline]
-    fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
-        if let Some(member) = self.idle_rack(view, rng) {
-            view.picks.idle += 1;
-            return Some(Pick { member, idle: true });
+    /// Racks come on and off the idle list by their signals, so all tasks of a run find it alike.
+    #[inline(never)]
+    fn idle_run(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
+        let mut local = rng.clone(); // stays in registers
+        for pick in &mut *picks {
+            let member = self.idle_rack(parts, &mut local);
+            parts.words.of(member).sent_share(self.shares.of(member));
+            *pick = Some(Pick { member, idle: true });
         }
-        if self.weighted {
-            return self.of_two_by_size(view, rng);
-        }
-        let member = match view.active().len() > 2 {
-            true => better_of_two(view, rng),
-            false => sample_one(view.active(), rng),
-        };
-        member.map(|member| Pick { member, idle: false })
+        *rng = local;
+        parts.picks.idle += picks.len() as u64;
     }
 
-    fn share(&self, rack: Member) -> Load {
-        self.shares.get(rack.index()).copied().unwrap_or(Load::ONE)
+    /// The better of two racks, drawn alike or by size. Draws all pairs before it looks at the first, as Horus does at a leaf.
+    #[inline(never)]
+    fn of_two_run(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
+        let mut pairs = [(Member(0), Member(0)); BURST];
+        let mut local = rng.clone();
+        for (pair, _) in pairs.iter_mut().zip(&*picks) {
+            let drawn = match self.weighted {
+                true => self.by_size.sample(&mut local).zip(self.by_size.sample(&mut local)),
+                false => sample_two(parts.active, &mut local),
+            };
+            *pair = drawn.unwrap_or(*pair);
+        }
+        *rng = local;
+        let words = parts.words;
+        let shares = self.shares.all(words.members());
+        let mut resubmits = 0;
+        for (pick, &(a, b)) in picks.iter_mut().zip(&pairs) {
+            let (one, other) = (words.of(a), words.of(b));
+            let (believed_one, believed_other) = (one.belief(), other.belief());
+            let (second, resubmit) = compare(believed_one, believed_other);
+            let one = (one, believed_one, shares[a.index()]);
+            let other = (other, believed_other, shares[b.index()]);
+            MemberWords::sent_share_to_either(second, one, other);
+            resubmits += u64::from(resubmit);
+            *pick = Some(Pick { member: select(second, a, b), idle: false });
+        }
+        parts.picks.po2 += picks.len() as u64;
+        parts.picks.resubmits += if self.weighted { 0 } else { resubmits };
+    }
+
+    /// A random rack, where there are so few that the better one is no better choice.
+    #[cold]
+    fn of_few(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
+        for pick in picks {
+            *pick = sample_one(parts.active, rng).map(|member| {
+                parts.words.of(member).sent_share(self.shares.of(member));
+                Pick { member, idle: false }
+            });
+        }
     }
 }
 
 impl Policy for HorusSpine {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
-        for pick in picks.iter_mut().take(tasks.len()) {
-            *pick = self.pick(view, rng);
-            if let Some(pick) = pick {
-                view.sent_share(pick.member, self.share(pick.member));
+        let count = tasks.len().min(picks.len());
+        let mut parts = view.parts();
+        for picks in picks[..count].chunks_mut(BURST) {
+            if parts.active.is_empty() {
+                picks.fill(None);
+            } else if !parts.idle.is_empty() {
+                self.idle_run(picks, &mut parts, rng);
+            } else if self.weighted || parts.active.len() > 2 {
+                self.of_two_run(picks, &mut parts, rng);
+            } else {
+                self.of_few(picks, &mut parts, rng);
             }
         }
     }
@@ -130,18 +195,10 @@ impl Policy for HorusSpine {
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
-        let members = (0..view.members() as u16).map(Member);
-        let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
-        self.shares.clear();
-        self.shares.extend(members.map(share));
+        self.shares.renew(view);
         let sizes = view.active().iter().map(|&rack| view.rate(rack));
         self.largest = sizes.fold(0.0, f64::max);
         self.by_size.rebuild(view.members(), view.active(), |rack| view.rate(rack));
-        for place in 0..view.active().len() {
-            let rack = view.active()[place];
-            if view.reports(rack) == 0 && view.outstanding(rack) == 0 {
-                view.idle_mut().insert(rack);
-            }
-        }
+        offer_unheard(view);
     }
 }

@@ -87,13 +87,3 @@ pub(super) fn compare(a: Belief, b: Belief) -> (bool, bool) {
     let lazy = select(load_b < load_a, a.total(), b.total());
     (b.total() < a.total(), lazy > u64::from(load_a.max(load_b)))
 }
-
-/// The better of two random members by load plus drift, counted as one that was found so.
-#[inline(always)]
-pub(super) fn better_of_two(view: &mut View, rng: &mut Rng) -> Option<Member> {
-    let (a, b) = sample_two(view.active(), rng)?;
-    let (second, resubmit) = compare(view.belief(a), view.belief(b));
-    view.picks.po2 += 1;
-    view.picks.resubmits += u64::from(resubmit);
-    Some(select(second, a, b))
-}

@@ -198,6 +198,12 @@ fn runs_decide_as_one_by_one() {
             dispatcher.set_active(Member(7), false);
         }
         for round in 0..300 {
+            if round == 150 && entry.runs == Runs::Spine {
+                // Racks stay idle until they say that they are so no longer.
+                for dispatcher in [&mut by_run, &mut one_by_one] {
+                    while dispatcher.view_mut().idle_mut().take_last().is_some() {}
+                }
+            }
             let count = 1 + below(70, rng.next_u64() as u32); // also more than a burst
             let run = picks(&mut by_run, count);
             let single: Vec<_> = (0..count).map(|_| picks(&mut one_by_one, 1)[0]).collect();

@@ -106,7 +106,7 @@ metrics! {
         Forwarded => "forwarded", "packets";
         /// Received and used up here: ARP, signals, queue reports, probes.
         Consumed => "consumed", "packets";
-        /// Received and given back to their clients, for want of room in a central queue; also consumed and originated.
+        /// Given back to clients for want of room in a central queue: consumed and originated, or below a spine forwarded.
         Refused => "refused", "packets";
         /// WORKER_ID taken; each is answered.
         Registrations => "registrations", "packets";

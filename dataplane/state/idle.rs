@@ -157,6 +157,13 @@ impl IdleWords<'_> {
         self.len() == 0
     }
 
+    /// As [`IdleList::at`].
+    #[inline(always)]
+    #[must_use]
+    pub fn at(&self, place: usize) -> Member {
+        Member(self.members[place].load(Relaxed))
+    }
+
     /// As [`IdleList::contains`].
     #[inline(always)]
     #[must_use]

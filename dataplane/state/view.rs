@@ -399,13 +399,6 @@ impl View {
         self.of(member).sent();
     }
 
-    /// Counts a task sent to `member` that adds `share` to its load: 1/workers at a rack.
-    #[inline]
-    pub fn sent_share(&mut self, member: Member, share: Load) {
-        self.add_drift(member, share);
-        self.of(member).balance(1);
-    }
-
     /// The service rate of `member`, relative to the others'; 1 unless told otherwise.
     #[inline]
     #[must_use]

@@ -154,6 +154,28 @@ impl MemberWords<'_> {
         self.balance(1);
     }
 
+    /// Counts a task sent to the member that adds `share` to its load: 1/workers at a rack.
+    #[inline(always)]
+    pub fn sent_share(self, share: Load) {
+        self.add_drift(self.belief(), share);
+        self.balance(1);
+    }
+
+    /// The same of one of two members, of which this has just been believed, as [`Self::sent_to_either`]; the second is another than
+    /// the first, if it is the one.
+    #[inline(always)]
+    pub fn sent_share_to_either(second: bool, a: (Self, Belief, Load), b: (Self, Belief, Load)) {
+        // If both are the same, it is the first, whose words are written last.
+        b.0.sent_share_if(second, b.1, b.2);
+        a.0.sent_share_if(!second, a.1, a.2);
+    }
+
+    #[inline(always)]
+    fn sent_share_if(self, chosen: bool, belief: Belief, share: Load) {
+        self.add_drift(belief, Load(select_unpredictable(chosen, share.0, 0)));
+        self.balance(i32::from(chosen));
+    }
+
     /// What the other cores have sent is known as it is; else only as they told it, some time ago.
     #[inline(always)]
     #[must_use]
