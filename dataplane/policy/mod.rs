@@ -11,6 +11,7 @@ pub mod fifo;
 mod forgotten;
 mod horus;
 mod horus_spine;
+mod jsq_spine;
 mod learned;
 mod learner;
 mod lsq;
@@ -35,6 +36,7 @@ pub use bounded::Bounded;
 pub use dispatcher::{Dispatcher, Overflow, Prepared, Reports, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
+pub use jsq_spine::JsqSpine;
 pub use learned::Learned;
 pub use learner::{Learner, Window};
 pub use lsq::Lsq;
@@ -232,6 +234,8 @@ pub enum AnyPolicy {
     HorusInflight,
     /// Horus over racks.
     HorusSpine,
+    /// The shortest queue over racks.
+    JsqSpine,
     /// Power of two on reported loads.
     RackSched,
     /// Uniform.
@@ -264,6 +268,7 @@ pub const CATALOGUE: &[Entry] = &[
     horus::INFLIGHT,
     horus_spine::PLAIN,
     horus_spine::WEIGHTED,
+    jsq_spine::ENTRY,
     racksched::ENTRY,
     lsq::SAMPLE,
     lsq::UPDATE,

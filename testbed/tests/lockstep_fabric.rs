@@ -44,6 +44,7 @@ fn nodes_decide_as_the_simulator_with_several_racks() {
         for (leaf, spine) in [
             ("horus", "horus-spine"),
             ("horus", "horus-spine-weighted"),
+            ("horus", "jsq-spine"),
             ("racksched", "racksched"),
             ("racksched", "random"),
             ("horus-inflight", "horus-spine"),

@@ -386,7 +386,7 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("load", "0.5,1e-9")], "higher --load"),
         (
             &[("racks", "8,8,8,8"), ("spine-policy", "jbsq")],
-            "allowed: horus, horus-spine, horus-spine-weighted, racksched",
+            "allowed: horus, horus-spine, horus-spine-weighted, jsq-spine, racksched",
         ),
         (&[("racks", "8,8,8,8"), ("spine-policy", "sed")], "more than leaves tell a spine"),
         (&[("model", "fabric"), ("spine-policy", "cfcfs")], "random, round-robin"),

@@ -142,7 +142,9 @@ fn frame_of(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_policy_over_racks_uses_all_leaves() {
-    for policy in ["horus-spine", "horus-spine-weighted", "racksched", "random", "round-robin"] {
+    for policy in
+        ["horus-spine", "horus-spine-weighted", "jsq-spine", "racksched", "random", "round-robin"]
+    {
         let mut rig = spine(policy);
         let asked = rig.ask(100);
         assert_eq!(asked.len(), 100, "{policy}: {:?}", rig.drops());
