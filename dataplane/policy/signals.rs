@@ -9,6 +9,11 @@
 //! rack that does send looks empty beside the others: at 4 racks of 8, 70% load and 5 us hops the mean
 //! response nearly doubles. Here a leaf compares with what the spine believes by now.
 //!
+//! And a rack that had no idle worker is on the spine's list again when it has three, or all, not with the first: at high loads a
+//! single one is gone with the next task, and its message and the next are for nothing. With two it is a third more messages, and the
+//! same response times. A large rack comes back with two: it says so more seldom for each task, and where racks of unlike size are
+//! taken alike, small ones drown unless the large one is offered whenever it can be.
+//!
 //! Signals overtake each other where paths differ. An IDLE_ADD that is overtaken by the IDLE_REMOVE before
 //! it would starve an idle rack for ever, for without tasks nothing contradicts. So signals are numbered
 //! (the header's `seq`), a spine passes over what is older than what it has ([`Latest`]), and a
@@ -19,6 +24,10 @@ use crate::state::{Load, Member, View};
 
 /// Idle workers at or below which the authors' simulator takes a rack off the spine's idle list.
 const SIMULATOR_IDLE_FLOOR: usize = 4;
+
+/// Idle workers that a rack has before it is offered again, or all: one of up to so many workers, and a larger one.
+const IDLE_AGAIN: (usize, usize) = (3, 2);
+const SMALL_RACK: usize = 16;
 
 /// Tasks that contradict the rack's state before it is told again.
 const UNDER_WAY: usize = 8;
@@ -199,8 +208,13 @@ impl Signals {
     pub fn on_reply(&mut self, idle: usize, total: impl FnOnce() -> u64) -> [Option<Signal>; 2] {
         match self.protocol {
             Protocol::Paper | Protocol::Text => {
-                // Two idle workers before the rack is offered again: one goes with the next task.
-                let enough = if self.protocol == Protocol::Text { 1 } else { 2.min(self.workers) };
+                // Some before the rack is offered again: one goes with the next task, and the spine is told of that, too.
+                let least = match (self.protocol, self.workers) {
+                    (Protocol::Text, _) => 1,
+                    (_, ..=SMALL_RACK) => IDLE_AGAIN.0,
+                    _ => IDLE_AGAIN.1,
+                };
+                let enough = least.min(self.workers);
                 let add = (!self.linked && idle >= enough).then(|| self.change(true));
                 let total = total();
                 let one_each = self.workers as u64 * u64::from(Load::ONE.0);
@@ -284,8 +298,17 @@ mod tests {
         assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
         assert_eq!(leaf.on_task(true, 0), None);
         assert_eq!(leaf.on_reply(1, || 0), [None, None]);
-        assert_eq!(leaf.on_reply(2, || 0), [Some(Signal::IdleAdd), None]);
-        assert_eq!(leaf.on_reply(3, || 0), [None, None]);
+        assert_eq!(leaf.on_reply(2, || 0), [None, None]);
+        assert_eq!(leaf.on_reply(3, || 0), [Some(Signal::IdleAdd), None]);
+        assert_eq!(leaf.on_reply(4, || 0), [None, None]);
+        let mut large = Signals::new(Protocol::Paper, 32);
+        assert_eq!(large.on_task(true, 0), Some(Signal::IdleRemove));
+        assert_eq!(large.on_reply(1, || 0), [None, None]);
+        assert_eq!(large.on_reply(2, || 0), [Some(Signal::IdleAdd), None]);
+        let mut small = Signals::new(Protocol::Paper, 2);
+        assert_eq!(small.on_task(true, 0), Some(Signal::IdleRemove));
+        assert_eq!(small.on_reply(1, || 0), [None, None]);
+        assert_eq!(small.on_reply(2, || 0), [Some(Signal::IdleAdd), None]);
     }
 
     #[test]

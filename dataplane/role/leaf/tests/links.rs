@@ -157,9 +157,12 @@ fn a_spine_is_told_of_the_last_idle_worker_and_of_loads_that_move() {
     // Each has one, and the spine knows it to less than one.
     let (.., load) = told.last().unwrap();
     assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
-    assert!(rig.told_after(WORKERS, &reply(10, 0)).iter().all(|one| one.0 == Code::LoadUpdate));
-    let told = rig.told_after(WORKERS, &reply(11, 0));
-    assert_eq!(told[0].0, Code::IdleAdd, "two of them are idle");
+    for worker in [10, 11] {
+        let told = rig.told_after(WORKERS, &reply(worker, 0));
+        assert!(told.iter().all(|one| one.0 == Code::LoadUpdate), "{told:?}");
+    }
+    let told = rig.told_after(WORKERS, &reply(12, 0));
+    assert_eq!(told[0].0, Code::IdleAdd, "three of them are idle");
     rig.assert_accounted();
 }
 
