@@ -284,9 +284,10 @@ impl Updates<'_> {
                 }
             }
             Difference::Move(member) => steps.push(Step::Meet { pool, member }),
-            Difference::Leave(member) | Difference::Drain(member) => {
+            Difference::Leave(member) => {
                 steps.push(Step::Choose { pool, member, active: false });
             }
+            Difference::Drain(member) => steps.push(Step::Drain { pool, member }),
             Difference::Undrain(member) => steps.push(Step::Choose { pool, member, active: true }),
             other => {
                 let setting = other.setting(to, places, core);

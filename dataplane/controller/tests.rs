@@ -185,6 +185,9 @@ fn a_drained_server_is_told_so_and_gives_no_more_workers() {
     let drained = after(&fabric, "drain-server ip=10.0.1.11");
     let view = drained.view(NodeId::Leaf(1));
     assert!(view.workers[&0].is_drained && !view.workers[&4].is_drained);
+    // Its leaf sends nothing more to its agent, which is to do what it has.
+    let agent = NodeId::Agent([10, 0, 1, 11].into());
+    assert_eq!(drained.view(agent), fabric.view(agent));
     assert_eq!(
         refusal(&drained, "add-pool workers=22 policy=sed").matches("21 are free").count(),
         1

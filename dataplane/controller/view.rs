@@ -173,6 +173,8 @@ impl Fabric {
                 };
                 let mut view = leaf.map(own).unwrap_or_default();
                 view.servers.clear();
+                // Its leaf sends it nothing more; what is under way or waits there its workers do.
+                view.workers.values_mut().for_each(|worker| worker.is_drained = false);
                 view.pools.values_mut().for_each(|pool| pool.spine = None);
                 view
             }

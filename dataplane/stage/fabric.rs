@@ -25,6 +25,9 @@ pub const HEARTBEAT_NS: u64 = 10_000_000;
 pub const SILENT_NS: u64 = 3 * HEARTBEAT_NS;
 /// A leaf repeats its state so often, in case a signal was lost.
 const REPEAT_NS: u64 = 1_000_000;
+/// Workers of a pool that are all drained get what is under way from the spine for so long: it is told at once, and looks at what
+/// it was told every 10 ms.
+const LINGER_NS: u64 = SILENT_NS;
 /// A new service address is announced so often, and again after so long (RFC 5227, 2.3).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_AGAIN_NS: u64 = 2_000_000_000;
@@ -151,6 +154,8 @@ struct Link {
     counted: u64,
     said_ns: u64,
     repeated_ns: u64,
+    /// All workers are drained, and get what is under way: the spine may count on none.
+    lingers: bool,
 }
 
 /// A spine's service address, as it is announced.
@@ -169,6 +174,8 @@ pub struct Fabric {
     shared: Arc<Shared>,
     /// A leaf's, by pool.
     links: Vec<Option<Link>>,
+    /// A leaf's pools whose workers are all drained, and get what is under way from the spine until then.
+    lingering: Box<[Option<u64>]>,
     /// A spine's, by pool.
     racks: Vec<Numbers>,
     /// A leaf's spines by place: id, address, and whether it is silent.
@@ -199,6 +206,7 @@ impl Fabric {
             core,
             shared,
             links: (0..pools).map(|_| None).collect(),
+            lingering: vec![None; pools].into(),
             racks: (0..if network.is_spine() { pools } else { 0 })
                 .map(|_| Numbers::new(members))
                 .collect(),
@@ -246,6 +254,7 @@ impl Fabric {
                     counted: self.shared.tasks.get(pool).map_or(0, |tasks| tasks.load(Relaxed)),
                     said_ns: 0,
                     repeated_ns: 0,
+                    lingers: self.lingering[pool].is_some(),
                 });
             }
         }
@@ -294,6 +303,31 @@ impl Fabric {
     #[inline]
     pub(super) fn is_linked(&self, pool: usize) -> bool {
         self.links.get(pool).is_some_and(Option::is_some)
+    }
+
+    /// All workers of a pool are drained, or not any more: then its spine is told at the next tick, and what is under way from there
+    /// is done.
+    pub(super) fn linger(&mut self, pool: usize, lingers: bool) {
+        let until_ns = self.now_ns + LINGER_NS;
+        let place = &mut self.lingering[pool];
+        if place.is_some() == lingers {
+            return;
+        }
+        *place = lingers.then_some(until_ns);
+        if let Some(link) = self.link(pool) {
+            (link.lingers, link.said_ns) = (lingers, 0);
+        }
+    }
+
+    /// Workers of some pool that are drained do what is under way to them.
+    #[inline]
+    pub(super) fn lingers(&self) -> bool {
+        self.lingering.iter().any(Option::is_some)
+    }
+
+    /// Those of this pool have done so for long enough.
+    pub(super) fn has_lingered(&self, pool: usize) -> bool {
+        self.lingering[pool].is_some_and(|until_ns| self.now_ns >= until_ns)
     }
 
     fn link(&mut self, pool: usize) -> Option<&mut Link> {
@@ -547,7 +581,8 @@ fn say_as(
     let Some(id) = network.pool_id(pool) else { return };
     link.number = link.number.wrapping_add(1);
     link.said_ns = now_ns.max(1);
-    let workers = dispatcher.view().active().len().min(usize::from(u16::MAX)) as u16;
+    let workers = if link.lingers { 0 } else { dispatcher.view().active().len() };
+    let workers = workers.min(usize::from(u16::MAX)) as u16;
     let header = Header::signal(code, id, network.node, link.number);
     // All tell it: a spine that has heard nothing for some time knows no better.
     let Load(service_ns) = link.signals.average(link.total);

@@ -765,6 +765,11 @@ impl Liveness {
         watch.may_be_chosen()
     }
 
+    /// Nothing speaks against choosing a member.
+    pub(super) fn may_be_chosen(&self, pool: usize, member: Member) -> bool {
+        self.watches[self.first[pool] + member.index()].may_be_chosen()
+    }
+
     /// As [`Liveness::note_away`], for a change that drains it or lets it be chosen again.
     pub(super) fn note_drained(&mut self, pool: usize, member: Member, drained: bool) -> bool {
         let watch = &mut self.watches[self.first[pool] + member.index()];

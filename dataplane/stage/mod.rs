@@ -542,6 +542,9 @@ impl Stages {
         }
         if let Some(fabric) = &mut self.fabric {
             fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);
+            if fabric.lingers() {
+                self.end_lingering();
+            }
         }
     }
 

@@ -69,6 +69,13 @@ pub enum Step {
         /// It may be.
         active: bool,
     },
+    /// The member is to get no new tasks, and stays; one that is left in a linked pool gets those that are under way from its spine.
+    Drain {
+        /// The pool.
+        pool: usize,
+        /// The member.
+        member: Member,
+    },
     /// The member is gone: what is known of it is forgotten, and so are tasks that it still has.
     Forget {
         /// The pool.
@@ -147,6 +154,7 @@ impl Stages {
             self.step(step);
         }
         for &pool in &update.touched {
+            self.settle_drained(pool);
             self.dispatchers[pool].review_members();
         }
         self.freed = true;
@@ -171,6 +179,12 @@ impl Stages {
                 let active = self.liveness.note_drained(pool, member, !active);
                 self.dispatchers[pool].view_mut().set_active(member, active);
             }
+            &mut Step::Drain { pool, member } => {
+                let active = self.liveness.note_drained(pool, member, true);
+                if !self.is_linked(pool) {
+                    self.dispatchers[pool].view_mut().set_active(member, active);
+                }
+            }
             &mut Step::Forget { pool, member } => {
                 self.affinity.forget_member(pool, member);
                 if let Some(fabric) = &mut self.fabric {
@@ -179,6 +193,45 @@ impl Stages {
                 self.dispatchers[pool].view_mut().forget(member);
             }
             Step::Set { pool, setting } => setting.apply(&mut self.dispatchers[*pool]),
+        }
+    }
+
+    /// Drained members of a linked pool are not chosen any more, unless nobody else is there: then they go on for as long as tasks
+    /// may be under way to them.
+    fn settle_drained(&mut self, pool: usize) {
+        let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.is_linked(pool)) else {
+            return;
+        };
+        let mut active = self.dispatchers[pool].view().active().iter();
+        let lingers =
+            active.len() > 0 && !active.any(|&member| self.liveness.may_be_chosen(pool, member));
+        fabric.linger(pool, lingers);
+        if !lingers {
+            self.take_out_drained(pool);
+        }
+    }
+
+    fn take_out_drained(&mut self, pool: usize) {
+        let dispatcher = &mut self.dispatchers[pool];
+        for place in (0..dispatcher.view().active().len()).rev() {
+            let member = dispatcher.view().active()[place];
+            if !self.liveness.may_be_chosen(pool, member) {
+                dispatcher.set_active(member, false);
+            }
+        }
+    }
+
+    /// Drained members of linked pools, to whom tasks may have been under way, are chosen no more once that is over.
+    #[cold]
+    pub(super) fn end_lingering(&mut self) {
+        for pool in 0..self.dispatchers.len() {
+            let waits = self.dispatchers[pool].waiting() > 0;
+            if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_lingered(pool))
+                && !waits
+            {
+                fabric.linger(pool, false);
+                self.take_out_drained(pool);
+            }
         }
     }
 

@@ -339,6 +339,52 @@ fn a_pool_is_linked_and_moved_to_another_spine_while_the_leaf_runs() {
 }
 
 #[test]
+fn a_rack_that_is_drained_does_what_is_under_way_to_it() {
+    let (mut rig, mut control) = alone("horus");
+    let link = ["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"];
+    rig.change(&mut control, &link);
+    meet(&rig, SPINE);
+    rig.wait(11 * MS);
+    rig.poll();
+    drop(rig.receive(CLIENTS));
+    rig.change(&mut control, &["drain workers=10-12"]);
+    for seq in 0..3 {
+        let (_, header, _) = rig.one(CLIENTS, &sent_on(seq, true), WORKERS);
+        assert_eq!(header.dst, 13, "the others are drained");
+    }
+    rig.change(&mut control, &["drain workers=13"]);
+    rig.wait(MS);
+    rig.poll();
+    let told = rig.signals();
+    assert!(
+        told.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
+        "{told:?}"
+    );
+    // What the spine sent before it was told.
+    drop(rig.one(CLIENTS, &sent_on(4, false), WORKERS));
+    rig.wait(10 * MS);
+    drop(rig.one(CLIENTS, &sent_on(5, false), WORKERS));
+    assert_eq!(rig.drops(), []);
+    rig.wait(30 * MS);
+    drop(rig.receive(CLIENTS));
+    assert!(rig.through(CLIENTS, &sent_on(6, false), WORKERS).is_empty());
+    assert_eq!(rig.drops(), [("no_member", 1)]);
+    // Those who are undrained count at once, also while the last ones linger.
+    rig.change(&mut control, &["undrain workers=10-13"]);
+    drop(rig.one(CLIENTS, &sent_on(7, false), WORKERS));
+    rig.change(&mut control, &["drain workers=10-13"]);
+    rig.change(&mut control, &["undrain workers=11"]);
+    rig.wait(MS);
+    rig.poll();
+    let told = rig.signals();
+    assert_eq!(told.last().map(|&(_, _, workers, _)| workers), Some(1), "{told:?}");
+    for seq in 8..11 {
+        assert_eq!(rig.one(CLIENTS, &sent_on(seq, false), WORKERS).1.dst, 11);
+    }
+    rig.assert_accounted();
+}
+
+#[test]
 fn links_that_can_not_be_are_refused() {
     let (_rig, mut control) = alone("horus");
     for (text, says) in [

@@ -376,7 +376,6 @@ fn note(happening: Happening, has_run: bool) -> &'static str {
         Happening::LeaderStopped => "real time; what it writes as soon as it goes on is refused",
         Happening::LeaderKilled | Happening::MemberKilled => "real time; emulated time stood still",
         _ if !has_run => "nothing came of it",
-        Happening::RackDrained => "lost: under way to it from the spine",
         _ => "",
     }
 }
@@ -450,7 +449,7 @@ impl Found<'_> {
                 let sent = self.ended.iter().filter(is_its).filter_map(|task| Some(task.leaf?.1));
                 let last = sent.filter(|sent_ns| *sent_ns >= self.from_ns).max();
                 let last = last.map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns));
-                ("a rack is drained", Some(last), CHANGED_MS, true)
+                ("a rack is drained", Some(last), CHANGED_MS, false)
             }
         }
     }
