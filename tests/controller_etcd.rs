@@ -147,9 +147,13 @@ impl Etcd {
 
     /// A controller as a process of its own.
     fn process(&self, id: u16) -> Process {
+        Process(self.command(id).spawn().unwrap())
+    }
+
+    fn command(&self, id: u16) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["controller", "--config"]).arg(self.file(id)).stderr(Stdio::null());
-        Process(command.spawn().unwrap())
+        command
     }
 
     /// Has this controller do something.
@@ -284,6 +288,94 @@ fn without_etcd_nobody_leads_and_all_is_there_when_it_is_back() {
     assert!(etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").is_ok());
     let Standing::Leads { fabric, .. } = controller.standing() else { panic!() };
     assert!(fabric.leaves.contains_key(&1) && fabric.leaves.contains_key(&3));
+}
+
+#[test]
+fn a_member_that_dies_costs_nobody_the_lead() {
+    let Some(mut etcd) = Etcd::start(3, &[]) else { return };
+    etcd.lease = Duration::from_secs(20);
+    let controller = etcd.controller(1);
+    wait_until("it leads", || term(&controller).is_some());
+    let before = term(&controller);
+    assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
+    // The one that it talks to. The others may have to elect first.
+    etcd.kill(0);
+    assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
+    assert_eq!((etcd.leads(1), term(&controller)), (before, before));
+    etcd.members[0] = Some(etcd.spawn(0));
+}
+
+/// A library that has the time of day leap a day ahead and back each second.
+fn leaping_clock(folder: &Path) -> PathBuf {
+    let library = folder.join("clock.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/clock.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library).args([source, "-ldl"]);
+    assert!(cc.status().unwrap().success());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let told = Command::new("date").arg("+%s").env("LD_PRELOAD", &library).output().unwrap();
+    let told: u64 = String::from_utf8(told.stdout).unwrap().trim().parse().unwrap();
+    assert!(told.abs_diff(now) > 40_000, "the time of day does not leap");
+    library
+}
+
+#[test]
+fn a_clock_that_jumps_costs_nobody_the_lead() {
+    let Some(mut etcd) = Etcd::start(1, &[]) else { return };
+    etcd.lease = Duration::from_secs(20);
+    let clock = leaping_clock(etcd.folder.path());
+    let _leader = Process(etcd.command(1).env("LD_PRELOAD", clock).spawn().unwrap());
+    wait_until("it leads", || etcd.leads(1).is_some());
+    let before = etcd.leads(1);
+    for leaf in 1..=6 {
+        let text = format!("add-leaf id={leaf} ip=10.0.1.{leaf}");
+        assert_eq!(etcd.ask(1, &text), Ok(leaf));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(etcd.leads(1), before);
+}
+
+#[test]
+fn an_etcd_that_was_restored_from_an_old_copy_takes_nobody_back() {
+    let Some(mut etcd) = Etcd::start(1, &[]) else { return };
+    let (data, copy) = (etcd.folder.path().join("m0"), etcd.folder.path().join("copy"));
+    let duplicate = |from: &Path, to: &Path| {
+        let done = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+        assert!(done.success());
+    };
+    let first = etcd.controller(1);
+    wait_until("it leads", || term(&first).is_some());
+    assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
+    etcd.kill(0);
+    duplicate(&data, &copy);
+    etcd.members[0] = Some(etcd.spawn(0));
+    wait_until("it writes again", || {
+        let _ = etcd.ask(1, "add-leaf id=2 ip=10.0.1.2");
+        etcd.leaves(1) == Some(vec![1, 2])
+    });
+    etcd.kill(0);
+    std::fs::remove_dir_all(&data).unwrap();
+    duplicate(&copy, &data);
+    etcd.members[0] = Some(etcd.spawn(0));
+    let told = |text: &str| {
+        text.contains("the store has version 1 ")
+            && text.contains("this controller has led with version 2 ")
+            && text.contains("was restored from an old copy")
+    };
+    wait_until("it says what is wrong", || {
+        // Before it knows it may be asked; then the store refuses, for it has another version.
+        let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").expect_err("nothing is written");
+        told(&refused)
+    });
+    // Who is started takes it as it is; nodes that know better do not.
+    let second = etcd.controller(2);
+    wait_until("the other leads", || term(&second).is_some());
+    assert_eq!(etcd.leaves(2), Some(vec![1]));
+    drop(second);
+    wait_until(
+        "it says it still",
+        || matches!(first.standing(), Standing::StandsBy(reason) if told(&reason)),
+    );
 }
 
 #[test]

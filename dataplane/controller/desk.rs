@@ -82,6 +82,8 @@ pub(super) struct Desk<S> {
     pub store: S,
     pub asked: mpsc::Receiver<Ask>,
     pub standing: watch::Sender<Standing>,
+    /// The newest term and version that it has led with.
+    pub known: (u64, u64),
 }
 
 impl<S: Store> Desk<S> {
@@ -96,14 +98,23 @@ impl<S: Store> Desk<S> {
     }
 
     async fn serve(&mut self) {
+        let mut told = String::new();
         loop {
             let reason = match self.begin().await {
-                Ok((term, fabric)) => self.lead(term, fabric).await,
+                Ok((term, fabric)) => {
+                    told.clear();
+                    self.lead(term, fabric).await
+                }
                 Err(error) => error,
             };
             let retries = !matches!(reason, StoreError::Deposed);
-            if retries {
+            if retries && told != reason.to_string() {
+                told = reason.to_string();
                 log::error!("{reason}");
+            }
+            if matches!(reason, StoreError::WentBack { .. }) {
+                // Another one, started since, may take it as it is.
+                self.store.resign().await;
             }
             self.stand_by(&reason.to_string());
             if retries {
@@ -119,6 +130,7 @@ impl<S: Store> Desk<S> {
     /// Waits for the lead; who asks meanwhile is told that somebody else has it.
     async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
         let (store, asked, standing) = (&mut self.store, &mut self.asked, &self.standing);
+        let known = self.known;
         let begun = async {
             let tell = |who: &str| {
                 standing.send_if_modified(|now| {
@@ -129,6 +141,10 @@ impl<S: Store> Desk<S> {
             };
             let term = store.lead(tell).await?;
             let fabric = store.load().await?;
+            let found = (term, fabric.version);
+            if found.0 < known.0 || found.1 < known.1 {
+                return Err(StoreError::WentBack { found, known });
+            }
             Ok((term, Arc::new(fabric)))
         };
         tokio::pin!(begun);
@@ -154,6 +170,7 @@ impl<S: Store> Desk<S> {
     /// Does what is asked for until it leads no more; returns why.
     async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
         log::info!("leads with term {term} from version {}", fabric.version);
+        self.known = (term, fabric.version);
         let mut compacted = fabric.version;
         self.standing.send_replace(Standing::Leads { term, fabric: Arc::clone(&fabric) });
         loop {
@@ -166,6 +183,7 @@ impl<S: Store> Desk<S> {
                 Ok(done) => {
                     if done.fabric.version != fabric.version {
                         fabric = Arc::clone(&done.fabric);
+                        self.known = (term, fabric.version);
                         self.standing
                             .send_replace(Standing::Leads { term, fabric: Arc::clone(&fabric) });
                     }

@@ -146,7 +146,7 @@ impl Parts {
         let service = Service::new(self.id, asks, seen.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
-            let desk = Desk { store, asked, standing };
+            let desk = Desk { store, asked, standing, known: (0, 0) };
             runtime.block_on(async {
                 tokio::join!(desk.run(ended), serve(listeners, service, stopped))
             });

@@ -22,7 +22,7 @@ use crate::controller::etcd_api::lease_client::LeaseClient;
 use crate::controller::etcd_api::request_op::Request as Op;
 use crate::controller::etcd_api::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
-    LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 use crate::controller::event::Event;
 use crate::controller::fabric::Fabric;
@@ -94,6 +94,19 @@ fn unavailable(what: &str, status: &Status) -> StoreError {
     StoreError::Unavailable(format!("etcd did not {what} ({code:?}: {said}); {fix}"))
 }
 
+/// A member has so long to answer one call: less where others could.
+fn answer_max(access: &EtcdAccess) -> Duration {
+    if access.members.len() > 1 { CALL_MAX.min(access.lease / 3) } else { CALL_MAX }
+}
+
+/// It was not answered, which another member may do.
+fn is_of_member(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::DeadlineExceeded | Code::Unknown | Code::Cancelled
+    )
+}
+
 impl EtcdStore {
     /// The store there; nobody is asked yet.
     #[must_use]
@@ -134,31 +147,39 @@ impl EtcdStore {
         self.member = (self.member + 1) % self.access.members.len().max(1);
     }
 
-    /// Makes a call; after one that failed another member is asked the next time.
-    async fn call<T, F>(
-        &mut self,
-        what: &str,
-        call: impl FnOnce(Channel) -> F,
-    ) -> Result<T, StoreError>
+    /// Makes a call that does no harm when it is made twice: if a member does not answer, the next ones are asked in turn for a while,
+    /// as when they elect.
+    async fn call<T, F>(&mut self, what: &str, call: impl Fn(Channel) -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let channel = self.channel().await?;
-        let late =
-            || Err(Status::deadline_exceeded(format!("no answer for {} s", CALL_MAX.as_secs())));
-        let answered = timeout(CALL_MAX, call(channel)).await.unwrap_or_else(|_| late());
-        answered.map(tonic::Response::into_inner).map_err(|status| {
+        let until = Instant::now() + CALL_MAX;
+        let members = self.access.members.len();
+        let answer_max = answer_max(&self.access);
+        loop {
+            let channel = self.channel().await?;
+            let late = || Err(Status::deadline_exceeded(format!("no answer for {answer_max:?}")));
+            let answered = timeout(answer_max, call(channel)).await.unwrap_or_else(|_| late());
+            let status = match answered {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => status,
+            };
             self.next_member();
-            unavailable(what, &status)
-        })
+            if members < 2 || Instant::now() >= until || !is_of_member(&status) {
+                return Err(unavailable(what, &status));
+            }
+            sleep(LOOK).await;
+        }
     }
 
     async fn range(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<Vec<KeyValue>, StoreError> {
         let (mut found, mut next) = (Vec::new(), from);
         loop {
             let asked = RangeRequest { key: next.clone(), range_end: to.clone(), limit: PAGE };
-            let call = |channel| async move {
-                KvClient::new(channel).max_decoding_message_size(ANSWER_MAX).range(asked).await
+            let call = |channel| {
+                let (mut client, asked) = (KvClient::new(channel), asked.clone());
+                client = client.max_decoding_message_size(ANSWER_MAX);
+                async move { client.range(asked).await }
             };
             let answer = self.call("read", call).await?;
             let last = answer.kvs.last().map(|kv| kv.key.clone());
@@ -184,7 +205,10 @@ impl EtcdStore {
         success: Vec<RequestOp>,
     ) -> Result<(bool, i64), StoreError> {
         let asked = TxnRequest { compare, success, failure: Vec::new() };
-        let call = |channel| async move { KvClient::new(channel).txn(asked).await };
+        let call = |channel| {
+            let asked = asked.clone();
+            async move { KvClient::new(channel).txn(asked).await }
+        };
         let answer = self.call("write", call).await?;
         Ok((answer.succeeded, answer.header.map_or(0, |header| header.revision)))
     }
@@ -197,6 +221,11 @@ impl EtcdStore {
         let mut compare = vec![made_at(self.key("leader"), lead.term)];
         compare.extend(more);
         if self.txn(compare, ops).await?.0 { Ok(()) } else { Err(StoreError::Deposed) }
+    }
+
+    /// The key `leader` is the one that this controller made.
+    async fn is_ours(&mut self, term: i64) -> Result<bool, StoreError> {
+        Ok(self.get("leader").await?.is_some_and(|there| there.create_revision == term))
     }
 
     /// Takes the lead if nobody has it.
@@ -229,48 +258,63 @@ impl EtcdStore {
             self.revoke(grant.id).await;
             return won.map(|_| None);
         };
-        let channel = self.channel().await?;
         let (lost_is, lost) = watch::channel(false);
         let lease = (grant.id, Duration::from_secs(grant.ttl.unsigned_abs()));
+        // By a connection of its own, so that it goes to another member by itself.
+        let mut keeper = Self { member: self.member, ..Self::new(self.access.clone()) };
         let keeping = tokio::spawn(async move {
-            let reason = keep_alive(channel, lease, began).await;
+            let reason = keeper.keep_alive(lease, began).await;
             log::error!("the lease is lost: {reason}; this controller does not lead any more");
             let _ = lost_is.send(true);
         });
         Ok(Some(Lead { lease: grant.id, term, lost, keeping }))
     }
 
+    /// Keeps a lease until it is lost; returns why. A lease that was not confirmed for as long as it lasts is lost, whatever etcd
+    /// says later: somebody else may lead. A member that does not answer is given up for the next.
+    async fn keep_alive(&mut self, (id, ttl): (i64, Duration), began: Instant) -> String {
+        let mut until = began + ttl;
+        let mut wait = ttl / 3;
+        loop {
+            sleep(wait).await;
+            let asked = Instant::now();
+            if asked >= until {
+                return "it ran out while this process stood still, or etcd did not answer"
+                    .to_owned();
+            }
+            let answer_max = if self.access.members.len() > 1 { ttl / 6 } else { ttl };
+            let answer = timeout_at(until.min(asked + answer_max), self.ask_to_keep(id)).await;
+            match answer {
+                Ok(Ok(Some(answer))) if answer.ttl > 0 => {
+                    (until, wait) = (asked + ttl, ttl / 3);
+                    continue;
+                }
+                Ok(Ok(_)) => return "etcd does not know it any more".to_owned(),
+                Ok(Err(reason)) => {
+                    log::warn!("etcd did not keep the lease ({reason}); it is asked again");
+                }
+                Err(_) if Instant::now() >= until => {
+                    return "etcd did not answer in time".to_owned();
+                }
+                Err(_) => log::warn!("a member of etcd does not answer; another is asked"),
+            }
+            self.next_member();
+            wait = LOOK.min(ttl / 6);
+        }
+    }
+
+    async fn ask_to_keep(&mut self, id: i64) -> Result<Option<LeaseKeepAliveResponse>, String> {
+        let channel = self.channel().await.map_err(|error| error.to_string())?;
+        let one = tokio_stream::once(LeaseKeepAliveRequest { id });
+        let answers = LeaseClient::new(channel).lease_keep_alive(one).await;
+        let mut answers = answers.map_err(|status| status.message().to_owned())?.into_inner();
+        answers.message().await.map_err(|status| status.message().to_owned())
+    }
+
     async fn revoke(&mut self, lease: i64) {
         let asked = LeaseRevokeRequest { id: lease };
         let call = |channel| async move { LeaseClient::new(channel).lease_revoke(asked).await };
         let _ = self.call("end a lease", call).await; // it ends by itself otherwise
-    }
-}
-
-/// Keeps a lease until it is lost; returns why. A lease that was not confirmed for as long as it lasts is lost, whatever etcd
-/// says later: somebody else may lead.
-async fn keep_alive(channel: Channel, (id, ttl): (i64, Duration), began: Instant) -> String {
-    let mut lease = LeaseClient::new(channel);
-    let mut until = began + ttl;
-    loop {
-        sleep(ttl / 3).await;
-        let asked = Instant::now();
-        if asked >= until {
-            return "it ran out while this process stood still, or etcd did not answer".to_owned();
-        }
-        let one = tokio_stream::once(LeaseKeepAliveRequest { id });
-        let answer = async {
-            let mut answers = lease.lease_keep_alive(one).await?.into_inner();
-            answers.message().await
-        };
-        match timeout_at(until, answer).await {
-            Ok(Ok(Some(answer))) if answer.ttl > 0 => until = asked + ttl,
-            Ok(Ok(_)) => return "etcd does not know it any more".to_owned(),
-            Ok(Err(status)) => {
-                log::warn!("etcd did not keep the lease ({}); it is asked again", status.message());
-            }
-            Err(_) => return "etcd did not answer in time".to_owned(),
-        }
     }
 }
 
@@ -292,7 +336,7 @@ fn made_at(key: Vec<u8>, revision: i64) -> Compare {
     compare(key, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
 
-fn number(kv: Option<KeyValue>) -> Result<u64, StoreError> {
+fn number_of(kv: Option<KeyValue>) -> Result<u64, StoreError> {
     let Some(kv) = kv else { return Ok(0) };
     let text = String::from_utf8_lossy(&kv.value).into_owned();
     let reason = || format!("{} is {text:?}", String::from_utf8_lossy(&kv.key));
@@ -304,11 +348,10 @@ impl Store for EtcdStore {
         loop {
             let held = self.lead.as_ref().filter(|lead| !*lead.lost.borrow()).map(|lead| lead.term);
             // After a write that failed it may still be ours.
-            if let Some(term) = held {
-                let there = self.get("leader").await?;
-                if there.is_some_and(|there| there.create_revision == term) {
-                    return Ok(term.unsigned_abs());
-                }
+            if let Some(term) = held
+                && self.is_ours(term).await?
+            {
+                return Ok(term.unsigned_abs());
             }
             self.lead = None;
             match self.try_to_lead(&told).await? {
@@ -324,8 +367,8 @@ impl Store for EtcdStore {
     }
 
     async fn load(&mut self) -> Result<Fabric, StoreError> {
-        let version = number(self.get("version").await?)?;
-        let base = number(self.get("base").await?)?;
+        let version = number_of(self.get("version").await?)?;
+        let base = number_of(self.get("base").await?)?;
         let mut fabric = Fabric::default();
         let (from, to) = (self.key(&parts_key(base, 0)), self.key(&parts_key(base, u64::MAX)));
         for part in self.range(from, to).await? {
@@ -356,7 +399,15 @@ impl Store for EtcdStore {
         };
         let entry = put(self.key(&log_key(version)), records::write(events));
         let number = put(self.key("version"), version.to_string().into_bytes());
-        self.write(vec![before], vec![entry, number]).await
+        match self.write(vec![before], vec![entry, number]).await {
+            // Nobody but the leader writes a version. So it is kept by a try whose answer was lost, if it is there and the lead ours.
+            Err(StoreError::Deposed) => {
+                let term = self.lead.as_ref().map(|lead| lead.term).ok_or(StoreError::Deposed)?;
+                let is_kept = number_of(self.get("version").await?)? == version;
+                if is_kept && self.is_ours(term).await? { Ok(()) } else { Err(StoreError::Deposed) }
+            }
+            other => other,
+        }
     }
 
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {

@@ -38,6 +38,18 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// It has gone back.
+    #[error(
+        "the store has version {} of term {}, and this controller has led with version {} of term {}: the store was restored from \
+         an old copy, or is another; restart the controllers to go on from what it has, correct that with `wedjat ctl`, and restart \
+         the nodes, which stay as they are until then", .found.1, .found.0, .known.1, .known.0
+    )]
+    WentBack {
+        /// Term and version that it has.
+        found: (u64, u64),
+        /// Those that it had.
+        known: (u64, u64),
+    },
     /// Somebody else leads.
     #[error("this controller does not lead any more; ask the one that does")]
     Deposed,
