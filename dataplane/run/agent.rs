@@ -11,10 +11,10 @@ use super::attach_log::AttachLog;
 use super::causes::Causes;
 use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, ticks,
-    ticks_hz,
+    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
+    tap_points, ticks, ticks_hz,
 };
-use crate::admin::{Requests, TapPoints, reload};
+use crate::admin::{Requests, reload};
 use crate::assembly::agent;
 use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Sends};
@@ -133,13 +133,7 @@ pub(super) fn start(
         reload::agent(config, &wanted, now, &agent::membership(&wanted))
     };
     let tap = TapCommands::default();
-    let points = TapPoints {
-        cores: vec![tap.clone()],
-        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
-        clock: ticks(clock.as_ref(), &eal),
-        ticks_hz: hz,
-        cpus: cpus.clone(),
-    };
+    let points = tap_points(vec![tap.clone()], &devices, (clock.as_ref(), &eal), &cpus);
     let requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.state.as_deref());

@@ -9,10 +9,10 @@ use super::causes::Causes;
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, ticks,
-    ticks_hz,
+    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
+    tap_points, ticks, ticks_hz,
 };
-use crate::admin::{Requests, TapPoints, reload};
+use crate::admin::{Requests, reload};
 use crate::assembly;
 use crate::assembly::takeover::{self, TakenOver};
 use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
@@ -110,13 +110,7 @@ pub fn run(
         reload::leaf(config, &wanted, now, of_agent)
     };
     let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
-    let points = TapPoints {
-        cores: taps.clone(),
-        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
-        clock: ticks(clock.as_ref(), &eal),
-        ticks_hz: hz,
-        cpus: cpus.clone(),
-    };
+    let points = tap_points(taps.clone(), &devices, (clock.as_ref(), &eal), &cpus);
     let requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.leaf.state.as_deref());

@@ -22,7 +22,7 @@ use self::supervisor::Supervisor;
 #[cfg(feature = "control")]
 use crossbeam_queue::ArrayQueue;
 
-use crate::admin::{Handle, Requests};
+use crate::admin::{Handle, Requests, TapPoints};
 use crate::clock::{ClockError, ClockFile};
 use crate::config::ControlConfig;
 #[cfg(feature = "control")]
@@ -33,6 +33,7 @@ use crate::controller::{Following, NodeId};
 use crate::cpus;
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
+use crate::node::tap::TapCommands;
 use crate::policy::stream_seed;
 #[cfg(feature = "control")]
 use crate::stage::Newcomer;
@@ -159,6 +160,22 @@ fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
             let eal = eal.clone();
             Box::new(move || eal.now())
         }
+    }
+}
+
+/// Where a tap of a node with these cores and devices takes what it records.
+fn tap_points(
+    cores: Vec<TapCommands>,
+    devices: &[Device],
+    (clock, eal): (Option<&ClockFile>, &Eal),
+    cpus: &[usize],
+) -> TapPoints {
+    TapPoints {
+        cores,
+        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
+        clock: ticks(clock, eal),
+        ticks_hz: ticks_hz(clock, eal),
+        cpus: cpus.to_vec(),
     }
 }
 
