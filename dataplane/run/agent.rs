@@ -11,8 +11,8 @@ use super::attach_log::AttachLog;
 use super::causes::Causes;
 use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
-    tap_points, ticks, ticks_hz,
+    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, tap_points,
+    ticks_hz,
 };
 use crate::admin::{Requests, reload};
 use crate::assembly::agent;

@@ -9,8 +9,8 @@ use super::causes::Causes;
 use super::colocated::{self, Ended, LocalAgent, LocalParts};
 use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn,
-    tap_points, ticks, ticks_hz,
+    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, tap_points,
+    ticks, ticks_hz,
 };
 use crate::admin::{Requests, reload};
 use crate::assembly;
