@@ -610,6 +610,23 @@ fn every_key_of_an_agents_configuration_is_explained() {
 }
 
 #[test]
+fn every_key_of_a_file_of_experts_is_explained() {
+    let text = fs::read_to_string(root().join("docs/cosched.md")).unwrap();
+    let mut keys = Vec::new();
+    for (file, type_name) in [("settings", "Settings"), ("guard", "GuardSettings")] {
+        let source = fs::read_to_string(root().join(format!("cosched/src/{file}.rs"))).unwrap();
+        let (_, fields) = source.split_once(&format!("pub struct {type_name} {{")).unwrap();
+        let (fields, _) = fields.split_once("\n}").unwrap();
+        let names =
+            fields.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'));
+        keys.extend(names.map(|(name, _)| name.replace('_', "-")));
+    }
+    assert!(keys.len() > 15, "the keys are found: {keys:?}");
+    keys.retain(|key| !text.contains(&format!("\n{key} = ")));
+    assert_none(&keys, "keys that docs/cosched.md does not explain");
+}
+
+#[test]
 fn the_dashboard_shows_metrics_that_there_are() {
     let text = fs::read_to_string(root().join("examples/grafana.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&text).unwrap();
