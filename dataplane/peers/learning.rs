@@ -31,6 +31,8 @@ pub struct Learning {
     seen: Box<[f32]>,
     /// Loads of the nodes that are there, one behind the other.
     present: Vec<f32>,
+    /// The critic's parameters as they are told.
+    pub told: Box<[f32]>,
     /// It only decides, and never changes its parameters.
     is_frozen: bool,
     pub migrates: bool,
@@ -61,6 +63,7 @@ impl Learning {
         let parameters = learner.critic().len();
         let mut learning = Self {
             consensus: Consensus::new(nodes, parameters),
+            told: vec![0.0; parameters].into(),
             learner,
             reward: Reward::new(SCALE, Costs::default(), learned.utility),
             migration: Choice::new(nodes),
@@ -127,6 +130,12 @@ impl Learning {
         self.migrations.fill(0);
         self.steals.fill(0);
         self.publish();
+    }
+
+    /// Critics are to agree: this one's parameters are to be told.
+    pub fn tell(&mut self, round: u64) {
+        self.consensus.open(round, false);
+        self.told.iter_mut().zip(self.learner.critic()).for_each(|(told, value)| *told = *value);
     }
 
     fn publish(&mut self) {

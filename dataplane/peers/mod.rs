@@ -28,7 +28,6 @@ pub use wedjat_learner::{NODES_MAX, Utility};
 
 use crate::policy::{Rng, stream_seed};
 use crate::wire::peer::{Done, Heartbeat, Origin, Parameters, VALUES_MAX, VERSION};
-use arrayvec::ArrayVec;
 use learning::Learning;
 use load::{LOAD_MAX, OwnLoad};
 
@@ -380,7 +379,7 @@ impl Peers {
             self.tells = false;
             let round = self.number / CONSENSUS_BEATS;
             if round > learning.consensus.round() {
-                learning.consensus.open(round, false);
+                learning.tell(round);
                 self.tells = true;
             } else if self.number == round * CONSENSUS_BEATS + 1 && round > 0 {
                 let live = self.live.iter().map(|node| usize::from(*node));
@@ -401,7 +400,7 @@ impl Peers {
     }
 
     /// What is to be told besides since the last beat: the parts of its critic's parameters, when critics are to agree.
-    pub fn parameters(&self) -> impl Iterator<Item = (Parameters, ArrayVec<f32, VALUES_MAX>)> {
+    pub fn parameters(&self) -> impl Iterator<Item = (Parameters, &[f32])> {
         let origin = self.origin();
         let learning = match &self.mind {
             Mind::Learning(learning) if self.tells => Some(learning),
@@ -409,11 +408,8 @@ impl Peers {
         };
         learning.into_iter().flat_map(move |learning| {
             let (round, chunks) = (learning.consensus.round(), learning.consensus.chunks() as u16);
-            (0..chunks).map(move |chunk| {
-                let all = learning.learner.critic().copied();
-                let values = all.skip(usize::from(chunk) * VALUES_MAX).take(VALUES_MAX).collect();
-                (Parameters { origin, round, chunk, chunks }, values)
-            })
+            let parts = learning.told.chunks(VALUES_MAX).zip(0..chunks);
+            parts.map(move |(values, chunk)| (Parameters { origin, round, chunk, chunks }, values))
         })
     }
 
