@@ -203,7 +203,7 @@ impl Peers {
     /// A random number below that.
     #[inline]
     fn below(&mut self, count: usize) -> usize {
-        ((self.rng.next_u64() >> 32) * count as u64 >> 32) as usize
+        (((self.rng.next_u64() >> 32) * count as u64) >> 32) as usize
     }
 
     /// A node that is there, any of them: `place` counts the others first, and then this one.

@@ -285,7 +285,7 @@ impl<'a> Sim<'a> {
     #[inline]
     fn reached(&mut self) -> usize {
         let bits = self.choice.next_u64();
-        let any = |count: usize| ((bits >> 32) * count as u64 >> 32) as usize;
+        let any = |count: usize| (((bits >> 32) * count as u64) >> 32) as usize;
         let Some((nodes, share)) = &self.traffic else { return any(self.nodes.len()) };
         let unit = f64::from(bits as u32) / 4_294_967_296.0;
         if unit < *share {
