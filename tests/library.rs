@@ -351,7 +351,12 @@ impl Home {
         rustix::process::kill_process(rustix::process::Pid::from_child(&leaf), Signal::TERM)
             .unwrap();
         let output = leaf.wait_with_output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{:?} {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
         self.output("leaf")
     }
 

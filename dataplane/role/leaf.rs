@@ -79,7 +79,8 @@ where
     /// come up one after the other.
     #[must_use]
     pub fn with_patience(mut self) -> Self {
-        self.patience = Patience { is_on: true, holds_back: true, ..Patience::default() };
+        let holds_back = !self.node.reaches_workers();
+        self.patience = Patience { is_on: true, holds_back, ..Patience::default() };
         self
     }
 
