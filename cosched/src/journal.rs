@@ -1,5 +1,6 @@
 //! A chooser whose decisions are written down, a line of JSON each, with all that went into them.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use rand::{Rng, SeedableRng};
@@ -68,13 +69,15 @@ pub enum Record {
 /// Of the log's form.
 pub(crate) const VERSION: u32 = 1;
 
-/// A chooser with its random numbers and its log. One decision is made at a time: its outcome comes before the next, or not at all.
+/// A chooser with its random numbers and its log. Several decisions may be under way, as for several pools or hosts; each outcome is
+/// one decision's, by its number.
 pub struct Logged<W> {
     chooser: Chooser,
     random: Xoshiro256PlusPlus,
     log: W,
+    /// The next decision's.
     number: u64,
-    pending: Option<Decision>,
+    pending: BTreeMap<u64, Decision>,
 }
 
 impl<W: Write> Logged<W> {
@@ -83,7 +86,7 @@ impl<W: Write> Logged<W> {
         let (settings, experts) = (chooser.settings().clone(), chooser.experts().to_vec());
         let random = Xoshiro256PlusPlus::seed_from_u64(settings.seed);
         line(&mut log, &Record::Start { version: VERSION, settings, experts })?;
-        Ok(Self { chooser, random, log, number: 0, pending: None })
+        Ok(Self { chooser, random, log, number: 0, pending: BTreeMap::new() })
     }
 
     /// The chooser.
@@ -92,44 +95,63 @@ impl<W: Write> Logged<W> {
         &self.chooser
     }
 
-    /// Draws a share of at most `limit`. What came of the decision before, if nobody told, is not learnt from.
+    /// Draws a share of at most `limit`. What came of the decisions before, if nobody told, is not learnt from.
     pub fn decide(
         &mut self,
         at_ns: u64,
         state: &State,
         limit: Share,
     ) -> Result<Share, LoggedError> {
+        self.pending.clear();
+        self.decide_beside(at_ns, state, limit).map(|(_, share)| share)
+    }
+
+    /// As `decide`, while outcomes of other decisions are still to come; with its number, by which its own is told.
+    pub fn decide_beside(
+        &mut self,
+        at_ns: u64,
+        state: &State,
+        limit: Share,
+    ) -> Result<(u64, Share), LoggedError> {
         let draw = self.random.next_u64() >> (u64::BITS - DRAW_BITS);
         let decision = self.chooser.decide(state, limit, draw)?;
         let Decision { share, probability, mixture, .. } = decision;
-        self.number += u64::from(self.pending.is_some());
-        let number = self.number;
-        let record = Record::Decision {
-            number,
-            at_ns,
-            state: *state,
-            limit,
-            draw,
-            share,
-            probability,
-            mixture,
-        };
-        self.pending = Some(decision);
+        let (number, state) = (self.number, *state);
+        let record =
+            Record::Decision { number, at_ns, state, limit, draw, share, probability, mixture };
+        self.number += 1;
+        self.pending.insert(number, decision);
         line(&mut self.log, &record)?;
-        Ok(share)
+        Ok((number, share))
     }
 
-    /// Learns what came of the decision; nothing where none is under way.
+    /// Learns what came of the last decision; nothing where its outcome was told.
     pub fn learn(&mut self, at_ns: u64, outcome: &Outcome) -> Result<Option<Learnt>, LoggedError> {
-        let Some(decision) = self.pending.take() else { return Ok(None) };
+        match self.number.checked_sub(1) {
+            Some(last) => self.learn_of(last, at_ns, outcome),
+            None => Ok(None),
+        }
+    }
+
+    /// Learns what came of the decision of this number; nothing where there is none whose outcome is to come.
+    pub fn learn_of(
+        &mut self,
+        number: u64,
+        at_ns: u64,
+        outcome: &Outcome,
+    ) -> Result<Option<Learnt>, LoggedError> {
+        let Some(decision) = self.pending.remove(&number) else { return Ok(None) };
         let learnt = self.chooser.learn(&decision, outcome)?;
-        let number = self.number;
-        self.number += 1;
         let Learnt { loss, risk, ended, restarted } = learnt.clone();
-        let record =
-            Record::Outcome { number, at_ns, outcome: *outcome, loss, risk, ended, restarted };
+        let outcome = *outcome;
+        let record = Record::Outcome { number, at_ns, outcome, loss, risk, ended, restarted };
         line(&mut self.log, &record)?;
         Ok(Some(learnt))
+    }
+
+    /// Leaves out a decision of which nothing came.
+    pub fn forget(&mut self, number: u64) {
+        self.pending.remove(&number);
     }
 
     /// Writes out what a buffer holds, and gives the log back.

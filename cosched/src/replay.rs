@@ -3,6 +3,7 @@
 //! Under another mode shares and outcomes stay those that were, and what is learnt from them differs. Risk is then weighted by
 //! the probability with which the log's chooser drew the share, since that is how often such shares came to be seen.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
 use serde::Serialize;
@@ -122,7 +123,8 @@ impl Lines {
 
 struct Replaying {
     chooser: Chooser,
-    pending: Option<(u64, Decision)>,
+    /// By their numbers, those whose outcome is still to come.
+    pending: BTreeMap<u64, Decision>,
     done: Replayed,
     loss: f64,
     answered: u64,
@@ -169,7 +171,7 @@ impl Replaying {
         };
         Ok(Self {
             chooser: Chooser::new(settings, with)?,
-            pending: None,
+            pending: BTreeMap::new(),
             done,
             loss: 0.0,
             answered: 0,
@@ -186,20 +188,20 @@ impl Replaying {
                         "a share of probability {probability} can't have been drawn"
                     ));
                 }
-                self.drop_pending();
                 let mut decision = self.chooser.decide(&state, limit, draw).map_err(named)?;
                 self.done.decisions += 1;
                 self.done.other_shares += u64::from(decision.share != share);
                 self.differ(decision.mixture[share.index()] - probability);
                 (decision.share, decision.probability) = (share, probability);
-                self.pending = Some((number, decision));
-                Ok(())
+                match self.pending.insert(number, decision) {
+                    Some(_) => Err(format!("a second decision {number}")),
+                    None => Ok(()),
+                }
             }
             Record::Outcome { number, outcome, loss, risk, ended, .. } => {
-                let Some((_, decision)) = self.pending.take_if(|(pending, _)| *pending == number)
-                else {
+                let Some(decision) = self.pending.remove(&number) else {
                     return Err(format!(
-                        "an outcome of decision {number}, which is not the last one"
+                        "an outcome of decision {number}, which was not made or has one"
                     ));
                 };
                 self.learn(&decision, &outcome, loss, &risk, ended).map_err(named)
@@ -247,12 +249,8 @@ impl Replaying {
         }
     }
 
-    fn drop_pending(&mut self) {
-        self.done.unanswered += u64::from(self.pending.take().is_some());
-    }
-
     fn end(mut self, torn: bool) -> Replayed {
-        self.drop_pending();
+        self.done.unanswered = self.pending.len() as u64;
         self.done.torn = torn;
         self.done.mean_loss =
             if self.answered == 0 { 0.0 } else { self.loss / self.answered as f64 };

@@ -356,3 +356,26 @@ fn an_outcome_of_no_decision_teaches_nothing_and_one_that_nobody_told_is_left_ou
     assert_eq!((again.decisions, again.unanswered), (3, 2));
     assert!(again.agrees());
 }
+
+#[test]
+fn outcomes_that_come_in_another_order_are_each_their_own_decisions() {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+    let settings = Settings { mode: Mode::Iw, ..Settings::default() };
+    let experts = vec![always("nothing", 0), always("half", 50)];
+    let mut logged = Logged::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
+    for at in 0..500 {
+        let decided = [(); 3]
+            .map(|()| logged.decide_beside(at, &some_state(&mut random), Share::MOST).unwrap());
+        for (number, share) in decided.into_iter().rev() {
+            // Only what was given does harm.
+            let observed = 1.0 + share.part();
+            let outcome = Outcome { expected: 1.0, observed, batch: None };
+            assert!(logged.learn_of(number, at, &outcome).unwrap().is_some());
+            assert!(logged.learn_of(number, at, &outcome).unwrap().is_none());
+        }
+    }
+    assert!(logged.chooser().alpha()[0] > 0.99, "{:?}", logged.chooser().alpha());
+    let again = replayed(&logged.into_log().unwrap(), None);
+    assert_eq!((again.decisions, again.unanswered), (1500, 0));
+    assert!(again.agrees() && again.difference.unwrap() < 1e-12);
+}

@@ -62,7 +62,7 @@ impl Arm {
             Self::AsaxBalanced => (Mode::Balanced, Happiness::Ratio),
         };
         // Section 4.4: a loss of 1 is for what takes half as long again. Of gamma the paper says nothing; Theorem 1 bounds the risk of
-        // four experts best with this one when there are five to ten rounds, as here.
+        // four experts best with about this one when there are five to thirty rounds, as here.
         Some(Settings { mode, happiness, rate: 0.6, loss_factor: 2.0, seed, ..Settings::default() })
     }
 }

@@ -27,13 +27,13 @@ impl Learning {
         Ok(Self { logged: Logged::new(chooser, log)?, decisions: 0, last: None })
     }
 
-    fn decide(&mut self, now: f64, state: &State) -> Result<Share, ClusterError> {
+    fn decide(&mut self, now: f64, state: &State) -> Result<(u64, Share), ClusterError> {
         self.decisions += 1;
-        Ok(self.logged.decide(nanoseconds(now), state, Share::MOST)?)
+        Ok(self.logged.decide_beside(nanoseconds(now), state, Share::MOST)?)
     }
 
-    fn learn(&mut self, now: f64, outcome: &Outcome) -> Result<(), ClusterError> {
-        let learnt = self.logged.learn(nanoseconds(now), outcome)?;
+    fn learn(&mut self, decision: u64, now: f64, outcome: &Outcome) -> Result<(), ClusterError> {
+        let learnt = self.logged.learn_of(decision, nanoseconds(now), outcome)?;
         if let Some(round) = learnt.and_then(|learnt| learnt.ended) {
             self.last = Some(round);
         }
@@ -104,6 +104,8 @@ struct Allocation {
     guest: Option<Running>,
     /// The guest's.
     share: Share,
+    /// The decision that chose it; of the host's learner.
+    decision: u64,
     /// When the share was chosen.
     chosen: f64,
     /// When it is to be chosen anew; without a guest, from when on a job may ask.
@@ -194,6 +196,7 @@ impl Engine {
                     host,
                     guest: None,
                     share: Share::NONE,
+                    decision: 0,
                     chosen: now,
                     due: now,
                 });
@@ -204,7 +207,9 @@ impl Engine {
             }
             if let Some(host) = self.host_for(job, at)? {
                 let guest = self.begin(at);
-                let (share, allocation) = (host.1, &mut self.allocations[host.0]);
+                let (index, decision, share) = host;
+                let allocation = &mut self.allocations[index];
+                allocation.decision = decision;
                 allocation.host.mark = allocation.host.done;
                 (allocation.guest, allocation.share) = (Some(guest), share);
                 (allocation.chosen, allocation.due) = (self.now, self.now + INTERVAL);
@@ -258,7 +263,11 @@ impl Engine {
     }
 
     /// Which allocation takes this job as a guest, the first that fits, and with which share.
-    fn host_for(&mut self, job: usize, at: usize) -> Result<Option<(usize, Share)>, ClusterError> {
+    fn host_for(
+        &mut self,
+        job: usize,
+        at: usize,
+    ) -> Result<Option<(usize, u64, Share)>, ClusterError> {
         for index in 0..self.allocations.len() {
             let allocation = &self.allocations[index];
             if allocation.guest.is_some() || allocation.cores < self.jobs[job].cores {
@@ -266,15 +275,15 @@ impl Engine {
             }
             match self.arm {
                 Arm::Slurm => return Ok(None),
-                Arm::Static | Arm::Idle => return Ok(Some((index, Share::at_most(0.5)))),
+                Arm::Static | Arm::Idle => return Ok(Some((index, 0, Share::at_most(0.5)))),
                 _ if allocation.due > self.now => continue,
                 _ => {}
             }
             let state = self.state(allocation);
             let learner = &mut self.learners[self.jobs[allocation.host.job].workflow.index()];
-            let share = learner.decide(self.now, &state)?;
+            let (decision, share) = learner.decide(self.now, &state)?;
             if share > Share::NONE {
-                return Ok(Some((index, share)));
+                return Ok(Some((index, decision, share)));
             }
             // Nothing was taken, so nothing was harmed; the guest has not moved.
             let waits = match &self.queue[at].begun {
@@ -284,7 +293,7 @@ impl Engine {
                     Progress { wall, elapsed: 0.0, rate: 0.0, remaining: alone }
                 }
             };
-            learner.learn(self.now, &unharmed(Some(waits)))?;
+            learner.learn(decision, self.now, &unharmed(Some(waits)))?;
             self.allocations[index].due = self.now + self.refusal;
         }
         Ok(None)
@@ -421,13 +430,18 @@ impl Engine {
         let (host, passed) = (&allocation.host, self.now - allocation.chosen);
         let worked = host.done - host.mark;
         if passed <= 0.0 || worked <= 0.0 {
+            self.learners[self.jobs[host.job].workflow.index()].logged.forget(allocation.decision);
             return Ok(());
         }
         let rate = (guest.done - guest.mark) / passed;
         let batch = Some(guest.progress(&self.jobs[guest.job], self.now, rate));
         // Rounding may have it work faster than alone.
         let outcome = Outcome { expected: worked, observed: passed.max(worked), batch };
-        self.learners[self.jobs[host.job].workflow.index()].learn(self.now, &outcome)
+        self.learners[self.jobs[host.job].workflow.index()].learn(
+            allocation.decision,
+            self.now,
+            &outcome,
+        )
     }
 
     /// Chooses shares anew where it is time. A guest that gets nothing waits, before all others, for whoever has something.
@@ -443,15 +457,16 @@ impl Engine {
             let allocation = &self.allocations[at];
             let state = self.state(allocation);
             let learner = &mut self.learners[self.jobs[allocation.host.job].workflow.index()];
-            let share = learner.decide(self.now, &state)?;
+            let (decision, share) = learner.decide(self.now, &state)?;
             let now = self.now;
             let allocation = &mut self.allocations[at];
             allocation.host.mark = allocation.host.done;
             (allocation.share, allocation.chosen, allocation.due) = (share, now, now + INTERVAL);
+            allocation.decision = decision;
             if share == Share::NONE {
                 let Some(guest) = allocation.guest.take() else { continue };
                 let waits = guest.progress(&self.jobs[guest.job], now, 0.0);
-                learner.learn(now, &unharmed(Some(waits)))?;
+                learner.learn(decision, now, &unharmed(Some(waits)))?;
                 self.queue.push_front(Waiting { job: guest.job, begun: Some(guest) });
             } else if let Some(guest) = &mut allocation.guest {
                 guest.mark = guest.done;
