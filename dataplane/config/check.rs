@@ -16,7 +16,7 @@ use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
     QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
 };
-use crate::policy::{Overflow, PolicySpec, Reports, Runs};
+use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::role::agent::TIMEOUT_KEPT_MS;
 use crate::stage::Side;
 use crate::stage::fabric::SILENT_NS;
@@ -349,11 +349,9 @@ fn warnings(
 
 /// Keys that change nothing beside what the others say.
 fn unused(faults: &mut Faults<'_>, raw: &raw::Config, pools: &[PoolConfig]) {
-    let policy = |id: &Spanned<u16>| {
-        pools.iter().find(|pool| pool.id == *id.get_ref()).map(|pool| &pool.policy)
-    };
+    let pool = |id: &Spanned<u16>| pools.iter().find(|pool| pool.id == *id.get_ref());
     for entry in &raw.pool {
-        let Some(policy) = policy(&entry.id).filter(|policy| !policy.entry().holds()) else {
+        let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !holds(pool)) else {
             continue;
         };
         let reason = format!("under {policy} no task waits for a worker");
@@ -362,13 +360,21 @@ fn unused(faults: &mut Faults<'_>, raw: &raw::Config, pools: &[PoolConfig]) {
         faults.unused(entry.overflow.as_ref(), "pool.overflow", &reason, better);
     }
     for entry in &raw.server {
-        let Some(policy) = policy(&entry.pool).filter(|policy| !policy.entry().by_rate) else {
+        let Some(PoolConfig { policy, .. }) =
+            pool(&entry.pool).filter(|pool| !pool.policy.entry().by_rate)
+        else {
             continue;
         };
         let reason = format!("{policy} does not decide by speeds");
         let better = "none, or a policy that decides by rates, as `wedjat policies` tells";
         faults.unused(entry.speed.as_ref(), "server.speed", &reason, better);
     }
+}
+
+/// Tasks of this pool may wait: for a worker, or for the answers of those that are asked about them.
+fn holds(pool: &PoolConfig) -> bool {
+    let asks = pool.reports == Reports::Messages && pool.policy.probes();
+    pool.policy.entry().holds() || asks
 }
 
 /// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would
@@ -380,8 +386,6 @@ fn buffers_needed(
     agent: Option<&HostConfig>,
     told: usize,
 ) -> u32 {
-    let asks = |pool: &PoolConfig| pool.reports == Reports::Messages && pool.policy.probes();
-    let holds = |pool: &PoolConfig| pool.policy.entry().runs == Runs::LeafHolding || asks(pool);
     let holding = pools.iter().filter(|pool| holds(pool));
     let queues: usize = holding.map(|pool| pool.queue).sum();
     let queues = queues.max(told) + agent.map_or(0, local::buffers_needed);

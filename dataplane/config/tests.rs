@@ -274,6 +274,8 @@ fn keys_that_change_nothing_are_warned_of() {
         ],
     );
     warned("\"horus\"", &format!("\"cfcfs\"{keys}"), &[]);
+    let asks = format!("\"jsq(d=2)\"\nreports = \"messages\"{keys}");
+    warned("\"horus\"", &asks, &[]);
     warned("pool = 1\n", "pool = 1\nspeed = 2.0\n", &["`server.speed`"]);
     let sed = GOOD.replacen("\"horus\"", "\"sed\"", 1).replacen(
         "pool = 1\n",
