@@ -113,7 +113,7 @@ pub struct Totals {
     pub agreed: u64,
 }
 
-/// See the module's text.
+/// One node of a rack without a leaf: where its fresh tasks go, whom it asks for one, what it tells its peers and learns from them.
 #[derive(Clone, Debug)]
 pub struct Peers {
     settings: Settings,
