@@ -50,7 +50,7 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
         role: config.role,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
-        ports: config.ports.len() + usize::from(config.agent.is_some()),
+        ports: config.ports.len().max(1) + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
         spines: if config.role == Role::Leaf { SPINES_MAX } else { 0 },
         pools: pools.into_iter().flatten().collect(),
@@ -61,7 +61,8 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
 }
 
 /// The network around the node at its first membership; `macs` are its devices' addresses, which ports have that are given none.
-/// The wire to the agent is the last port.
+/// The wire to the agent is the last port. Without ports tasks and reports are told: one that reaches everything stands for the
+/// program that does.
 ///
 /// # Errors
 /// When no port leads to a server.
@@ -79,12 +80,21 @@ pub fn network(
         side: Side::Workers,
         gateway: None,
     });
+    let is_told = config.ports.is_empty();
+    let told = is_told.then_some(PortAddress {
+        mac: Mac([0; 6]),
+        ip: 0,
+        prefix: 0,
+        side: Side::Both,
+        gateway: None,
+    });
     let base = Base {
         udp_port: config.leaf.udp_port,
         node: config.leaf.id,
-        ports: ports.chain(wire).collect(),
+        ports: ports.chain(wire).chain(told).collect(),
         inside: config.agent.as_ref().map(|_| config.ports.len()),
         is_spine: config.role == Role::Spine,
+        is_told,
     };
     membership.network(base, table.limits(), &table.neighbours())
 }

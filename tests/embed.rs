@@ -7,7 +7,8 @@ mod rig;
 use std::collections::BTreeSet;
 
 use wedjat::embed::{
-    Context, DropReason, Misuse, NO_WORKER, Options, Released, Rewrite, Scheduler, Verdict,
+    Change, Choice, Context, DropReason, Misuse, NO_WORKER, Options, Picker, Released,
+    ReleasedTask, Rewrite, Scheduler, TaskDescription, Verdict, WorkerReport,
 };
 use wedjat::io::Buf;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
@@ -605,4 +606,131 @@ fn what_is_missing_is_told() {
     assert!(scheduler.context(1).is_none());
     assert!(scheduler.context(0).is_some());
     assert!(scheduler.context(0).is_none(), "once");
+}
+
+/// A configuration without ports: what a program has whose header is not ours.
+fn told(policy: &str, more: &str) -> Scheduler {
+    let text = format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nworkers_max = 8\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\n{more}\n\
+         [[server]]\nip = '10.0.2.11'\nworkers = '10-11'\npool = {POOL}\n"
+    );
+    Scheduler::from_toml(&text, &Options { ticks_hz: TICKS_HZ, macs: &[] }).unwrap()
+}
+
+/// What becomes of tasks with these numbers.
+fn pick(picker: &mut Picker, now: u64, ids: std::ops::Range<u64>) -> Vec<Choice> {
+    let tasks: Vec<_> = ids.map(|id| TaskDescription { id, class: 0 }).collect();
+    let mut choices = vec![Choice::Refused; tasks.len()];
+    picker.pick(POOL, now, &tasks, &mut choices).unwrap();
+    choices
+}
+
+fn done(worker: u16, queue: u16) -> WorkerReport {
+    WorkerReport { worker, queue, service_ns: 0, answers: true }
+}
+
+#[test]
+fn tasks_that_are_told_wait_and_go_in_order() {
+    let mut scheduler = told("jbsq(k=1)", "queue = 3\noverflow = 'refuse'");
+    assert!(scheduler.context(0).is_none() && scheduler.ports() == 0);
+    let mut picker = scheduler.picker(0).unwrap();
+    assert!(scheduler.picker(0).is_none());
+    let choices = pick(&mut picker, 1, 0..6);
+    let went: BTreeSet<_> = choices[..2].iter().map(|choice| format!("{choice:?}")).collect();
+    assert_eq!(went.len(), 2, "one task for each worker: {choices:?}");
+    assert_eq!(choices[2..], [Choice::Held, Choice::Held, Choice::Held, Choice::Refused]);
+    assert_eq!(picker.release(1), None);
+    // Whoever is free gets the first that waits; one that is told to be lost frees a place as well.
+    assert_eq!(picker.report(&[done(11, 0), done(99, 0)]), 1);
+    assert_eq!(picker.release(2), Some(ReleasedTask { id: 2, outcome: Ok(11) }));
+    assert_eq!(picker.release(2), None);
+    picker.lost(10, 1).unwrap();
+    assert_eq!(picker.release(3), Some(ReleasedTask { id: 3, outcome: Ok(10) }));
+    // A task that the program sent by itself takes a place.
+    assert_eq!(picker.report(&[done(10, 0)]), 1);
+    picker.sent(10).unwrap();
+    assert_eq!(picker.release(4), None);
+    assert_eq!((picker.sent(12), picker.lost(12, 1)), (Err(Misuse::Worker), Err(Misuse::Worker)));
+    picker.abandon();
+    let given_up = ReleasedTask { id: 4, outcome: Err(DropReason::Shutdown) };
+    assert_eq!((picker.release(5), picker.release(5)), (Some(given_up), None));
+    let totals = scheduler.totals();
+    let read = |counter| totals.count(counter);
+    assert_eq!((read(Counter::RxPackets), read(Counter::Forwarded)), (6 + 3, 4));
+    assert_eq!((read(Counter::Refused), read(Counter::WrittenOff)), (1, 1));
+    assert_eq!(totals.count(DropReason::UnknownWorker), 1);
+    assert!(totals.balances());
+}
+
+#[test]
+fn what_is_told_wrongly_is_refused_and_what_is_not_known_is_counted() {
+    let mut scheduler = told("random", "");
+    let mut picker = scheduler.picker(0).unwrap();
+    let tasks = [TaskDescription::default(); BURST + 1];
+    let mut choices = [Choice::Held; BURST + 1];
+    assert_eq!(picker.pick(POOL, 1, &tasks, &mut choices), Err(Misuse::Burst));
+    assert_eq!(picker.pick(POOL, 1, &tasks[..2], &mut choices[..1]), Err(Misuse::Verdicts));
+    assert_eq!(choices, [Choice::Held; BURST + 1]);
+    picker.pick(POOL + 1, 1, &tasks[..2], &mut choices).unwrap();
+    assert_eq!(choices[..2], [Choice::Dropped(DropReason::UnknownPool); 2]);
+    // Reports of more tasks than a worker can have are not believed, as on a leaf.
+    assert_eq!(pick(&mut picker, 1, 0..4).len(), 4);
+    assert_eq!(picker.report(&[done(10, 60_000)]), 1);
+    let worker = scheduler.workers().into_iter().find(|one| one.worker == 10).unwrap();
+    assert!(worker.load < 4.0, "{worker:?}");
+    assert!(scheduler.totals().balances());
+    let refused = |text: &str| {
+        let options = Options { ticks_hz: TICKS_HZ, macs: &[] };
+        Scheduler::from_toml(text, &options).unwrap_err().to_string()
+    };
+    let pools = "[[pool]]\nid = 1\npolicy = 'jsq(2)'\nreports = 'messages'\n[[server]]\nip = '10.0.2.11'\nworkers = '1'\npool = 1\n";
+    let text = refused(&format!("[leaf]\nid = 1\ncores = [0]\n{pools}"));
+    assert!(text.contains("asks workers in messages"), "{text}");
+}
+
+#[test]
+fn members_and_policies_change_while_tasks_are_told() {
+    let mut scheduler = told("round-robin", "");
+    let mut picker = scheduler.picker(0).unwrap();
+    let ms = TICKS_HZ / 1000;
+    let mut now = 0;
+    let mut apply = |scheduler: &Scheduler, picker: &mut Picker, change: &str| {
+        let epoch = scheduler.apply(&change.parse::<Change>().unwrap()).unwrap();
+        while scheduler.acknowledged() < epoch {
+            now += ms;
+            assert_eq!(picker.release(now), None);
+            assert!(now < 1000 * ms, "the picker takes {change}");
+        }
+        scheduler.tend(now);
+        now
+    };
+    let workers = |choices: Vec<Choice>| -> BTreeSet<u16> {
+        choices
+            .into_iter()
+            .map(|choice| match choice {
+                Choice::Worker { worker, .. } => worker,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    };
+    let now = apply(
+        &scheduler,
+        &mut picker,
+        &format!("add-workers server=10.0.2.11 pool={POOL} workers=12 speed=2"),
+    );
+    assert_eq!(workers(pick(&mut picker, now, 0..6)), BTreeSet::from([10, 11, 12]));
+    let now = apply(&scheduler, &mut picker, "drain workers=10");
+    assert_eq!(workers(pick(&mut picker, now, 0..6)), BTreeSet::from([11, 12]));
+    let found = scheduler.workers();
+    let of = |id: u16| found.iter().find(|one| one.worker == id).unwrap();
+    assert_eq!(
+        (found.len(), of(10).pool, of(10).is_drained, of(11).is_drained),
+        (3, POOL, true, false)
+    );
+    assert_eq!((of(10).outstanding, of(11).outstanding, of(12).outstanding), (2, 5, 5));
+    assert_eq!((of(11).speed, of(12).speed), (1.0, 2.0));
+    let now = apply(&scheduler, &mut picker, &format!("set-policy pool={POOL} policy=jbsq(k=1)"));
+    assert_eq!(pick(&mut picker, now, 0..1), [Choice::Held], "both have more than one");
+    assert!(scheduler.snapshot().pools[0].policy.starts_with("jbsq(k=1"));
 }

@@ -46,11 +46,31 @@ impl Config {
         Self::parse(path, &faults::read(path)?)
     }
 
+    /// The same for a program that has the scheduler within it: without [[port]] its tasks and reports are told.
+    ///
+    /// # Errors
+    /// When it can't be read or has faults: all of them.
+    pub fn load_embedded(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse_embedded(path, &faults::read(path)?)
+    }
+
+    /// As [`Config::load_embedded`], of a text.
+    ///
+    /// # Errors
+    /// All the faults it has.
+    pub fn parse_embedded(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_for(path, text, true)
+    }
+
     /// Checks `text`, naming `path` in errors.
     ///
     /// # Errors
     /// All the faults it has.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_for(path, text, false)
+    }
+
+    fn parse_for(path: &Path, text: &str, is_embedded: bool) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         if agent::is_agents(text) {
             let fault = Fault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
@@ -60,7 +80,8 @@ impl Config {
             true => toml::from_str::<raw::SpineFile>(text).map(raw::Config::from),
             false => toml::from_str(text),
         };
-        let raw = raw.map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        let mut raw = raw.map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        raw.is_embedded = is_embedded;
         check::config(path, text, raw).map_err(refuse)
     }
 

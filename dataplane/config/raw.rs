@@ -16,6 +16,9 @@ use crate::state::table::Role;
 pub struct Config {
     #[serde(skip)]
     pub(super) role: Role,
+    /// It is read for a program that has the scheduler within it.
+    #[serde(skip)]
+    pub(super) is_embedded: bool,
     pub leaf: Node,
     #[serde(default)]
     pub port: Vec<Port>,
@@ -53,6 +56,7 @@ impl From<SpineFile> for Config {
         let SpineFile { spine, port, pool, leaf, control, controller } = file;
         Self {
             role: Role::Spine,
+            is_embedded: false,
             leaf: spine,
             port,
             pool,

@@ -4,6 +4,9 @@
 //! each of `leaf.cores`, and a context decides on bursts that its owner received. What only a leaf with its own ports
 //! needs is not looked at: `device` and `queue_slots` of a port, `mbufs`, and which CPUs `cores` names; only how many.
 //!
+//! Programs with a header of their own leave out the ports: a scheduler without `[[port]]` hands out a [`Picker`] for each core, which
+//! is told of tasks and reports as values, and chooses workers. A server's `ip` only names its host then.
+//!
 //! After creation nothing that the program calls for packets allocates, calls the system, prints, or ends the process. With a `state`
 //! in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that file every 50 ms. It
 //! takes no signals and has only CPU time that nobody else wants, on the CPUs of the thread that makes the
@@ -29,6 +32,7 @@
 
 mod context;
 mod held;
+mod picker;
 mod release;
 
 use std::path::Path;
@@ -37,18 +41,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use crate::control::{Change, ChangeError};
 pub use crate::limits::BURST;
 pub use crate::reason::DropReason;
-pub use crate::stage::Rewrite;
+pub use crate::stage::{Choice, Rewrite};
+pub use crate::state::Presence;
+pub use crate::state::table::Snapshot;
 pub use context::{Context, Misuse, NO_WORKER, Question, Verdict};
+pub use picker::{Picker, ReleasedTask, TaskDescription, WorkerReport};
 pub use release::Released;
 
 use crate::assembly;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, PoolConfig};
 use crate::control::{Control, Membership};
 use crate::node::Timing;
+use crate::policy::Reports;
 use crate::stage::network::NetworkError;
-use crate::state::Totals;
-use crate::state::table::Role;
-use crate::state::{Counters, StateError};
+use crate::state::table::{PoolSnapshot, Role};
+use crate::state::{Counters, StateError, Table, Totals};
 use crate::wire::ether::Mac;
 
 /// What the configuration does not say.
@@ -89,6 +96,11 @@ pub enum EmbedError {
          leaf's without one"
     )]
     Fabric,
+    /// Questions to workers.
+    #[error(
+        "pool {0}: its policy asks workers in messages, and the library has no packets to ask with; allowed: `reports` left out"
+    )]
+    Asks(u16),
     /// A clock that stands.
     #[error("ticks_hz: found 0; allowed: the ticks a second of the clock that `now` is read from")]
     Ticks,
@@ -98,13 +110,42 @@ pub enum EmbedError {
 #[derive(Debug)]
 pub struct Scheduler {
     ports: usize,
+    /// With ports.
     contexts: Vec<Option<Context>>,
+    /// Without.
+    pickers: Vec<Option<Picker>>,
     counters: Vec<Counters>,
     places: usize,
     seed: u64,
     timing: Timing,
-    /// Has the state, which publishes it for as long as it lives.
+    /// The state, which is published for as long as this lives.
+    table: Arc<Table>,
     control: Mutex<Control>,
+}
+
+/// What is known of a worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkerState {
+    /// Its id.
+    pub worker: u16,
+    /// Id of its pool.
+    pub pool: u16,
+    /// How fast it is, relative to others.
+    pub speed: f64,
+    /// Whether it says itself that it is there, and whether it is silent.
+    pub presence: Presence,
+    /// It gets no new tasks until it is undrained.
+    pub is_drained: bool,
+    /// It gets no new tasks, and goes when it has answered those that it has.
+    pub is_leaving: bool,
+    /// Tasks in its last report.
+    pub load: f64,
+    /// Tasks sent to it since, by all cores.
+    pub drift: f64,
+    /// Tasks sent to it and not answered.
+    pub outstanding: u64,
+    /// Reports of its that were taken, modulo 2^32.
+    pub reports: u32,
 }
 
 impl Scheduler {
@@ -113,7 +154,7 @@ impl Scheduler {
     /// # Errors
     /// All faults of the text, or what else is missing.
     pub fn from_toml(text: &str, options: &Options<'_>) -> Result<Self, EmbedError> {
-        Self::new(&Config::parse(Path::new("configuration"), text)?, options)
+        Self::new(&Config::parse_embedded(Path::new("configuration"), text)?, options)
     }
 
     /// A scheduler from a checked configuration.
@@ -131,37 +172,56 @@ impl Scheduler {
         if config.role == Role::Spine || !config.spines.is_empty() {
             return Err(EmbedError::Fabric);
         }
+        let asks = |pool: &&PoolConfig| pool.reports == Reports::Messages && pool.policy.probes();
+        if let Some(pool) = config.pools.iter().find(asks) {
+            return Err(EmbedError::Asks(pool.id));
+        }
         let macs = macs(config, options.macs)?;
         let table = assembly::table(config, ticks_hz)?;
         let membership = Membership::of(config);
         let stages = assembly::stages(config, &membership, macs, &table)?;
         let (cores, commands) = assembly::cores(&stages, &table);
         let control = Control::of(Arc::clone(&table), membership, cores.without_spines());
-        let context = |(stages, commands)| Some(Context::new(stages, commands, ticks_hz));
-        let contexts: Vec<_> = stages.into_iter().zip(commands).map(context).collect();
+        let counters = (0..stages.len()).map(|core| table.counters(core)).collect();
+        let (mut contexts, mut pickers) = (Vec::new(), Vec::new());
+        for (stages, commands) in stages.into_iter().zip(commands) {
+            match config.ports.is_empty() {
+                true => pickers.push(Some(Picker::new(stages, commands, ticks_hz))),
+                false => contexts.push(Some(Context::new(stages, commands, ticks_hz))),
+            }
+        }
+        let of_contexts = contexts.iter().flatten().map(Context::places);
+        let of_pickers = pickers.iter().flatten().map(Picker::places);
         Ok(Self {
             timing: Timing { ticks_hz },
             control: Mutex::new(control),
-            places: contexts.iter().flatten().map(Context::places).max().unwrap_or(0),
-            counters: (0..contexts.len()).map(|core| table.counters(core)).collect(),
+            places: of_contexts.chain(of_pickers).max().unwrap_or(0),
+            counters,
             contexts,
+            pickers,
             ports: config.ports.len(),
             seed: table.seed(),
+            table,
         })
     }
 
-    /// How many contexts there are: as many as the configuration has cores.
+    /// How many contexts or pickers there are: as many as the configuration has cores.
     #[must_use]
     pub fn cores(&self) -> usize {
-        self.contexts.len()
+        self.counters.len()
     }
 
-    /// The context of a core, once; it may be sent to the thread that is to use it.
+    /// The context of a core, once; it may be sent to the thread that is to use it. None, too, if the configuration has no ports.
     pub fn context(&mut self, core: usize) -> Option<Context> {
         self.contexts.get_mut(core)?.take()
     }
 
-    /// How many packets the owner of a context may have to keep at once, see [`Verdict::Hold`].
+    /// The picker of a core, once; it may be sent to the thread that is to use it. None, too, if the configuration has ports.
+    pub fn picker(&mut self, core: usize) -> Option<Picker> {
+        self.pickers.get_mut(core)?.take()
+    }
+
+    /// How many packets the owner of a context may have to keep at once, see [`Verdict::Hold`]; how many tasks a picker may hold.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places
@@ -177,6 +237,39 @@ impl Scheduler {
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals::read(&self.counters)
+    }
+
+    /// What is known of each worker at this moment, pool by pool; any thread that polls nothing may ask at any time.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerState> {
+        let membership = self.control().membership().clone();
+        let pools = self.snapshot().pools.into_iter();
+        let of_pool = |PoolSnapshot { id: pool, members, .. }: PoolSnapshot| {
+            let membership = &membership;
+            members.into_iter().filter_map(move |found| {
+                let (at, place) = membership.place(pool, found.worker)?;
+                let worker = membership.pools[at].as_ref()?.members[place]?;
+                Some(WorkerState {
+                    worker: found.worker,
+                    pool,
+                    speed: worker.speed,
+                    presence: found.presence,
+                    is_drained: worker.is_drained,
+                    is_leaving: worker.is_leaving,
+                    load: found.load,
+                    drift: found.drift.iter().sum(),
+                    outstanding: found.outstanding.max(0).cast_unsigned(),
+                    reports: found.reports,
+                })
+            })
+        };
+        pools.flat_map(of_pool).collect()
+    }
+
+    /// All that the state file would tell at this moment.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.table.snapshot()
     }
 
     /// Has all contexts go over to what a change leads to, each at its next [`Context::release`]; returns the change's epoch.

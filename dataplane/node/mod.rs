@@ -102,6 +102,23 @@ impl<C> Commands<C> {
 pub trait Keeper<T> {
     /// The bytes of a packet; none when it is kept no more.
     fn frame<'a>(&'a mut self, packet: &'a mut T) -> Option<&'a mut [u8]>;
+
+    /// Decides on the packet that is first in a pool's central queue and came to this port; none when it must wait on.
+    fn offer(
+        &mut self,
+        stages: &mut Stages,
+        (pool, port): (usize, usize),
+        now: u64,
+        packet: &mut T,
+    ) -> Option<Verdict> {
+        match self.frame(packet) {
+            Some(frame) => stages.offer(pool, port, now, frame),
+            None => {
+                stages.leave(pool);
+                Some(Verdict::Drop(dropped(stages, DropReason::Shutdown)))
+            }
+        }
+    }
 }
 
 /// Where a packet that has waited goes.
@@ -379,18 +396,10 @@ impl<T> Node<T> {
                 continue;
             };
             let from = usize::from(first.port);
-            let verdict = match keeper.frame(&mut first.packet) {
-                Some(frame) => match self.stages.offer(pool, from, now, frame) {
-                    Some(verdict) => verdict,
-                    None => {
-                        self.review.pool += 1;
-                        continue;
-                    }
-                },
-                None => {
-                    self.stages.leave(pool);
-                    Verdict::Drop(dropped(&self.stages, DropReason::Shutdown))
-                }
+            let offered = keeper.offer(&mut self.stages, (pool, from), now, &mut first.packet);
+            let Some(verdict) = offered else {
+                self.review.pool += 1;
+                continue;
             };
             let Queued { packet, .. } = self.tasks.pop(&mut self.queues[pool])?;
             match verdict {

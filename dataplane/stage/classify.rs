@@ -74,7 +74,7 @@ fn reply(
     let worker = sender(&stages.network, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     auth::believe(&stages.network, port, &worker, frame, parsed)?;
-    take(stages, &worker, &answer);
+    take(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     Ok(())
 }
 
@@ -108,8 +108,7 @@ impl Answer {
 
 /// Takes what a reply of this worker reports.
 #[inline]
-fn take(stages: &mut Stages, worker: &Worker, answer: &Answer) {
-    let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
+pub(super) fn take(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
     let pool = usize::from(worker.pool);
     let mut report = [Report::new(worker.member, load, service_ns)];
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
@@ -177,14 +176,7 @@ fn presence(
         return Err(DropReason::RegistrationOff);
     }
     auth::believe(&stages.network, port, &worker, frame, parsed)?;
-    let (pool, member) = (usize::from(worker.pool), worker.member);
-    let dispatcher = &mut stages.dispatchers[pool];
-    stages.liveness.registered(pool, member, dispatcher, &stages.counters);
-    let (load, service_ns) = (Load::tasks(answer.queue), answer.service_ns);
-    let mut report = [Report::new(member, load, service_ns)];
-    stages.liveness.bound(pool, dispatcher, &mut report);
-    dispatcher.note_alive(&report[0]);
-    stages.freed = true;
+    note_alive(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     if parsed.kind == PacketKind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
         return Ok(Verdict::Consumed);
@@ -199,6 +191,19 @@ fn presence(
     );
     auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
     Ok(Verdict::Answer)
+}
+
+/// A worker that says itself whether it is there is, and has so many tasks.
+pub(super) fn note_alive(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
+    let (pool, member) = (usize::from(worker.pool), worker.member);
+    let dispatcher = &mut stages.dispatchers[pool];
+    if stages.network.server(worker.server).registers {
+        stages.liveness.registered(pool, member, dispatcher, &stages.counters);
+    }
+    let mut report = [Report::new(member, load, service_ns)];
+    stages.liveness.bound(pool, dispatcher, &mut report);
+    dispatcher.note_alive(&report[0]);
+    stages.freed = true;
 }
 
 /// Takes a server's word on a worker's queue, unless a newer one came before, or it answers a question that nobody waits for.

@@ -17,6 +17,7 @@ pub mod parse;
 pub mod rewrite;
 pub mod schedule;
 pub mod takeover;
+mod told;
 pub mod update;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use decide::Rewrite;
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
+pub use told::Choice;
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 
 use fabric::{Fabric, Numbers, Word};

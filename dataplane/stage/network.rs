@@ -249,6 +249,8 @@ pub struct Base {
     pub inside: Option<usize>,
     /// It is a spine: its members are leaves, each of which may be in several pools.
     pub is_spine: bool,
+    /// Tasks and reports are told, and no packets are sent: hosts need no MAC addresses, and nobody asks for them.
+    pub is_told: bool,
 }
 
 /// Why a network can't be.
@@ -344,6 +346,8 @@ pub struct Network {
     inside: Option<usize>,
     /// Its members are leaves.
     is_spine: bool,
+    /// No packets are sent.
+    is_told: bool,
     /// The servers, each address once: a leaf of several pools has as many entries.
     hosts: Vec<Server>,
     /// A spine's leaves in their pools: leaf's id and index of the pool, in order.
@@ -368,7 +372,7 @@ impl Network {
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let Base { udp_port, node, ports, inside, is_spine } = base;
+        let Base { udp_port, node, ports, inside, is_spine, is_told } = base;
         let mut network = Self {
             udp_port,
             node,
@@ -387,6 +391,7 @@ impl Network {
             authenticators: Vec::new(),
             inside,
             is_spine,
+            is_told,
             hosts: Vec::new(),
             leaves: Vec::new(),
             spines: Vec::with_capacity(spines.len()),
@@ -438,7 +443,7 @@ impl Network {
             .find(ip)
             .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(ip)))?;
         let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
-        if let Some(mac) = mac {
+        if let Some(mac) = mac.or(self.is_told.then_some(Mac([0; 6]))) {
             neighbours.set_static(slot, mac);
         }
         self.server_ips.push(ip);
@@ -489,7 +494,8 @@ impl Network {
     pub fn base(&self) -> Base {
         let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
         let ports = self.ports.clone();
-        Base { udp_port, node, ports, inside, is_spine: self.is_spine }
+        let (is_spine, is_told) = (self.is_spine, self.is_told);
+        Base { udp_port, node, ports, inside, is_spine, is_told }
     }
 
     /// Its members are leaves.
@@ -751,7 +757,8 @@ mod tests {
         pools: &[NetworkPool],
     ) -> Result<Network, NetworkError> {
         let host = Host { ip, mac: None, registers: false, was: None };
-        let base = Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false };
+        let base =
+            Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false, is_told: false };
         Network::with_places(base, &[Some(host)], &[], pools, &neighbours())
     }
 

@@ -77,63 +77,57 @@ fn refuse(parsed: &mut Packet, verdict: &mut Verdict, reason: DropReason) {
 /// Has the run's tasks scheduled.
 #[inline]
 fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &mut [Verdict]) {
-    let count = run.tasks.len();
-    if count == 0 {
+    let (pool, places) = (run.pool, &run.places);
+    offer_run(stages, pool, &run.tasks, |stages, at, offered| {
+        let place = usize::from(places[at]);
+        settle(stages, pool, offered, &mut parsed[place], &mut verdicts[place]);
+    });
+    run.tasks.clear();
+    run.places.clear();
+}
+
+/// What was decided on a new task: the member that it goes to; none when it waits; or why it does neither.
+pub(super) type Offered = Result<Option<Pick>, DropReason>;
+
+/// Decides on at most [`BURST`] new tasks of one pool (by index), and has `take` see each decision with the task's place among them,
+/// in order. Where tasks may wait each is decided on by itself: once one must wait, those behind it wait, too.
+#[inline]
+pub(super) fn offer_run(
+    stages: &mut Stages,
+    pool: usize,
+    tasks: &[Task],
+    mut take: impl FnMut(&mut Stages, usize, Offered),
+) {
+    if tasks.is_empty() {
         return;
     }
-    if stages.holds(run.pool) {
-        return flush_in_line(stages, run, parsed, verdicts);
+    if stages.holds(pool) {
+        for (at, task) in tasks.iter().enumerate() {
+            let Stages { dispatchers, affinity, .. } = stages;
+            let offered = dispatchers[pool].offer(*task, || affinity.reclaim(pool));
+            if matches!(offered, Ok(Some(_))) {
+                stages.note_pick(pool);
+            }
+            take(stages, at, offered);
+        }
+        return;
     }
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
-    stages.dispatchers[run.pool].schedule(&run.tasks, &mut picks[..count]);
-    let mut scheduled = 0;
-    for (&place, pick) in run.places.iter().zip(&picks) {
-        let packet = &mut parsed[usize::from(place)];
-        match pick {
-            Some(pick) => {
-                assign(run.pool, *pick, packet);
-                scheduled += 1;
-                if let Some(fabric) = &mut stages.fabric {
-                    fabric.note_pick(run.pool);
-                }
-            }
-            None => refuse(packet, &mut verdicts[usize::from(place)], DropReason::NoMember),
+    stages.dispatchers[pool].schedule(tasks, &mut picks[..tasks.len()]);
+    for (at, pick) in picks.iter().enumerate().take(tasks.len()) {
+        if pick.is_some() {
+            stages.note_pick(pool);
         }
+        take(stages, at, pick.map(Some).ok_or(DropReason::NoMember));
     }
-    stages.counters.add(Counter::Scheduled, scheduled);
-    run.tasks.clear();
-    run.places.clear();
 }
 
-/// Has the run's tasks scheduled one by one: once one must wait, those behind it wait, too.
-fn flush_in_line(
-    stages: &mut Stages,
-    run: &mut Run,
-    parsed: &mut [Packet],
-    verdicts: &mut [Verdict],
-) {
-    for (&place, task) in run.places.iter().zip(&run.tasks) {
-        let (packet, verdict) =
-            (&mut parsed[usize::from(place)], &mut verdicts[usize::from(place)]);
-        let Stages { dispatchers, affinity, counters, .. } = stages;
-        let offered = dispatchers[run.pool].offer(*task, || affinity.reclaim(run.pool));
-        let goes = matches!(offered, Ok(Some(_)));
-        counters.add(Counter::Scheduled, u64::from(goes));
-        if let Some(fabric) = stages.fabric.as_mut().filter(|_| goes) {
-            fabric.note_pick(run.pool);
-        }
-        settle(stages, run.pool, offered, packet, verdict);
-    }
-    run.tasks.clear();
-    run.places.clear();
-}
-
-fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
-    let Stages { dispatchers, affinity, counters, .. } = stages;
+/// Chooses for a task that is the next of its pool.
+pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
+    let Stages { dispatchers, affinity, .. } = stages;
     let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
-    counters.add(Counter::Scheduled, u64::from(pick.is_some()));
-    if let Some(fabric) = stages.fabric.as_mut().filter(|_| pick.is_some()) {
-        fabric.note_pick(pool);
+    if pick.is_some() {
+        stages.note_pick(pool);
     }
     pick
 }
@@ -146,17 +140,35 @@ impl Stages {
             fabric.note_task(pool, idle_selected);
         }
     }
+
+    /// A member was chosen for a task of a pool (by index).
+    #[inline]
+    fn note_pick(&mut self, pool: usize) {
+        self.counters.add(Counter::Scheduled, 1);
+        if let Some(fabric) = &mut self.fabric {
+            fabric.note_pick(pool);
+        }
+    }
+
+    /// A task of a pool (by index) that has no member may wait on, unless its pool has ended meanwhile.
+    pub(super) fn may_wait_on(&self, pool: usize) -> bool {
+        self.dispatchers[pool].holds() && self.network.pool_id(pool).is_some()
+    }
+
+    /// A task of a pool (by index) that finds no room in its queue is given back.
+    pub(super) fn refuses(&self, pool: usize) -> bool {
+        self.dispatchers[pool].queue().1 == Overflow::Refuse
+    }
 }
 
 /// A new task goes to its member, or stands last in its pool's queue, or neither.
 fn settle(
     stages: &mut Stages,
     pool: usize,
-    offered: Result<Option<Pick>, DropReason>,
+    offered: Offered,
     packet: &mut Packet,
     verdict: &mut Verdict,
 ) {
-    let refuses = |stages: &Stages| stages.dispatchers[pool].queue().1 == Overflow::Refuse;
     match offered {
         Ok(Some(pick)) => assign(pool, pick, packet),
         Ok(None) => {
@@ -165,7 +177,7 @@ fn settle(
             *verdict = Verdict::Queue { pool: pool as u16 };
         }
         // What is given back must be a task's first packet: its client learns of it once.
-        Err(DropReason::QueueFull) if packet.is_first() && refuses(stages) => {
+        Err(DropReason::QueueFull) if packet.is_first() && stages.refuses(pool) => {
             stages.counters.add(Counter::Refused, 1);
             packet.kind = PacketKind::Overflowing;
             *verdict = Verdict::Answer;
@@ -195,12 +207,7 @@ pub fn offered(
         follow(stages, pool, now, frame, &packet, true)
     };
     match picked {
-        // Unless its pool has ended meanwhile.
-        Err(DropReason::NoMember)
-            if stages.dispatchers[pool].holds() && stages.network.pool_id(pool).is_some() =>
-        {
-            None
-        }
+        Err(DropReason::NoMember) if stages.may_wait_on(pool) => None,
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
             let target = stages.network.target(pool, pick.member);

@@ -116,7 +116,8 @@ metrics! {
         WorkersLost => "workers_lost", "workers";
         /// Silent workers that came back; at a spine leaves, once a pool.
         WorkersBack => "workers_back", "workers";
-        /// At a spine, tasks that leaves had when they fell silent, by what they told last and were sent since.
+        /// Tasks that will not be answered: at a spine those that leaves had when they fell silent, by what they told last and were
+        /// sent since; in a program with a header of its own those that it told of.
         WrittenOff => "written_off", "tasks";
         /// At a spine, signals of leaves taken; at a leaf, KEEP_ALIVE of spines.
         Signals => "signals", "packets";

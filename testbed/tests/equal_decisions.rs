@@ -6,8 +6,10 @@
 mod rig;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
+use wedjat::embed::{Choice, Options, Picker, Scheduler, TaskDescription, WorkerReport};
 use wedjat::io::Buf;
 use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::policy::signals::Protocol;
@@ -223,6 +225,97 @@ fn dataplane_and_simulator_decide_alike() {
         for with_options in [false, true] {
             replay(entry, &policy, &record, with_options);
         }
+    }
+    assert!(held > 0, "some tasks had to wait");
+}
+
+/// The same configuration without ports, which a program has whose tasks and reports are told.
+fn picker(policy: &PolicySpec) -> Picker {
+    let text = text(policy);
+    let ports = text.find("[[port]]").unwrap()..text.find("[[pool]]").unwrap();
+    let slow_and_fast = [(FIRST, 1.0), (FIRST + WORKERS as u16 / 2, 4.0)].map(|(first, speed)| {
+        let last = first + WORKERS as u16 / 2 - 1;
+        let ip = format!("10.0.2.{first}");
+        format!(
+            "[[server]]\nip = '{ip}'\nworkers = '{first}-{last}'\npool = {POOL}\nspeed = {speed}\n"
+        )
+    });
+    let servers = text.find("[[server]]").unwrap();
+    let text = text[..ports.start].to_owned() + &text[ports.end..servers] + &slow_and_fast.concat();
+    let options = Options { ticks_hz: 1_000_000_000, macs: &[] };
+    Scheduler::from_toml(&text, &options).unwrap().picker(0).unwrap()
+}
+
+/// Tells a picker what a leaf is sent in packets, and compares all that they decide; returns how many tasks had to wait.
+fn tell(policy: &PolicySpec, record: &[Event]) -> usize {
+    let (mut rig, mut picker) = (rig(policy, false), picker(policy));
+    let (mut now, mut decided, mut held, mut arrived) = (0, 0, 0, 0);
+    // Tasks that wait are numbered as those are that do not, in the order in which they go.
+    let mut waiting = VecDeque::new();
+    for event in record {
+        let mut found = Vec::new();
+        match event {
+            Event::Time(now_ns) => (now, rig.now_ns) = (*now_ns, *now_ns),
+            Event::Offer(_) => continue,
+            Event::Arrival(task) => {
+                rig.arrive(*task);
+                let told = TaskDescription { id: arrived, class: task.class };
+                let mut choices = [Choice::Refused];
+                picker.pick(POOL, now, &[told], &mut choices).unwrap();
+                match choices[0] {
+                    Choice::Worker { worker, idle } => {
+                        found.push((arrived as u16, worker, Some(idle)))
+                    }
+                    Choice::Held => waiting.push_back(arrived),
+                    other => panic!("{policy}: {other:?}"),
+                }
+                held += usize::from(choices[0] == Choice::Held);
+                arrived += 1;
+            }
+            Event::Reply(report) | Event::Refresh(report) => {
+                let answers = matches!(event, Event::Reply(_));
+                if answers {
+                    rig.reply(report)
+                } else {
+                    rig.refresh(report)
+                }
+                let queue = (report.load.0 >> 16) as u16;
+                let (worker, service_ns) = (FIRST + report.member.0, report.service_ns);
+                let told = WorkerReport { worker, queue, service_ns, answers };
+                assert_eq!(picker.report(&[told]), 1);
+            }
+        }
+        while let Some(released) = picker.release(now) {
+            assert_eq!(Some(released.id), waiting.pop_front(), "{policy}: first in, first out");
+            found.push((released.id as u16, released.outcome.unwrap(), None));
+        }
+        let of_leaf = rig.decisions();
+        let alike = |(leaf, told): (&(u16, u16, bool), &(u16, u16, Option<bool>))| {
+            (leaf.0, leaf.1) == (told.0, told.1) && told.2.is_none_or(|idle| idle == leaf.2)
+        };
+        assert!(
+            of_leaf.len() == found.len() && of_leaf.iter().zip(&found).all(alike),
+            "{policy} after {decided} tasks: {of_leaf:?} in packets, {found:?} told"
+        );
+        decided += found.len();
+    }
+    assert_eq!((decided as u64, arrived), (TASKS, TASKS), "{policy}: every task went to a worker");
+    let (leaf, told) = (rig.leaf.stages().counters(), picker.counters());
+    for counter in
+        [Counter::RxPackets, Counter::Scheduled, Counter::Replies, Counter::SurplusReplies]
+    {
+        assert_eq!(leaf.read(counter), told.read(counter), "{policy}: {counter:?}");
+    }
+    assert!(told.balances());
+    held
+}
+
+#[test]
+fn what_is_told_is_decided_on_as_what_comes_in_packets() {
+    let mut held = 0;
+    for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
+        let policy: PolicySpec = entry.name.parse().unwrap();
+        held += tell(&policy, &simulated(&policy));
     }
     assert!(held > 0, "some tasks had to wait");
 }
