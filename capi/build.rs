@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// In the order in which the header shall have them.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 9] = [
     "src/code.rs",
+    "src/log.rs",
     "src/types.rs",
     "src/handle.rs",
     "src/create.rs",
     "src/calls.rs",
+    "src/tasks.rs",
     "src/change.rs",
     "src/worker.rs",
 ];
@@ -40,8 +42,8 @@ fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     let bindings = builder.generate().map_err(|error| format!("wedjat.h: {error}"))?;
     let mut header = Vec::new();
     bindings.write(&mut header);
-    write(&folder.join("include/wedjat.h"), &header)?;
     let text = String::from_utf8(header).map_err(|error| format!("wedjat.h: {error}"))?;
+    write(&folder.join("include/wedjat.h"), in_c_words(&text))?;
     manual::write(&text, env!("CARGO_PKG_VERSION"), &folder.join("man3"))
 }
 
@@ -60,6 +62,18 @@ fn plain_enum(source: &str) -> Option<String> {
         }
     }
     Some(text + "}\n")
+}
+
+/// The comments as a C header has them: without the marks of another language's documents.
+fn in_c_words(header: &str) -> String {
+    let heads = [
+        (" # Return value\n", " Returns:\n"),
+        (" # Errors\n", " Errors:\n"),
+        (" # Called from\n", " Called from:\n"),
+        (" # Safety\n", " Not checked, but relied on:\n"),
+    ];
+    let header = header.replace('`', "");
+    heads.iter().fold(header, |header, (from, to)| header.replace(from, to))
 }
 
 fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {

@@ -1,16 +1,29 @@
 //! Manual pages of the functions, made from the header: what it says of a function is the page.
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Writes a page, `NAME.3`, for each function that the header declares.
 pub fn write(header: &str, version: &str, folder: &Path) -> Result<(), String> {
+    let codes = codes(header);
     for (comment, rest) in header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n")) {
         let Some(prototype) = prototype(rest) else {
             continue;
         };
         let name = name(prototype);
-        super::write(&folder.join(format!("{name}.3")), page(name, prototype, comment, version))?;
+        let page = page(name, prototype, comment, version, &codes);
+        super::write(&folder.join(format!("{name}.3")), page)?;
     }
     Ok(())
+}
+
+/// What the header says of each code that functions return.
+fn codes(header: &str) -> BTreeMap<&str, String> {
+    let comments = header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n#define "));
+    let codes = comments.filter_map(|(comment, rest)| {
+        let (name, _) = rest.split_once(' ')?;
+        name.starts_with("WEDJAT_ERROR_").then(|| (name, text(comment)))
+    });
+    codes.collect()
 }
 
 /// The declaration that a comment stands before, if it is a function's.
@@ -18,7 +31,9 @@ fn prototype(rest: &str) -> Option<&str> {
     let end = rest.find(';')? + 1;
     let declared = rest[..end].trim();
     let is_function = declared.contains("wedjat_") && declared.ends_with(");");
-    (is_function && !declared.contains('{') && !declared.starts_with('#')).then_some(declared)
+    let is_other =
+        declared.contains('{') || declared.starts_with('#') || declared.starts_with("typedef");
+    (is_function && !is_other).then_some(declared)
 }
 
 fn name(prototype: &str) -> &str {
@@ -26,26 +41,112 @@ fn name(prototype: &str) -> &str {
     before.rsplit([' ', '*']).next().unwrap_or_default()
 }
 
-fn page(name: &str, prototype: &str, comment: &str, version: &str) -> String {
-    let mut sections = comment.split("# ");
-    let described = sections.next().unwrap_or_default();
+fn page(
+    name: &str,
+    prototype: &str,
+    comment: &str,
+    version: &str,
+    codes: &BTreeMap<&str, String>,
+) -> String {
+    let mut parts = comment.split("# ");
+    let described = parts.next().unwrap_or_default();
+    let sections: BTreeMap<&str, &str> = parts
+        .map(|section| section.split_once('\n').unwrap_or((section, "")))
+        .map(|(head, body)| (head.trim(), body))
+        .collect();
+    let (described, returned) = match sections.get("Return value") {
+        Some(returned) => (described.to_owned(), (*returned).to_owned()),
+        None => apart(described),
+    };
     let brief = described.split(". ").next().and_then(|text| text.split("\n\n").next());
     let brief = text(brief.unwrap_or_default());
     let mut page = format!(
         ".TH {name} 3 \"\" \"wedjat {version}\"\n.SH NAME\n{name} \\- {}\n.SH SYNOPSIS\n.nf\n#include <wedjat.h>\n.PP\n{}\n.fi\n\
-         .SH DESCRIPTION\n{}\n",
+         .SH DESCRIPTION\n{}\n.SH RETURN VALUE\n{}\n.SH ERRORS\n{}\n",
         brief.trim_end_matches(['.', '\n']).replace('\n', " "),
         prototype.replace('\\', "\\e"),
-        text(described)
+        text(&described),
+        text(&returned),
+        errors(prototype, comment, sections.get("Errors").copied().unwrap_or_default(), codes),
     );
-    for section in sections {
-        let (head, body) = section.split_once('\n').unwrap_or((section, ""));
-        page += &match head.trim() {
-            "Safety" => format!(".SH CAVEATS\nNot checked, but relied on:\n{}\n", text(body)),
-            head => format!(".SH {}\n{}\n", head.to_uppercase(), text(body)),
-        };
+    if let Some(body) = sections.get("Called from") {
+        page += &format!(".SH CALLED FROM\n{}\n", text(body));
     }
-    page + ".SH SEE ALSO\n.BR wedjat (1),\nthe header wedjat.h, and docs/library.md of wedjat's sources\n"
+    if let Some(body) = sections.get("Safety") {
+        page += &format!(".SH CAVEATS\nNot checked, but relied on:\n{}\n", text(body));
+    }
+    page + ".SH SEE ALSO\n.BR wedjat (1),\n.BR wedjat_error_message (3),\n.BR wedjat_errno (3),\n.BR wedjat.toml (5),\nand the header wedjat.h\n"
+}
+
+/// What a description says of what is returned, apart from the rest: the sentences that say so, or else what the function is.
+fn apart(described: &str) -> (String, String) {
+    let (mut rest, mut returned) = (Vec::new(), Vec::new());
+    for paragraph in described.trim().split("\n\n") {
+        let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut left = Vec::new();
+        for sentence in paragraph.split(". ") {
+            let sentence = format!("{}.", sentence.trim_end_matches('.'));
+            match sentence.strip_prefix("Returns ") {
+                Some(value) => {
+                    let mut letters = value.chars();
+                    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+                    returned.push(first.chain(letters).collect());
+                }
+                None => left.push(sentence),
+            }
+        }
+        rest.push(left.join(" "));
+    }
+    let rest: Vec<_> = rest.into_iter().filter(|paragraph| !paragraph.is_empty()).collect();
+    if returned.is_empty() {
+        let first = rest.first().map_or("", String::as_str);
+        returned.push(first.split_inclusive(". ").next().unwrap_or_default().to_owned());
+    }
+    (rest.join("\n\n"), returned.join(" "))
+}
+
+/// The codes that a function may return: those of what it is given, those that its comment names, and those of its own.
+fn errors(prototype: &str, comment: &str, own: &str, codes: &BTreeMap<&str, String>) -> String {
+    let own: BTreeMap<&str, &str> =
+        own.lines().filter_map(|line| line.trim().split_once(": ")).collect();
+    let has = |what: &str| {
+        prototype.match_indices(what).any(|(at, _)| !prototype[at + what.len()..].starts_with('*'))
+    };
+    let is_handle = has("struct wedjat_scheduler *") || has("struct wedjat_worker *");
+    let is_of_core = has("struct wedjat_context *") || has("struct wedjat_picker *");
+    let is_of_one = is_of_core || has("struct wedjat_worker *");
+    let returns_codes = prototype.starts_with("int32_t") && (is_handle || comment.contains("code"));
+    if !returns_codes || name(prototype) == "wedjat_errno" {
+        return "None.".to_owned();
+    }
+    let is_mentioned = |code: &str| {
+        comment.match_indices(code).any(|(at, _)| {
+            !comment[at + code.len()..]
+                .starts_with(|next: char| next == '_' || next.is_ascii_uppercase())
+        })
+    };
+    let may_be = |code: &str| match code {
+        "WEDJAT_ERROR_NULL" | "WEDJAT_ERROR_DEFECT" => true,
+        "WEDJAT_ERROR_HANDLE" => is_handle,
+        "WEDJAT_ERROR_CONTEXT" => is_of_core,
+        "WEDJAT_ERROR_BUSY" => is_of_one,
+        "WEDJAT_ERROR_ALIGNMENT" => {
+            let pointers = prototype.matches('*').count();
+            let bytes =
+                prototype.matches("char *").count() + prototype.matches("uint8_t *").count();
+            pointers > bytes + usize::from(is_handle) + usize::from(is_of_one)
+        }
+        "WEDJAT_ERROR_PORT" => prototype.contains("uint32_t port"),
+        "WEDJAT_ERROR_BURST" => prototype.contains("uint32_t port"),
+        _ => false,
+    };
+    let listed = codes.iter().filter(|(code, _)| may_be(code) || is_mentioned(code));
+    let entry = |(code, about): (&&str, &String)| {
+        let errno = about.find(" As errno").map_or("", |at| &about[at..]);
+        let about = own.get(*code).map_or(about.clone(), |own| text(own) + errno);
+        format!(".TP\n.B {code}\n{about}")
+    };
+    listed.map(entry).collect::<Vec<_>>().join("\n")
 }
 
 /// Prose as troff takes it: no line begins with one of its requests.

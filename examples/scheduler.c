@@ -126,7 +126,7 @@ int main(int argc, char **argv)
         rte_exit(EXIT_FAILURE, "no memory for packets, or more than %d ports\n", PORTS_MAX);
     for (uint16_t port = 0; port < ports; port++)
         open_port(port, macs[port]);
-    struct wedjat_options options = {sizeof options, rte_get_tsc_hz(), macs[0], ports};
+    struct wedjat_options options = {.size = sizeof options, .ticks_hz = rte_get_tsc_hz(), .macs = macs[0], .macs_count = ports};
     create(argv[used + 1], &options);
     signal(SIGINT, stop);
     signal(SIGTERM, stop);

@@ -32,7 +32,7 @@ static double seconds(void)
 
 int main(int argc, char **argv)
 {
-    struct wedjat_options options = {sizeof options, 1000000000, NULL, 0};
+    struct wedjat_options options = {.size = sizeof options, .ticks_hz = 1000000000};
     struct wedjat_packet packets[WEDJAT_BURST];
     struct wedjat_verdict verdicts[WEDJAT_BURST];
     struct wedjat_scheduler *scheduler;

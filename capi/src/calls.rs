@@ -7,7 +7,7 @@ use wedjat::wire::arp;
 
 use crate::code::*;
 use crate::handle::{Context, Core, Scheduler, with_context, with_scheduler};
-use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD};
+use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD, WorkerState};
 
 /// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks; rewrites those that go on and
 /// puts a verdict for each into `verdicts`. Returns `count`, or a code, and then nothing has been touched.
@@ -224,6 +224,9 @@ pub unsafe extern "C" fn wedjat_unsent(
 /// send it out of into `*port`. Returns its length; 0 when none is due; or a code. To be called at every turn
 /// of the loop, after wedjat_release(), until it returns 0.
 ///
+/// # Errors
+/// WEDJAT_ERROR_ROOM
+///
 /// # Called from
 /// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
 /// fork() of parent or child, not both; not a signal handler.
@@ -258,6 +261,9 @@ pub unsafe extern "C" fn wedjat_question(
 
 /// Lets a worker get tasks from this context, `active` not 0, or no longer. Each context has to be told. Returns 0 or a
 /// code.
+///
+/// # Errors
+/// WEDJAT_ERROR_WORKER
 ///
 /// # Called from
 /// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
@@ -304,5 +310,34 @@ pub unsafe extern "C" fn wedjat_counters(
             unsafe { values.add(at).write(value) };
         }
         Ok((COUNT + 1) as i32)
+    })
+}
+
+/// Puts what is known of each worker into the `room` places at `workers`, pool by pool. Takes memory, and may wait for another
+/// thread that makes changes.
+///
+/// # Return value
+/// How many workers there are, also when there is room for fewer; or a code, see ERRORS.
+///
+/// # Called from
+/// Any thread that polls no context, lcore or not, of the process that made the scheduler, primary or secondary; after fork()
+/// of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// `workers` is null or an array of `room`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_workers(
+    scheduler: *const Scheduler,
+    workers: *mut WorkerState,
+    room: usize,
+) -> i32 {
+    with_scheduler(scheduler, |_, body| {
+        check(workers)?;
+        let all = body.scheduler.workers();
+        for (at, state) in all.iter().enumerate().take(room) {
+            // SAFETY: aligned, and `at` is below `room`.
+            unsafe { workers.add(at).write((*state).into()) };
+        }
+        Ok(all.len() as i32)
     })
 }

@@ -40,7 +40,10 @@ pub unsafe extern "C" fn wedjat_apply(
         let text = unsafe { CStr::from_ptr(change) }.to_string_lossy();
         let made = text.parse().and_then(|change: Change| body.scheduler.apply(&change));
         let (code, number, why) = match made {
-            Ok(number) => (Ok(0), number, String::new()),
+            Ok(number) => {
+                log::info!("change {number}: {text}");
+                (Ok(0), number, String::new())
+            }
             Err(error) => (Err(WEDJAT_ERROR_CHANGE), 0, error.to_string()),
         };
         // SAFETY: the caller vouches for the memory; `epoch` is aligned.

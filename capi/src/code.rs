@@ -15,49 +15,51 @@ pub const WEDJAT_QUESTION_SIZE: u32 = 42;
 /// The worker of a verdict that concerns none.
 pub const WEDJAT_NO_WORKER: u16 = 0x7FFF;
 
-/// A pointer is null that must not be.
+/// A pointer is null that must not be. As errno: EFAULT.
 pub const WEDJAT_ERROR_NULL: i32 = -1;
-/// No scheduler, or worker, lies there, or it has been freed.
+/// No scheduler, or worker, lies there, or it has been freed. As errno: EBADF.
 pub const WEDJAT_ERROR_HANDLE: i32 = -2;
-/// The context is not one of this scheduler's, or wedjat_context() has not given it out.
+/// The context or picker is not one of this scheduler's, or has not been given out. As errno: EINVAL.
 pub const WEDJAT_ERROR_CONTEXT: i32 = -3;
-/// Another call uses the context at this moment; a scheduler with such a context can't be freed.
+/// Another call uses the context, picker or worker at this moment; a scheduler with such a context can't be freed. As errno: EBUSY.
 pub const WEDJAT_ERROR_BUSY: i32 = -4;
-/// More than WEDJAT_BURST packets.
+/// More than WEDJAT_BURST packets or tasks. As errno: E2BIG.
 pub const WEDJAT_ERROR_BURST: i32 = -5;
-/// No such port.
+/// No such port. As errno: ENODEV.
 pub const WEDJAT_ERROR_PORT: i32 = -6;
-/// No such worker.
+/// No such worker. As errno: ESRCH.
 pub const WEDJAT_ERROR_WORKER: i32 = -7;
-/// An array does not begin where its type asks for.
+/// An array does not begin where its type asks for. As errno: EFAULT.
 pub const WEDJAT_ERROR_ALIGNMENT: i32 = -8;
-/// The configuration is refused; the detail says why.
+/// The configuration is refused; the detail says why. As errno: EINVAL.
 pub const WEDJAT_ERROR_CONFIG: i32 = -9;
-/// The options' size is not one that this library knows, or one of them can't be; the detail says which.
+/// The options' size is not one that this library knows, or one of them can't be; the detail says which. As errno: EINVAL.
 pub const WEDJAT_ERROR_OPTIONS: i32 = -10;
-/// The core's context has been given out already, or there is no such core.
+/// The core's context or picker has been given out already, or there is no such core. As errno: ENXIO.
 pub const WEDJAT_ERROR_CORE: i32 = -11;
-/// The caller's buffer is too small.
+/// The caller's buffer is too small. As errno: ENOSPC.
 pub const WEDJAT_ERROR_ROOM: i32 = -12;
-/// A defect of the library; the context takes no more calls.
+/// A defect of the library; the context, picker or worker takes no more calls. As errno: ENOTRECOVERABLE.
 pub const WEDJAT_ERROR_DEFECT: i32 = -13;
 
-/// No agent has let the worker in; the detail says why.
+/// No agent has let the worker in; the detail says why. As errno: ECONNREFUSED.
 pub const WEDJAT_ERROR_ATTACH: i32 = -14;
-/// The agent has ended in order: no more tasks.
+/// The agent has ended in order: no more tasks. As errno: ESHUTDOWN.
 pub const WEDJAT_ERROR_STOPPED: i32 = -15;
-/// The agent has given this worker up: no more tasks.
+/// The agent has given this worker up: no more tasks. As errno: ETIMEDOUT.
 pub const WEDJAT_ERROR_SHUT_OUT: i32 = -16;
-/// The agent's process has died: no more tasks.
+/// The agent's process has died: no more tasks. As errno: EOWNERDEAD.
 pub const WEDJAT_ERROR_AGENT_DIED: i32 = -17;
-/// The worker has no task in hand.
+/// The worker has no task in hand. As errno: ENOMSG.
 pub const WEDJAT_ERROR_NO_TASK: i32 = -18;
-/// The answer is longer than the task's reply_max.
+/// The answer is longer than the task's reply_max. As errno: EMSGSIZE.
 pub const WEDJAT_ERROR_TOO_LONG: i32 = -19;
-/// What the agent gave makes no sense: no more tasks.
+/// What the agent gave makes no sense: no more tasks. As errno: EPROTO.
 pub const WEDJAT_ERROR_REGION: i32 = -20;
-/// The change can't be; the detail says why. Nothing has changed.
+/// The change can't be; the detail says why. Nothing has changed. As errno: EINVAL.
 pub const WEDJAT_ERROR_CHANGE: i32 = -21;
+/// No memory can be had on the NUMA node; the detail says why. As errno: EPERM.
+pub const WEDJAT_ERROR_NODE: i32 = -22;
 
 /// Go on.
 pub const WEDJAT_WISH_NOTHING: i32 = 0;
@@ -110,7 +112,43 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_TOO_LONG => c"the answer is longer than the task's reply_max",
         WEDJAT_ERROR_REGION => c"what the agent gave makes no sense: is it of the same release?",
         WEDJAT_ERROR_CHANGE => c"the change can't be, and nothing has changed: see the detail",
+        WEDJAT_ERROR_NODE => c"no memory can be had on that NUMA node: see the detail",
         _ => c"not a code of this library",
+    }
+}
+
+/// The number of errno.h that is nearest to a code, for programs whose own functions return these: 0 for what is no error, EINVAL
+/// for a code that is none of this library's. It does not set errno.
+///
+/// # Called from
+/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn wedjat_errno(code: i32) -> i32 {
+    match code {
+        0.. => 0,
+        WEDJAT_ERROR_NULL => libc::EFAULT,
+        WEDJAT_ERROR_HANDLE => libc::EBADF,
+        WEDJAT_ERROR_CONTEXT => libc::EINVAL,
+        WEDJAT_ERROR_BUSY => libc::EBUSY,
+        WEDJAT_ERROR_BURST => libc::E2BIG,
+        WEDJAT_ERROR_PORT => libc::ENODEV,
+        WEDJAT_ERROR_WORKER => libc::ESRCH,
+        WEDJAT_ERROR_ALIGNMENT => libc::EFAULT,
+        WEDJAT_ERROR_CONFIG => libc::EINVAL,
+        WEDJAT_ERROR_OPTIONS => libc::EINVAL,
+        WEDJAT_ERROR_CORE => libc::ENXIO,
+        WEDJAT_ERROR_ROOM => libc::ENOSPC,
+        WEDJAT_ERROR_DEFECT => libc::ENOTRECOVERABLE,
+        WEDJAT_ERROR_ATTACH => libc::ECONNREFUSED,
+        WEDJAT_ERROR_STOPPED => libc::ESHUTDOWN,
+        WEDJAT_ERROR_SHUT_OUT => libc::ETIMEDOUT,
+        WEDJAT_ERROR_AGENT_DIED => libc::EOWNERDEAD,
+        WEDJAT_ERROR_NO_TASK => libc::ENOMSG,
+        WEDJAT_ERROR_TOO_LONG => libc::EMSGSIZE,
+        WEDJAT_ERROR_REGION => libc::EPROTO,
+        WEDJAT_ERROR_CHANGE => libc::EINVAL,
+        WEDJAT_ERROR_NODE => libc::EPERM,
+        _ => libc::EINVAL,
     }
 }
 
@@ -199,10 +237,48 @@ mod tests {
 
     #[test]
     fn every_code_has_a_message_of_its_own() {
-        let mut messages: Vec<_> = (WEDJAT_ERROR_CHANGE - 1..=0).map(message).collect();
+        let mut messages: Vec<_> = (WEDJAT_ERROR_NODE - 1..=0).map(message).collect();
         messages.sort_unstable();
         messages.dedup();
-        assert_eq!(messages.len(), 23);
+        assert_eq!(messages.len(), 24);
         assert_eq!(message(5), message(0));
+    }
+
+    #[test]
+    fn every_code_has_the_errno_that_its_comment_names() {
+        let names = std::collections::BTreeMap::from([
+            ("E2BIG", libc::E2BIG),
+            ("EBADF", libc::EBADF),
+            ("EBUSY", libc::EBUSY),
+            ("ECONNREFUSED", libc::ECONNREFUSED),
+            ("EFAULT", libc::EFAULT),
+            ("EINVAL", libc::EINVAL),
+            ("EMSGSIZE", libc::EMSGSIZE),
+            ("ENODEV", libc::ENODEV),
+            ("ENOMSG", libc::ENOMSG),
+            ("ENOSPC", libc::ENOSPC),
+            ("ENOTRECOVERABLE", libc::ENOTRECOVERABLE),
+            ("ENXIO", libc::ENXIO),
+            ("EOWNERDEAD", libc::EOWNERDEAD),
+            ("EPERM", libc::EPERM),
+            ("EPROTO", libc::EPROTO),
+            ("ESHUTDOWN", libc::ESHUTDOWN),
+            ("ESRCH", libc::ESRCH),
+            ("ETIMEDOUT", libc::ETIMEDOUT),
+        ]);
+        let mut codes = 0;
+        for (comment, rest) in include_str!("code.rs")
+            .split(" As errno: ")
+            .skip(1)
+            .filter_map(|one| one.split_once(".\n"))
+        {
+            let Some(rest) = rest.strip_prefix("pub const WEDJAT_ERROR_") else { continue };
+            let (_, number) = rest.split_once(": i32 = ").unwrap();
+            let code: i32 = number.split(';').next().unwrap().parse().unwrap();
+            assert_eq!(wedjat_errno(code), names[comment], "{code}");
+            codes += 1;
+        }
+        assert_eq!(codes, -WEDJAT_ERROR_NODE);
+        assert_eq!((wedjat_errno(7), wedjat_errno(-1000)), (0, libc::EINVAL));
     }
 }

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::ptr::null;
 
 use wedjat::config::Config;
 use wedjat::embed;
@@ -13,6 +14,8 @@ use crate::code::*;
 use crate::handle::{Context, Scheduler, with_scheduler};
 use crate::types::Options;
 
+/// Bytes of the options that programs have which were compiled before there was a `memory_node`.
+const OPTIONS_OF_0_1: usize = 32;
 /// As many as ports can have numbers in a verdict.
 const MACS_MAX: usize = 1 << u8::BITS;
 
@@ -23,6 +26,9 @@ const MACS_MAX: usize = 1 << u8::BITS;
 ///
 /// Returns 0 and puts the scheduler into `*scheduler`; or a code, null, and into the `detail_size` bytes at `detail`, which
 /// may be null, a text that says what to mend, cut to fit and ended by a zero.
+///
+/// # Errors
+/// WEDJAT_ERROR_CONFIG, WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_NODE
 ///
 /// # Called from
 /// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler.
@@ -51,13 +57,17 @@ pub unsafe extern "C" fn wedjat_create(
         let text = unsafe { std::slice::from_raw_parts(config.cast::<u8>(), length) };
         let text =
             str::from_utf8(text).map_err(|error| refuse(format!("configuration: {error}")))?;
-        Config::parse(Path::new("configuration"), text).map_err(|error| refuse(error.to_string()))
+        Config::parse_embedded(Path::new("configuration"), text)
+            .map_err(|error| refuse(error.to_string()))
     };
     // SAFETY: the caller vouches for the memory.
     unsafe { begin(make, options, scheduler, detail, detail_size) }
 }
 
-/// As wedjat_create(), from the file at `path`, a text ended by a zero.
+/// As wedjat_create(), from the file at `path`, a text ended by a zero. Returns what wedjat_create() does.
+///
+/// # Errors
+/// WEDJAT_ERROR_CONFIG, WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_NODE
 ///
 /// # Called from
 /// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler.
@@ -80,7 +90,7 @@ pub unsafe extern "C" fn wedjat_load(
         // SAFETY: the caller vouches for the zero.
         let path = unsafe { CStr::from_ptr(path) };
         let path = path.to_str().map_err(|error| refuse(format!("path: {error}")))?;
-        Config::load(Path::new(path)).map_err(|error| refuse(error.to_string()))
+        Config::load_embedded(Path::new(path)).map_err(|error| refuse(error.to_string()))
     };
     // SAFETY: the caller vouches for the memory.
     unsafe { begin(load, options, scheduler, detail, detail_size) }
@@ -147,10 +157,10 @@ pub(crate) unsafe fn hand_out<T, O>(
     code
 }
 
-/// A library prints nothing, so a defect's text must not go to standard error; its code is what is left of it.
+/// A library prints nothing, so a defect's text must not go to standard error: it is a record.
 fn hush() {
     #[cfg(not(test))]
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|panic| log::error!("a defect, please report it: {panic}")));
 }
 
 unsafe fn create(
@@ -162,14 +172,23 @@ unsafe fn create(
     }
     // SAFETY: `size` comes first in every version of the options.
     let (found, own) = (unsafe { (&raw const (*options).size).read() }, size_of::<Options>());
-    if found != own {
+    if found != own && found != OPTIONS_OF_0_1 {
         let text = format!(
             "options.size: found {found}; allowed: {own}, sizeof(struct wedjat_options) in this library's header"
         );
         return Err((WEDJAT_ERROR_OPTIONS, text));
     }
-    // SAFETY: of the size of the type, as the caller says.
-    let options = unsafe { &*options };
+    let mut whole = Options {
+        size: found,
+        ticks_hz: 0,
+        macs: null(),
+        macs_count: 0,
+        memory_node: 0,
+        reserved: 0,
+    };
+    // SAFETY: so many bytes are there, as the caller says, and no more than the type has.
+    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut whole).cast(), found) };
+    let options = whole;
     if options.macs.is_null() && options.macs_count > 0 {
         return Err(plain(WEDJAT_ERROR_NULL));
     }
@@ -186,9 +205,20 @@ unsafe fn create(
     };
     let macs: Vec<_> = macs.iter().copied().map(Mac).collect();
     let config = config()?;
+    let node = options.memory_node.checked_sub(1);
     let options = embed::Options { ticks_hz: options.ticks_hz, macs: &macs };
-    let scheduler = embed::Scheduler::new(&config, &options);
-    scheduler.map(Scheduler::leak).map_err(|error| refuse(error.to_string()))
+    let make = || {
+        let scheduler = embed::Scheduler::new(&config, &options);
+        scheduler.map(Scheduler::leak).map_err(|error| refuse(error.to_string()))
+    };
+    let Some(node) = node else { return make() };
+    embed::on_numa_node(node, make).unwrap_or_else(|error| {
+        let text = format!(
+            "options.memory_node: found {}, NUMA node {node}; the system says: {error}",
+            node + 1
+        );
+        Err((WEDJAT_ERROR_NODE, text))
+    })
 }
 
 /// Writes a text for C, cut to fit.
@@ -210,6 +240,9 @@ pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
 /// Ends a scheduler and its contexts, and gives their memory back. Refused while a context is in a call, and then nothing
 /// has changed; no thread may begin one meanwhile. Waits for the thread of the state file if there is one. A second call for
 /// the same scheduler returns WEDJAT_ERROR_HANDLE.
+///
+/// # Errors
+/// WEDJAT_ERROR_BUSY
 ///
 /// # Called from
 /// Any thread, lcore or not, of the process that made the scheduler, primary or secondary, while no other is in a call
@@ -262,6 +295,9 @@ pub unsafe extern "C" fn wedjat_places(scheduler: *const Scheduler) -> i32 {
 }
 
 /// Gives out a core's context, once. It lives as long as the scheduler. Returns 0 or a code.
+///
+/// # Errors
+/// WEDJAT_ERROR_CORE
 ///
 /// # Called from
 /// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or

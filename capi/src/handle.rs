@@ -38,16 +38,63 @@ pub struct Scheduler {
 pub struct Body {
     pub scheduler: embed::Scheduler,
     contexts: Box<[Context]>,
+    pickers: Box<[Picker]>,
     /// Packets that a context's owner may have to keep.
     pub places: usize,
 }
 
 /// One core's part of a scheduler; wedjat_context() gives it out. Used by one thread at a time.
 #[derive(Debug)]
+pub struct Context(Part<Core>);
+
+/// One core's part of a scheduler that is told of tasks and reports; wedjat_picker() gives it out. Used by one thread at a time.
+#[derive(Debug)]
+pub struct Picker(Part<embed::Picker>);
+
+/// What a core works with, and whether somebody uses it.
+#[derive(Debug)]
 #[repr(align(128))] // two lines: no core's flag on a line that another core's prefetcher takes
-pub struct Context {
+pub struct Part<C> {
     state: AtomicU8,
-    core: UnsafeCell<Core>,
+    core: UnsafeCell<C>,
+}
+
+/// What a core's pointer stands for.
+pub trait OfCore: Sized {
+    /// What it works with.
+    type Core;
+
+    /// All of a scheduler.
+    fn all(body: &Body) -> &[Self];
+
+    /// What it is.
+    fn part(&self) -> &Part<Self::Core>;
+}
+
+impl OfCore for Context {
+    type Core = Core;
+
+    #[inline(always)]
+    fn all(body: &Body) -> &[Self] {
+        &body.contexts
+    }
+
+    #[inline(always)]
+    fn part(&self) -> &Part<Core> {
+        &self.0
+    }
+}
+
+impl OfCore for Picker {
+    type Core = embed::Picker;
+
+    fn all(body: &Body) -> &[Self] {
+        &body.pickers
+    }
+
+    fn part(&self) -> &Part<embed::Picker> {
+        &self.0
+    }
 }
 
 /// What a context works with.
@@ -59,7 +106,7 @@ pub struct Core {
 }
 
 // SAFETY: the cell is touched by the call alone that has changed `state` from IDLE to BUSY.
-unsafe impl Sync for Context {}
+unsafe impl<C: Send> Sync for Part<C> {}
 
 /// The scheduler at `pointer`.
 #[inline(always)]
@@ -117,25 +164,43 @@ pub fn with_context(
     context: *const Context,
     call: impl FnOnce(&mut Core) -> Result<i32, i32>,
 ) -> i32 {
+    with_core(scheduler, context, call)
+}
+
+/// The same for a picker.
+pub fn with_picker(
+    scheduler: *const Scheduler,
+    picker: *const Picker,
+    call: impl FnOnce(&mut embed::Picker) -> Result<i32, i32>,
+) -> i32 {
+    with_core(scheduler, picker, call)
+}
+
+#[inline(always)]
+fn with_core<P: OfCore + 'static>(
+    scheduler: *const Scheduler,
+    pointer: *const P,
+    call: impl FnOnce(&mut P::Core) -> Result<i32, i32>,
+) -> i32 {
     let scheduler = match live(scheduler) {
         Ok(scheduler) => scheduler,
         Err(code) => return code,
     };
-    let entered = scheduler.find(context).and_then(|found| found.enter().map(|()| found));
-    let context = match entered {
-        Ok(context) => context,
+    let entered = scheduler.find(pointer).and_then(|found| found.enter().map(|()| found));
+    let part = match entered {
+        Ok(part) => part,
         Err(code) => return scheduler.refuse(code),
     };
-    // SAFETY: `enter` has made this call the only one that uses the context.
-    let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *context.core.get() })));
+    // SAFETY: `enter` has made this call the only one that uses the part.
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *part.core.get() })));
     match outcome {
         Ok(result) => {
-            context.state.store(IDLE, Release);
+            part.state.store(IDLE, Release);
             result.unwrap_or_else(|code| scheduler.refuse(code))
         }
         Err(panic) => {
             std::mem::forget(panic); // its destructor may panic, too
-            context.state.store(BROKEN, Release);
+            part.state.store(BROKEN, Release);
             WEDJAT_ERROR_DEFECT
         }
     }
@@ -144,8 +209,19 @@ pub fn with_context(
 impl Context {
     fn new(context: embed::Context) -> Self {
         let held = vec![None; context.places()].into_boxed_slice();
-        let core = UnsafeCell::new(Core { context, held });
-        Self { state: AtomicU8::new(KEPT), core }
+        Self(Part::new(Core { context, held }))
+    }
+}
+
+impl<C> Part<C> {
+    fn new(core: C) -> Self {
+        Self { state: AtomicU8::new(KEPT), core: UnsafeCell::new(core) }
+    }
+
+    /// Gives it out, once.
+    fn give(&self) -> Result<(), i32> {
+        let given = self.state.compare_exchange(KEPT, IDLE, AcqRel, Acquire);
+        given.map(drop).map_err(|_| WEDJAT_ERROR_CORE)
     }
 
     #[inline(always)]
@@ -171,8 +247,10 @@ impl Scheduler {
     pub fn leak(mut scheduler: embed::Scheduler) -> *mut Self {
         let contexts = (0..scheduler.cores()).filter_map(|core| scheduler.context(core));
         let contexts: Box<[_]> = contexts.map(Context::new).collect();
+        let pickers = (0..scheduler.cores()).filter_map(|core| scheduler.picker(core));
+        let pickers: Box<[_]> = pickers.map(|picker| Picker(Part::new(picker))).collect();
         let places = scheduler.places();
-        let body = Box::into_raw(Box::new(Body { scheduler, contexts, places }));
+        let body = Box::into_raw(Box::new(Body { scheduler, contexts, pickers, places }));
         Box::into_raw(Box::new(Self {
             magic: AtomicU64::new(LIVE),
             bad_calls: AtomicU64::new(0),
@@ -186,16 +264,16 @@ impl Scheduler {
         unsafe { &*self.body.load(Relaxed) }
     }
 
-    /// The context at `pointer`, which is compared and never followed before it is found to be one of ours.
+    /// What is at `pointer`, which is compared and never followed before it is found to be one of ours.
     #[inline(always)]
-    fn find(&self, pointer: *const Context) -> Result<&Context, i32> {
+    fn find<P: OfCore + 'static>(&self, pointer: *const P) -> Result<&Part<P::Core>, i32> {
         if pointer.is_null() {
             return Err(WEDJAT_ERROR_NULL);
         }
-        let contexts = &self.body().contexts;
-        let offset = pointer.addr().wrapping_sub(contexts.as_ptr().addr());
-        let context = contexts.get(offset / size_of::<Context>());
-        context.filter(|found| ptr::eq(*found, pointer)).ok_or(WEDJAT_ERROR_CONTEXT)
+        let all = P::all(self.body());
+        let offset = pointer.addr().wrapping_sub(all.as_ptr().addr());
+        let found = all.get(offset / size_of::<P>()).filter(|found| ptr::eq(*found, pointer));
+        found.map(P::part).ok_or(WEDJAT_ERROR_CONTEXT)
     }
 
     /// Counts a bad call.
@@ -211,20 +289,21 @@ impl Scheduler {
 
     /// Ends it, unless a context is in use: nothing has changed then.
     pub fn free(&self) -> Result<i32, i32> {
-        let contexts = &self.body().contexts;
+        let body = self.body();
+        let of_contexts = body.contexts.iter().map(|context| &context.0.state);
+        let states = of_contexts.chain(body.pickers.iter().map(|picker| &picker.0.state));
         // Looked at before any is taken: a call for another context meanwhile is not refused for our sake.
-        if contexts.iter().any(|context| context.state.load(Acquire) == BUSY) {
+        if states.clone().any(|state| state.load(Acquire) == BUSY) {
             return Err(WEDJAT_ERROR_BUSY);
         }
-        let mut before = Vec::with_capacity(contexts.len());
-        for context in contexts {
+        let mut before = Vec::with_capacity(body.contexts.len() + body.pickers.len());
+        for state in states.clone() {
             let free = |state| (state != BUSY).then_some(BUSY);
-            match context.state.fetch_update(AcqRel, Acquire, free) {
-                Ok(state) => before.push(state),
+            match state.fetch_update(AcqRel, Acquire, free) {
+                Ok(was) => before.push(was),
                 // A call has begun since: each gets back what it was, given out or not, whole or broken.
                 Err(_) => {
-                    let taken = contexts.iter().zip(before);
-                    taken.for_each(|(context, state)| context.state.store(state, Release));
+                    states.zip(before).for_each(|(state, was)| state.store(was, Release));
                     return Err(WEDJAT_ERROR_BUSY);
                 }
             }
@@ -243,10 +322,13 @@ impl Body {
     /// Gives a core's context out, once.
     pub fn give(&self, core: usize) -> Result<*mut Context, i32> {
         let context = self.contexts.get(core).ok_or(WEDJAT_ERROR_CORE)?;
-        match context.state.compare_exchange(KEPT, IDLE, AcqRel, Acquire) {
-            Ok(_) => Ok(ptr::from_ref(context).cast_mut()),
-            Err(_) => Err(WEDJAT_ERROR_CORE),
-        }
+        context.0.give().map(|()| ptr::from_ref(context).cast_mut())
+    }
+
+    /// Gives a core's picker out, once.
+    pub fn give_picker(&self, core: usize) -> Result<*mut Picker, i32> {
+        let picker = self.pickers.get(core).ok_or(WEDJAT_ERROR_CORE)?;
+        picker.0.give().map(|()| ptr::from_ref(picker).cast_mut())
     }
 }
 

@@ -32,6 +32,10 @@ pub struct Options {
     pub macs: *const u8,
     /// How many MAC addresses there are, at most 256.
     pub macs_count: usize,
+    /// The NUMA node whose memory the scheduler is to have, plus one: that of the cores that poll. 0: where the calling thread runs.
+    pub memory_node: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// A packet of the caller's, from the Ethernet header on.
@@ -89,6 +93,102 @@ pub struct Rewrite {
     /// Zero.
     pub reserved: u16,
 }
+
+/// A task of a program with a header of its own.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// What the program knows it by, as the address of its packet; wedjat_release_tasks() gives it back.
+    pub id: u64,
+    /// Task type, 0 when unknown.
+    pub task_class: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
+}
+
+/// What becomes of such a task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_ANSWER or WEDJAT_DROP.
+    pub action: u8,
+    /// Forward: 1 when the worker is believed idle.
+    pub idle: u8,
+    /// Forward: the worker; else WEDJAT_NO_WORKER.
+    pub worker: u16,
+    /// Drop: an enum wedjat_reason.
+    pub reason: u16,
+    /// Zero.
+    pub reserved: u16,
+}
+
+/// A task that is held no longer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// What the program knows it by.
+    pub id: u64,
+    /// Forward, and to which worker; or drop.
+    pub choice: Choice,
+}
+
+/// The report answers a task. Without it the worker says that it is there, and what it has.
+pub const WEDJAT_REPORT_ANSWER: u32 = 1;
+
+/// What a worker reports to a program with a header of its own.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// The worker.
+    pub worker: u16,
+    /// Tasks that it has left.
+    pub queue: u16,
+    /// For how long it did the task that this answers, in nanoseconds; 0 when nobody knows.
+    pub service_ns: u32,
+    /// WEDJAT_REPORT_... or 0.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What is known of a worker.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerState {
+    /// The worker.
+    pub worker: u16,
+    /// Its pool.
+    pub pool: u16,
+    /// WEDJAT_WORKER_...
+    pub presence: u8,
+    /// 1 when it gets no new tasks until it is undrained.
+    pub drained: u8,
+    /// 1 when it gets no new tasks, and goes when it has answered those that it has.
+    pub leaving: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Reports of its that were taken, modulo 2^32.
+    pub reports: u32,
+    /// Zero.
+    pub reserved_too: u32,
+    /// Tasks sent to it and not answered.
+    pub outstanding: u64,
+    /// Tasks in its last report.
+    pub load: f64,
+    /// Tasks sent to it since.
+    pub drift: f64,
+    /// How fast it is, relative to others.
+    pub speed: f64,
+}
+
+/// The worker is there because the configuration says so.
+pub const WEDJAT_WORKER_CONFIGURED: u8 = 0;
+/// The worker says itself that it is there.
+pub const WEDJAT_WORKER_REGISTERED: u8 = 1;
+/// The worker said so, and has fallen silent: it gets no tasks.
+pub const WEDJAT_WORKER_SILENT: u8 = 2;
+/// The worker's server, or the next hop to it, does not answer ARP: it gets no tasks.
+pub const WEDJAT_WORKER_UNREACHABLE: u8 = 3;
 
 /// What wedjat_worker_attach() takes.
 #[repr(C)]
@@ -198,6 +298,41 @@ impl From<embed::Verdict> for Verdict {
     }
 }
 
+impl From<embed::Choice> for Choice {
+    fn from(choice: embed::Choice) -> Self {
+        let none = Self { action: 0, idle: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0 };
+        match choice {
+            embed::Choice::Worker { worker, idle } => {
+                Self { action: WEDJAT_FORWARD, idle: idle.into(), worker, ..none }
+            }
+            embed::Choice::Held => Self { action: WEDJAT_HOLD, ..none },
+            embed::Choice::Refused => Self { action: WEDJAT_ANSWER, ..none },
+            embed::Choice::Dropped(reason) => {
+                Self { action: WEDJAT_DROP, reason: reason as u16, ..none }
+            }
+        }
+    }
+}
+
+impl From<embed::WorkerState> for WorkerState {
+    fn from(state: embed::WorkerState) -> Self {
+        Self {
+            worker: state.worker,
+            pool: state.pool,
+            presence: state.presence as u8,
+            drained: state.is_drained.into(),
+            leaving: state.is_leaving.into(),
+            reserved: 0,
+            reports: state.reports,
+            reserved_too: 0,
+            outstanding: state.outstanding,
+            load: state.load,
+            drift: state.drift,
+            speed: state.speed,
+        }
+    }
+}
+
 impl From<embed::Rewrite> for Rewrite {
     fn from(rewrite: embed::Rewrite) -> Self {
         Self {
@@ -218,11 +353,13 @@ impl From<embed::Rewrite> for Rewrite {
 mod tests {
     use std::mem::{align_of, offset_of, size_of};
 
+    use wedjat::embed::Presence;
+
     use super::*;
 
     #[test]
     fn layouts_are_those_of_the_interface() {
-        assert_eq!((size_of::<Options>(), align_of::<Options>()), (32, 8));
+        assert_eq!((size_of::<Options>(), align_of::<Options>()), (40, 8));
         assert_eq!((size_of::<Packet>(), align_of::<Packet>()), (16, 8));
         assert_eq!((size_of::<Verdict>(), align_of::<Verdict>()), (12, 4));
         assert_eq!((size_of::<Rewrite>(), align_of::<Rewrite>()), (28, 4));
@@ -233,6 +370,15 @@ mod tests {
             (offset_of!(Verdict, port), offset_of!(Verdict, worker), offset_of!(Verdict, reason));
         assert_eq!((verdict, offset_of!(Verdict, place)), ((1, 2, 4), 8));
         assert_eq!(size_of::<[u32; 3]>(), size_of::<Verdict>());
+        assert_eq!((size_of::<Description>(), size_of::<Choice>()), (16, 8));
+        assert_eq!((size_of::<Released>(), size_of::<Report>()), (16, 16));
+        assert_eq!((size_of::<WorkerState>(), offset_of!(WorkerState, outstanding)), (48, 16));
+        let presence = [Presence::Configured, Presence::Registered, Presence::Silent];
+        assert_eq!(
+            [WEDJAT_WORKER_CONFIGURED, WEDJAT_WORKER_REGISTERED, WEDJAT_WORKER_SILENT],
+            presence.map(|presence| presence as u8)
+        );
+        assert_eq!(WEDJAT_WORKER_UNREACHABLE, Presence::Unreachable as u8);
         let rewrite =
             (offset_of!(Rewrite, src), offset_of!(Rewrite, dst), offset_of!(Rewrite, udp_offset));
         assert_eq!((rewrite, offset_of!(Rewrite, task)), ((12, 16, 20), 24));

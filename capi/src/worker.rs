@@ -111,6 +111,9 @@ fn of_gone(gone: Gone) -> i32 {
 /// Returns 0 and puts the worker into `*worker`; or a code, null, and into the `detail_size` bytes at `detail`, which may be
 /// null, a text that says what to mend. Waits for the agent to let the worker in. Takes all memory it will ever use.
 ///
+/// # Errors
+/// WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_ATTACH
+///
 /// # Called from
 /// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler. With a
 /// `cpu` the calling thread is pinned.
@@ -209,6 +212,9 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
 /// no system call; ask wedjat_worker_check() now and then whether tasks may still come. A task in hand that was not
 /// answered is completed without an answer.
 ///
+/// # Errors
+/// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
+///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
 /// not both; not a signal handler.
@@ -226,6 +232,9 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
 
 /// As wedjat_worker_poll(), but waits for a task for at most `timeout_ns`: spinning first, then asleep. Returns 0 when the
 /// time is over, and a code once there will be no more tasks.
+///
+/// # Errors
+/// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
 ///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
@@ -270,6 +279,9 @@ unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
 
 /// Answers the task in hand with `length` bytes. Returns 0 or a code; an answer that is too long leaves the task in hand.
 ///
+/// # Errors
+/// WEDJAT_ERROR_NO_TASK, WEDJAT_ERROR_TOO_LONG
+///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
 /// not both; not a signal handler.
@@ -304,6 +316,9 @@ pub unsafe extern "C" fn wedjat_worker_reply(
 }
 
 /// Completes the task in hand without an answer: its client hears nothing. Returns 0 or a code.
+///
+/// # Errors
+/// WEDJAT_ERROR_NO_TASK
 ///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
@@ -340,6 +355,9 @@ pub unsafe extern "C" fn wedjat_worker_yield_point(worker: *mut Worker) -> i32 {
 }
 
 /// Whether tasks may still come: 0, or the code that says why not.
+///
+/// # Errors
+/// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
 ///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,

@@ -123,3 +123,14 @@ fn calls_come_from_signal_handlers_threads_and_children_as_the_header_allows() {
 fn nothing_is_allocated_after_creation() {
     case("nothing_is_allocated");
 }
+
+/// The level for programs with a header of their own.
+#[test]
+fn tasks_that_are_told_are_decided_on_and_misuse_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = built::compile("tests/c/tasks.c", folder.path());
+    let cases = ["decides", "misuse", "statistics", "logs", "memory_nodes", "nothing_is_allocated"];
+    for name in cases {
+        built::run(Command::new(&program).arg(name));
+    }
+}

@@ -28,6 +28,7 @@ pub use idle::IdleList;
 pub use member::{Belief, Decision, Load, Member, Presence, Report};
 pub use neighbour::Neighbours;
 pub use peers::{Peers, Sharing};
+pub use region::on_numa_node;
 pub use table::{Snapshot, StateError, Table};
 pub use view::{Parts, Picks, View};
 pub use words::{MemberWords, Words};

@@ -207,6 +207,45 @@ impl<T: Word> std::fmt::Debug for Slice<T> {
     }
 }
 
+/// Has `make` take memory on a NUMA node, as far as it touches it: what this thread touches first meanwhile lies there while the
+/// node has room, else elsewhere.
+///
+/// # Errors
+/// When the system has no such node, or does not let the process choose.
+pub fn on_numa_node<T>(node: u32, make: impl FnOnce() -> T) -> io::Result<T> {
+    const PREFERRED: libc::c_int = 1;
+    const NODES_MAX: u32 = 1024;
+    type Nodes = [u64; NODES_MAX as usize / 64];
+    let call = |result: libc::c_long| match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    if node >= NODES_MAX {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let set = |policy: libc::c_int, nodes: &Nodes| {
+        // SAFETY: the nodes are as many bits as told, one of which the kernel does not look at.
+        call(unsafe {
+            libc::syscall(libc::SYS_set_mempolicy, policy, nodes.as_ptr(), NODES_MAX + 1)
+        })
+    };
+    let (mut before, mut before_nodes): (libc::c_int, Nodes) = (0, [0; _]);
+    let (address, flags) = (std::ptr::null_mut::<libc::c_void>(), 0);
+    // SAFETY: the kernel writes a number and as many bits as told.
+    call(unsafe {
+        let (policy, nodes) = (&raw mut before, before_nodes.as_mut_ptr());
+        libc::syscall(libc::SYS_get_mempolicy, policy, nodes, NODES_MAX, address, flags)
+    })?;
+    let mut nodes: Nodes = [0; _];
+    nodes[node as usize / 64] = 1 << (node % 64);
+    set(PREFERRED, &nodes)?;
+    let made = make();
+    if let Err(error) = set(before, &before_nodes) {
+        log::warn!("this thread goes on taking memory on NUMA node {node}: {error}");
+    }
+    Ok(made)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

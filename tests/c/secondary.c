@@ -77,7 +77,7 @@ static int primary(void)
 
 static int secondary(void)
 {
-    struct wedjat_options options = {sizeof options, rte_get_tsc_hz(), NULL, 0};
+    struct wedjat_options options = {.size = sizeof options, .ticks_hz = rte_get_tsc_hz()};
     struct rte_ring *there = rte_ring_lookup("there"), *back = rte_ring_lookup("back");
     struct wedjat_verdict verdicts[WEDJAT_BURST];
     struct rte_mbuf *mbufs[WEDJAT_BURST];

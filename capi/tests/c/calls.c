@@ -38,7 +38,7 @@ static const char CONFIG[] =
     "[[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n"
     "[[server]]\nip = '10.0.2.12'\nworkers = '14-17'\npool = 7\n";
 static const uint8_t MACS[2][6] = {{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}};
-static struct wedjat_options options = {sizeof options, 1000000000, MACS[0], 2};
+static struct wedjat_options options = {sizeof options, 1000000000, MACS[0], 2, 0, 0};
 
 static struct wedjat_scheduler *scheduler;
 static struct wedjat_context *context;
@@ -123,7 +123,7 @@ static void versions(void)
     CHECK(strcmp(wedjat_reason_name(WEDJAT_REASON_SHUTDOWN), "shutdown") == 0);
     CHECK(wedjat_reason_name(UINT16_MAX) == NULL);
     CHECK(strcmp(wedjat_error_message(0), wedjat_error_message(WEDJAT_ERROR_NULL)) != 0);
-    CHECK(sizeof(struct wedjat_options) == 32 && sizeof(struct wedjat_packet) == 16);
+    CHECK(sizeof(struct wedjat_options) == 40 && sizeof(struct wedjat_packet) == 16);
     CHECK(sizeof(struct wedjat_verdict) == 12 && sizeof(struct wedjat_rewrite) == 28);
     CHECK(wedjat_cores(scheduler) == 2 && wedjat_ports(scheduler) == 2);
 }
@@ -144,7 +144,7 @@ static void refused(int expected, const char *config, size_t length, struct wedj
 
 static void create_refuses(void)
 {
-    struct wedjat_options no_macs = {sizeof no_macs, 1, NULL, 0}, null_macs = {sizeof no_macs, 1, NULL, 2};
+    struct wedjat_options no_macs = {sizeof no_macs, 1, NULL, 0, 0, 0}, null_macs = {sizeof no_macs, 1, NULL, 2, 0, 0};
     struct wedjat_options other_size = options, no_clock = options;
     struct wedjat_scheduler *made[2];
     other_size.size = 24;
@@ -156,7 +156,7 @@ static void create_refuses(void)
     refused(WEDJAT_ERROR_CONFIG, CONFIG, strlen(CONFIG), no_clock, "ticks_hz");
     refused(WEDJAT_ERROR_NULL, CONFIG, strlen(CONFIG), null_macs, "");
     refused(WEDJAT_ERROR_NULL, NULL, 9, options, "");
-    refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), other_size, "options.size: found 24; allowed: 32");
+    refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), other_size, "options.size: found 24; allowed: 40");
     no_macs = options;
     no_macs.macs_count = SIZE_MAX;
     refused(WEDJAT_ERROR_OPTIONS, CONFIG, strlen(CONFIG), no_macs, "options.macs_count");

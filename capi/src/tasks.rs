@@ -1,0 +1,241 @@
+//! The level for programs with a header of their own: tasks and reports are told as values. Nothing here allocates, calls the
+//! system or waits.
+
+use wedjat::embed::{self, TaskDescription};
+use wedjat::limits::BURST;
+
+use crate::calls::check;
+use crate::code::*;
+use crate::handle::{Picker, Scheduler, with_picker, with_scheduler};
+use crate::types::{Choice, Description, Released, Report, WEDJAT_REPORT_ANSWER};
+
+/// Gives out a core's picker, once, of a scheduler whose configuration has no ports. It lives as long as the scheduler.
+///
+/// # Return value
+/// 0; or a code, see ERRORS.
+///
+/// # Errors
+/// WEDJAT_ERROR_CORE: There is no such core, its picker has been given out, or the configuration has ports.
+///
+/// # Called from
+/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
+/// child, not both; not a signal handler. The picker may then be used by another thread, by one at a time.
+///
+/// # Safety
+/// `scheduler` is null or comes from wedjat_create(); `picker` is null or leads to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_picker(
+    scheduler: *mut Scheduler,
+    core: u32,
+    picker: *mut *mut Picker,
+) -> i32 {
+    with_scheduler(scheduler, |_, body| {
+        check(picker)?;
+        let given = body.give_picker(core as usize)?;
+        // SAFETY: checked above; the caller vouches for the rest.
+        unsafe { picker.write(given) };
+        Ok(0)
+    })
+}
+
+/// Chooses workers at `now` ticks for `count` tasks of a pool, at most WEDJAT_BURST, in their order, and puts what becomes of each
+/// into `choices`. WEDJAT_FORWARD: send it to `worker`, it counts as one more that this worker has. WEDJAT_HOLD: no worker may have
+/// it now; keep it until wedjat_release_tasks() names its `id`. WEDJAT_ANSWER: it finds no room in its pool's queue, under
+/// overflow = "refuse"; tell whoever sent it. WEDJAT_DROP: it is given up for `reason`, and counted.
+///
+/// # Return value
+/// `count`; or a code, see ERRORS, and then nothing has been decided.
+///
+/// # Errors
+/// WEDJAT_ERROR_BURST: More than WEDJAT_BURST tasks.
+///
+/// # Called from
+/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// `tasks` and `choices` are null or arrays of `count`; `picker` is never followed before it is found to be one of the scheduler's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_pick(
+    scheduler: *const Scheduler,
+    picker: *mut Picker,
+    pool: u16,
+    now: u64,
+    tasks: *const Description,
+    count: u32,
+    choices: *mut Choice,
+) -> i32 {
+    with_picker(scheduler, picker, |picker| {
+        check(tasks)?;
+        check(choices)?;
+        if count > WEDJAT_BURST {
+            return Err(WEDJAT_ERROR_BURST);
+        }
+        // SAFETY: not null and aligned; the caller vouches for the length.
+        let tasks = unsafe { std::slice::from_raw_parts(tasks, count as usize) };
+        let mut described = [TaskDescription::default(); BURST];
+        for (to, task) in described.iter_mut().zip(tasks) {
+            *to = TaskDescription { id: task.id, class: task.task_class };
+        }
+        let mut chosen = [embed::Choice::Refused; BURST];
+        picker.pick(pool, now, &described[..tasks.len()], &mut chosen).map_err(of_misuse)?;
+        for (at, choice) in chosen.iter().enumerate().take(tasks.len()) {
+            // SAFETY: the array is aligned and has a place for each task.
+            unsafe { choices.add(at).write((*choice).into()) };
+        }
+        Ok(count as i32)
+    })
+}
+
+/// Takes `count` reports of workers, in this order: answers to tasks, and what workers say without one. A report of a worker that is
+/// not known is counted as dropped.
+///
+/// # Return value
+/// How many reports were taken; or a code, see ERRORS, and then none was.
+///
+/// # Errors
+/// WEDJAT_ERROR_ROOM: More reports than INT32_MAX.
+///
+/// # Called from
+/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// `reports` is null or an array of `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_report(
+    scheduler: *const Scheduler,
+    picker: *mut Picker,
+    reports: *const Report,
+    count: u32,
+) -> i32 {
+    with_picker(scheduler, picker, |picker| {
+        check(reports)?;
+        if i32::try_from(count).is_err() {
+            return Err(WEDJAT_ERROR_ROOM);
+        }
+        // SAFETY: not null and aligned; the caller vouches for the length.
+        let reports = unsafe { std::slice::from_raw_parts(reports, count as usize) };
+        let mut taken = 0;
+        for &Report { worker, queue, service_ns, flags, .. } in reports {
+            let answers = flags & WEDJAT_REPORT_ANSWER != 0;
+            taken += picker.report(&[embed::WorkerReport { worker, queue, service_ns, answers }]);
+        }
+        Ok(taken as i32)
+    })
+}
+
+/// Tells of a task that the program sent to a worker by its own choice: one more packet of a task that the worker has, or a task
+/// again.
+///
+/// # Return value
+/// 0; or a code, see ERRORS.
+///
+/// # Errors
+/// WEDJAT_ERROR_WORKER: No server has that worker.
+///
+/// # Called from
+/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// As wedjat_pick().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_sent(
+    scheduler: *const Scheduler,
+    picker: *mut Picker,
+    worker: u16,
+) -> i32 {
+    with_picker(scheduler, picker, |picker| picker.sent(worker).map(|()| 0).map_err(of_misuse))
+}
+
+/// Tells of so many tasks that a worker was sent and will not answer: they no longer count as what it has. Tasks that are lost
+/// without anybody telling are found in time, since the worker does not report them.
+///
+/// # Return value
+/// 0; or a code, see ERRORS.
+///
+/// # Errors
+/// WEDJAT_ERROR_WORKER: No server has that worker.
+///
+/// # Called from
+/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// As wedjat_pick().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_lost(
+    scheduler: *const Scheduler,
+    picker: *mut Picker,
+    worker: u16,
+    tasks: u32,
+) -> i32 {
+    with_picker(scheduler, picker, |picker| {
+        picker.lost(worker, tasks).map(|()| 0).map_err(of_misuse)
+    })
+}
+
+/// Tells which tasks need not be held any longer, at most `room` of them: each with its `id`, and WEDJAT_FORWARD and its worker, or
+/// WEDJAT_DROP and the reason. To be called at every turn of the loop, after wedjat_pick() and wedjat_report(), until it returns 0,
+/// also while nothing is held: it looks after what time changes, too, and takes changes of workers and policies. Tasks leave in the
+/// order in which they came to this picker, each pool's by itself.
+///
+/// # Return value
+/// How many they are, 0 when there is none now; or a code, see ERRORS.
+///
+/// # Called from
+/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// `released` is null or an array of `room`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_release_tasks(
+    scheduler: *const Scheduler,
+    picker: *mut Picker,
+    now: u64,
+    released: *mut Released,
+    room: u32,
+) -> i32 {
+    with_picker(scheduler, picker, |picker| {
+        check(released)?;
+        let mut count = 0;
+        while count < room
+            && let Some(one) = picker.release(now)
+        {
+            let choice = match one.outcome {
+                Ok(worker) => embed::Choice::Worker { worker, idle: false },
+                Err(reason) => embed::Choice::Dropped(reason),
+            };
+            // SAFETY: aligned, and `count` is below `room`.
+            unsafe {
+                released.add(count as usize).write(Released { id: one.id, choice: choice.into() })
+            };
+            count += 1;
+        }
+        Ok(count as i32)
+    })
+}
+
+/// Gives up all tasks that are held, because the program stops: wedjat_release_tasks() tells them as WEDJAT_DROP.
+///
+/// # Return value
+/// 0; or a code, see ERRORS.
+///
+/// # Called from
+/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// As wedjat_pick().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_abandon_tasks(
+    scheduler: *const Scheduler,
+    picker: *mut Picker,
+) -> i32 {
+    with_picker(scheduler, picker, |picker| {
+        picker.abandon();
+        Ok(0)
+    })
+}
