@@ -53,6 +53,7 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
         ports: config.ports.len().max(1) + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
         spines: if config.role == Role::Leaf { SPINES_MAX } else { 0 },
+        peers: 0,
         pools: pools.into_iter().flatten().collect(),
         limits: config.leaf.limits,
         ticks_hz,

@@ -144,6 +144,24 @@ reasons! {
     WorkerLost => "worker_lost", "docs/agent.md";
     /// An acknowledgement of a registration that is not pending: it came twice or too late, or was forged.
     NotAsked => "not_asked", "usually harmless; an intruder if there are many";
+    /// At an agent with peers, a peer's word or task of another version of the messages.
+    PeerVersion => "peer_version", "that all nodes run the same release";
+    /// A word of a peer that takes another number of nodes for granted.
+    PeerNodes => "peer_nodes", "that `peers.nodes` is the same in all nodes' files";
+    /// A word of a peer whose learner has other features, or parameters of a critic where none learns.
+    PeerFeatures => "peer_features", "that `peers.policy` is the same in all nodes' files, and their release";
+    /// A peer's word or task from an address or a MAC address that is not that node's.
+    PeerStranger => "peer_stranger", "that `peers.nodes` is in the same order in all nodes' files; an intruder";
+    /// A word of a peer with a value that is not a number, or infinite.
+    PeerNotFinite => "peer_not_finite", "the peer; an intruder";
+    /// A word of a peer with a value beyond what can be, such as a load below 0.
+    PeerOutOfRange => "peer_out_of_range", "the peer; an intruder";
+    /// A word of a peer from before one that was heard, or parameters for a consensus that is over or far ahead.
+    PeerOld => "peer_old", "usually harmless; whether a node's clock was set back before it was started";
+    /// A word of a peer that was heard before.
+    PeerDoubled => "peer_doubled", "the network";
+    /// Parameters of a critic of another size.
+    PeerLength => "peer_length", "that all nodes run the same release";
 }
 
 impl DropReason {

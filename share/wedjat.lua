@@ -10,9 +10,13 @@ local NO_MEMBER = 32767
 local CODES = {
     [0] = "NEW_TASK", [2] = "TASK_DONE", [3] = "TASK_DONE_IDLE", [6] = "IDLE_ADD", [7] = "LOAD_UPDATE", [10] = "IDLE_REMOVE",
     [11] = "KEEP_ALIVE", [12] = "WORKER_ID", [13] = "WORKER_ID_ACK", [16] = "TASK_CONTINUATION", [17] = "TASK_REFUSED",
-    [18] = "QUEUE_REPORT", [19] = "QUEUE_PROBE", [20] = "PROBE_ANSWER",
+    [18] = "QUEUE_REPORT", [19] = "QUEUE_PROBE", [20] = "PROBE_ANSWER", [21] = "HEARTBEAT", [22] = "STEAL_REQUEST",
+    [23] = "PASSED_TASK", [24] = "PARAMETERS",
 }
 local TASK = { [0] = true, [16] = true }
+-- What nodes of a rack without a leaf send to each other, and what stands behind a task that one passes on.
+local OF_PEERS = { [21] = true, [22] = true, [24] = true }
+local PASSED, VIA = 23, 12
 local REPLY = { [2] = true, [3] = true, [17] = true }
 -- Those that tell how many tasks a worker has.
 local REPORT = { [2] = true, [3] = true, [11] = true, [12] = true, [18] = true, [20] = true }
@@ -40,6 +44,13 @@ local f = {
     idle = ProtoField.bool("wedjat.idle", "Believed idle"),
     timeout = ProtoField.uint16("wedjat.timeout_ms", "Taken out after silence of, ms"),
     load = ProtoField.double("wedjat.load", "Average queue length"),
+    node = ProtoField.uint16("wedjat.node", "Node"),
+    peer = ProtoField.uint16("wedjat.peer", "To node"),
+    via = ProtoField.none("wedjat.via", "Passed on"),
+    hops = ProtoField.uint8("wedjat.via.hops", "Times passed on"),
+    by = ProtoField.uint16("wedjat.via.by", "By node"),
+    origin = ProtoField.uint16("wedjat.via.origin", "Answered in the name of node"),
+    mac = ProtoField.ether("wedjat.via.mac", "Its reply goes to"),
     response_in = ProtoField.framenum("wedjat.response_in", "Answered in", base.NONE, frametype.RESPONSE),
     response_to = ProtoField.framenum("wedjat.response_to", "Answer to", base.NONE, frametype.REQUEST),
     time = ProtoField.relative_time("wedjat.time", "Response time"),
@@ -104,6 +115,10 @@ local function meaning(tree, code, src, dst, qlen)
     elseif code == 19 then
         add(f.worker, dst, dst:uint())
         return " to worker " .. dst:uint()
+    elseif OF_PEERS[code] then
+        add(f.node, src, src:uint())
+        add(f.peer, dst, dst:uint())
+        return " of node " .. src:uint() .. " to node " .. dst:uint()
     elseif code == 17 then
         return " by " .. src:uint() .. ", which has " .. qlen:uint()
     end
@@ -123,6 +138,14 @@ local function proof(buffer, tree)
     local sub = tree:add(f.auth, buffer)
     sub:add(f.sequence, buffer(0, 8))
     sub:add(f.tag, buffer(8, 8))
+end
+
+local function via(buffer, tree)
+    local sub = tree:add(f.via, buffer)
+    sub:add(f.hops, buffer(1, 1))
+    sub:add(f.by, buffer(2, 2))
+    sub:add(f.origin, buffer(4, 2))
+    sub:add(f.mac, buffer(6, 6))
 end
 
 function wedjat.dissector(buffer, pinfo, tree)
@@ -153,7 +176,7 @@ function wedjat.dissector(buffer, pinfo, tree)
     sub:append_text(": " .. text)
     pinfo.cols.info = text
     if not CODES[code] then kind:add_proto_expert_info(e.code) end
-    if authenticated and TASK[code] then kind:add_proto_expert_info(e.proof) end
+    if authenticated and (TASK[code] or code == PASSED) then kind:add_proto_expert_info(e.proof) end
     if length < whole then sub:add_proto_expert_info(e.short) end
     if buffer:len() < whole then return buffer:len() end
 
@@ -167,6 +190,8 @@ function wedjat.dissector(buffer, pinfo, tree)
         proof(buffer(at, PROOF), sub)
         at = at + PROOF
     end
+    local rest = buffer:len() - at
+    if code == PASSED and rest >= VIA and length == buffer:len() then via(buffer(buffer:len() - VIA, VIA), sub) end
     local client = REPLY[code] and { pinfo.dst, pinfo.dst_port } or { pinfo.src, pinfo.src_port }
     pair(pinfo, tostring(client[1]) .. " " .. client[2] .. " " .. pool:uint() .. " " .. number, code)
     show_pair(sub, pinfo.number)

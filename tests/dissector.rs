@@ -10,6 +10,7 @@ use serde_json::Value;
 use wedjat::io::pcap::write_frames;
 use wedjat::wire::auth::{self, Key};
 use wedjat::wire::ether::Mac;
+use wedjat::wire::peer::{VIA_LEN, Via};
 use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
 use wedjat::wire::udp::{Flow, PAYLOAD};
 
@@ -20,7 +21,7 @@ const PAYLOAD_LEN: usize = 5;
 
 fn flow(header: &Header, port: u16) -> Flow {
     let (src, dst, src_port, dst_port) = match header.code {
-        Code::NewTask | Code::TaskContinuation => (CLIENT, LEAF, 40_000, port),
+        Code::NewTask | Code::TaskContinuation | Code::PassedTask => (CLIENT, LEAF, 40_000, port),
         _ if header.code.is_reply() => (SERVER, CLIENT, port, 40_000),
         _ => (SERVER, LEAF, port, port),
     };
@@ -190,10 +191,25 @@ fn what_the_numbers_mean_is_told() {
         Header::worker_id(7, 5, 2, 1),
         Header::worker_id(7, 5, 2, 1).acknowledged_by(9, 100),
     ];
-    let frames: Vec<_> = headers.iter().map(|header| frame(header, None)).collect();
+    let mut frames: Vec<_> = headers.iter().map(|header| frame(header, None)).collect();
+    frames.push(frame(&Header::of_peers(Code::StealRequest, 7, (3, 4), 0), None));
+    let passed = Header { code: Code::PassedTask, ..task };
+    let via = Via { version: 1, hops: 2, by: 3, origin: 4, mac: Mac([2, 0, 0, 0, 0, 9]) };
+    let mut behind = frame(&passed, None);
+    let at = behind.len();
+    behind.resize(at + VIA_LEN, 0);
+    via.emit(&mut behind[at..]);
+    flow(&passed, 1234).emit(&mut behind, at + VIA_LEN - PAYLOAD);
+    frames.push(behind);
     let seen = dissected(&frames, &[]);
     let value =
         |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
+    assert_eq!((value(6, "node"), value(6, "peer")), (Some(3), Some(4)));
+    assert_eq!(
+        (value(7, "via.hops"), value(7, "via.by"), value(7, "via.origin")),
+        (Some(2), Some(3), Some(4))
+    );
+    assert_eq!(seen[7]["wedjat.via.mac"], "02:00:00:00:00:09");
     assert_eq!((value(0, "worker"), value(0, "idle")), (None, None), "nobody is chosen yet");
     assert_eq!((value(1, "worker"), value(1, "idle")), (Some(5), Some(1)));
     assert_eq!((value(2, "worker"), value(2, "report")), (Some(5), Some(4)));

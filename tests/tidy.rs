@@ -466,7 +466,7 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
 }
 
 /// What is reported as JSON besides counters and drop reasons: where it stands, and the struct that it is.
-const REPORTED: [(&str, &str, &str); 10] = [
+const REPORTED: [(&str, &str, &str); 12] = [
     ("account", "dataplane/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/stats.rs", "PortStats"),
     ("account, `manifest`", "dataplane/stats.rs", "Manifest"),
@@ -477,6 +477,8 @@ const REPORTED: [(&str, &str, &str); 10] = [
     ("state, `pools[].members[]`", "dataplane/state/table.rs", "MemberSnapshot"),
     ("state, `cores[]`", "dataplane/state/table.rs", "CoreSnapshot"),
     ("state, `neighbours[]`", "dataplane/state/table.rs", "NeighbourSnapshot"),
+    ("state, `peers`", "dataplane/state/nodes.rs", "PeersSnapshot"),
+    ("state, `peers.nodes[]`", "dataplane/state/nodes.rs", "PeerSnapshot"),
 ];
 
 /// The table of docs/counters.md beside that of the counters.
@@ -602,7 +604,9 @@ fn every_key_of_an_agents_configuration_is_explained() {
         .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "))
         .map(|(key, _)| key.to_owned())
         .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .filter(|key| !["agent", "port", "pool", "control", "controller"].contains(&key.as_str()))
+        .filter(|key| {
+            !["agent", "port", "pool", "control", "controller", "peers"].contains(&key.as_str())
+        })
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();

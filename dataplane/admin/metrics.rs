@@ -78,6 +78,8 @@ impl Family {
 const CORE: &str = "core";
 const POOL: &str = "pool";
 const WORKER: &str = "pool, worker, server";
+/// Has samples only at an agent with peers.
+const PEER: &str = "peer, address";
 const PORT: &str = "port, device, driver";
 
 /// What each core counts besides the table: names, kinds, units, labels, help.
@@ -160,6 +162,37 @@ const WORKER_ROWS: [Row; 6] = [
         "Its reports: replies, and what it said without one, such as keep-alives.",
     ),
 ];
+const PEER_ROWS: [Row; 5] = [
+    ("wedjat_peer_live", Gauge, "", PEER, "1 when the node of a rack without a leaf is there."),
+    (
+        "wedjat_peer_told_load_seconds",
+        Gauge,
+        "seconds",
+        PEER,
+        "Work that waits there for each slot of its workers, as it told last.",
+    ),
+    (
+        "wedjat_peer_migration_probability",
+        Gauge,
+        "",
+        PEER,
+        "That a fresh task goes there, where that is learned or drawn.",
+    ),
+    (
+        "wedjat_peer_stealing_probability",
+        Gauge,
+        "",
+        PEER,
+        "That it is asked for a task, where that is learned or drawn.",
+    ),
+    (
+        "wedjat_peer_value_loss",
+        Gauge,
+        "",
+        "",
+        "Moving mean of the squared error of the critic, where one learns.",
+    ),
+];
 const PORT_ROWS: [Row; 7] = [
     (
         "wedjat_port_rx_missed_packets",
@@ -206,7 +239,7 @@ fn kept() -> impl Iterator<Item = &'static Metric> {
 pub fn families() -> Vec<Family> {
     let rows = [DROPPED, PAUSES];
     let ports = PORT_ROWS.iter().chain([&XSTATS]);
-    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(ports).map(family);
+    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PEER_ROWS).chain(ports).map(family);
     let node = NODE_ROWS.iter().map(family).chain(kept().map(Family::of_core));
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
@@ -231,6 +264,7 @@ pub fn render(seen: &Seen, format: Format) -> String {
     cores(&mut text, seen);
     pools(&mut text, seen);
     workers(&mut text, seen);
+    peers(&mut text, seen);
     ports(&mut text, seen);
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
@@ -323,6 +357,29 @@ fn workers(text: &mut Text, seen: &Seen) {
                     }
                 }
             }
+        }
+    }
+}
+
+fn peers(text: &mut Text, seen: &Seen) {
+    let peers = seen.snapshot.peers.as_ref();
+    for (row, at) in PEER_ROWS.iter().zip(0..) {
+        let family = family(row);
+        text.head(&family);
+        if at == 4 {
+            let loss = peers.and_then(|peers| peers.value_loss);
+            loss.iter().for_each(|loss| text.sample(&family, &[], loss));
+            continue;
+        }
+        for node in peers.iter().flat_map(|peers| &peers.nodes) {
+            let value = match at {
+                0 => Some(f64::from(u8::from(node.live))),
+                1 => Some(f64::from(node.load_us) / 1e6),
+                2 => node.migration.map(f64::from),
+                _ => node.stealing.map(f64::from),
+            };
+            let labels = [("peer", &node.node as &dyn Display), ("address", &node.address)];
+            value.iter().for_each(|value| text.sample(&family, &labels, value));
         }
     }
 }

@@ -81,8 +81,16 @@ fn check_agent(path: &Path) -> Outcome {
         print(&format!("warning: {warning}\n"))?;
     }
     let workers = config.host.places().len();
+    let peers = config.peers.as_ref().map_or_else(String::new, |peers| {
+        format!(
+            ", node {} of {} without a leaf under {}",
+            peers.own,
+            peers.nodes.len(),
+            peers.policy
+        )
+    });
     print(&format!(
-        "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}\n",
+        "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}{peers}\n",
         path.display(),
         config.host.name,
         config.ports.len(),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use wedjat::policy::Entry;
 use wedjat::state::Snapshot;
+use wedjat::state::nodes::PeersSnapshot;
 use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
 
 use super::Outcome;
@@ -53,6 +54,9 @@ fn text(snapshot: &Snapshot) -> String {
     for pool in &snapshot.pools {
         pool_text(&mut out, pool);
     }
+    if let Some(peers) = &snapshot.peers {
+        peers_text(&mut out, peers);
+    }
     for (index, core) in snapshot.cores.iter().enumerate() {
         core_text(&mut out, index, core);
     }
@@ -93,6 +97,32 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
             member.outstanding,
             member.reports,
             member.presence.name()
+        );
+    }
+}
+
+fn peers_text(out: &mut String, peers: &PeersSnapshot) {
+    let loss = peers.value_loss.map_or_else(String::new, |loss| format!("  value loss {loss:.3e}"));
+    let _ = writeln!(out, "node {} of {} without a leaf{loss}", peers.own, peers.nodes.len());
+    let _ =
+        writeln!(out, "  node  address          load us  waiting  migration  stealing  presence");
+    for node in &peers.nodes {
+        let drawn =
+            |value: Option<f32>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
+        let presence = match node.live {
+            _ if node.node == peers.own => "this one",
+            true => "live",
+            false => "silent",
+        };
+        let _ = writeln!(
+            out,
+            "  {:4}  {:15}  {:7.1}  {:7}  {:>9}  {:>8}  {presence}",
+            node.node,
+            node.address,
+            node.load_us,
+            node.waiting,
+            drawn(node.migration),
+            drawn(node.stealing)
         );
     }
 }

@@ -9,6 +9,7 @@ use super::address::{self, is_edge, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
+use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::Sends;
 use super::{control, ids, port, raw, raw_agent};
@@ -20,6 +21,7 @@ use crate::stage::PortAddress;
 use crate::state::table::Limits;
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
+use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 
 /// Bytes that a task may have at most: its reply, with an extended header, fits one Ethernet frame.
@@ -60,6 +62,8 @@ pub struct AgentConfig {
     pub sends: Sends,
     /// The leaves to register with.
     pub leaves: Vec<LeafAddress>,
+    /// `[peers]`: the rack without a leaf that it is a node of.
+    pub peers: Option<PeersConfig>,
     /// `[[port]]`.
     pub ports: Vec<PortConfig>,
     /// `[control]`.
@@ -213,10 +217,15 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         room: [entry.pools_max.as_ref(), entry.workers_max.as_ref()],
         pools: &raw.pool,
         key: "pool",
+        passes: raw.peers.is_some(),
     };
     let id = (0, 0x7FFE);
     let (host, leaves) = (about.check(faults), leaves(faults, raw, &ports));
-    let sends = sends(faults, raw, &leaves);
+    let peers = peers::peers(faults, raw, &ports);
+    let sends = match peers {
+        Some(_) => Sends::Never,
+        None => sends(faults, raw, &leaves),
+    };
     let state = entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
     AgentConfig {
         path: path.to_owned(),
@@ -236,6 +245,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         mbufs: faults.number(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
         sends,
         leaves,
+        peers,
         ports,
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
@@ -253,6 +263,7 @@ pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConf
         room: [raw.pools_max.as_ref(), raw.workers_max.as_ref()],
         pools: &raw.pool,
         key: "agent.pool",
+        passes: false,
     };
     about.check(faults)
 }
@@ -268,6 +279,8 @@ struct About<'a> {
     pools: &'a [raw_agent::Pool],
     /// What the pools' tables are called.
     key: &'a str,
+    /// Tasks pass between it and peers.
+    passes: bool,
 }
 
 impl About<'_> {
@@ -285,7 +298,7 @@ impl About<'_> {
         }
         // A reply with proof is longer by that.
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
-        let most = PAYLOAD_MAX - proof;
+        let most = PAYLOAD_MAX - proof - if self.passes { VIA_LEN } else { 0 };
         let payload = faults.number(self.payload, "agent.payload", most, (1, most));
         let limits =
             self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });

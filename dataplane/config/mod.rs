@@ -14,6 +14,7 @@ pub(crate) mod ids;
 mod key;
 mod leaf;
 mod local;
+mod peers;
 mod port;
 mod racks;
 mod raw;
@@ -30,6 +31,7 @@ pub use faults::{ConfigError, Fault};
 pub(crate) use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+pub use peers::PeersConfig;
 pub use port::PortConfig;
 pub use raw_agent::Sends;
 

@@ -21,6 +21,16 @@ pub struct File {
     pub pool: Vec<Pool>,
     pub control: Option<raw_control::Control>,
     pub controller: Option<raw_controller::Follow>,
+    pub peers: Option<Peers>,
+}
+
+/// A rack without a leaf.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peers {
+    pub nodes: Spanned<Vec<Spanned<String>>>,
+    pub policy: Option<Spanned<String>>,
+    pub beat_us: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]

@@ -38,4 +38,9 @@ impl Timing {
     pub(crate) fn to_ns(self, ticks: u64) -> u64 {
         (ticks as f64 * (1e9 / self.ticks_hz.max(1) as f64)) as u64
     }
+
+    /// As many ticks as have passed when so many nanoseconds have.
+    pub(crate) fn to_ticks(self, ns: u64) -> u64 {
+        (ns as f64 * (self.ticks_hz as f64 / 1e9)).ceil() as u64
+    }
 }

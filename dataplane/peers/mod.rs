@@ -297,7 +297,19 @@ impl Peers {
     /// A worker is done with a task that took so long: whom to ask for another one, if anybody.
     #[inline]
     pub fn done(&mut self, now_ns: u64, service_ns: u64) -> Option<usize> {
+        self.served(service_ns);
+        self.victim(now_ns)
+    }
+
+    /// A worker is done with a task that took so long.
+    #[inline]
+    pub fn served(&mut self, service_ns: u64) {
         self.own.served(service_ns);
+    }
+
+    /// A worker has become free: whom to ask for a task, if anybody.
+    #[inline]
+    pub fn victim(&mut self, now_ns: u64) -> Option<usize> {
         self.own.advance(now_ns);
         if self.live.is_empty() || self.own.smoothed() >= 1.0 {
             return None;
@@ -393,7 +405,8 @@ impl Peers {
     }
 
     /// As whom it speaks.
-    fn origin(&self) -> Origin {
+    #[must_use]
+    pub fn origin(&self) -> Origin {
         let Settings { nodes, own, born, .. } = self.settings;
         let (nodes, id) = (nodes as u16, own as u16);
         Origin { version: VERSION, features: FEATURES, nodes, id, born }
@@ -445,6 +458,15 @@ impl Peers {
             }
         }
         Ok(())
+    }
+
+    /// Checks who says a word: the node's number.
+    ///
+    /// # Errors
+    /// Why nothing that it says is taken; that was counted.
+    pub fn admit(&mut self, origin: &Origin) -> Result<usize, Refusal> {
+        self.check(origin).inspect_err(|refusal| self.refusals.count(*refusal))?;
+        Ok(usize::from(origin.id))
     }
 
     /// What every message must have.
@@ -529,6 +551,13 @@ impl Peers {
     #[must_use]
     pub fn live(&self) -> &[u16] {
         &self.live
+    }
+
+    /// What is known of another node: whether it is there, its load as it told last, and the tasks that wait there.
+    #[must_use]
+    pub fn known_of(&self, node: usize) -> (bool, f32, u32) {
+        let Other { is_live, load, waiting, .. } = self.others[node];
+        (is_live, load, waiting)
     }
 
     /// Work that waits here, in microseconds for each slot, as of the last time told.

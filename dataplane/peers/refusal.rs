@@ -1,8 +1,10 @@
 //! Why a peer's word is not taken, and how often that was.
 
+use crate::reason::DropReason;
+
 /// Makes the enum, its list and its texts of one table.
 macro_rules! refusals {
-    ($($(#[doc = $doc:literal])+ $name:ident => $key:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident;)+) => {
         /// Why a peer's word is not taken. Nothing is learned from it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -12,13 +14,13 @@ macro_rules! refusals {
 
         impl Refusal {
             /// All of them, in the order of their counts.
-            pub const ALL: [Self; [$($key),+].len()] = [$(Self::$name),+];
+            pub const ALL: [Self; [$(DropReason::$reason),+].len()] = [$(Self::$name),+];
 
-            /// The key under which it is reported.
+            /// The reason for which a packet with such a word is dropped.
             #[must_use]
-            pub const fn name(self) -> &'static str {
+            pub const fn reason(self) -> DropReason {
                 match self {
-                    $(Self::$name => $key,)+
+                    $(Self::$name => DropReason::$reason,)+
                 }
             }
         }
@@ -27,23 +29,23 @@ macro_rules! refusals {
 
 refusals! {
     /// Of another version of the messages.
-    Version => "peer_version";
+    Version => PeerVersion;
     /// It takes another number of nodes for granted.
-    Nodes => "peer_nodes";
+    Nodes => PeerNodes;
     /// Its learner has other features.
-    Features => "peer_features";
+    Features => PeerFeatures;
     /// No node has that number, or it is this one's own.
-    Stranger => "peer_stranger";
+    Stranger => PeerStranger;
     /// A value is not a number, or is infinite.
-    NotFinite => "peer_not_finite";
+    NotFinite => PeerNotFinite;
     /// A value is beyond what can be: a load below 0, or waits and counts that no node has.
-    OutOfRange => "peer_out_of_range";
+    OutOfRange => PeerOutOfRange;
     /// From before one that was heard, or for a consensus that is over or far ahead.
-    Old => "peer_old";
+    Old => PeerOld;
     /// Heard before.
-    Doubled => "peer_doubled";
+    Doubled => PeerDoubled;
     /// Parameters of another number than this node's.
-    Length => "peer_length";
+    Length => PeerLength;
 }
 
 /// How often each was.

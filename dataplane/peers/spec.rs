@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use wedjat_learner::{Optimizer, Utility};
 
+use crate::nearest::did_you_mean;
+
 /// What a node goes by when it passes tasks on and asks for them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PeerPolicy {
@@ -76,7 +78,7 @@ const LEARNED: &str = "steal=on|off, migrate=on|off, utility=difference|level, o
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerPolicyError {
     /// No such name.
-    #[error("unknown policy of peers `{0}`; known: {NAMES}")]
+    #[error("unknown policy of peers `{0}`{meant}; known: {NAMES}", meant = did_you_mean(.0, NAMES.split(", ")))]
     Name(String),
     /// Not of the form `name(key=value,...)`.
     #[error("`{0}`: write a name, or a name with parameters as in `malcolm(steal=off)`")]
@@ -259,6 +261,7 @@ mod tests {
     fn what_is_no_policy_is_refused_with_what_is_allowed() {
         for (text, what) in [
             ("horus", "known: malcolm, frozen"),
+            ("malcom", "(did you mean `malcolm`?)"),
             ("malcolm(steal", "write a name"),
             ("malcolm(steal)", "write a name"),
             ("malcolm(steal=maybe)", "steal=on|off"),

@@ -104,7 +104,7 @@ metrics! {
         RxPackets => "rx_packets", "packets";
         /// Received and let go out of a port; those that it did not take were dropped as `tx_full`.
         Forwarded => "forwarded", "packets";
-        /// Received and used up here: ARP, signals, queue reports, probes.
+        /// Received and used up here: ARP, signals, queue reports, probes, words of peers.
         Consumed => "consumed", "packets";
         /// Given back to clients for want of room in a central queue: consumed and originated, or below a spine forwarded.
         Refused => "refused", "packets";
@@ -139,7 +139,7 @@ metrics! {
         SpinesLost => "spines_lost", "spines";
         /// At a leaf, silent spines that were heard of again.
         SpinesBack => "spines_back", "spines";
-        /// Made here to be sent: ARP, signals, queue reports, probes, tasks given back.
+        /// Made here to be sent: ARP, signals, queue reports, probes, tasks given back, words to peers.
         Originated => "originated", "packets";
         /// Tasks given to a member.
         Scheduled => "scheduled", "tasks";
@@ -157,6 +157,18 @@ metrics! {
         SurplusReplies => "surplus_replies", "packets";
         /// Of those originated, what no buffer was left for or no port took.
         OriginatedUnsent => "originated_unsent", "packets";
+        /// At an agent with peers, clients' tasks passed on to a peer.
+        TasksPassed => "tasks_passed", "tasks";
+        /// At an agent with peers, tasks that waited and were given to a peer that asked for one.
+        TasksGiven => "tasks_given", "tasks";
+        /// At an agent with peers, tasks that came from peers, passed on or given.
+        TasksTaken => "tasks_taken", "tasks";
+        /// At an agent with peers, requests for a task sent to peers.
+        StealRequests => "steal_requests", "packets";
+        /// At an agent with peers, requests of peers that came when no task waited.
+        StealsFailed => "steals_failed", "packets";
+        /// At an agent with peers, heartbeats of peers taken.
+        Heartbeats => "heartbeats", "packets";
         /// Polls that brought packets.
         BusyPolls => "busy_polls", "polls";
         /// Polls that brought none.
@@ -179,6 +191,10 @@ metrics! {
         Queued => "queued", "tasks";
         /// At a leaf, spines that are silent.
         SpinesSilent => "spines_silent", "spines";
+        /// At an agent with peers, peers that are there.
+        PeersLive => "peers_live", "peers";
+        /// At an agent with peers, its load: how long what waits there takes each slot of its workers.
+        PeerLoadTicks => "peer_load_ticks", "ticks";
     }
 }
 
@@ -491,7 +507,7 @@ mod tests {
                 help.ends_with('.') && !help.starts_with(' ') && !unit.is_empty(),
                 "{name}: {help}"
             );
-            let gauges = ["held", "queued", "spines_silent"];
+            let gauges = ["held", "queued", "spines_silent", "peers_live", "peer_load_ticks"];
             assert_eq!(kind == CounterKind::Gauge, gauges.contains(&name), "{name}");
         }
     }

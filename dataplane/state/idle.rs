@@ -254,7 +254,7 @@ mod tests {
 
     fn list(n: usize) -> IdleList {
         let (cores, pools, servers, ports, pinned) = (1, vec![n], 0, 0, 0);
-        let layout = Layout::new(&TableShape { cores, pools, servers, ports, pinned });
+        let layout = Layout::new(&TableShape { cores, pools, servers, ports, pinned, nodes: 0 });
         IdleList::new(&Region::heap(layout.len), &layout, 0, 0)
     }
 

@@ -20,6 +20,7 @@
 //! | per core: queued | u64 per pool: tasks that wait | that core |
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
 //! | per core: counters | u64 each; then how often it stood still, and a ring of u64 each time | that core |
+//! | nodes | of a rack without a leaf, see [`super::nodes`]; none elsewhere | the only core |
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -28,6 +29,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::broadcast;
 use super::counters;
 use super::neighbour::Neighbours;
+use super::nodes;
 use super::region::ALIGN;
 use super::tokens::Tokens;
 use super::words::Own;
@@ -50,6 +52,8 @@ pub struct TableShape {
     pub ports: usize,
     /// Neighbours that the configuration names: next hops to servers, and gateways.
     pub pinned: usize,
+    /// Nodes of a rack without a leaf.
+    pub nodes: usize,
 }
 
 /// A pool's place.
@@ -120,6 +124,8 @@ pub struct Layout {
     pub pools: Vec<PoolLayout>,
     /// Each core's place.
     pub cores: Vec<CoreLayout>,
+    /// Offset of what is shown of a rack without a leaf.
+    pub nodes: usize,
 }
 
 /// Hands out aligned stretches of a region.
@@ -158,7 +164,9 @@ impl Layout {
         }
         let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, shared));
         let cores = cores.collect();
-        Self { len: cursor.0, pool_entries, servers, workers, members, neighbours, pools, cores }
+        let nodes = cursor.take(8 * nodes::words(shape.nodes));
+        let len = cursor.0;
+        Self { len, pool_entries, servers, workers, members, neighbours, pools, cores, nodes }
     }
 
     /// The sections' names and their bytes, from the first byte to the last. There are several of one name where there is
@@ -187,6 +195,7 @@ impl Layout {
             starts.extend([("queued", core.queued), ("bounds", core.bounds)]);
             starts.push(("counters", core.counters));
         }
+        starts.push(("nodes", self.nodes));
         let ends = starts.iter().skip(1).map(|&(_, start)| start).chain([self.len]);
         let sections = starts.iter().zip(ends).map(|(&(name, start), end)| (name, start..end));
         sections.collect()
@@ -239,8 +248,14 @@ mod tests {
 
     #[test]
     fn sections_are_disjoint_and_aligned() {
-        let shape =
-            TableShape { cores: 2, pools: vec![3, 0, 700], servers: 5, ports: 1, pinned: 9 };
+        let shape = TableShape {
+            cores: 2,
+            pools: vec![3, 0, 700],
+            servers: 5,
+            ports: 1,
+            pinned: 9,
+            nodes: 3,
+        };
         let layout = Layout::new(&shape);
         let mut sections = vec![
             (0, 8 * HEADER_WORDS),
@@ -271,6 +286,7 @@ mod tests {
                 }
             }
         }
+        sections.push((layout.nodes, 8 * nodes::words(3)));
         sections.sort_unstable();
         for pair in sections.windows(2) {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
@@ -282,7 +298,8 @@ mod tests {
 
     #[test]
     fn names_cover_it_all() {
-        let shape = TableShape { cores: 2, pools: vec![3, 700], servers: 5, ports: 1, pinned: 9 };
+        let shape =
+            TableShape { cores: 2, pools: vec![3, 700], servers: 5, ports: 1, pinned: 9, nodes: 3 };
         let layout = Layout::new(&shape);
         let sections = layout.sections();
         let ends: Vec<_> = sections.iter().map(|(_, bytes)| bytes.end).collect();
@@ -304,6 +321,7 @@ mod tests {
             (core.idle[1].places + 2 * 700 - 1, "idle lists"),
             (core.queued, "queued"),
             (core.counters, "counters"),
+            (layout.nodes + 8 * nodes::words(3) - 1, "nodes"),
         ] {
             assert_eq!(name(at), Some(expected), "byte {at}");
         }

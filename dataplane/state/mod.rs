@@ -13,6 +13,7 @@ pub mod idle;
 pub mod layout;
 pub mod member;
 pub mod neighbour;
+pub mod nodes;
 pub mod peers;
 pub mod publish;
 pub mod region;

@@ -17,6 +17,7 @@ use super::files::{Found, NameError, NameLock, advice};
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
 use super::member::{Load, Member, Presence};
 use super::neighbour::Neighbours;
+use super::nodes::{Nodes, PeersSnapshot};
 use super::publish::{self, MAGIC, Publisher, Unreadable, VERSION};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
@@ -40,6 +41,7 @@ mod word {
     pub const ROLE: usize = 10;
     pub const PINNED: usize = 11;
     pub const EPOCH: usize = 12;
+    pub const NODES: usize = 13;
 }
 
 /// Why a state file can't be used.
@@ -208,6 +210,8 @@ pub struct Spec {
     pub servers: Vec<u32>,
     /// Spines that a leaf has.
     pub spines: usize,
+    /// Nodes of an agent's rack without a leaf, itself among them.
+    pub peers: usize,
     /// Pools.
     pub pools: Vec<PoolSpec>,
     /// How many of these there may be later.
@@ -272,6 +276,7 @@ impl Table {
             (word::SERVERS, shape.servers as u64),
             (word::PORTS, shape.ports as u64),
             (word::PINNED, shape.pinned as u64),
+            (word::NODES, shape.nodes as u64),
             (word::NODE, u64::from(spec.node)),
             (word::PID, u64::from(std::process::id())),
             (word::STARTED, unix_seconds()),
@@ -427,6 +432,12 @@ impl Table {
         Counters::new(self.region.slice(self.layout.cores[core].counters, counters::WORDS))
     }
 
+    /// What an agent shows of its rack without a leaf, where it is in one.
+    #[must_use]
+    pub fn peers(&self) -> Option<Nodes> {
+        nodes_of(&self.region, &self.layout, &self.header)
+    }
+
     /// The neighbours, shared by all cores.
     #[must_use]
     pub fn neighbours(&self) -> Neighbours {
@@ -447,6 +458,11 @@ fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) ->
     Neighbours::new(region.slice(layout.neighbours, words), ports, pinned, value(word::SEED))
 }
 
+fn nodes_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) -> Option<Nodes> {
+    let nodes = header[word::NODES].load(Relaxed) as usize;
+    (nodes > 0).then(|| Nodes::new(region, layout.nodes, nodes))
+}
+
 fn shape(spec: &Spec) -> TableShape {
     let named = |at: usize| spec.pools.get(at).map_or(0, |pool| pool.workers.len());
     let servers = spec.servers.len().max(spec.limits.servers);
@@ -459,6 +475,7 @@ fn shape(spec: &Spec) -> TableShape {
         ports: spec.ports,
         // The next hop to each server, and a gateway behind each port.
         pinned: servers + spec.spines + spec.ports,
+        nodes: spec.peers,
     }
 }
 
@@ -539,6 +556,9 @@ pub struct Snapshot {
     pub cores: Vec<CoreSnapshot>,
     /// Hosts on its networks.
     pub neighbours: Vec<NeighbourSnapshot>,
+    /// The rack without a leaf that an agent is a node of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeersSnapshot>,
     /// The agent on a leaf's core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<Snapshot>>,
@@ -661,6 +681,7 @@ impl Snapshot {
                     mac: mac.map(|mac| mac.to_string()),
                 })
                 .collect(),
+            peers: nodes_of(region, layout, &header).map(|nodes| nodes.snapshot()),
             agent: None,
         }
     }
@@ -712,6 +733,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     let servers = within(word::SERVERS, MEMBERS_MAX)?;
     let ports = within(word::PORTS, PORTS_MAX)?;
     let pinned = within(word::PINNED, MEMBERS_MAX + PORTS_MAX)?;
+    let nodes = within(word::NODES, MEMBERS_MAX)?;
     if region.len() < Layout::POOL_ENTRIES + 8 * POOL_WORDS * pools {
         return Err(impossible());
     }
@@ -721,7 +743,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     if members.iter().fold(0, |all: usize, &some| all.saturating_add(some)) > PLACES_MAX {
         return Err(impossible());
     }
-    let layout = Layout::new(&TableShape { cores, pools: members, servers, ports, pinned });
+    let layout = Layout::new(&TableShape { cores, pools: members, servers, ports, pinned, nodes });
     if layout.len > region.len() {
         return Err(format!("{} bytes long instead of {}", region.len(), layout.len));
     }

@@ -631,8 +631,14 @@ impl View {
 
 /// Memory for one pool.
 fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
-    let layout =
-        Layout::new(&TableShape { cores, pools: vec![members], servers: 0, ports: 0, pinned: 0 });
+    let layout = Layout::new(&TableShape {
+        cores,
+        pools: vec![members],
+        servers: 0,
+        ports: 0,
+        pinned: 0,
+        nodes: 0,
+    });
     (Region::heap(layout.len), layout)
 }
 

@@ -1,6 +1,7 @@
-//! What nodes without a leaf tell each other behind the task header: heartbeats, and their critics' parameters.
+//! What nodes without a leaf tell each other behind the task header: heartbeats, requests for tasks, and their critics' parameters;
+//! and what stands behind a task that one passes on to another.
 //!
-//! Both begin with who tells, and what it takes for granted:
+//! The first three begin with who tells, and what it takes for granted, which is all of a request:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
@@ -10,9 +11,14 @@
 //! | 4 | u16 | id | which of them tells |
 //! | 6 | u16 | reserved | 0 on sending, ignored on receipt |
 //! | 8 | u64 | born | when it was started, ns since 1970: a later start is another life |
-//! | 16 | u64 | number | heartbeat: its number, which rises; parameters: the round that they are for |
 //!
-//! A heartbeat goes on with:
+//! A heartbeat goes on with its number, which rises, and parameters with the round that they are for:
+//!
+//! | off | type | field | meaning |
+//! |---|---|---|---|
+//! | 16 | u64 | number | the heartbeat's number, or the parameters' round |
+//!
+//! Then a heartbeat has:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
@@ -23,7 +29,7 @@
 //! | 40 | u32 | failed_tasks | tasks that it had no room for |
 //! | 44 | u32 | failed_steals | times that it was asked and had none to give |
 //!
-//! Parameters go on with:
+//! And parameters have:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
@@ -32,7 +38,18 @@
 //! | 28 | u16 | values | how many values follow |
 //! | 30 | u16 | reserved | 0 on sending, ignored on receipt |
 //! | 32 | f32 | value | and so on |
+//!
+//! The last [`VIA_LEN`] bytes of a task that is passed on:
+//!
+//! | off | type | field | meaning |
+//! |---|---|---|---|
+//! | 0 | u8 | version | [`VERSION`] |
+//! | 1 | u8 | hops | how often it was passed on, this time included; 255 for more |
+//! | 2 | u16 | by | the node that passes it on |
+//! | 4 | u16 | origin | the node that the client sent it to, in whose name it is answered |
+//! | 6 | 6 bytes | mac | the MAC address that its reply goes to |
 
+use super::ether::Mac;
 use super::{put_u16, put_u32, u16_at, u32_at, u64_at};
 use crate::reason::DropReason;
 
@@ -42,10 +59,14 @@ pub const VERSION: u8 = 1;
 pub const HEARTBEAT_LEN: usize = 48;
 /// Bytes before the values of parameters.
 pub const PARAMETERS_LEN: usize = 32;
+/// Bytes of a request for a task.
+pub const REQUEST_LEN: usize = 16;
+/// Bytes behind a task that is passed on.
+pub const VIA_LEN: usize = 12;
 /// Values in one packet at most.
 pub const VALUES_MAX: usize = 256;
 
-const ORIGIN_LEN: usize = 24;
+const NUMBERED_LEN: usize = 24;
 const VALUE_LEN: usize = 4;
 
 /// Who tells, and what it takes for granted.
@@ -104,25 +125,74 @@ pub struct Parameters {
     pub chunks: u16,
 }
 
+/// How a task that is passed on came, and where its reply goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// Of the messages.
+    pub version: u8,
+    /// How often it was passed on.
+    pub hops: u8,
+    /// The node that passes it on.
+    pub by: u16,
+    /// The node that the client sent it to.
+    pub origin: u16,
+    /// The MAC address that its reply goes to.
+    pub mac: Mac,
+}
+
+impl Via {
+    /// Reads the last bytes of a task that was passed on; any values, which the receiver judges.
+    ///
+    /// # Errors
+    /// The reason for which the packet must be dropped.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
+        let bytes = bytes.last_chunk::<VIA_LEN>().ok_or(DropReason::TaskShort)?;
+        let (version, hops, by, origin) = (bytes[0], bytes[1], u16_at(bytes, 2), u16_at(bytes, 4));
+        let mac = Mac([bytes[6], bytes[7], bytes[8], bytes[9], bytes[10], bytes[11]]);
+        Ok(Self { version, hops, by, origin, mac })
+    }
+
+    /// Writes [`VIA_LEN`] bytes.
+    #[inline]
+    pub fn emit(&self, bytes: &mut [u8]) {
+        bytes[..2].copy_from_slice(&[self.version, self.hops]);
+        put_u16(bytes, 2, self.by);
+        put_u16(bytes, 4, self.origin);
+        bytes[6..VIA_LEN].copy_from_slice(&self.mac.0);
+    }
+}
+
 impl Origin {
-    fn parse(bytes: &[u8]) -> (Self, u64) {
-        let origin = Self {
+    /// Reads a request for a task, or the beginning of another word; any values, which the receiver judges.
+    ///
+    /// # Errors
+    /// The reason for which the packet must be dropped.
+    pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
+        if bytes.len() < REQUEST_LEN {
+            return Err(DropReason::TaskShort);
+        }
+        Ok(Self {
             version: bytes[0],
             features: bytes[1],
             nodes: u16_at(bytes, 2),
             id: u16_at(bytes, 4),
             born: u64_at(bytes, 8),
-        };
-        (origin, u64_at(bytes, 16))
+        })
     }
 
-    fn emit(&self, number: u64, bytes: &mut [u8]) {
+    /// Writes [`REQUEST_LEN`] bytes.
+    pub fn emit(&self, bytes: &mut [u8]) {
         bytes[..2].copy_from_slice(&[self.version, self.features]);
         put_u16(bytes, 2, self.nodes);
         put_u16(bytes, 4, self.id);
         put_u16(bytes, 6, 0);
-        bytes[8..16].copy_from_slice(&self.born.to_be_bytes());
-        bytes[16..ORIGIN_LEN].copy_from_slice(&number.to_be_bytes());
+        bytes[8..REQUEST_LEN].copy_from_slice(&self.born.to_be_bytes());
+    }
+
+    fn emit_numbered(&self, number: u64, bytes: &mut [u8]) {
+        self.emit(bytes);
+        bytes[REQUEST_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
     }
 }
 
@@ -135,7 +205,7 @@ impl Heartbeat {
         if bytes.len() < HEARTBEAT_LEN {
             return Err(DropReason::TaskShort);
         }
-        let (origin, number) = Origin::parse(bytes);
+        let (origin, number) = (Origin::parse(bytes)?, u64_at(bytes, REQUEST_LEN));
         let done = Done {
             migrations: u32_at(bytes, 32),
             steals: u32_at(bytes, 36),
@@ -148,12 +218,12 @@ impl Heartbeat {
 
     /// Writes [`HEARTBEAT_LEN`] bytes.
     pub fn emit(&self, bytes: &mut [u8]) {
-        self.origin.emit(self.number, bytes);
+        self.origin.emit_numbered(self.number, bytes);
         let Done { migrations, steals, failed_tasks, failed_steals } = self.done;
         let words =
             [self.load.to_bits(), self.waiting, migrations, steals, failed_tasks, failed_steals];
         for (place, word) in words.into_iter().enumerate() {
-            put_u32(bytes, ORIGIN_LEN + 4 * place, word);
+            put_u32(bytes, NUMBERED_LEN + 4 * place, word);
         }
     }
 }
@@ -169,7 +239,7 @@ impl Parameters {
         if bytes.len() < PARAMETERS_LEN {
             return Err(DropReason::TaskShort);
         }
-        let (origin, round) = Origin::parse(bytes);
+        let (origin, round) = (Origin::parse(bytes)?, u64_at(bytes, REQUEST_LEN));
         let (chunk, chunks) = (u16_at(bytes, 24), u16_at(bytes, 26));
         let len = VALUE_LEN * usize::from(u16_at(bytes, 28));
         let values = bytes[PARAMETERS_LEN..].get(..len).ok_or(DropReason::TaskShort)?;
@@ -179,7 +249,7 @@ impl Parameters {
 
     /// Writes these with [`VALUES_MAX`] values at most; says how many bytes that is.
     pub fn emit(&self, values: &[f32], bytes: &mut [u8]) -> usize {
-        self.origin.emit(self.round, bytes);
+        self.origin.emit_numbered(self.round, bytes);
         put_u16(bytes, 24, self.chunk);
         put_u16(bytes, 26, self.chunks);
         put_u16(bytes, 28, values.len() as u16);
@@ -221,5 +291,20 @@ mod tests {
         for short in [0, PARAMETERS_LEN - 1, bytes.len() - 1] {
             assert!(Parameters::parse(&bytes[..short]).is_err(), "{short}");
         }
+    }
+
+    #[test]
+    fn requests_and_what_stands_behind_passed_tasks_are_read_as_they_were_written() {
+        let mut bytes = [0xAA; REQUEST_LEN];
+        ORIGIN.emit(&mut bytes);
+        assert_eq!(Origin::parse(&bytes), Ok(ORIGIN));
+        assert_eq!(Origin::parse(&bytes[1..]), Err(DropReason::TaskShort));
+        let mac = Mac([2, 0, 0, 0, 0, 9]);
+        let via = Via { version: VERSION, hops: 2, by: 3, origin: 0x0405, mac };
+        let mut bytes = [0xAA; VIA_LEN + 3];
+        via.emit(&mut bytes[3..]);
+        assert_eq!(bytes[..9], [0xAA, 0xAA, 0xAA, VERSION, 2, 0, 3, 4, 5]);
+        assert_eq!(Via::parse(&bytes), Ok(via), "the last bytes");
+        assert_eq!(Via::parse(&bytes[4..]), Err(DropReason::TaskShort));
     }
 }

@@ -70,6 +70,14 @@ pub enum Code {
     QueueProbe = 19,
     /// The worker's answer.
     ProbeAnswer = 20,
+    /// What a node of a rack without a leaf tells its peers each beat ([`super::peer`]); not in the switch release, as those that follow.
+    Heartbeat = 21,
+    /// A node asks a peer for a task.
+    StealRequest = 22,
+    /// A task that a node passes on to a peer: [`super::peer::Via`] stands behind it.
+    PassedTask = 23,
+    /// A part of the parameters of a node's critic.
+    Parameters = 24,
 }
 
 impl Code {
@@ -92,6 +100,10 @@ impl Code {
             18 => Self::QueueReport,
             19 => Self::QueueProbe,
             20 => Self::ProbeAnswer,
+            21 => Self::Heartbeat,
+            22 => Self::StealRequest,
+            23 => Self::PassedTask,
+            24 => Self::Parameters,
             _ => return None,
         })
     }
@@ -108,6 +120,20 @@ impl Code {
     #[must_use]
     pub const fn is_task(self) -> bool {
         matches!(self, Self::NewTask | Self::TaskContinuation)
+    }
+
+    /// A task, a part of one, or one that is passed on: nobody signs it.
+    #[inline]
+    #[must_use]
+    pub const fn carries_task(self) -> bool {
+        self.is_task() || matches!(self, Self::PassedTask)
+    }
+
+    /// What a node of a rack without a leaf sends to its peers.
+    #[inline]
+    #[must_use]
+    pub const fn is_of_peers(self) -> bool {
+        self as u8 >= Self::Heartbeat as u8
     }
 
     /// What a leaf tells its spine.
@@ -201,6 +227,12 @@ impl Header {
         Self { code: Code::ProbeAnswer, ..Self::queue_report(pool, worker, tasks, seq) }
     }
 
+    /// A word of node `from` of a rack without a leaf to its peer `to`.
+    #[must_use]
+    pub const fn of_peers(code: Code, pool: u16, (from, to): (u16, u16), seq: u16) -> Self {
+        Self { code, src: from, dst: to, ..Self::new_task(pool, seq) }
+    }
+
     /// What a leaf tells its spine of a pool, or a spine its leaf that it is alive (`KeepAlive` of pool 0); the extension follows.
     #[must_use]
     pub const fn signal(code: Code, pool: u16, node: u16, seq: u16) -> Self {
@@ -251,7 +283,7 @@ impl Header {
             return Err(DropReason::TaskCode);
         };
         let authenticated = kind & AUTHENTICATION_BIT != 0;
-        if authenticated && code.is_task() {
+        if authenticated && code.carries_task() {
             return Err(DropReason::TaskReservedBit);
         }
         let header = Self {
@@ -378,7 +410,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> impl Strategy<Value = Header> {
-        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20];
+        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
         (
             proptest::sample::select(codes.to_vec()),
             any::<((bool, bool, bool), u16, u16, u16, u16, u16)>(),
@@ -386,7 +418,7 @@ mod tests {
             .prop_map(
                 |(code, ((extended, authenticated, more), pool, src, dst, qlen, seq))| {
                     let code = Code::from_bits(code).unwrap();
-                    let authenticated = authenticated && !code.is_task();
+                    let authenticated = authenticated && !code.carries_task();
                     Header { code, extended, authenticated, more, pool, src, dst, qlen, seq }
                 },
             )
@@ -478,11 +510,12 @@ mod tests {
         // A task is never authenticated; what a worker says may be, and then it is longer.
         assert_eq!(parse(0x40, 27), Err(DropReason::TaskReservedBit));
         assert_eq!(parse(0x50, 43), Err(DropReason::TaskReservedBit));
+        assert_eq!(parse(0x57, 43), Err(DropReason::TaskReservedBit));
         for (kind, len) in [(0x42, 27), (0x4C, 27), (0x62, 43), (0x6B, 43)] {
             assert_eq!(parse(kind, len - 1), Err(DropReason::TaskShort), "{kind:#x}");
             assert_eq!(parse(kind, len).map(|header| header.len()), Ok(len), "{kind:#x}");
         }
-        for code in [1, 4, 5, 8, 9, 14, 15, 21, 31] {
+        for code in [1, 4, 5, 8, 9, 14, 15, 25, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
         }
     }
@@ -501,7 +534,7 @@ mod tests {
             let after =
                 Header { extended: before.extended, authenticated: before.authenticated, ..after };
             // Such a task can't be.
-            prop_assume!(!(after.authenticated && after.code.is_task()));
+            prop_assume!(!(after.authenticated && after.code.carries_task()));
             let delta = replace(&mut frame[udp::PAYLOAD..], &after);
             udp::update_checksum(&mut frame[34..], delta);
             prop_assert!(udp::parse(&frame, false).is_ok());

@@ -5,7 +5,7 @@ use wedjat::wire::auth;
 use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
 
 /// The codes of the wire format, written a second time.
-const CODES: [u8; 14] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20];
+const CODES: [u8; 18] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
 
 /// Why these bytes are no header, by the wire format's table.
 fn fault(payload: &[u8]) -> Option<DropReason> {
@@ -17,7 +17,10 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
         Some(_) if !whole(0) => Some(DropReason::TaskShort),
         None => Some(DropReason::TaskShort),
         Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
-        Some(kind) if kind & 0x4F == 0x40 => Some(DropReason::TaskReservedBit), // tasks: 0 and 16
+        // Tasks: 0, 16 and 23.
+        Some(kind) if kind & 0x4F == 0x40 || kind & 0x5F == 0x57 => {
+            Some(DropReason::TaskReservedBit)
+        }
         Some(&kind) if !whole(kind) => Some(DropReason::TaskShort),
         Some(_) => None,
     }

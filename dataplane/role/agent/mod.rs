@@ -6,7 +6,9 @@
 
 mod link;
 mod named_load;
+mod next_hop;
 mod packet;
+mod peers;
 mod register;
 mod reports;
 mod responder;
@@ -15,6 +17,7 @@ mod thread;
 mod update;
 pub mod worker_set;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -23,6 +26,7 @@ use crossbeam_queue::ArrayQueue;
 pub use link::{Work, WorkerLink};
 pub use named_load::NamedLoad;
 pub use packet::Packet;
+pub use peers::PeerGroup;
 pub use register::{Registrar, TIMEOUT_KEPT_MS, emit as emit_word};
 pub use reports::{QueueReport, QueueReports};
 pub use signer::{Credential, Signer};
@@ -30,6 +34,7 @@ pub use thread::{Request, ThreadWorker};
 pub use update::{AgentCommands, Entry, Step, Update};
 pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
 
+use next_hop::NextHop;
 use responder::{NO_SET, Responder, named};
 
 use super::PollTime;
@@ -50,6 +55,7 @@ use crate::state::{Counter, Counters, Gauge};
 use crate::wire::arp::{self, Operation};
 use crate::wire::auth::{self, Signed};
 use crate::wire::ether::{self, Mac};
+use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::{self, Flow};
 
@@ -79,6 +85,8 @@ pub struct Parts<B: Buf + Token, A> {
     pub registrars: Vec<Registrar>,
     /// Has workers tell leaves of their queues, where their pools do.
     pub reports: Option<QueueReports>,
+    /// What passes tasks between it and its peers, when it has any.
+    pub peers: Option<PeerGroup>,
     /// What the watching thread tells.
     pub deaths: Arc<ArrayQueue<Death>>,
     /// What it did.
@@ -110,8 +118,11 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     udp_port: u16,
     payload_max: usize,
     registrars: Vec<Registrar>,
+    peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
+    /// When this poll began.
+    now_ns: u64,
     next_tick: u64,
     time: PollTime,
     /// Tasks that threads have ended themselves.
@@ -133,6 +144,12 @@ enum Arrival<B> {
     Probe {
         from: u32,
         header: Header,
+    },
+    /// A peer's word, and where in the frame what stands behind the header is.
+    Word {
+        from: (u32, Mac),
+        header: Header,
+        word: Range<usize>,
     },
     Arp,
 }
@@ -161,8 +178,10 @@ where
             udp_port: parts.udp_port,
             payload_max: parts.payload_max,
             registrars: parts.registrars,
+            peers: parts.peers.map(Box::new),
             deaths: parts.deaths,
             timing: parts.timing,
+            now_ns: 0,
             next_tick: 0,
             time: PollTime::default(),
             ended: 0,
@@ -208,6 +227,7 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
+        self.now_ns = now_ns;
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         if let Some(reports) = &mut self.responder.reports {
             reports.note_time(now);
@@ -226,11 +246,17 @@ where
         for PoolWorkers { workers, .. } in &mut self.worker_sets {
             workers.collect(now, &mut |done| {
                 replied += 1;
+                if let Some(peers) = &mut self.peers {
+                    peers.note_done(&done);
+                }
                 self.responder.finish(done);
             });
             ended += workers.ended();
         }
         replied += ended - std::mem::replace(&mut self.ended, ended);
+        if self.peers.is_some() {
+            self.work_with_peers();
+        }
         if now >= self.next_tick {
             self.tick(now);
         }
@@ -245,7 +271,9 @@ where
     /// What it has done so far, and when it has something to do next without a packet or a worker's word.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.responder.out.progress(self.next_tick)
+        let beat =
+            self.peers().map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
+        self.responder.out.progress(self.next_tick.min(beat))
     }
 
     /// Deals with a packet that port `port` received.
@@ -267,6 +295,13 @@ where
                 };
                 counters.add(Counter::Consumed, 1);
                 counters.add(Counter::QueueProbes, 1);
+            }
+            Ok(Arrival::Word { from, header, word }) => {
+                let word = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[word]);
+                match self.hear(port, from, &header, word) {
+                    Ok(()) => self.responder.out.counters.add(Counter::Consumed, 1),
+                    Err(reason) => self.responder.out.counters.drop(reason, 1),
+                }
             }
             Ok(Arrival::Arp) => {
                 if let Some(packet) = packet {
@@ -321,7 +356,15 @@ where
 
     /// Index of the leaf that has this address and that the port leads to.
     fn leaf_at(&self, port: usize, address: u32) -> Option<usize> {
-        self.registrars.iter().position(|one| (one.port, one.leaf()) == (port, address))
+        self.registrars.iter().position(|one| (one.hop.port, one.leaf()) == (port, address))
+    }
+
+    /// The leaf or peer that has this address and that the port leads to.
+    fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
+        match self.leaf_at(port, address) {
+            Some(leaf) => Some(&mut self.registrars[leaf].hop),
+            None => self.peers.as_mut()?.hop_of(port, address),
+        }
     }
 
     /// Checks a packet; takes it when it is a task.
@@ -344,9 +387,9 @@ where
         if ether::ether_type(frame) == ether::ARP {
             return Ok(Arrival::Arp);
         }
-        let datagram = self.datagram(frame, buf.checksums_verified(), address)?;
-        let payload = &frame[datagram.payload()..usize::from(datagram.end)];
-        let header = Header::parse(payload)?;
+        let mut datagram = self.datagram(frame, buf.checksums_verified(), address)?;
+        let mut payload = &frame[datagram.payload()..usize::from(datagram.end)];
+        let mut header = Header::parse(payload)?;
         if header.code == Code::WorkerIdAck {
             let from = (datagram.src, ether::src(frame));
             let addresses = auth::addresses(datagram.src, datagram.dst);
@@ -356,6 +399,19 @@ where
         if header.code == Code::QueueProbe {
             return Ok(Arrival::Probe { from: datagram.src, header });
         }
+        let mut passed = None;
+        if let Some(peers) = &self.peers {
+            if header.code == Code::PassedTask {
+                passed = Some(peers.passed(port, ether::src(frame), &payload[header.len()..])?);
+                (header.code, payload) = (Code::NewTask, &payload[..payload.len() - VIA_LEN]);
+                datagram.end -= VIA_LEN as u16;
+            } else if header.code.is_of_peers() {
+                let from = (datagram.src, ether::src(frame));
+                let word = datagram.payload() + header.len()..usize::from(datagram.end);
+                return Ok(Arrival::Word { from, header, word });
+            }
+            header.dst = NO_MEMBER; // nobody has chosen a worker
+        }
         if payload.len() - header.len() > self.payload_max {
             return Err(DropReason::TaskTooLong);
         }
@@ -363,7 +419,7 @@ where
             return Err(DropReason::Runt);
         };
         let task = Packet::new(buf, port as u8, datagram, header).map_err(|(_, reason)| reason)?;
-        Ok(Arrival::Task(task))
+        Ok(Arrival::Task(task.passed_on(passed)))
     }
 
     #[inline]
@@ -407,6 +463,14 @@ where
         }
         let workers = &mut self.worker_sets[at].workers;
         let waiting = workers.waiting();
+        if let Some(peers) = &mut self.peers {
+            peers.note_waiting(self.now_ns, waiting);
+            if task.is_passed() {
+                counters.add(Counter::TasksTaken, 1);
+            } else if let Some(node) = peers.destination(pool) {
+                return self.pass(task, node, Counter::TasksPassed);
+            }
+        }
         if let Some(named) = named {
             // First: a thread may have answered before this core goes on.
             task.set_name(named.name);
@@ -423,6 +487,9 @@ where
             Err((task, reason)) => {
                 if worker != NO_MEMBER {
                     self.responder.count(worker, -1);
+                }
+                if let Some(peers) = &mut self.peers {
+                    peers.note_failed();
                 }
                 match reason {
                     DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
@@ -441,17 +508,18 @@ where
             Ok(packet) => packet,
             Err(reason) => return self.responder.out.counters.drop(reason, 1),
         };
-        let known = self.leaf_at(port, packet.sender);
-        let leaf = known.is_some();
-        if let Some(known) = known.filter(|_| packet.target == address.ip) {
-            self.registrars[known].learn(packet.sender, packet.sender_mac);
-        }
-        let for_us = packet.target == address.ip && packet.operation == Operation::Request;
+        let is_to_us = packet.target == address.ip;
+        let known = self.hop_of(port, packet.sender).map(|hop| {
+            if is_to_us {
+                hop.learn(packet.sender_mac);
+            }
+        });
+        let for_us = is_to_us && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
             self.responder.out.counters.add(Counter::Consumed, 1);
             self.responder.out.originate(buf, port);
-        } else if leaf {
+        } else if known.is_some() {
             self.responder.out.counters.add(Counter::Consumed, 1);
         } else {
             self.responder.out.counters.drop(DropReason::ArpOther, 1);
@@ -477,6 +545,7 @@ where
             }
         }
         (0..self.registrars.len()).for_each(|leaf| self.register(leaf, now));
+        self.look_after_peers(now);
         self.remind();
         self.responder.add_up();
         if let Some(signer) = &self.responder.signer {
@@ -488,7 +557,7 @@ where
     /// Tells a leaf, by its index, of a worker that is due.
     fn register(&mut self, leaf: usize, now: u64) {
         let registrar = &mut self.registrars[leaf];
-        let port = registrar.port;
+        let port = registrar.hop.port;
         let address = self.addresses[port];
         if registrar.must_ask(now) {
             let question = arp::Packet::request(address.mac, address.ip, registrar.leaf());
@@ -534,7 +603,7 @@ where
         sign: impl FnOnce(&Credential, &Flow, &mut [u8]),
     ) -> bool {
         let registrar = &self.registrars[leaf];
-        let (port, to, Some(mac)) = (registrar.port, registrar.leaf(), registrar.mac()) else {
+        let NextHop { port, address: to, mac: Some(mac), .. } = registrar.hop else {
             return false;
         };
         let address = self.addresses[port];

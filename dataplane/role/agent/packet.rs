@@ -7,6 +7,7 @@ use crate::io::Token;
 use crate::reason::DropReason;
 use crate::ring::TaskIds;
 use crate::wire::ether::{self, Mac};
+use crate::wire::peer::{VERSION, VIA_LEN, Via};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};
 
@@ -23,6 +24,24 @@ pub struct Signature<'a> {
     pub credential: Option<&'a Credential>,
 }
 
+/// Of a task that a peer passed on: in whose name it is answered, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// What the peer says.
+    pub via: Via,
+    /// Address of the node that the client sent it to.
+    pub origin: u32,
+}
+
+/// The way to a peer, for a task that is passed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// This node's number and MAC address.
+    pub by: (u16, Mac),
+    /// The peer's address and MAC address.
+    pub to: (u32, Mac),
+}
+
 /// A checked task, in the buffer that it came in.
 #[derive(Debug)]
 pub struct Packet<B> {
@@ -34,6 +53,7 @@ pub struct Packet<B> {
     datagram: Datagram,
     header: Header,
     extension: Extension,
+    passed: Option<Passed>,
 }
 
 impl<B: Buf> Packet<B> {
@@ -54,7 +74,41 @@ impl<B: Buf> Packet<B> {
             true => Extension::parse(&buf.bytes()[datagram.payload()..]),
             false => Extension { seq32: u32::from(header.seq), ..Extension::default() },
         };
-        Ok(Self { buf, port, name: 0, datagram, header, extension })
+        Ok(Self { buf, port, name: 0, datagram, header, extension, passed: None })
+    }
+
+    /// The same, which a peer passed on.
+    pub fn passed_on(self, passed: Option<Passed>) -> Self {
+        Self { passed, ..self }
+    }
+
+    /// A peer passed it on.
+    #[inline]
+    pub fn is_passed(&self) -> bool {
+        self.passed.is_some()
+    }
+
+    /// The packet that passes the task on to a peer: the same task from the same client, and how it comes behind it.
+    ///
+    /// # Errors
+    /// The buffer, when it is too small for that.
+    pub fn into_passed(mut self, route: &Route) -> Result<B, B> {
+        let Route { by: (by, src_mac), to: (dst, dst_mac) } = *route;
+        let (start, end) = (self.datagram.payload(), usize::from(self.datagram.end));
+        let (len, frame) = (end - start, self.buf.bytes_mut());
+        let first = Via { version: VERSION, hops: 0, by, origin: by, mac: ether::src(frame) };
+        let via = self.passed.map_or(first, |passed| passed.via);
+        frame.copy_within(start..end, udp::PAYLOAD); // IP options stay behind
+        if !self.buf.resize(udp::PAYLOAD + len + VIA_LEN) {
+            return Err(self.buf);
+        }
+        let frame = self.buf.bytes_mut();
+        let payload = &mut frame[udp::PAYLOAD..];
+        Header { code: Code::PassedTask, ..self.header }.emit(payload);
+        Via { by, hops: via.hops.saturating_add(1), ..via }.emit(&mut payload[len..]);
+        let Datagram { src, src_port, dst_port, .. } = self.datagram;
+        Flow { src_mac, dst_mac, src, dst, src_port, dst_port }.emit(frame, len + VIA_LEN);
+        Ok(self.buf)
     }
 
     /// Pool and worker that it names.
@@ -124,8 +178,8 @@ impl<B: Buf> Packet<B> {
         let frame = self.buf.bytes();
         let flow = Flow {
             src_mac: ether::dst(frame),
-            dst_mac: ether::src(frame),
-            src: datagram.dst,
+            dst_mac: self.passed.map_or_else(|| ether::src(frame), |passed| passed.via.mac),
+            src: self.passed.map_or(datagram.dst, |passed| passed.origin),
             dst: datagram.src,
             src_port: datagram.dst_port,
             dst_port: datagram.src_port,

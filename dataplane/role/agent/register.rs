@@ -4,6 +4,7 @@
 //! Whatever acknowledgements say, and whoever sends them, an agent speaks at a bounded rate: each worker at least
 //! [`INTERVAL_LEAST_MS`] apart, all together at most [`WORDS_A_SECOND`] times a second.
 
+use super::next_hop::NextHop;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::wire::ether::Mac;
@@ -46,19 +47,14 @@ impl Entry {
 /// See the module's text.
 #[derive(Debug)]
 pub struct Registrar {
-    leaf: u32,
-    /// Index of the port that leads to the leaf.
-    pub port: usize,
-    mac: Option<Mac>,
-    /// The configuration says the MAC address, so that no ARP packet changes it.
-    fixed: bool,
+    /// Where the leaf is.
+    pub(super) hop: NextHop,
     entries: Vec<Entry>,
     /// Index of the entry to look at first, so that all have their turn when not all can speak in time.
     first: usize,
     ticks_hz: u64,
     /// Ticks between two words of one worker.
     interval: u64,
-    next_question: u64,
     /// Ticks before which nobody speaks.
     next_word: u64,
 }
@@ -69,15 +65,11 @@ impl Registrar {
     pub fn new(leaf: u32, port: usize, mac: Option<Mac>, places: &[Place], ticks_hz: u64) -> Self {
         let entries = places.iter().copied().map(Entry::new);
         let mut registrar = Self {
-            leaf,
-            port,
-            mac,
-            fixed: mac.is_some(),
+            hop: NextHop::new(leaf, port, mac),
             entries: entries.collect(),
             first: 0,
             ticks_hz,
             interval: 0,
-            next_question: 0,
             next_word: 0,
         };
         registrar.interval = registrar.ticks(INTERVAL_MOST_MS);
@@ -107,28 +99,24 @@ impl Registrar {
     /// The leaf's address.
     #[must_use]
     pub fn leaf(&self) -> u32 {
-        self.leaf
+        self.hop.address
     }
 
     /// Its MAC address, as far as it is known.
     #[must_use]
     pub fn mac(&self) -> Option<Mac> {
-        self.mac
+        self.hop.mac
     }
 
     /// Its MAC address is not known, and it is time to ask.
     pub fn must_ask(&mut self, now: u64) -> bool {
-        let asks = self.mac.is_none() && now >= self.next_question;
-        if asks {
-            self.next_question = now + (self.ticks_hz / 5).max(1);
-        }
-        asks
+        self.hop.must_ask(now, self.ticks_hz)
     }
 
     /// An ARP packet to this host told where `address` is.
     pub fn learn(&mut self, address: u32, mac: Mac) {
-        if address == self.leaf && !self.fixed {
-            self.mac = Some(mac);
+        if address == self.hop.address {
+            self.hop.learn(mac);
         }
     }
 
@@ -139,10 +127,10 @@ impl Registrar {
     pub fn acknowledged(
         &mut self,
         port: usize,
-        (from, mac): (u32, Mac),
+        from: (u32, Mac),
         header: &Header,
     ) -> Result<(), DropReason> {
-        if (port, from, Some(mac)) != (self.port, self.leaf, self.mac) {
+        if !self.hop.has_sent(port, from) {
             return Err(DropReason::SpoofedReply);
         }
         let place = Place { id: header.dst, pool: header.pool };
@@ -167,7 +155,7 @@ impl Registrar {
     /// What to tell the leaf at `now`, if it is known where it is. `tasks` says whether a worker is there, and
     /// how many tasks it has. A worker that left is registered anew when it comes back.
     pub fn due(&mut self, now: u64, tasks: impl Fn(Place) -> Option<u16>) -> Option<Header> {
-        if self.mac.is_none() || now < self.next_word {
+        if self.hop.mac.is_none() || now < self.next_word {
             return None;
         }
         let count = self.entries.len();

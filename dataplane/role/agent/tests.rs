@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 #[cfg(not(miri))]
 mod orderings;
+mod peers;
 mod reports;
 mod threads;
 

@@ -1,0 +1,361 @@
+//! An agent of a rack without a leaf: what it tells its peers and hears from them, and the tasks that pass between them
+//! (docs/protocol.md). What is decided is [`Peers`]', as in the simulator.
+
+use crate::io::{Pool, Port, Token};
+use crate::peers::{Peers, Refusal, Settings};
+use crate::reason::DropReason;
+use crate::ring::Outcome;
+use crate::state::nodes::{Nodes, Shown};
+use crate::state::{Counter, Gauge};
+use crate::wire::arp;
+use crate::wire::ether::Mac;
+use crate::wire::peer::{self, HEARTBEAT_LEN, Heartbeat, Origin, Parameters, REQUEST_LEN, Via};
+use crate::wire::task::{Code, Header};
+use crate::wire::udp::{self, Flow};
+
+use super::next_hop::NextHop;
+use super::packet::{Packet, Passed, Route};
+use super::worker_set::Completion;
+use super::{Agent, PoolWorkers};
+
+/// A node of a rack without a leaf, and where its peers are.
+#[derive(Debug)]
+pub struct PeerGroup {
+    peers: Peers,
+    /// The pool whose tasks pass between the nodes.
+    pool: u16,
+    /// All nodes by number; its own place is this node's own address.
+    hops: Box<[NextHop]>,
+    /// Tasks that a worker may have at once.
+    each: u32,
+    /// As was told last: tasks that wait, and slots of workers that are there.
+    waiting: u32,
+    slots: u32,
+    /// Tasks that workers have done in this poll.
+    done: u32,
+    /// The part of the critic's parameters that is told next.
+    chunk: usize,
+    /// Where others see it.
+    shown: Option<Nodes>,
+}
+
+impl PeerGroup {
+    /// The node that is made of these settings, among nodes with these addresses behind the agent's first port; a worker may have
+    /// `each` of the pool's tasks at once.
+    ///
+    /// # Panics
+    /// When there are not as many addresses as nodes.
+    #[must_use]
+    pub fn new(settings: Settings, pool: u16, addresses: &[u32], each: u32) -> Self {
+        assert_eq!(addresses.len(), settings.nodes);
+        let hops = addresses.iter().map(|&address| NextHop::new(address, 0, None));
+        Self {
+            peers: Peers::new(settings),
+            pool,
+            hops: hops.collect(),
+            each,
+            waiting: 0,
+            slots: settings.slots,
+            done: 0,
+            chunk: usize::MAX,
+            shown: None,
+        }
+    }
+
+    /// The same, which others see there.
+    #[must_use]
+    pub fn shown_in(self, shown: Option<Nodes>) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// Shows what it knows and decides by.
+    fn show(&self) {
+        let (Some(shown), own) = (&self.shown, self.own()) else { return };
+        let probabilities = self.peers.probabilities();
+        shown.show_own(own, self.peers.value_loss().unwrap_or(f64::NAN));
+        for (node, hop) in self.hops.iter().enumerate() {
+            let (is_live, load_us, waiting) = match node == own {
+                true => (true, self.peers.load(), self.waiting),
+                false => self.peers.known_of(node),
+            };
+            let none = (f32::NAN, f32::NAN);
+            let probabilities = probabilities.map_or(none, |(to, from)| (to[node], from[node]));
+            let address = hop.address;
+            shown.show(node, &Shown { address, is_live, load_us, waiting, probabilities });
+        }
+    }
+
+    /// What decides.
+    #[must_use]
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    fn own(&self) -> usize {
+        self.peers.settings().own
+    }
+
+    /// The peer that has this address behind that port.
+    pub fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
+        let own = self.own();
+        let others = self.hops.iter_mut().enumerate().filter(|(node, _)| *node != own);
+        others.map(|(_, hop)| hop).find(|hop| (hop.port, hop.address) == (port, address))
+    }
+
+    /// So many tasks wait now.
+    #[inline]
+    pub fn note_waiting(&mut self, now_ns: u64, waiting: usize) {
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        if waiting != self.waiting {
+            self.waiting = waiting;
+            self.peers.set_waiting(now_ns, waiting);
+        }
+    }
+
+    /// A task has ended.
+    #[inline]
+    pub fn note_done<T>(&mut self, done: &Completion<'_, T>) {
+        let (true, Ok(outcome)) = (done.place.pool == self.pool, &done.outcome) else { return };
+        self.done += 1;
+        if let Outcome::Reply { service_ns, .. } = outcome {
+            self.peers.served(u64::from(*service_ns));
+        }
+    }
+
+    /// There was no room for a task.
+    #[cold]
+    pub fn note_failed(&mut self) {
+        self.peers.failed();
+    }
+
+    /// A client's task of a pool came: the peer that it goes to, if it does not stay.
+    #[inline]
+    pub fn destination(&mut self, pool: u16) -> Option<usize> {
+        if pool == self.pool { self.peers.destination() } else { None }
+    }
+
+    /// The way to a peer that has been heard, by a port of this MAC address.
+    fn route(&self, node: usize, own: Mac) -> Option<Route> {
+        let NextHop { address, mac, .. } = self.hops[node];
+        Some(Route { by: (self.own() as u16, own), to: (address, mac?) })
+    }
+
+    /// What stands behind a task that was passed on, if it came from a peer.
+    ///
+    /// # Errors
+    /// Why the task must be dropped.
+    #[inline]
+    pub fn passed(&self, port: usize, from: Mac, behind: &[u8]) -> Result<Passed, DropReason> {
+        let via = Via::parse(behind)?;
+        if via.version != peer::VERSION {
+            return Err(DropReason::PeerVersion);
+        }
+        let hop = self.hops.get(usize::from(via.by)).filter(|_| usize::from(via.by) != self.own());
+        let is_peers = hop.is_some_and(|hop| hop.has_sent(port, (hop.address, from)));
+        let origin = self.hops.get(usize::from(via.origin)).filter(|_| is_peers);
+        let origin = origin.ok_or(DropReason::PeerStranger)?.address;
+        Ok(Passed { via, origin })
+    }
+
+    /// Checks who says a word: the node's number.
+    fn admit(
+        &mut self,
+        origin: &Origin,
+        port: usize,
+        from: (u32, Mac),
+    ) -> Result<usize, DropReason> {
+        let node = self.peers.admit(origin).map_err(Refusal::reason)?;
+        match self.hops[node].has_sent(port, from) {
+            true => Ok(node),
+            false => Err(DropReason::PeerStranger),
+        }
+    }
+}
+
+impl<P, A> Agent<P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
+    /// What decides where its tasks go, when it has peers.
+    #[must_use]
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.as_deref().map(PeerGroup::peers)
+    }
+
+    /// Takes what a peer tells; a request for a task is answered with the first that waits, if one does.
+    #[cold]
+    pub(super) fn hear(
+        &mut self,
+        port: usize,
+        from: (u32, Mac),
+        header: &Header,
+        word: &[u8],
+    ) -> Result<(), DropReason> {
+        let group = self.peers.as_mut().ok_or(DropReason::TaskRole)?;
+        let node = group.admit(&Origin::parse(word)?, port, from)?;
+        let counters = &self.responder.out.counters;
+        match header.code {
+            Code::Heartbeat => {
+                let beat = Heartbeat::parse(word)?;
+                group.peers.hear(&beat).map_err(Refusal::reason)?;
+                counters.add(Counter::Heartbeats, 1);
+            }
+            Code::Parameters => {
+                let (head, values) = Parameters::parse(word)?;
+                group.peers.hear_parameters(&head, values).map_err(Refusal::reason)?;
+            }
+            _ => self.give(node),
+        }
+        Ok(())
+    }
+
+    /// A peer asks for a task.
+    fn give(&mut self, node: usize) {
+        let Some(group) = &mut self.peers else { return };
+        let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
+        let Some(PoolWorkers { workers, .. }) = set else { return };
+        group.note_waiting(self.now_ns, workers.waiting());
+        let gives = group.peers.asked().then(|| workers.next_waiting()).flatten();
+        match gives {
+            Some(task) => self.pass(task, node, Counter::TasksGiven),
+            None => self.responder.out.counters.add(Counter::StealsFailed, 1),
+        }
+    }
+
+    /// Sends a task to a peer.
+    pub(super) fn pass(&mut self, task: Packet<P::Buf>, node: usize, counter: Counter) {
+        let counters = &self.responder.out.counters;
+        let own = self.addresses[0].mac;
+        let route = self.peers.as_ref().and_then(|group| group.route(node, own));
+        // Who was heard is known by its MAC address, and tasks are short enough for what is put behind them.
+        match route.and_then(|route| task.into_passed(&route).ok()) {
+            Some(packet) => {
+                counters.add(counter, 1);
+                self.responder.out.forward(packet, 0);
+            }
+            None => counters.drop(DropReason::TaskTooLong, 1),
+        }
+    }
+
+    /// At a poll's end: whom workers that have become free make it ask for a task, and what it tells when a beat is over.
+    pub(super) fn work_with_peers(&mut self) {
+        let Some(mut group) = self.peers.take() else { return };
+        let now_ns = self.now_ns;
+        let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
+        group.note_waiting(now_ns, set.map_or(0, |set| set.workers.waiting()));
+        for _ in 0..std::mem::take(&mut group.done) {
+            if let Some(victim) = group.peers.victim(now_ns) {
+                self.ask(&group, victim);
+            }
+        }
+        if now_ns >= group.peers.next_beat_ns() {
+            let beat = group.peers.beat(now_ns);
+            group.chunk = 0;
+            // Nobody is to pass tasks to a node that has no worker.
+            if group.slots > 0 {
+                self.tell_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |word| {
+                    beat.emit(word);
+                });
+            }
+        }
+        if group.chunk != usize::MAX {
+            self.tell_parameters(&mut group);
+        }
+        self.peers = Some(group);
+    }
+
+    /// Tells one part of its critic's parameters, when critics are to agree: as much as goes out in one poll.
+    #[cold]
+    fn tell_parameters(&mut self, group: &mut PeerGroup) {
+        let mut parts = group.peers.parameters().skip(group.chunk);
+        let Some((head, values)) = parts.next() else {
+            group.chunk = usize::MAX;
+            return;
+        };
+        let len = peer::PARAMETERS_LEN + size_of_val(values);
+        self.tell_all(group, Code::Parameters, head.round, len, |word| _ = head.emit(values, word));
+        drop(parts);
+        group.chunk += 1;
+    }
+
+    fn ask(&mut self, group: &PeerGroup, victim: usize) {
+        let origin = group.peers.origin();
+        let told = self.tell(group, victim, (Code::StealRequest, 0), REQUEST_LEN, |word| {
+            origin.emit(word);
+        });
+        self.responder.out.counters.add(Counter::StealRequests, u64::from(told));
+    }
+
+    fn tell_all(
+        &mut self,
+        group: &PeerGroup,
+        code: Code,
+        number: u64,
+        len: usize,
+        fill: impl Fn(&mut [u8]),
+    ) {
+        for node in (0..group.hops.len()).filter(|&node| node != group.own()) {
+            self.tell(group, node, (code, number as u16), len, &fill);
+        }
+    }
+
+    /// Sends a word of `len` bytes to a peer; false when it is not known where it is.
+    fn tell(
+        &mut self,
+        group: &PeerGroup,
+        node: usize,
+        (code, seq): (Code, u16),
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let NextHop { address, port, mac, .. } = group.hops[node];
+        let Some(dst_mac) = mac else { return false };
+        let own = self.addresses[port];
+        let flow = Flow {
+            src_mac: own.mac,
+            dst_mac,
+            src: own.ip,
+            dst: address,
+            src_port: self.udp_port,
+            dst_port: self.udp_port,
+        };
+        let header = Header::of_peers(code, group.pool, (group.own() as u16, node as u16), seq);
+        let bytes = header.len() + len;
+        self.responder.out.make(&mut self.pool, port, udp::PAYLOAD + bytes, |frame| {
+            let payload = &mut frame[udp::PAYLOAD..];
+            header.emit(payload);
+            fill(&mut payload[header.len()..]);
+            flow.emit(frame, bytes);
+        });
+        true
+    }
+
+    /// What need not happen at every poll: questions for peers' MAC addresses, workers that came or went, and what it shows.
+    #[cold]
+    pub(super) fn look_after_peers(&mut self, now: u64) {
+        let Some(mut group) = self.peers.take() else { return };
+        let (own, own_node) = (self.addresses[0], group.own());
+        for (_, hop) in group.hops.iter_mut().enumerate().filter(|(node, _)| *node != own_node) {
+            if hop.must_ask(now, self.timing.ticks_hz) {
+                let question = arp::Packet::request(own.mac, own.ip, hop.address);
+                self.responder.out.make(&mut self.pool, hop.port, arp::FRAME_LEN, |frame| {
+                    question.emit(frame, Mac::BROADCAST);
+                });
+            }
+        }
+        let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
+        let workers = set.map_or(0, |set| set.workers.dispatcher().view().active().len());
+        let slots = workers as u32 * group.each;
+        if slots != group.slots {
+            group.slots = slots;
+            group.peers.set_slots(slots);
+        }
+        let counters = &self.responder.out.counters;
+        counters.set(Gauge::PeersLive, group.peers.live().len() as u64);
+        let load_ns = f64::from(group.peers.load()) * 1e3;
+        counters.set(Gauge::PeerLoadTicks, self.timing.to_ticks(load_ns as u64));
+        group.show();
+        self.peers = Some(group);
+    }
+}

@@ -1,0 +1,160 @@
+//! What a node of a rack without a leaf shows of itself and its peers: what they told last, and the probabilities that it decides by.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::Serialize;
+
+use super::region::{Region, Slice};
+
+/// Words before those of the nodes: this node's number, and its critic's loss.
+const HEAD: usize = 2;
+/// Words of each node: its address, and above it whether it is there; load above waiting tasks; the two probabilities.
+const EACH: usize = 3;
+
+/// u64 words for so many nodes; none where there are no peers.
+#[must_use]
+pub const fn words(nodes: usize) -> usize {
+    if nodes == 0 { 0 } else { HEAD + EACH * nodes }
+}
+
+/// The words, which one core writes.
+#[derive(Clone, Debug)]
+pub struct Nodes(Slice<AtomicU64>);
+
+/// What is shown of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shown {
+    /// Its address.
+    pub address: u32,
+    /// It is there, or this node itself.
+    pub is_live: bool,
+    /// Work that waits there, in microseconds for each slot of its workers.
+    pub load_us: f32,
+    /// Tasks that wait there.
+    pub waiting: u32,
+    /// That a fresh task goes there, and that it is asked for one; no numbers under policies that draw neither.
+    pub probabilities: (f32, f32),
+}
+
+/// Two numbers of 32 bits in a word.
+fn pack(upper: u32, lower: u32) -> u64 {
+    u64::from(upper) << 32 | u64::from(lower)
+}
+
+impl Nodes {
+    /// Those in the [`words`] at this offset.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, offset: usize, nodes: usize) -> Self {
+        Self(region.slice(offset, words(nodes)))
+    }
+
+    /// Shows which node this is, and by how much its critic is wrong; no number where none learns.
+    pub fn show_own(&self, own: usize, value_loss: f64) {
+        self.0[0].store(own as u64, Relaxed);
+        self.0[1].store(value_loss.to_bits(), Relaxed);
+    }
+
+    /// Shows a node.
+    pub fn show(&self, node: usize, shown: &Shown) {
+        let Shown { address, is_live, load_us, waiting, probabilities: (migration, stealing) } =
+            *shown;
+        let words = [
+            pack(u32::from(is_live), address),
+            pack(load_us.to_bits(), waiting),
+            pack(migration.to_bits(), stealing.to_bits()),
+        ];
+        let own = &self.0[HEAD + EACH * node..][..EACH];
+        own.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+    }
+
+    /// All that is shown.
+    #[must_use]
+    pub fn snapshot(&self) -> PeersSnapshot {
+        let word = |at: usize| self.0[at].load(Relaxed);
+        let node = |node: usize| {
+            let first = HEAD + EACH * node;
+            let [place, told, drawn] = [0, 1, 2].map(|at| word(first + at));
+            let upper = |word: u64| f32::from_bits((word >> 32) as u32);
+            let number = |value: f32| value.is_finite().then_some(value);
+            PeerSnapshot {
+                node: node as u16,
+                address: Ipv4Addr::from_bits(place as u32),
+                live: place >> 32 != 0,
+                load_us: upper(told),
+                waiting: told as u32,
+                migration: number(upper(drawn)),
+                stealing: number(f32::from_bits(drawn as u32)),
+            }
+        };
+        let loss = f64::from_bits(word(1));
+        PeersSnapshot {
+            own: word(0) as u16,
+            value_loss: loss.is_finite().then_some(loss),
+            nodes: (0..(self.0.len() - HEAD) / EACH).map(node).collect(),
+        }
+    }
+}
+
+/// The rack without a leaf that an agent is a node of.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeersSnapshot {
+    /// The agent's own number.
+    pub own: u16,
+    /// Moving mean of the squared error of its critic; none under policies that do not learn.
+    pub value_loss: Option<f64>,
+    /// All nodes, by number.
+    pub nodes: Vec<PeerSnapshot>,
+}
+
+/// A node in a [`PeersSnapshot`].
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerSnapshot {
+    /// Its number.
+    pub node: u16,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// It is there, or the agent itself.
+    pub live: bool,
+    /// Work that waits there as it told last, in microseconds for each slot of its workers.
+    pub load_us: f32,
+    /// Tasks that wait there as it told last, and those passed to it since.
+    pub waiting: u32,
+    /// Probability that a fresh task goes there, where that is learned or drawn.
+    pub migration: Option<f32>,
+    /// Probability that it is asked for a task, where that is learned or drawn.
+    pub stealing: Option<f32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_read() {
+        let region = Region::heap(8 * (words(2) + 1));
+        let nodes = Nodes::new(&region, 8, 2);
+        nodes.show_own(1, 0.25);
+        let own = Shown {
+            address: 0x0A00_020C,
+            is_live: true,
+            load_us: 12.5,
+            waiting: u32::MAX,
+            probabilities: (0.75, 0.125),
+        };
+        nodes.show(1, &own);
+        let silent = Shown { is_live: false, probabilities: (f32::NAN, f32::NAN), ..own };
+        nodes.show(0, &silent);
+        let PeersSnapshot { own, value_loss, nodes: read } = nodes.snapshot();
+        assert_eq!((own, value_loss, read.len()), (1, Some(0.25), 2));
+        assert_eq!((read[1].address, read[1].live), (Ipv4Addr::new(10, 0, 2, 12), true));
+        assert_eq!((read[1].load_us, read[1].waiting), (12.5, u32::MAX));
+        assert_eq!((read[1].migration, read[1].stealing), (Some(0.75), Some(0.125)));
+        assert_eq!((read[0].live, read[0].migration, read[0].stealing), (false, None, None));
+        nodes.show_own(0, f64::NAN);
+        assert_eq!(nodes.snapshot().value_loss, None);
+        assert_eq!(words(0), 0);
+    }
+}
