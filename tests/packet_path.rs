@@ -565,12 +565,8 @@ fn nodes_without_a_leaf_decide_and_learn_without_allocating() {
         // Past a consensus; the last node falls silent for a while, and comes back.
         for beat in 1..2010_u64 {
             for own in 0..24 {
-                nodes[own].set_waiting(beat * 1000, (beat % 3) as u32);
-                _ = (
-                    nodes[own].destination(),
-                    nodes[own].done(beat * 1000, 500),
-                    nodes[own].asked(),
-                );
+                nodes[own].set_waiting((beat % 3) as u32);
+                _ = (nodes[own].destination(), nodes[own].done(500), nodes[own].asked());
                 let told = nodes[own].beat(beat * 1000);
                 if own == 23 && (500..600).contains(&beat) {
                     continue;

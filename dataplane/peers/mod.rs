@@ -9,8 +9,8 @@
 //! learns from it. Beats are numbered; a node that starts takes up the number of those that are there, so that all know when a
 //! consensus is due. What of a message can't be is counted by its reason and changes nothing ([`Refusal`]).
 //!
-//! Deviations from the released program: the counters in a heartbeat are those of the period that it ends; loads are smoothed by
-//! time, not by polls; and nodes may leave and return.
+//! Deviations from the released program: the counters in a heartbeat are those of the period that it ends; loads are of the queues as
+//! they are, and not smoothed over polls, so that a node asks for a task as soon as it has none; and nodes may leave and return.
 
 mod consensus;
 mod learning;
@@ -163,7 +163,7 @@ impl Peers {
         Self {
             rng: Rng::seed_from_u64(stream_seed(seed, own, DECISIONS)),
             mind,
-            own: OwnLoad::new(slots),
+            own: OwnLoad::new(slots, policy.slots()),
             others: vec![other; nodes].into(),
             live: Vec::with_capacity(nodes),
             number: 0,
@@ -185,13 +185,13 @@ impl Peers {
 
     /// So many tasks wait here from now on.
     #[inline]
-    pub fn set_waiting(&mut self, now_ns: u64, waiting: u32) {
-        self.own.set_waiting(now_ns, waiting);
+    pub fn set_waiting(&mut self, waiting: u32) {
+        self.own.set_waiting(waiting);
     }
 
     /// Its workers may have so many tasks at once from now on.
     pub fn set_slots(&mut self, slots: u32) {
-        self.own.set_slots(slots);
+        self.own.set_tasks(slots);
     }
 
     /// A random number from 0 to below 1.
@@ -296,9 +296,9 @@ impl Peers {
 
     /// A worker is done with a task that took so long: whom to ask for another one, if anybody.
     #[inline]
-    pub fn done(&mut self, now_ns: u64, service_ns: u64) -> Option<usize> {
+    pub fn done(&mut self, service_ns: u64) -> Option<usize> {
         self.served(service_ns);
-        self.victim(now_ns)
+        self.victim()
     }
 
     /// A worker is done with a task that took so long.
@@ -309,9 +309,8 @@ impl Peers {
 
     /// A worker has become free: whom to ask for a task, if anybody.
     #[inline]
-    pub fn victim(&mut self, now_ns: u64) -> Option<usize> {
-        self.own.advance(now_ns);
-        if self.live.is_empty() || self.own.smoothed() >= 1.0 {
+    pub fn victim(&mut self) -> Option<usize> {
+        if self.live.is_empty() || self.own.waiting() > 0 {
             return None;
         }
         let node = match &self.mind {
@@ -363,7 +362,6 @@ impl Peers {
 
     /// A beat ends: what all others are to be told. [`Peers::parameters`] may have more.
     pub fn beat(&mut self, now_ns: u64) -> Heartbeat {
-        self.own.advance(now_ns);
         self.number += 1;
         self.totals.beats += 1;
         // Beats that were missed are not made up for.
@@ -560,7 +558,7 @@ impl Peers {
         (is_live, load, waiting)
     }
 
-    /// Work that waits here, in microseconds for each slot, as of the last time told.
+    /// Work that waits here, in microseconds for each slot.
     #[must_use]
     pub fn load(&self) -> f32 {
         self.own.load()

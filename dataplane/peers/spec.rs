@@ -45,6 +45,10 @@ pub struct Learned {
     pub critic_rate: f32,
     /// Learning rate of the two policies.
     pub actor_rate: f32,
+    /// What waits counts as load for each of so many slots of a worker.
+    pub slots: u32,
+    /// What policies and critic see of loads: so many times as much.
+    pub gain: f32,
 }
 
 impl Default for Learned {
@@ -64,15 +68,19 @@ impl Default for Learned {
             lambda,
             critic_rate,
             actor_rate: migration_rate,
+            slots: SLOTS,
+            gain: 1.0,
         }
     }
 }
 
+/// Slots of a worker unless told otherwise.
+const SLOTS: u32 = 64;
 /// Tasks below which `jbt` takes a node unless told otherwise.
 const BELOW: u32 = 2;
 const NAMES: &str = "malcolm, frozen, rsteal, jsq, po2, jbt, random";
 const LEARNED: &str = "steal=on|off, migrate=on|off, utility=difference|level, optimizer=adamw|sgd, batch=1..10000, \
-                       lambda=0..1, critic-rate=0..1, actor-rate=0..1";
+                       lambda=0..1, critic-rate=0..1, actor-rate=0..1, slots=1..4096, gain=0.001..1000";
 
 /// Why a text names no policy of peers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +111,15 @@ impl PeerPolicy {
             Self::Malcolm(learned) | Self::Frozen(learned) => learned.steals,
             Self::RandomSteal => true,
             _ => false,
+        }
+    }
+
+    /// The slots of a worker that its load is told by.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        match self {
+            Self::Malcolm(learned) | Self::Frozen(learned) => learned.slots,
+            _ => SLOTS,
         }
     }
 
@@ -196,6 +213,12 @@ impl Learned {
             "lambda" => self.lambda = share()?,
             "critic-rate" => self.critic_rate = share()?,
             "actor-rate" => self.actor_rate = share()?,
+            "slots" => {
+                self.slots = value.parse().ok().filter(|slots| (1..=4096).contains(slots))?;
+            }
+            "gain" => {
+                self.gain = value.parse().ok().filter(|gain| (1e-3..=1e3).contains(gain))?;
+            }
             _ => return None,
         }
         Some(())
@@ -222,6 +245,8 @@ impl fmt::Display for PeerPolicy {
                 part(l.lambda != usual.lambda, format!("lambda={}", l.lambda));
                 part(l.critic_rate != usual.critic_rate, format!("critic-rate={}", l.critic_rate));
                 part(l.actor_rate != usual.actor_rate, format!("actor-rate={}", l.actor_rate));
+                part(l.slots != usual.slots, format!("slots={}", l.slots));
+                part(l.gain != usual.gain, format!("gain={}", l.gain));
             }
             Self::Below(below) if *below != BELOW => parts.push(format!("below={below}")),
             _ => {}
@@ -243,6 +268,7 @@ mod tests {
             "malcolm(migrate=off,utility=level,optimizer=sgd,batch=5,lambda=0.5)",
             "frozen",
             "frozen(critic-rate=0.01,actor-rate=0.02)",
+            "malcolm(slots=8,gain=0.5)",
             "rsteal",
             "jsq",
             "po2",
@@ -267,6 +293,8 @@ mod tests {
             ("malcolm(steal=maybe)", "steal=on|off"),
             ("malcolm(batch=0)", "`batch=0` is not allowed"),
             ("malcolm(lambda=nan)", "lambda=0..1"),
+            ("malcolm(slots=0)", "slots=1..4096"),
+            ("malcolm(gain=inf)", "gain=0.001..1000"),
             ("jbt(below=0)", "below=1.."),
             ("jsq(2=3)", "allowed: none"),
         ] {

@@ -169,6 +169,35 @@ fn nodes_learn_to_share_what_none_could_do_alone() {
     assert!(malcolm.p99 < frozen.p99, "{malcolm:?} {frozen:?}");
 }
 
+/// What nodes did in the last half second, long enough after the change to have learnt what to make of it.
+#[test]
+fn within_300_ms_nodes_have_learnt_that_traffic_went_elsewhere_or_nodes_became_slow() {
+    let run = |policy, load, at, seconds| {
+        let keys = [
+            ("model", "nodes"),
+            ("nodes", "2x8,2x6,2x4"),
+            ("service", "exp(150us)"),
+            ("load", load),
+            ("at", at),
+            ("seconds", seconds),
+            ("measure", "0.5"),
+            ("policy", policy),
+        ];
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    };
+    let shift = "1200ms traffic 0-1=0.9";
+    let (usual, shifted) =
+        (run("malcolm", "0.9", "1ms load 0.9", "1.2"), run("malcolm", "0.9", shift, "2"));
+    assert!(shifted.mean < 1.25 * usual.mean && shifted.lost == 0, "{shifted:?} {usual:?}");
+    let kept = run("random", "0.9", shift, "2");
+    assert!(kept.mean > 10.0 * usual.mean, "who keeps what comes does not: {kept:?}");
+    // At 94% of what is left.
+    let [was_slow, became_slow] =
+        ["1ms", "1200ms"].map(|at| run("malcolm", "0.8", &format!("{at} speed 0-1=0.667"), "2"));
+    assert!(became_slow.mean < 1.25 * was_slow.mean, "{became_slow:?} {was_slow:?}");
+    assert!(became_slow.lost == 0 && !became_slow.unstable, "{became_slow:?}");
+}
+
 #[test]
 fn a_node_that_dies_costs_what_comes_to_it_and_no_more() {
     for policy in ["malcolm", "rsteal", "jsq"] {

@@ -104,11 +104,11 @@ impl PeerGroup {
 
     /// So many tasks wait now.
     #[inline]
-    pub fn note_waiting(&mut self, now_ns: u64, waiting: usize) {
+    pub fn note_waiting(&mut self, waiting: usize) {
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         if waiting != self.waiting {
             self.waiting = waiting;
-            self.peers.set_waiting(now_ns, waiting);
+            self.peers.set_waiting(waiting);
         }
     }
 
@@ -215,7 +215,7 @@ where
         let Some(group) = &mut self.peers else { return };
         let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
         let Some(PoolWorkers { workers, .. }) = set else { return };
-        group.note_waiting(self.now_ns, workers.waiting());
+        group.note_waiting(workers.waiting());
         let gives = group.peers.asked().then(|| workers.next_waiting()).flatten();
         match gives {
             Some(task) => self.pass(task, node, Counter::TasksGiven),
@@ -243,9 +243,9 @@ where
         let Some(mut group) = self.peers.take() else { return };
         let now_ns = self.now_ns;
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
-        group.note_waiting(now_ns, set.map_or(0, |set| set.workers.waiting()));
+        group.note_waiting(set.map_or(0, |set| set.workers.waiting()));
         for _ in 0..std::mem::take(&mut group.done) {
-            if let Some(victim) = group.peers.victim(now_ns) {
+            if let Some(victim) = group.peers.victim() {
                 self.ask(&group, victim);
             }
         }

@@ -342,7 +342,6 @@ impl<'a> Sim<'a> {
     /// A node keeps a task.
     #[inline]
     fn accept(&mut self, task: u32) {
-        let now_ns = self.now_ns();
         let node = &mut self.nodes[usize::from(self.flights[task].node)];
         if node.busy < node.workers {
             node.busy += 1;
@@ -354,7 +353,7 @@ impl<'a> Sim<'a> {
             return self.lose(task);
         }
         node.queue.push(task, &mut self.flights);
-        node.peers.set_waiting(now_ns, node.queue.len());
+        node.peers.set_waiting(node.queue.len());
     }
 
     fn lose(&mut self, task: u32) {
@@ -375,17 +374,17 @@ impl<'a> Sim<'a> {
     #[inline]
     fn done(&mut self, task: u32) {
         let flight = self.flights[task];
-        let (index, now_ns) = (usize::from(flight.node), self.now_ns());
+        let index = usize::from(flight.node);
         let node = &mut self.nodes[index];
         if flight.life != node.life || !node.is_up {
             return self.lose(task);
         }
         let next = node.queue.pop(&self.flights);
         match next {
-            Some(_) => node.peers.set_waiting(now_ns, node.queue.len()),
+            Some(_) => node.peers.set_waiting(node.queue.len()),
             None => node.busy -= 1,
         }
-        let asks = node.peers.done(now_ns, to_ns(self.now - flight.started));
+        let asks = node.peers.done(to_ns(self.now - flight.started));
         let ticks = self.now - flight.arrived;
         self.recorder.done(flight.number, ticks);
         if self.config.digest {
@@ -406,13 +405,12 @@ impl<'a> Sim<'a> {
 
     /// A node is asked for a task by another.
     fn asked(&mut self, thief: usize, victim: usize) {
-        let now_ns = self.now_ns();
         let node = &mut self.nodes[victim];
         if !node.is_up || !node.peers.asked() {
             return;
         }
         if let Some(task) = node.queue.pop(&self.flights) {
-            node.peers.set_waiting(now_ns, node.queue.len());
+            node.peers.set_waiting(node.queue.len());
             self.passed.stolen += 1;
             self.send(task, thief);
         }

@@ -54,8 +54,15 @@ const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
 const NODES_ALIKE: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
-const NODES_TWO_FAST: &[(&str, &str)] =
-    &[("model", "nodes"), ("nodes", "2x16,14x2"), ("service", "exp(20us)"), ("seconds", "6")];
+/// All know all queues as they are.
+const NODES_TWO_FAST: &[(&str, &str)] = &[
+    ("model", "nodes"),
+    ("nodes", "2x16,14x2"),
+    ("service", "exp(20us)"),
+    ("seconds", "2"),
+    ("beat", "1us"),
+    ("delay", "0us"),
+];
 
 /// One row of [`EXPECTED`]: set-up, policy, load, mean, its interval, p99, quick.
 const fn row(
@@ -174,6 +181,13 @@ pub const EXPECTED: &[Expected] = &[
     row(NODES, "central", "0.9", (289.0, 0.0, 1973.0), true),
     row(NODES, "central", "0.93", (307.0, 0.0, 1995.0), false),
     row(NODES, "central", "0.95", (334.0, 0.0, 2028.0), false),
+    row(NODES, "rsteal", "0.7", (366.0, 0.0, 2066.0), false),
+    row(NODES, "rsteal", "0.8", (380.0, 0.0, 2092.0), false),
+    row(NODES, "rsteal", "0.9", (424.0, 0.0, 2173.0), true),
+    row(NODES, "rsteal", "0.93", (472.0, 0.0, 2295.0), false),
+    row(NODES, "rsteal", "0.95", (528.0, 0.0, 2517.0), false),
+    row(NODES_EXP, "rsteal", "0.8", (102.0, 0.0, 378.0), false),
+    row(NODES_EXP, "rsteal", "0.9", (113.0, 0.0, 414.0), false),
     learned(NODES, "0.7", (335.0, 2025.0)),
     learned(NODES, "0.8", (328.0, 2012.0)),
     learned(NODES, "0.9", (339.0, 2026.0)),
