@@ -100,6 +100,7 @@ fn unsafe_code_stays_where_it_is_allowed() {
         "sys/",
         "rocksdb/",
         "capi/src/",
+        "cosched/src/mechanism/launch.rs",
         "dataplane/io/dpdk/",
         "dataplane/io/token.rs",
         "dataplane/ring",

@@ -1,0 +1,114 @@
+//! How a share becomes what the system gives.
+
+use super::group::{Group, GroupError};
+use crate::share::Share;
+
+/// Gives a batch a share of its cores.
+pub trait Actuator {
+    /// What it uses.
+    fn name(&self) -> &'static str;
+
+    /// Gives so much from now on.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError>;
+
+    /// Lets it have all that it may get, as at the start.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn release(&mut self, group: &Group) -> Result<(), GroupError>;
+}
+
+/// A quota of CPU time; without any share the batch is frozen, where that can be.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    cpus: f64,
+    given: Option<Share>,
+}
+
+impl Quota {
+    /// Of so many cores.
+    #[must_use]
+    pub fn of(cpus: usize) -> Self {
+        Self { cpus: cpus as f64, given: None }
+    }
+}
+
+impl Actuator for Quota {
+    fn name(&self) -> &'static str {
+        "quota"
+    }
+
+    fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError> {
+        if self.given == Some(share) {
+            return Ok(());
+        }
+        let had = self.given.replace(share);
+        match share {
+            Share::NONE if group.freeze(true)? => Ok(()),
+            _ => {
+                group.set_quota(Some(share.part() * self.cpus))?;
+                if had == Some(Share::NONE) {
+                    group.freeze(false)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn release(&mut self, group: &Group) -> Result<(), GroupError> {
+        self.given = None;
+        group.set_quota(None)?;
+        group.freeze(false).map(|_| ())
+    }
+}
+
+/// The least weight among all that want the cores, whatever the share is, unless it is none.
+#[derive(Clone, Debug, Default)]
+pub struct Weight {
+    is_frozen: bool,
+    is_set: bool,
+}
+
+impl Actuator for Weight {
+    fn name(&self) -> &'static str {
+        "weight"
+    }
+
+    fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError> {
+        if !std::mem::replace(&mut self.is_set, true) {
+            group.set_weight(true)?;
+        }
+        let is_frozen = share == Share::NONE;
+        if is_frozen != self.is_frozen {
+            self.is_frozen = group.freeze(is_frozen)? && is_frozen;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, group: &Group) -> Result<(), GroupError> {
+        *self = Self::default();
+        group.set_weight(false)?;
+        group.freeze(false).map(|_| ())
+    }
+}
+
+/// Nothing is kept from the batch: its class alone has it give way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unlimited;
+
+impl Actuator for Unlimited {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn give(&mut self, _: &Group, _: Share) -> Result<(), GroupError> {
+        Ok(())
+    }
+
+    fn release(&mut self, _: &Group) -> Result<(), GroupError> {
+        Ok(())
+    }
+}

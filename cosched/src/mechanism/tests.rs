@@ -1,0 +1,284 @@
+//! The mechanism against made-up trees of cgroups of both versions, and against this machine's where it has them.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::share::Share;
+
+/// Files that a kernel puts into a new cgroup; which depends on the hierarchy, whose name is in its path.
+fn make(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    let text = path.to_string_lossy().into_owned();
+    let files: &[&str] = if text.contains("unified") {
+        &[
+            "cgroup.procs",
+            "cgroup.freeze",
+            "cpu.stat",
+            "cpu.max",
+            "cpu.weight",
+            "cpu.idle",
+            "cpuset.cpus",
+            "cpuset.mems",
+            "pids.max",
+        ]
+    } else if text.contains("/cpuset/") {
+        &["cgroup.procs", "cpuset.cpus", "cpuset.mems"]
+    } else if text.contains("/freezer/") {
+        &["cgroup.procs", "freezer.state"]
+    } else if text.contains("/pids/") {
+        &["cgroup.procs", "pids.max"]
+    } else {
+        &["cgroup.procs", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares"]
+    };
+    files.iter().try_for_each(|name| fs::write(path.join(name), ""))
+}
+
+/// A kernel's files are no obstacle to taking a cgroup away, but its processes are.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::read_to_string(path.join("cgroup.procs"))?.is_empty() {
+        true => fs::remove_dir_all(path),
+        false => Err(io::ErrorKind::ResourceBusy.into()),
+    }
+}
+
+const FAKE: System = System { make, remove };
+
+struct Tree(TempDir);
+
+impl Tree {
+    fn with(mounts: &str) -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        tree.write("proc/mounts", mounts);
+        tree
+    }
+
+    fn v1() -> Self {
+        let mounts = ["cpu", "cpuset", "pids", "freezer"]
+            .map(|name| format!("cgroup /sys/fs/cgroup/{name} cgroup rw,relatime,{name} 0 0\n"));
+        let tree = Self::with(&mounts.concat());
+        tree.write("sys/fs/cgroup/cpuset/cpuset.mems", "0-1\n");
+        for name in ["cpu", "pids", "freezer"] {
+            tree.write(&format!("sys/fs/cgroup/{name}/cgroup.procs"), "");
+        }
+        tree
+    }
+
+    fn v2(controllers: &str) -> Self {
+        let tree = Self::with("cgroup2 /sys/fs/cgroup/unified cgroup2 rw,nosuid 0 0\n");
+        tree.write("sys/fs/cgroup/unified/cgroup.controllers", controllers);
+        tree.write("sys/fs/cgroup/unified/cgroup.subtree_control", "");
+        tree
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.0.path().join("sys/fs/cgroup").join(path)).unwrap()
+    }
+
+    fn hierarchies(&self) -> Hierarchies {
+        Hierarchies::below(self.0.path(), FAKE)
+    }
+
+    fn group(&self) -> Result<Group, GroupError> {
+        let hierarchies = self.hierarchies();
+        let planned = Group::planned(&hierarchies, Path::new("/"), "one");
+        Group::make(&hierarchies, &planned, &limits())
+    }
+}
+
+fn limits() -> Limits {
+    Limits { cpus: [2, 5].into(), processes: 40 }
+}
+
+#[test]
+fn a_batch_is_held_by_the_controllers_of_version_1() {
+    let tree = Tree::v1();
+    assert_eq!(tree.hierarchies().missing().collect::<Vec<_>>(), [Controller::Cpuacct]);
+    let group = tree.group().unwrap();
+    assert_eq!(tree.read("cpuset/wedjat-one/cpuset.cpus"), "2,5");
+    assert_eq!(tree.read("cpuset/wedjat-one/cpuset.mems"), "0-1");
+    assert_eq!(tree.read("pids/wedjat-one/pids.max"), "40");
+    let mut quota = Quota::of(2);
+    quota.give(&group, Share::at_most(0.5)).unwrap();
+    assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_quota_us"), "20000");
+    assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_period_us"), "20000");
+    quota.give(&group, Share::NONE).unwrap();
+    assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "FROZEN");
+    quota.give(&group, Share::at_most(0.1)).unwrap();
+    assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "THAWED");
+    assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_quota_us"), "4000");
+    quota.release(&group).unwrap();
+    assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_quota_us"), "-1");
+    let mut weight = Weight::default();
+    weight.give(&group, Share::MOST).unwrap();
+    assert_eq!(tree.read("cpu/wedjat-one/cpu.shares"), "2");
+    weight.release(&group).unwrap();
+    assert_eq!(tree.read("cpu/wedjat-one/cpu.shares"), "1024");
+    assert!(!group.yield_to_all().unwrap(), "this kernel has no cpu.idle");
+    group.remove(Duration::ZERO).unwrap();
+    assert!(!tree.0.path().join("sys/fs/cgroup/cpu/wedjat-one").exists());
+}
+
+#[test]
+fn a_batch_is_held_by_the_controllers_of_version_2() {
+    let tree = Tree::v2("cpuset cpu io pids\n");
+    assert_eq!(tree.hierarchies().missing().count(), 0);
+    let group = tree.group().unwrap();
+    assert_eq!(
+        tree.read("unified/cgroup.subtree_control"),
+        "+pids",
+        "each was asked for, the last is seen"
+    );
+    assert_eq!(tree.read("unified/wedjat-one/cpuset.cpus"), "2,5");
+    assert_eq!(tree.read("unified/wedjat-one/pids.max"), "40");
+    assert!(group.yield_to_all().unwrap());
+    assert_eq!(tree.read("unified/wedjat-one/cpu.idle"), "1");
+    let mut quota = Quota::of(2);
+    quota.give(&group, Share::at_most(0.3)).unwrap();
+    assert_eq!(tree.read("unified/wedjat-one/cpu.max"), "12000 20000");
+    quota.give(&group, Share::NONE).unwrap();
+    assert_eq!(tree.read("unified/wedjat-one/cgroup.freeze"), "1");
+    quota.release(&group).unwrap();
+    assert_eq!(tree.read("unified/wedjat-one/cpu.max"), "max 20000");
+    assert_eq!(tree.read("unified/wedjat-one/cgroup.freeze"), "0");
+    tree.write("sys/fs/cgroup/unified/wedjat-one/cpu.stat", "nr_periods 3\nusage_usec 17\n");
+    assert_eq!(group.used_ns(), Some(17_000));
+    group.remove(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn what_is_missing_is_named_and_what_is_anothers_is_left() {
+    let bare = Tree::v2("pids\n");
+    let missing: Vec<_> = bare.hierarchies().missing().map(Controller::name).collect();
+    assert_eq!(missing, ["cpu", "cpuset"]);
+    // A kernel without the controller would not have made the file.
+    let group = bare.group().unwrap();
+    fs::remove_file(bare.0.path().join("sys/fs/cgroup/unified/wedjat-one/cpu.max")).unwrap();
+    let error = Quota::of(1).give(&group, Share::MOST).unwrap_err().to_string();
+    assert!(error.contains("no file for a quota (cpu.max"), "{error}");
+
+    let tree = Tree::v1();
+    tree.write("sys/fs/cgroup/pids/wedjat-one/kept", "by another");
+    let error = tree.group().unwrap_err().to_string();
+    assert!(error.contains("pids/wedjat-one") && error.contains("another's"), "{error}");
+    assert_eq!(tree.read("pids/wedjat-one/kept"), "by another");
+    let made_before = tree.0.path().join("sys/fs/cgroup/cpu/wedjat-one");
+    assert!(!made_before.exists(), "what was made until then is taken away");
+    let nothing = Tree::with("tmpfs /tmp tmpfs rw 0 0\n");
+    assert_eq!(nothing.hierarchies().missing().count(), Controller::ALL.len());
+}
+
+#[test]
+fn what_a_killed_process_left_is_found_by_its_note_and_nothing_else_is() {
+    let tree = Tree::v1();
+    let hierarchies = tree.hierarchies();
+    let planned = Group::planned(&hierarchies, Path::new("/"), "one");
+    let text = serde_json::to_string(&planned).unwrap();
+    Group::make(&hierarchies, &planned, &limits()).unwrap();
+    let read: Made = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, planned);
+    Group::left(&read, FAKE).remove(Duration::ZERO).unwrap();
+    assert!(planned.paths().all(|path| !path.exists()) && planned.paths().count() == 4);
+    // A note that was written by nobody of us.
+    let foreign = tree.0.path().join("sys/fs/cgroup/cpu/system.slice");
+    make(&foreign).unwrap();
+    let note: Made =
+        serde_json::from_value(serde_json::json!([["V1", foreign], ["V1", "wedjat-relative"]]))
+            .unwrap();
+    assert_eq!(note.paths().count(), 0);
+    Group::left(&note, FAKE).remove(Duration::ZERO).unwrap();
+    assert!(foreign.exists());
+}
+
+#[test]
+fn what_can_not_be_removed_is_told_by_its_path() {
+    let tree = Tree::v1();
+    let group = tree.group().unwrap();
+    tree.write("sys/fs/cgroup/freezer/wedjat-one/cgroup.procs", "1\n");
+    let error = group.remove(Duration::from_millis(20)).unwrap_err().to_string();
+    assert!(error.contains("freezer/wedjat-one"), "{error}");
+}
+
+#[test]
+fn a_process_is_the_same_only_while_it_lives() {
+    let own = Process::own();
+    assert!(own.is_alive());
+    assert!(
+        !Process { started: own.started + 1, ..own }.is_alive(),
+        "another one of the same number"
+    );
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let process = Process::of(child.id()).unwrap();
+    assert!(process.is_alive() && threads_of(child.id()) == [child.id()]);
+    set_class(child.id(), Class::Idle).unwrap();
+    let scheduling = Scheduling::of(child.id()).unwrap();
+    assert!(scheduling.class == 5 && !scheduling.is_real_time() && !scheduling.cpus.is_empty());
+    child.kill().unwrap();
+    // Ended, and waited for by nobody yet.
+    let began = Instant::now();
+    while process.is_alive() && began.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!process.is_alive());
+    child.wait().unwrap();
+    assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
+}
+
+/// This machine's cgroups, where this user may make some.
+fn real(name: &str) -> Option<(Group, Made, Limits)> {
+    let hierarchies = Hierarchies::of_this_machine();
+    let planned = Group::planned(
+        &hierarchies,
+        Path::new("/"),
+        &format!("test-{}-{name}", std::process::id()),
+    );
+    let cpus = Scheduling::of(std::process::id()).unwrap().cpus;
+    let limits = Limits { cpus: cpus.into_iter().take(1).collect(), processes: 60 };
+    match Group::make(&hierarchies, &planned, &limits) {
+        Ok(group) if !group.entrances().is_empty() => Some((group, planned, limits)),
+        Ok(_) => None,
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_batch_starts_where_it_is_held_and_ends_whatever_it_does() {
+    let Some((group, planned, limits)) = real("batch") else { return };
+    let _ = group.yield_to_all();
+    // Ignores being asked to end, asks for real time, and forks until it is not let.
+    let script = "trap '' TERM HUP INT; f() { f | f & }; chrt -f 1 true 2>/dev/null && echo real; \
+                  taskset -pc $$; echo begun; f; while :; do :; done";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::null()).stdin(Stdio::null());
+    let mut child = in_group(&mut command, &group, &limits, Class::Idle).unwrap().spawn().unwrap();
+    let mut said = String::new();
+    let mut out = io::BufReader::new(child.stdout.take().unwrap());
+    while !said.contains("begun") {
+        assert!(io::BufRead::read_line(&mut out, &mut said).unwrap() > 0, "{said}");
+    }
+    assert!(!said.contains("real\n"), "{said}");
+    assert!(group.processes().contains(&child.id()));
+    let scheduling = Scheduling::of(child.id()).unwrap();
+    assert_eq!((scheduling.class, &scheduling.cpus), (5, &limits.cpus));
+    let _ = group.set_quota(Some(0.1));
+    let _ = group.freeze(true);
+    assert!(group.kill(Duration::from_secs(60), || drop(child.try_wait())), "all of it has ended");
+    assert!(!child.wait().unwrap().success());
+    group.remove(Duration::from_secs(30)).unwrap();
+    assert!(planned.paths().all(|path: &Path| !PathBuf::from(path).exists()));
+}
