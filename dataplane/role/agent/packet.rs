@@ -29,6 +29,8 @@ pub struct Packet<B> {
     buf: B,
     /// Index of the port that it came from.
     pub port: u8,
+    /// When it arrived, in ticks.
+    pub since: u64,
     /// Number of the worker that it names, when it goes to a thread.
     name: u16,
     datagram: Datagram,
@@ -54,7 +56,7 @@ impl<B: Buf> Packet<B> {
             true => Extension::parse(&buf.bytes()[datagram.payload()..]),
             false => Extension { seq32: u32::from(header.seq), ..Extension::default() },
         };
-        Ok(Self { buf, port, name: 0, datagram, header, extension })
+        Ok(Self { buf, port, since: 0, name: 0, datagram, header, extension })
     }
 
     /// Pool and worker that it names.
