@@ -10,7 +10,10 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
+use wedjat_cosched::mechanism::{Class, Controller, Hierarchies, Place, System};
+
 use crate::config::{AgentConfig, Config, ControlConfig, PortConfig};
+use crate::cosched::{Job, Policy};
 use crate::io::vdev;
 use crate::ring::region;
 use crate::state::files::{Scratch, within_limits};
@@ -37,6 +40,8 @@ pub struct Request {
     pub region: Option<PathBuf>,
     /// Where it is to be reached over TCP.
     pub control: ControlConfig,
+    /// Batch jobs beside an agent's workers.
+    pub jobs: Vec<Job>,
 }
 
 impl Request {
@@ -60,6 +65,7 @@ impl Request {
             state: config.state.clone(),
             state_group: config.state_group,
             region: Some(region::path_of(&config.host.name)),
+            jobs: config.jobs.clone(),
             ..Self::common(&config.ports, config.warnings(), &config.control, eal)
         }
     }
@@ -84,8 +90,8 @@ impl Default for Request {
     fn default() -> Self {
         let (cores, devices, eal, warnings) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (root, state, state_group, region) = (PathBuf::from("/"), None, None, None);
-        let control = ControlConfig::default();
-        Self { root, cores, devices, eal, state, state_group, warnings, region, control }
+        let (control, jobs) = (ControlConfig::default(), Vec::new());
+        Self { root, cores, devices, eal, state, state_group, warnings, region, control, jobs }
     }
 }
 
@@ -156,6 +162,7 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.extend(devices.iter().filter_map(|device| nodes(&machine, device, &request.cores)));
     findings.extend(request.state.as_deref().map(|path| state(path, request.state_group)));
     findings.extend(request.region.as_deref().map(workers));
+    findings.extend(request.jobs.first().map(|job| cgroups(&machine, job)));
     let ControlConfig { listen, metrics, .. } = &request.control;
     findings.extend(listen.map(|address| listening("control.listen", address)));
     findings.extend(metrics.map(|address| listening("control.metrics", address)));
@@ -696,6 +703,48 @@ fn workers(path: &Path) -> Finding {
     }
 }
 
+/// Whether batch jobs like this one could be held.
+fn cgroups(machine: &Machine, job: &Job) -> Finding {
+    const NAME: &str = "cgroups";
+    let hierarchies = Hierarchies::below(machine.root, System::REAL);
+    let below = job.cgroup.strip_prefix("/").unwrap_or(&job.cgroup);
+    let is_kept = |place: &&Place| {
+        rustix::fs::access(place.folder.join(below), rustix::fs::Access::WRITE_OK).is_err()
+    };
+    let folders = hierarchies.folders();
+    if folders.is_empty() {
+        let fix = "mount -t cgroup2 none /sys/fs/cgroup";
+        return Finding::fail(NAME, "none is mounted, so no batch job can be held", fix);
+    }
+    if let Some(place) = folders.into_iter().find(is_kept) {
+        let found = format!("{} is not this user's to write", place.folder.join(below).display());
+        let fix =
+            "start as root, or name a cgroup that is delegated to this user in cosched.cgroup";
+        return Finding::fail(NAME, found, fix);
+    }
+    if job.policy != Policy::Idle && hierarchies.place(Controller::Cpu).is_none() {
+        let found = format!("no controller cpu, which policy {} needs", job.policy);
+        return Finding::fail(NAME, found, "mount or enable it, or set cosched.policy = \"idle\"");
+    }
+    if job.class == Class::Normal && !matches!(job.policy, Policy::Idle | Policy::Shares) {
+        return Finding::warn(
+            NAME,
+            "batch jobs of the normal class with a quota are refused beside workers that are not of real time, which they delay",
+            "leave out cosched.class, or have the workers ask for real time",
+        );
+    }
+    // CPU time is told without cpuacct where there is version 2, and else only missed in figures.
+    let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
+    match missing[..] {
+        [] => Finding::ok(NAME, "all controllers that hold batch jobs"),
+        _ => Finding::warn(
+            NAME,
+            format!("no controller {}", missing.join(", ")),
+            "without pids and freezer a batch that forks is harder to end; without cpuset it is put back onto its cores each second",
+        ),
+    }
+}
+
 /// Whether nobody listens there yet, and the address is one of this machine's.
 fn listening(key: &str, address: SocketAddr) -> Finding {
     match TcpListener::bind(address) {
@@ -723,7 +772,9 @@ fn list(cpus: &BTreeSet<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cosched::{Objective, Setting};
     use tempfile::TempDir;
+    use wedjat_cosched::Setup;
 
     /// A machine as it should be: four CPUs, 1 and 2 isolated, one NIC bound to vfio-pci, an interface that is up.
     struct Fake(TempDir);
@@ -822,6 +873,36 @@ mod tests {
         assert_eq!(worst(&findings), Status::Ok, "{}", render(&findings));
         assert!(!would_fail(&findings));
         assert!(findings.iter().all(|finding| finding.fix.is_empty() && !finding.found.is_empty()));
+    }
+
+    #[test]
+    fn what_batch_jobs_are_held_by_is_looked_for() {
+        let fake = Fake::new();
+        let setting = |policy| Setting {
+            agent: "host1".to_owned(),
+            policy,
+            objective: Objective::default(),
+            setup: Setup::built_in(),
+            processes: 10,
+        };
+        let job = Job::new(setting(Policy::Guard));
+        let found = |job: &Job| cgroups(&fake.machine(), job);
+        assert!(
+            found(&job).status == Status::Fail && found(&job).found.contains("none is mounted")
+        );
+        fake.write("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
+        fake.write("sys/fs/cgroup/cgroup.controllers", "pids\n");
+        assert!(found(&job).found.contains("no controller cpu"), "{:?}", found(&job));
+        let idle = Job::new(setting(Policy::Idle));
+        assert!(found(&idle).status == Status::Warn && found(&idle).found.contains("cpu, cpuset"));
+        fake.write("sys/fs/cgroup/cgroup.controllers", "cpu cpuset pids\n");
+        assert_eq!(found(&job).status, Status::Ok);
+        let harmful = Job { class: Class::Normal, ..job.clone() };
+        assert!(
+            found(&harmful).status == Status::Warn && found(&harmful).found.contains("real time")
+        );
+        let elsewhere = Job { cgroup: "/no/such".into(), ..job };
+        assert!(found(&elsewhere).status == Status::Fail && !found(&elsewhere).fix.is_empty());
     }
 
     #[test]

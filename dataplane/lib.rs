@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 #[cfg(feature = "control")]
 pub mod controller;
+pub mod cosched;
 pub mod cpus;
 pub mod doctor;
 pub mod embed;

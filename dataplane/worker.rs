@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use crate::cpus;
 use crate::ring::region::path_of;
 use crate::ring::{RegionError, WorkerEnd, WorkerRegion, attach};
+use crate::state::files::come_before_others;
 
 pub use crate::ring::TaskIds;
 
@@ -56,6 +57,11 @@ pub struct Options {
     pub patience: Duration,
     /// How long [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
+    /// Whether that becomes shorter while tasks come seldom, down to a sixteenth, and longer again when they come soon: so a core
+    /// is left to others that its tasks do not need.
+    pub adaptive_spin: bool,
+    /// Whether the calling thread is to come before all that are not of real time (`SCHED_FIFO`).
+    pub real_time: bool,
 }
 
 impl Default for Options {
@@ -66,6 +72,8 @@ impl Default for Options {
             cpu: None,
             patience: Duration::from_secs(5),
             spin: Duration::from_micros(50),
+            adaptive_spin: false,
+            real_time: false,
         }
     }
 }
@@ -114,6 +122,11 @@ pub enum AttachError {
         /// Those there are.
         usable: Vec<usize>,
     },
+    /// The thread can't be of real time.
+    #[error(
+        "the worker can't be of real time: {0}; start it as root, give it CAP_SYS_NICE, or raise its limit (ulimit -r 1)"
+    )]
+    RealTime(std::io::Error),
     /// The system refused.
     #[error("agent `{name}`: {error}")]
     Io {
@@ -157,7 +170,7 @@ pub enum Wish {
 pub struct Worker {
     end: WorkerEnd,
     region: Arc<WorkerRegion>,
-    spin: Duration,
+    spin: Spin,
     /// When the current task was taken.
     began: Instant,
     bad_notice: bool,
@@ -205,8 +218,12 @@ impl Worker {
         if let Some(cpu) = options.cpu {
             pin(cpu)?;
         }
+        if options.real_time {
+            come_before_others().map_err(AttachError::RealTime)?;
+        }
         let region = Arc::clone(region);
-        Ok(Self { end, region, spin: options.spin, began, bad_notice: false })
+        let spin = Spin::new(options.spin, options.adaptive_spin);
+        Ok(Self { end, region, spin, began, bad_notice: false })
     }
 
     /// Its global id.
@@ -293,13 +310,19 @@ impl Worker {
     }
 
     /// Waits until a task is there (true) or the time is over (false).
-    fn wait(&self, timeout: Duration) -> Result<bool, Gone> {
-        let receiver = self.end.receiver();
-        if receiver.is_ready() && !self.bad_notice {
+    fn wait(&mut self, timeout: Duration) -> Result<bool, Gone> {
+        if self.end.receiver().is_ready() && !self.bad_notice {
             return Ok(true);
         }
         let began = Instant::now();
-        while began.elapsed() < self.spin.min(timeout) {
+        let waited = self.wait_since(began, timeout);
+        self.spin.learn(began.elapsed());
+        waited
+    }
+
+    fn wait_since(&self, began: Instant, timeout: Duration) -> Result<bool, Gone> {
+        let receiver = self.end.receiver();
+        while began.elapsed() < self.spin.now.min(timeout) {
             if receiver.is_ready() {
                 return Ok(true);
             }
@@ -315,6 +338,33 @@ impl Worker {
                 return Ok(false);
             }
             self.end.sleep(left.min(NAP));
+        }
+    }
+}
+
+/// How long a worker spins before it sleeps.
+#[derive(Clone, Copy, Debug)]
+struct Spin {
+    now: Duration,
+    longest: Duration,
+    is_adaptive: bool,
+}
+
+/// The longest spin is at most so many times the shortest.
+const SPIN_RANGE: u32 = 16;
+
+impl Spin {
+    fn new(longest: Duration, is_adaptive: bool) -> Self {
+        Self { now: longest, longest, is_adaptive }
+    }
+
+    /// A wait took so long: spinning would have met what came within the longest spin, and would have been in vain otherwise.
+    fn learn(&mut self, waited: Duration) {
+        if self.is_adaptive {
+            self.now = match waited <= self.longest {
+                true => (self.now * 2).min(self.longest),
+                false => (self.now / 2).max(self.longest / SPIN_RANGE),
+            };
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt::{Display, Write as _};
 
 use super::requests::Seen;
+use crate::cosched::{self, Note};
 use crate::reason::DropReason;
 use crate::state::counters::CounterKind::{self, Counter, Gauge};
 use crate::state::counters::{METRICS, Metric};
@@ -223,6 +224,29 @@ const XSTATS: Row = (
     "What the port's driver counts besides, by DPDK's names (xstats).",
 );
 
+/// Of the batch job beside an agent's workers, while one runs.
+const BATCH: &str = "job, policy";
+const BATCH_ROWS: [Row; 6] = [
+    (
+        "wedjat_batch_share_ratio",
+        Gauge,
+        "ratio",
+        BATCH,
+        "The part of the workers' cores that the batch job may have.",
+    ),
+    ("wedjat_batch_allowed_ratio", Gauge, "ratio", BATCH, "What the guard allows it."),
+    ("wedjat_batch_elapsed_seconds", Gauge, "seconds", BATCH, "How long it has run."),
+    ("wedjat_batch_cpu_seconds", Counter, "seconds", BATCH, "CPU time that it has had."),
+    ("wedjat_batch_looks", Counter, "", BATCH, "Looks at the workers' tasks, which some had done."),
+    (
+        "wedjat_batch_missed_looks",
+        Counter,
+        "looks",
+        BATCH,
+        "Those at which the objective was missed.",
+    ),
+];
+
 fn family(row: &Row) -> Family {
     let &(name, kind, unit, labels, help) = row;
     Family { name: name.to_owned(), kind, unit, labels, help }
@@ -239,7 +263,8 @@ fn kept() -> impl Iterator<Item = &'static Metric> {
 pub fn families() -> Vec<Family> {
     let rows = [DROPPED, PAUSES];
     let ports = PORT_ROWS.iter().chain([&XSTATS]);
-    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PEER_ROWS).chain(ports).map(family);
+    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PEER_ROWS).chain(ports);
+    let more = more.chain(&BATCH_ROWS).map(family);
     let node = NODE_ROWS.iter().map(family).chain(kept().map(Family::of_core));
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
@@ -266,6 +291,7 @@ pub fn render(seen: &Seen, format: Format) -> String {
     workers(&mut text, seen);
     peers(&mut text, seen);
     ports(&mut text, seen);
+    batches(&mut text, &cosched::jobs_beside(std::process::id().into()));
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
     }
@@ -417,6 +443,25 @@ fn ports(text: &mut Text, seen: &Seen) {
                 ("name", name),
             ];
             text.sample(&family, &labels, value);
+        }
+    }
+}
+
+fn batches(text: &mut Text, jobs: &[Note]) {
+    for (row, at) in BATCH_ROWS.iter().zip(0..) {
+        let family = family(row);
+        text.head(&family);
+        for note in jobs {
+            let figures = &note.figures;
+            let value: &dyn Display = match at {
+                0 => &figures.share,
+                1 => &figures.allowed,
+                2 => &figures.elapsed_seconds,
+                3 => &figures.cpu_seconds,
+                4 => &figures.windows,
+                _ => &figures.violations,
+            };
+            text.sample(&family, &[("job", &note.id()), ("policy", &note.policy)], value);
         }
     }
 }

@@ -182,6 +182,7 @@ fn parts_of<B: Buf + Token, A>(
         timing: Timing { ticks_hz: table.ticks_hz() },
         commands: AgentCommands::default(),
         room: (host.limits.pools, host.limits.workers),
+        watch: None,
     }
 }
 
@@ -203,7 +204,9 @@ pub fn beside_leaf<B: Buf + Token, A>(
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
     let registrar = Registrar::new(colocated::LEAF_IP, 0, leaf, &host.places(), ticks_hz);
     let registered = (config.leaf.udp_port, vec![registrar]);
-    let parts = parts_of(host, registered, &table, |at| region.channel(at).into(), pool);
+    let mut parts = parts_of(host, registered, &table, |at| region.channel(at).into(), pool);
+    region.watch().set_core(config.leaf.cores[0]);
+    parts.watch = Some(region.watch());
     let attached = (Some(Arc::clone(region)), parts.commands.clone());
     // The leaf lets go of workers first, and the agent at once.
     let told = (host, false);

@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wedjat::config::AgentConfig;
+#[cfg(feature = "dpdk")]
+use wedjat::cosched::{Folder, Queue};
+#[cfg(feature = "dpdk")]
+use wedjat_cosched::mechanism::System;
 
 use super::Outcome;
 use super::launch::Launch;
@@ -34,6 +38,19 @@ pub fn run(arguments: &Arguments) -> Outcome {
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Outcome {
     let config = AgentConfig::load(&arguments.launch.config)?;
+    // An agent that was killed may have left batch jobs.
+    if let Some(Err(error)) = Folder::existing().map(|folder| folder.clean(System::REAL)) {
+        log::warn!("what killed batch jobs left stays: {error}");
+    }
+    let _jobs = match config.jobs.len() {
+        0 => None,
+        jobs => Some(Queue::start(
+            std::env::current_exe()?,
+            config.path.clone(),
+            &config.host.name,
+            jobs,
+        )?),
+    };
     let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
         wedjat::run::agent::run(&config, options, stop, report)
     };

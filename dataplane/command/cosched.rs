@@ -1,4 +1,6 @@
-//! `wedjat cosched`: batch work beside worker cores; for now, logs of its decisions done again.
+//! `wedjat cosched`: batch work beside worker cores, and logs of its decisions done again.
+
+mod job;
 
 use std::fs::File;
 use std::io::BufReader;
@@ -8,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use wedjat_cosched::{Mode, Overrides, Setup, replay};
 
+use self::job::{Run, Status};
 use super::logs::Format;
 use super::{Outcome, print};
 
@@ -25,6 +28,26 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a batch command on the cores of an agent's workers, in a cgroup of its own, with what they leave idle.
+    #[command(after_help = job::EXAMPLE)]
+    Run(Box<Run>),
+    /// Run a job of an agent's file; the agent does so itself.
+    #[command(hide = true)]
+    Job {
+        /// The agent's file.
+        config: PathBuf,
+        /// The job's place in it, from 0.
+        number: usize,
+    },
+    /// Show the batch jobs that run or wait, and take away what killed ones left.
+    #[command(after_help = "Example:\n  wedjat cosched status --json")]
+    Status(Status),
+    /// Tell a batch job to end.
+    #[command(after_help = "Example:\n  wedjat cosched cancel 4711")]
+    Cancel {
+        /// Its number, as `wedjat cosched status` shows it.
+        job: u32,
+    },
     /// Do a log of decisions again: weights after each round, shares, losses, excess risk and its bound.
     #[command(after_help = EXAMPLE)]
     Replay(Replay),
@@ -60,6 +83,10 @@ struct Replay {
 /// Does it.
 pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.command {
+        Command::Run(arguments) => job::batch(arguments),
+        Command::Job { config, number } => job::configured(config, *number),
+        Command::Status(arguments) => job::status(arguments),
+        Command::Cancel { job } => job::cancel(*job),
         Command::Replay(replay) => {
             let (text, agrees) = replay.report()?;
             print(&text)?;

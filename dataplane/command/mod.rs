@@ -51,7 +51,7 @@ enum Command {
     #[cfg(feature = "control")]
     #[command(after_help = controller::EXAMPLE)]
     Controller(controller::Arguments),
-    /// Batch work beside worker cores: do a log of its decisions again.
+    /// Batch work beside worker cores: run it, watch and end it, do a log of its decisions again.
     #[command(after_help = cosched::EXAMPLE)]
     Cosched(cosched::Arguments),
     /// Check a configuration without running it.

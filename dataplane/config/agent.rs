@@ -12,7 +12,8 @@ use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::Sends;
-use super::{control, ids, port, raw, raw_agent};
+use super::{control, cosched, ids, port, raw, raw_agent};
+use crate::cosched::Job;
 use crate::limits::{AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
@@ -70,6 +71,8 @@ pub struct AgentConfig {
     pub control: ControlConfig,
     /// `[controller]`: whom it follows.
     pub controller: Option<FollowConfig>,
+    /// `[cosched]`: batch jobs that run beside its workers.
+    pub jobs: Vec<Job>,
     /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
     warnings: Vec<Fault>,
 }
@@ -249,6 +252,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         ports,
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
+        jobs: cosched::jobs(faults, raw.cosched.as_ref(), entry.name.get_ref()),
         warnings: Vec::new(),
     }
 }
@@ -622,6 +626,41 @@ overflow = "refuse"
         assert!(warnings[1].contains("`pool.speeds`"), "{warnings:?}");
         let group = GOOD.replacen("slots = 32", "state_group = \"0\"", 1);
         assert!(parse(&group).unwrap().warnings()[0].contains("agent.state_group"));
+    }
+
+    #[test]
+    fn batch_jobs_are_read_and_what_they_can_not_be_is_named() {
+        assert!(parse(GOOD).unwrap().jobs.is_empty());
+        let good = "[cosched]\npolicy = 'static(30%)'\nobjective = 'p99=2ms'\nprocesses = 7\n\
+                    [[cosched.job]]\ncommand = ['make', '-j4']\nwall = '10m'\nprogress = 'lines=done'\nwork = 40.0\n\
+                    [[cosched.job]]\ncommand = ['true']\n";
+        let jobs = parse(&format!("{GOOD}{good}")).unwrap().jobs;
+        let [first, second] = &jobs[..] else { panic!("{jobs:?}") };
+        assert_eq!(
+            (&first.agent[..], first.policy.to_string()),
+            ("host1", "static(30%)".to_owned())
+        );
+        assert_eq!((first.objective.us, first.processes, first.work), (2000.0, 7, Some(40.0)));
+        assert_eq!(first.wall, Some(std::time::Duration::from_secs(600)));
+        assert_eq!(first.measure, crate::cosched::Measure::Lines("done".to_owned()));
+        assert!(
+            first.command == ["make", "-j4"] && second.command == ["true"] && second.wall.is_none()
+        );
+        for (line, wrong, named) in [
+            ("policy = 'static(30%)'", "policy = 'always'", "cosched.policy"),
+            ("objective = 'p99=2ms'", "objective = 'soon'", "p99.9=500us"),
+            ("processes = 7", "processes = 0", "cosched.processes"),
+            ("processes = 7", "class = 'high'", "idle and normal"),
+            ("processes = 7", "experts = '/no/file'", "/no/file"),
+            ("['make', '-j4']", "[]", "cosched.job.command"),
+            ("'10m'", "'soon'", "cosched.job.wall"),
+            ("'lines=done'", "'much'", "lines=TEXT"),
+            ("40.0", "-1.0", "cosched.job.work"),
+            ("work = 40.0", "log = 'log'", "asax or aimd"),
+        ] {
+            let error = parse(&format!("{GOOD}{}", good.replacen(line, wrong, 1))).unwrap_err();
+            assert!(error.to_string().contains(named), "{wrong}: {error}");
+        }
     }
 
     #[test]

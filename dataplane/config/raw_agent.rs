@@ -22,6 +22,7 @@ pub struct File {
     pub control: Option<raw_control::Control>,
     pub controller: Option<raw_controller::Follow>,
     pub peers: Option<Peers>,
+    pub cosched: Option<Cosched>,
 }
 
 /// A rack without a leaf.
@@ -31,6 +32,30 @@ pub struct Peers {
     pub nodes: Spanned<Vec<Spanned<String>>>,
     pub policy: Option<Spanned<String>>,
     pub beat_us: Option<Spanned<i64>>,
+}
+
+/// Batch jobs beside the workers.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cosched {
+    pub policy: Option<Spanned<String>>,
+    pub objective: Option<Spanned<String>>,
+    pub experts: Option<Spanned<String>>,
+    pub class: Option<Spanned<String>>,
+    pub cgroup: Option<String>,
+    pub processes: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub job: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    pub command: Spanned<Vec<String>>,
+    pub wall: Option<Spanned<String>>,
+    pub progress: Option<Spanned<String>>,
+    pub work: Option<Spanned<f64>>,
+    pub log: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

@@ -32,7 +32,7 @@ use crate::state::files::{self, Found, open_again};
 /// "WEDJATwk": a region of workers, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the offer, of the region's layout and of the channels' words.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// The word of a channel that is nobody's.
 const NOBODY: u64 = u64::MAX;
 /// Words of an offer before those of the places.

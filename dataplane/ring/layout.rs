@@ -4,15 +4,17 @@
 //! | section | words | written by |
 //! |---|---|---|
 //! | per channel: control | u64: granted claim, first task, wishes | dispatcher |
-//! | per channel: claim | u64: claim, process, who left in order, name | worker, when it comes and goes |
+//! | per channel: claim | u64: claim, process, who left in order, name, thread | worker, when it comes and goes |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked | worker |
 //! | per channel: slots | two u64 per slot: number, length; place, class | dispatcher |
 //! | per channel: area | per slot: ids and bytes of the task; number, length and bytes of the reply | both in turn |
+//! | watch | u64: see [`super::watch`] | dispatcher, whoever watches |
 //!
 //! Sections start at multiples of [`ALIGN`], since neighbouring lines are fetched in pairs.
 
 use super::protocol::SLOT_WORDS;
+use super::watch;
 use crate::state::region::ALIGN;
 
 /// Bytes before a task's and before a reply's own: ids, or number and length.
@@ -84,6 +86,8 @@ pub struct ChannelLayout {
 pub struct Layout {
     /// Bytes of it all.
     pub len: usize,
+    /// Offset of what the agent tells those who watch.
+    pub watch: usize,
     channel: ChannelLayout,
     channel_len: usize,
 }
@@ -104,7 +108,8 @@ impl Layout {
             area,
         };
         let channel_len = area + round(shape.slots * shape.stride());
-        Self { len: shape.channels * channel_len, channel, channel_len }
+        let watch = shape.channels * channel_len;
+        Self { len: watch + round(8 * watch::WORDS), watch, channel, channel_len }
     }
 
     /// The place of a channel.
@@ -141,6 +146,7 @@ mod tests {
             sections.push((channel.slots, 8 * SLOT_WORDS * 8));
             sections.push((channel.area, 8 * shape.stride()));
         }
+        sections.push((layout.watch, 8 * watch::WORDS));
         sections.sort_unstable();
         for pair in sections.windows(2) {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");

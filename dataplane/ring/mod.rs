@@ -17,7 +17,8 @@
 //! - [`attach`]: how a worker's process gets it;
 //! - [`park`]: a worker that sleeps, and its awakening;
 //! - [`channel`] and [`worker_end`]: the dispatcher's and the worker's end, the protocol with its bytes;
-//! - [`handover`]: both ends between threads of one process, where tasks change hands whole.
+//! - [`handover`]: both ends between threads of one process, where tasks change hands whole;
+//! - [`watch`]: what the agent tells those who watch its workers.
 
 pub mod attach;
 pub mod bytes;
@@ -28,13 +29,15 @@ pub(crate) mod lock;
 pub mod park;
 pub mod protocol;
 pub mod region;
+pub mod watch;
 pub mod worker_end;
 
 pub use channel::{Channel, Outcome, TaskIds};
 pub use handover::{Consumer, Producer};
 pub use layout::{Layout, RegionShape};
 pub use protocol::{Fault, Holder, Notice, Receiver, Sender};
-pub use region::{Place, RegionError, WorkerRegion};
+pub use region::{Place, RegionError, WorkerRegion, WorkerSeen};
+pub use watch::Watch;
 pub use worker_end::WorkerEnd;
 
 #[cfg(test)]

@@ -57,8 +57,10 @@ pub mod claim {
     pub const LEFT: usize = 2;
     /// Whom the worker takes itself for: a channel may have been given to another one since it was told.
     pub const NAME: usize = 3;
+    /// Its thread, as it claimed.
+    pub const THREAD: usize = 4;
     /// How many words.
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 5;
     /// The worker is there.
     pub const THERE: u64 = 1;
 }

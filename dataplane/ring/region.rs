@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::channel::Channel;
 use super::layout::{Layout, RegionShape};
 use super::lock::{is_held, is_locked, lock};
 use super::protocol::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit};
+use super::watch::{self, Watch};
 use super::worker_end::WorkerEnd;
 use crate::state::files::{
     Found, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
@@ -130,6 +131,19 @@ impl Place {
     pub fn word(self) -> u64 {
         u64::from(self.id) << 32 | u64::from(self.pool)
     }
+}
+
+/// A worker as those see it who watch its agent's region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSeen {
+    /// Who it is.
+    pub place: Place,
+    /// Its process.
+    pub process: u32,
+    /// The thread that it attached with.
+    pub thread: u32,
+    /// Nanoseconds worked since it came.
+    pub busy_ns: u64,
 }
 
 /// Memory that a dispatcher and its workers share: a channel for each worker, and for those that may come.
@@ -321,7 +335,10 @@ impl WorkerRegion {
                 }
             }
         };
-        let receiver = Receiver::claim(self.words(channel), std::process::id(), place.word());
+        let words = self.words(channel);
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        words.claim[claim::THREAD].store(u64::from(thread.unsigned_abs()), Relaxed);
+        let receiver = Receiver::claim(words, std::process::id(), place.word());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
         Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, held)))
     }
@@ -350,6 +367,25 @@ impl WorkerRegion {
     #[must_use]
     pub fn granted(&self, channel: usize) -> u64 {
         self.words(channel).control[control::GRANTED].load(Acquire)
+    }
+
+    /// What the worker of this channel tells of itself; none while nobody has the grant.
+    #[must_use]
+    pub fn worker(&self, channel: usize) -> Option<WorkerSeen> {
+        let (words, place) = (self.words(channel), self.place(channel)?);
+        let is_there = words.control[control::GRANTED].load(Acquire) != 0;
+        is_there.then(|| WorkerSeen {
+            place,
+            process: words.claim[claim::PID].load(Relaxed) as u32,
+            thread: words.claim[claim::THREAD].load(Relaxed) as u32,
+            busy_ns: words.credit[credit::BUSY_NS].load(Relaxed),
+        })
+    }
+
+    /// What the agent tells those who watch its workers.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.region.slice(self.layout.watch, watch::WORDS))
     }
 
     pub(super) fn words(&self, channel: usize) -> Words<Slice<AtomicU64>> {

@@ -122,7 +122,9 @@ pub(super) fn start(
         Some(producer) => WorkerLink::from(producer),
         None => WorkerLink::from(region.channel(channel)),
     };
-    let parts = agent::parts(config, &table, link, mbufs.handle());
+    let mut parts = agent::parts(config, &table, link, mbufs.handle());
+    region.watch().set_core(config.core);
+    parts.watch = Some(region.watch());
     let macs = devices.iter().map(|device| Mac(device.mac()));
     let ports = ports.into_iter().zip(config.addresses(macs)).collect();
     let deaths = Arc::clone(&parts.deaths);

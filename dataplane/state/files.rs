@@ -503,6 +503,19 @@ pub fn yield_to_all() {
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const priority) };
 }
 
+/// Has the calling thread come before all that are not of real time, as the last among those that are.
+///
+/// # Errors
+/// When the system refuses.
+pub fn come_before_others() -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameters live through the call, which only reads them.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The number of a group of this machine, by its name or number.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {

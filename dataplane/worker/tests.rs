@@ -214,3 +214,19 @@ fn an_agent_that_dies_is_noticed() {
     let error = Worker::join(name, &attached, &Options::default()).unwrap_err();
     assert!(matches!(error, AttachError::NoAgent(_)), "{error}");
 }
+
+#[test]
+fn an_adaptive_spin_follows_how_soon_tasks_come() {
+    let longest = Duration::from_micros(64);
+    let (soon, late) = (Duration::from_micros(5), Duration::from_millis(1));
+    let mut spin = Spin::new(longest, true);
+    (0..10).for_each(|_| spin.learn(late));
+    assert_eq!(spin.now, longest / SPIN_RANGE);
+    (0..3).for_each(|_| spin.learn(soon));
+    assert_eq!(spin.now, longest / 2);
+    (0..10).for_each(|_| spin.learn(soon));
+    assert_eq!(spin.now, longest);
+    let mut fixed = Spin::new(longest, false);
+    fixed.learn(late);
+    assert_eq!(fixed.now, longest);
+}

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use wedjat::state::table::agents_file;
+use wedjat::cosched::{Note, jobs_beside};
+use wedjat::state::table::{Role, agents_file};
 use wedjat::state::{Snapshot, StateError};
 
 /// A copy may be written between the look at its time and at its content; then both are looked at again.
@@ -15,6 +16,8 @@ pub struct NodeReading {
     pub snapshot: Snapshot,
     /// When the copy was written: rates are over the time between two copies.
     pub written: Option<SystemTime>,
+    /// Batch jobs beside its workers.
+    pub jobs: Vec<Note>,
 }
 
 /// The node of a state file, and the agent on its core if there is one.
@@ -39,7 +42,14 @@ impl Reading {
         }
         let agent = snapshot.agent.take().map(|agent| *agent);
         let nodes = [Some(snapshot), agent].into_iter().zip(before);
-        let node = |(snapshot, written)| Some(NodeReading { snapshot: snapshot?, written });
+        let node = |(snapshot, written): (Option<Snapshot>, _)| {
+            let snapshot = snapshot?;
+            let jobs = match snapshot.role {
+                Role::Agent => jobs_beside(snapshot.pid),
+                _ => Vec::new(),
+            };
+            Some(NodeReading { snapshot, written, jobs })
+        };
         Ok(Self(nodes.filter_map(node).collect()))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use wedjat::cosched::Note;
 use wedjat::reason::DropReason;
 use wedjat::state::Presence;
 use wedjat::state::table::{CoreSnapshot, MemberSnapshot, PoolSnapshot};
@@ -43,7 +44,7 @@ impl Section {
 pub struct NodeReport {
     /// Who it is, and how it is.
     pub head: Row,
-    /// Cores, pools, drops, workers.
+    /// Cores, pools, drops, workers; batch jobs, where there are any.
     pub sections: Vec<Section>,
 }
 
@@ -106,7 +107,10 @@ struct Change<'a> {
 
 impl Change<'_> {
     fn report(&self, workers: usize, moment: SystemTime) -> NodeReport {
-        let sections = vec![self.cores(), self.pools(), self.drops(), self.workers(workers)];
+        let mut sections = vec![self.cores(), self.pools(), self.drops(), self.workers(workers)];
+        if !self.now.jobs.is_empty() {
+            sections.push(self.jobs());
+        }
         NodeReport { head: self.head(moment), sections }
     }
 
@@ -140,6 +144,26 @@ impl Change<'_> {
         let is_bad = !trouble.is_empty();
         cells.extend(is_bad.then_some(trouble));
         Row { cells, is_bad }
+    }
+
+    fn jobs(&self) -> Section {
+        let row = |note: &Note| {
+            let figures = &note.figures;
+            let tail = figures.tail_us.map_or("-".to_owned(), |tail| format!("{tail:.0}"));
+            let cells = vec![
+                note.id().to_string(),
+                format!("{:.0}%", figures.share * 100.0),
+                format!("{:.0}%", figures.allowed * 100.0),
+                format!("{:.1}", figures.cpu_seconds),
+                tail,
+                format!("{}/{}", figures.violations, figures.windows),
+                format!("{} {}", note.policy, note.command),
+            ];
+            Row { cells, is_bad: false }
+        };
+        let columns =
+            &["batch", "share", "allowed", "cpu s", "tail us", "missed", "policy, command"];
+        Section { columns, rows: self.now.jobs.iter().map(row).collect() }
     }
 
     /// Each core at both moments.

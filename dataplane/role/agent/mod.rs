@@ -12,6 +12,7 @@ mod peers;
 mod register;
 mod reports;
 mod responder;
+mod response_times;
 mod signer;
 mod thread;
 mod update;
@@ -36,6 +37,7 @@ pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerS
 
 use next_hop::NextHop;
 use responder::{NO_SET, Responder, named};
+use response_times::ResponseTimes;
 
 use super::PollTime;
 use crate::clock::Progress;
@@ -48,7 +50,7 @@ use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
 use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
-use crate::ring::Place;
+use crate::ring::{Place, Watch};
 use crate::stage::PortAddress;
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters, Gauge};
@@ -97,6 +99,8 @@ pub struct Parts<B: Buf + Token, A> {
     pub commands: AgentCommands<B>,
     /// How many pools there may be then, and workers in all of them.
     pub room: (usize, usize),
+    /// Where those are told who watch from another process.
+    pub watch: Option<Watch>,
 }
 
 /// One pool's workers.
@@ -169,6 +173,7 @@ where
         parts.registrars.iter_mut().for_each(|registrar| registrar.make_room(workers));
         let mut responder = Responder::new(Outbox::new(ports, parts.counters), named);
         responder.reports = parts.reports.map(Box::new);
+        responder.response_times = parts.watch.map(|watch| ResponseTimes::new(watch, parts.timing));
         parts.places.iter().for_each(|&place| responder.add_reporter(place));
         Self {
             worker_sets: parts.worker_sets,
@@ -228,6 +233,7 @@ where
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
         self.now_ns = now_ns;
+        self.responder.now = now;
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         if let Some(reports) = &mut self.responder.reports {
             reports.note_time(now);
@@ -464,13 +470,14 @@ where
         let workers = &mut self.worker_sets[at].workers;
         let waiting = workers.waiting();
         if let Some(peers) = &mut self.peers {
-            peers.note_waiting(self.now_ns, waiting);
+            peers.note_waiting(waiting);
             if task.is_passed() {
                 counters.add(Counter::TasksTaken, 1);
             } else if let Some(node) = peers.destination(pool) {
                 return self.pass(task, node, Counter::TasksPassed);
             }
         }
+        task.since = now;
         if let Some(named) = named {
             // First: a thread may have answered before this core goes on.
             task.set_name(named.name);
@@ -552,6 +559,10 @@ where
             signer.follow();
         }
         self.note_held();
+        if let Some(times) = &mut self.responder.response_times {
+            let sets = &self.worker_sets;
+            times.tick(now, || sets.iter().map(|set| set.workers.backlog()).sum());
+        }
     }
 
     /// Tells a leaf, by its index, of a worker that is due.

@@ -48,6 +48,8 @@ pub struct Packet<B> {
     buf: B,
     /// Index of the port that it came from.
     pub port: u8,
+    /// When it arrived, in ticks.
+    pub since: u64,
     /// Number of the worker that it names, when it goes to a thread.
     name: u16,
     datagram: Datagram,
@@ -74,7 +76,7 @@ impl<B: Buf> Packet<B> {
             true => Extension::parse(&buf.bytes()[datagram.payload()..]),
             false => Extension { seq32: u32::from(header.seq), ..Extension::default() },
         };
-        Ok(Self { buf, port, name: 0, datagram, header, extension, passed: None })
+        Ok(Self { buf, port, since: 0, name: 0, datagram, header, extension, passed: None })
     }
 
     /// The same, which a peer passed on.

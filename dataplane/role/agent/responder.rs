@@ -6,6 +6,7 @@ use super::PoolWorkers;
 use super::named_load::NamedLoad;
 use super::packet::{Packet, Signature};
 use super::reports::QueueReports;
+use super::response_times::ResponseTimes;
 use super::signer::{Credential, Signer};
 use super::worker_set::Completion;
 use crate::io::Token;
@@ -32,6 +33,10 @@ pub struct Responder<P: Port> {
     pub signer: Option<Arc<Signer>>,
     /// Has workers tell leaves of their queues, where their pools do.
     pub reports: Option<Box<QueueReports>>,
+    /// Tells how long tasks take, where somebody may ask.
+    pub response_times: Option<ResponseTimes>,
+    /// The time of the poll, in ticks.
+    pub now: u64,
     /// The one to be added next.
     thread: usize,
 }
@@ -70,8 +75,17 @@ pub fn named<B: Buf + Token>(
 
 impl<P: Port<Buf: Token>> Responder<P> {
     pub fn new(out: Outbox<P>, named: Box<[NamedWorker]>) -> Self {
-        let (named_load, threads, signer, reports) = (None, Box::default(), None, None);
-        Self { out, named, named_load, threads, signer, reports, thread: 0 }
+        Self {
+            out,
+            named,
+            named_load: None,
+            threads: Box::default(),
+            signer: None,
+            reports: None,
+            response_times: None,
+            now: 0,
+            thread: 0,
+        }
     }
 
     /// A worker may come, which tells of its queue if its pool's do.
@@ -148,6 +162,9 @@ impl<P: Port<Buf: Token>> Responder<P> {
             if let Some(reports) = &mut self.reports {
                 reports.on_done(self.named[usize::from(named)].reporter, tasks);
             }
+        }
+        if let Some(times) = &self.response_times {
+            times.note(done.task.since, self.now);
         }
         match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {

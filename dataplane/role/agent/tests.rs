@@ -180,6 +180,48 @@ fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
 }
 
 #[test]
+fn times_and_tasks_that_wait_are_told_while_somebody_asks() {
+    let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
+    let region = WorkerRegion::heap(&places(1), 8, PAYLOAD).unwrap();
+    let watch = region.watch();
+    let timing = Timing { ticks_hz: HZ };
+    rig.agent.responder.response_times = Some(ResponseTimes::new(watch.clone(), timing));
+    let mut worker_end = rig.come(0);
+    do_one(&mut rig, &mut worker_end, 0);
+    assert_eq!(watch.times().count(), 0, "nobody asks");
+    watch.ask();
+    rig.after(100);
+    do_one(&mut rig, &mut worker_end, 1);
+    let times = watch.times();
+    assert_eq!(times.count(), 1);
+    // A microsecond is a tick.
+    let found = times.percentile(0.5).unwrap();
+    assert!((101.0..=108.0).contains(&found), "{found}");
+    // One is with the worker, one behind it, two in the central queue.
+    for seq in 2..6 {
+        rig.task(10, seq, &[]);
+    }
+    rig.after(100);
+    assert_eq!(watch.waiting(), 3);
+    while work(&mut worker_end) {
+        rig.after(1);
+    }
+    rig.after(HZ + 1000);
+    let before = watch.times();
+    do_one(&mut rig, &mut worker_end, 9);
+    assert_eq!(watch.times(), before, "who does not ask any more is not told");
+    rig.balanced();
+}
+
+/// A task that its worker does 100 ticks later.
+fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
+    rig.task(10, seq, &[]);
+    rig.after(100);
+    assert!(work(worker_end));
+    rig.after(1);
+}
+
+#[test]
 fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
     let mut rig = Rig::new("jbsq(k=1)", 2, 16, Overflow::Drop);
     let mut worker_ends = [rig.come(0), rig.come(1)];

@@ -253,6 +253,13 @@ impl<T: Work> WorkerSet<T> {
         self.waiting() + given
     }
 
+    /// Tasks that wait for a worker, or behind another task of theirs.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        let given = self.entries.iter().map(|entry| entry.link.sender().outstanding());
+        self.waiting() + given.map(|tasks| tasks.saturating_sub(1)).sum::<usize>()
+    }
+
     /// Tasks that wait for a worker.
     #[inline]
     #[must_use]

@@ -74,6 +74,12 @@ pub struct Arguments {
     /// An idle worker spins so long before it sleeps
     #[arg(long, default_value = "50us", value_parser = seconds)]
     spin: f64,
+    /// Spin the shorter the seldomer tasks come, down to a sixteenth of that
+    #[arg(long)]
+    adaptive_spin: bool,
+    /// Come before all threads that are not of real time
+    #[arg(long)]
+    real_time: bool,
     /// Wait so long for the agent to let workers in
     #[arg(long, default_value = "5s", value_parser = seconds)]
     patience: f64,
@@ -94,6 +100,8 @@ impl Arguments {
             cpu: self.core.get(usize::from(thread) % cpus).copied(),
             patience: Duration::from_secs_f64(self.patience),
             spin: Duration::from_secs_f64(self.spin),
+            adaptive_spin: self.adaptive_spin,
+            real_time: self.real_time,
         }
     }
 }

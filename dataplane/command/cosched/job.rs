@@ -1,0 +1,250 @@
+//! `wedjat cosched run`, `status` and `cancel`.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use wedjat::config::AgentConfig;
+use wedjat::cosched::{
+    Ended, Folder, Job, JobState, Measure, Note, Objective, Policy, Setting, Signals, run,
+};
+use wedjat_cosched::mechanism::{Class, System};
+use wedjat_cosched::{Mode, Setup};
+
+use super::super::{Outcome, print};
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Example:
+  wedjat cosched run --agent host1 --objective p99.9=500us --wall 10m -- make -j4
+Exit status: the command's, 128 and the signal's number where one ended it, 124 when its time was over, 1 when it could not run.";
+
+/// What `wedjat cosched run` is told.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The agent on whose workers' cores it runs: `name` of its configuration
+    #[arg(long, value_name = "NAME")]
+    agent: String,
+    /// Who says how much of the cores the batch gets: asax, static(50%), aimd, guard, idle or shares
+    #[arg(long, default_value = "guard")]
+    policy: Policy,
+    /// What tasks may take from their arrival at the agent to their answer: a percentile and a time [default: that of the file
+    /// of experts, of p99.9]
+    #[arg(long, value_name = "pN=TIME")]
+    objective: Option<Objective>,
+    /// The file of the chooser, the guard and the experts
+    #[arg(long, value_name = "FILE")]
+    experts: Option<PathBuf>,
+    /// How the chooser learns: paper, iw or balanced [default: that of the file of experts]
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Write the chooser's decisions to this file, for `wedjat cosched replay`
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// End it after so long, as in 10m
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    wall: Option<Duration>,
+    /// By what its progress is told: cpu (seconds of CPU time), lines=TEXT (lines of its output that hold the text) or counter (8
+    /// bytes in the file that WEDJAT_PROGRESS names)
+    #[arg(long, value_name = "MEASURE", default_value = "cpu")]
+    progress: Measure,
+    /// How much there is to do, by that measure
+    #[arg(long, value_name = "NUMBER")]
+    work: Option<f64>,
+    /// CPUs that it may use, as in 2,3 [default: those that the agent's workers are pinned to]
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// How it ranks among other threads: idle or normal
+    #[arg(long, default_value = "idle")]
+    class: Class,
+    /// Processes and threads that it may have
+    #[arg(long, value_name = "NUMBER", default_value_t = Job::PROCESSES, value_parser = clap::value_parser!(u32).range(1..))]
+    processes: u32,
+    /// The cgroup below which its own is made, in each hierarchy
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    cgroup: PathBuf,
+    /// How long it has to end once it is told to
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    grace: Duration,
+    /// Run it also where that is known to do harm
+    #[arg(long)]
+    force: bool,
+    /// Only tell what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// The command
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    fn job(&self) -> Result<Job, Box<dyn std::error::Error>> {
+        let mut setup = match &self.experts {
+            Some(file) => Setup::load(file)?,
+            None => Setup::built_in(),
+        };
+        if let Some(mode) = self.mode {
+            setup.settings.mode = mode;
+        }
+        if let Some(work) = self.work.filter(|work| !(work.is_finite() && *work > 0.0)) {
+            return Err(format!("--work {work}: it must be a number above 0").into());
+        }
+        if self.log.is_some() && !self.policy.is_logged() {
+            return Err(format!(
+                "--log: policy {} makes no decisions that could be logged",
+                self.policy
+            )
+            .into());
+        }
+        let of_file = Objective { us: setup.guard.objective_us, ..Objective::default() };
+        let setting = Setting {
+            agent: self.agent.clone(),
+            policy: self.policy,
+            objective: self.objective.unwrap_or(of_file),
+            setup,
+            processes: self.processes,
+        };
+        let cpus: BTreeSet<usize> = self.cpus.iter().copied().collect();
+        Ok(Job {
+            command: self.command.clone(),
+            class: self.class,
+            cpus: (!cpus.is_empty()).then_some(cpus),
+            cgroup: self.cgroup.clone(),
+            wall: self.wall,
+            measure: self.progress.clone(),
+            work: self.work,
+            log: self.log.clone(),
+            grace: self.grace,
+            force: self.force,
+            ..Job::new(setting)
+        })
+    }
+}
+
+/// Runs a batch to its end.
+pub fn batch(arguments: &Run) -> Outcome {
+    let job = arguments.job()?;
+    if arguments.dry_run {
+        return print(&job.told()?);
+    }
+    let ended = run(&job, &signals()?)?;
+    Ok(exit_code(&ended))
+}
+
+/// Runs a job of an agent's file to its end.
+pub fn configured(config: &Path, number: usize) -> Outcome {
+    let config = AgentConfig::load(config)?;
+    let job = config.jobs.get(number).ok_or("the file has no such job")?;
+    Ok(exit_code(&run(job, &signals()?)?))
+}
+
+/// SIGINT and SIGTERM end the batch, the second one at once; SIGHUP, SIGUSR1 and SIGUSR2 are passed on to it.
+fn signals() -> io::Result<Signals> {
+    let signals = Signals::default();
+    let ends = Arc::clone(&signals.ends);
+    let mut told = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("wedjat-signals".to_owned()).spawn(move || {
+        told.forever().for_each(|_| {
+            ends.fetch_add(1, Release);
+        });
+    })?;
+    for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
+        let passed = Arc::clone(&signals.passed);
+        signal_hook::flag::register_usize(signal, passed, signal as usize)?;
+    }
+    Ok(signals)
+}
+
+/// What a shell would say of such an end.
+fn exit_code(ended: &Ended) -> ExitCode {
+    const LATE: u8 = 124;
+    let of = |status: ExitStatus| {
+        let signal = status.signal().map(|signal| 128 + signal);
+        status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+    };
+    match ended.status {
+        _ if ended.is_late => ExitCode::from(LATE),
+        Some(status) => ExitCode::from(of(status)),
+        None => ExitCode::from(128 + SIGTERM as u8),
+    }
+}
+
+/// What `wedjat cosched status` is told.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes away what killed jobs left, and prints the others.
+pub fn status(arguments: &Status) -> Outcome {
+    let folder = Folder::open()?;
+    for note in folder.clean(System::REAL)? {
+        log::warn!("job {} ({}) was killed; what it left is taken away", note.id(), note.command);
+    }
+    let jobs = folder.jobs();
+    match arguments.json {
+        true => print(&format!("{}\n", serde_json::to_string_pretty(&jobs)?)),
+        false => print(&jobs.iter().map(text).collect::<String>()),
+    }
+}
+
+fn text(note: &Note) -> String {
+    let Note { agent, command, policy, objective, state, figures, .. } = note;
+    let mut text = format!(
+        "job {}  {}  {}  policy {policy}  objective {objective}  {command}\n",
+        note.id(),
+        state.name(),
+        agent.display(),
+    );
+    if *state != JobState::Waiting {
+        let wall = figures.wall_seconds.map_or(String::new(), |wall| format!(" of {wall:.0}"));
+        let work = figures.work.map_or(String::new(), |work| format!(" of {work}"));
+        let tail = figures.tail_us.map_or("none".to_owned(), |tail| format!("{tail:.1} us"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  {:.0}{wall} s, {:.1} s of CPU time, {:.1}{work} done; share {:.0}%, allowed {:.0}%",
+            figures.elapsed_seconds,
+            figures.cpu_seconds,
+            figures.done,
+            figures.share * 100.0,
+            figures.allowed * 100.0,
+        );
+        let _ = writeln!(
+            text,
+            "  workers: load {:.2}, percentile {tail}, objective missed at {} of {} looks; {} decisions, {} threads put back",
+            figures.load, figures.violations, figures.windows, figures.decisions, figures.put_back,
+        );
+    }
+    text
+}
+
+/// Tells a job to end.
+pub fn cancel(id: u32) -> Outcome {
+    let folder = Folder::open()?;
+    let jobs = folder.jobs();
+    let Some(note) = jobs.iter().find(|note| note.id() == id) else {
+        let ids: Vec<_> = jobs.iter().map(|note| note.id().to_string()).collect();
+        let there = if ids.is_empty() {
+            "there is none".to_owned()
+        } else {
+            format!("there are {}", ids.join(", "))
+        };
+        return Err(format!("there is no job {id}; {there} (wedjat cosched status)").into());
+    };
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw).ok_or("no process has this number")?;
+    kill_process(pid, Signal::TERM)
+        .map_err(|error| format!("job {id}: {}", io::Error::from(error)))?;
+    print(&format!("job {id} ({}) is told to end\n", note.command))
+}

@@ -1,0 +1,91 @@
+//! `[cosched]` of an agent's file: batch jobs that run beside its workers, one after the other, while it runs.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use toml::Spanned;
+use wedjat_cosched::Setup;
+use wedjat_cosched::mechanism::Class;
+
+use super::faults::{Faults, quoted};
+use super::raw_agent;
+use crate::cosched::{Job, Objective, Policy, Setting};
+
+/// The jobs of a file, for the workers of an agent of this name.
+pub(super) fn jobs(
+    faults: &mut Faults<'_>,
+    raw: Option<&raw_agent::Cosched>,
+    agent: &str,
+) -> Vec<Job> {
+    let Some(raw) = raw else { return Vec::new() };
+    let mut setup = Setup::built_in();
+    if let Some(at) = &raw.experts {
+        match Setup::load(Path::new(at.get_ref())) {
+            Ok(found) => setup = found,
+            Err(error) => faults.note(at, "cosched.experts", quoted(at), &error.to_string()),
+        }
+    }
+    let of_file = Objective { us: setup.guard.objective_us, ..Objective::default() };
+    let objective = parsed(faults, raw.objective.as_ref(), "cosched.objective").unwrap_or(of_file);
+    let policy = parsed(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
+    let class: Option<Class> = parsed(faults, raw.class.as_ref(), "cosched.class");
+    let processes = (Job::PROCESSES, (1, 1 << 22));
+    let processes =
+        faults.number(raw.processes.as_ref(), "cosched.processes", processes.0, processes.1);
+    let setting = Setting { agent: agent.to_owned(), policy, objective, setup, processes };
+    let base = Job { class: class.unwrap_or_default(), ..Job::new(setting) };
+    let base = Job { cgroup: raw.cgroup.as_ref().map_or(base.cgroup.clone(), Into::into), ..base };
+    raw.job.iter().filter_map(|raw| job(faults, raw, &base)).collect()
+}
+
+fn job(faults: &mut Faults<'_>, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
+    let command: Vec<OsString> = raw.command.get_ref().iter().map(OsString::from).collect();
+    if command.is_empty() {
+        let allowed = "a program and its arguments, as in [\"make\", \"-j4\"]";
+        faults.note(&raw.command, "cosched.job.command", "[]", allowed);
+    }
+    let wall = raw.wall.as_ref().and_then(|at| {
+        let wall =
+            humantime::parse_duration(at.get_ref()).ok().filter(|wall: &Duration| !wall.is_zero());
+        if wall.is_none() {
+            faults.note(at, "cosched.job.wall", quoted(at), "a time such as 10m");
+        }
+        wall
+    });
+    let measure = parsed(faults, raw.progress.as_ref(), "cosched.job.progress");
+    let work = raw.work.as_ref().and_then(|at| {
+        let work = Some(*at.get_ref()).filter(|work| work.is_finite() && *work > 0.0);
+        if work.is_none() {
+            faults.note(at, "cosched.job.work", at.get_ref(), "a number above 0");
+        }
+        work
+    });
+    if let Some(at) = raw.log.as_ref().filter(|_| !base.policy.is_logged()) {
+        faults.note(
+            at,
+            "cosched.job.log",
+            quoted(at),
+            "a log of policy asax or aimd, which decide",
+        );
+    }
+    let log = raw.log.as_ref().map(|at| at.get_ref().into());
+    Some(Job { command, wall, work, log, measure: measure.unwrap_or_default(), ..base.clone() })
+}
+
+/// What stands there; none where nothing does, or where it can't be, which is noted.
+fn parsed<T: FromStr<Err = String>>(
+    faults: &mut Faults<'_>,
+    at: Option<&Spanned<String>>,
+    key: &str,
+) -> Option<T> {
+    let at = at?;
+    match at.get_ref().parse() {
+        Ok(value) => Some(value),
+        Err(error) => {
+            faults.note(at, key, quoted(at), &error);
+            None
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! How much a batch may have, and what the workers are owed, as command lines and files say it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use wedjat_cosched::Share;
+
+/// Who says how much of the cores the batch gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// ASA_X's chooser among what the guard allows.
+    Asax,
+    /// Always the same share, unguarded.
+    Static(Share),
+    /// A tenth more after each second that did no harm, half as much after one that did, within what the guard allows.
+    Aimd,
+    /// All that the guard allows.
+    Guard,
+    /// All that the workers leave, which the class alone has it give back.
+    Idle,
+    /// The least weight, unguarded.
+    Shares,
+}
+
+impl Policy {
+    /// A chooser decides, whose decisions can be written down.
+    #[must_use]
+    pub fn is_logged(self) -> bool {
+        matches!(self, Self::Asax | Self::Aimd)
+    }
+
+    /// The guard has a say.
+    #[must_use]
+    pub fn is_guarded(self) -> bool {
+        matches!(self, Self::Asax | Self::Aimd | Self::Guard)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asax => f.write_str("asax"),
+            Self::Static(share) => write!(f, "static({share})"),
+            Self::Aimd => f.write_str("aimd"),
+            Self::Guard => f.write_str("guard"),
+            Self::Idle => f.write_str("idle"),
+            Self::Shares => f.write_str("shares"),
+        }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = text.strip_prefix("static(").and_then(|rest| rest.strip_suffix(')'));
+        Ok(match (text, share) {
+            ("asax", _) => Self::Asax,
+            ("aimd", _) => Self::Aimd,
+            ("guard", _) => Self::Guard,
+            ("idle", _) => Self::Idle,
+            ("shares", _) => Self::Shares,
+            (_, Some(share)) => {
+                let percent = share.trim_end_matches('%').parse::<u8>();
+                let share =
+                    percent.map_err(|_| ()).and_then(|it| Share::try_from(it).map_err(|_| ()));
+                Self::Static(share.map_err(|()| {
+                    format!("{text:?} has no share: static(0%), static(10%) .. static(90%)")
+                })?)
+            }
+            _ => {
+                return Err(format!(
+                    "there is no policy {text:?}; policies are asax, static(50%), aimd, guard, idle and shares"
+                ));
+            }
+        })
+    }
+}
+
+/// What the tasks' times may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    /// Which percentile, as a part of 1.
+    pub part: f64,
+    /// What it may be, in microseconds.
+    pub us: f64,
+}
+
+impl Default for Objective {
+    fn default() -> Self {
+        Self { part: 0.999, us: 500.0 }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Of 99.9 as a part of 1 and back something is left in the last places.
+        let percentile = (self.part * 1e8).round() / 1e6;
+        write!(f, "p{percentile}={}us", self.us)
+    }
+}
+
+impl FromStr for Objective {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("{text:?} is no objective: a percentile and a time, as in p99.9=500us");
+        let (percentile, time) = text.split_once('=').ok_or_else(wrong)?;
+        let number = percentile.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
+        let part = number.ok_or_else(wrong)? / 100.0;
+        let time: Duration = humantime::parse_duration(time).map_err(|_| wrong())?;
+        match part > 0.0 && part < 1.0 && !time.is_zero() {
+            true => Ok(Self { part, us: time.as_secs_f64() * 1e6 }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_and_objectives_are_read_as_they_are_shown() {
+        for text in ["asax", "static(50%)", "static(0%)", "aimd", "guard", "idle", "shares"] {
+            assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
+        }
+        for text in ["p99.9=500us", "p99=2000us", "p99.99=40us", "p50=1us"] {
+            assert_eq!(text.parse::<Objective>().unwrap().to_string(), text);
+        }
+        assert_eq!("p99=2ms".parse(), Ok(Objective { part: 0.99, us: 2000.0 }));
+    }
+
+    #[test]
+    fn what_is_neither_is_named_with_what_would_be() {
+        for text in ["", "always", "static", "static(55%)", "static(100%)", "static(x)"] {
+            assert!(text.parse::<Policy>().unwrap_err().contains("static("), "{text}");
+        }
+        for text in ["", "99=1ms", "p0=1ms", "p100=1ms", "p99", "p99=fast", "p99=0s", "pNaN=1ms"] {
+            assert!(text.parse::<Objective>().unwrap_err().contains("p99.9=500us"), "{text}");
+        }
+    }
+}

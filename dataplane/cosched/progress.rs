@@ -1,0 +1,148 @@
+//! How far a batch has come.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+
+/// Names the file of its counter to a batch.
+pub const COUNTER: &str = "WEDJAT_PROGRESS";
+
+/// By what its progress is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Seconds of CPU time that it has had.
+    #[default]
+    Cpu,
+    /// Lines of its output that hold this text.
+    Lines(String),
+    /// A number that it keeps in a file of 8 bytes, which it may map: little-endian, at the path that [`COUNTER`] holds.
+    Counter,
+}
+
+impl FromStr for Measure {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("lines=")) {
+            ("cpu", _) => Ok(Self::Cpu),
+            ("counter", _) => Ok(Self::Counter),
+            (_, Some(line)) if !line.is_empty() => Ok(Self::Lines(line.to_owned())),
+            _ => Err(format!("{text:?} tells no progress: cpu, lines=TEXT or counter")),
+        }
+    }
+}
+
+/// Where the progress of a batch that runs is read.
+#[derive(Debug)]
+pub enum Reading {
+    /// Of its cgroup.
+    Cpu,
+    /// Counted as they pass.
+    Lines {
+        /// How many there were.
+        count: Arc<AtomicU64>,
+        /// Passes them on.
+        thread: JoinHandle<()>,
+    },
+    /// In this file.
+    Counter(PathBuf),
+}
+
+impl Reading {
+    /// What was done until now, where the CPU time was so much.
+    #[must_use]
+    pub fn done(&self, cpu_ns: Option<u64>) -> f64 {
+        match self {
+            Self::Cpu => cpu_ns.unwrap_or(0) as f64 / 1e9,
+            Self::Lines { count, .. } => count.load(Relaxed) as f64,
+            Self::Counter(path) => counter(path) as f64,
+        }
+    }
+
+    /// Once the batch has ended: the last of its output has been passed on.
+    pub fn end(self) {
+        if let Self::Lines { thread, .. } = self {
+            let _ = thread.join(); // it can't panic, and there is nothing else to wait for
+        }
+    }
+}
+
+/// 0 for what is no counter.
+fn counter(path: &Path) -> u64 {
+    let mut bytes = [0; 8];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_or(0, |()| u64::from_le_bytes(bytes))
+}
+
+/// Passes output on, and counts the lines that hold `text`. Lines that are no text count, too.
+///
+/// # Errors
+/// When there is no thread for it.
+pub fn count_lines(
+    from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    text: String,
+) -> io::Result<Reading> {
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    let pass = move || {
+        let (mut from, mut line) = (BufReader::new(from), Vec::new());
+        let mut is_heard = true;
+        while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let holds = line.windows(text.len()).any(|part| part == text.as_bytes());
+            counted.fetch_add(u64::from(holds), Relaxed);
+            // Whoever reads may have gone; the batch goes on.
+            is_heard = is_heard && to.write_all(&line).and_then(|()| to.flush()).is_ok();
+            line.clear();
+        }
+    };
+    let thread = std::thread::Builder::new().name("wedjat-output".to_owned()).spawn(pass)?;
+    Ok(Reading::Lines { count, thread })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_are_known_by_their_names() {
+        assert_eq!("cpu".parse(), Ok(Measure::Cpu));
+        assert_eq!("counter".parse(), Ok(Measure::Counter));
+        assert_eq!("lines=done=1".parse(), Ok(Measure::Lines("done=1".to_owned())));
+        for wrong in ["", "lines", "lines=", "time"] {
+            assert!(wrong.parse::<Measure>().unwrap_err().contains("lines=TEXT"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_and_passed_on_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let said = b"frame 1\nnothing\n\xFF frame 2\nframe 3 without an end";
+        let reading =
+            count_lines(&said[..], fs::File::create(&path).unwrap(), "frame".to_owned()).unwrap();
+        let Reading::Lines { count, .. } = &reading else { panic!() };
+        let count = Arc::clone(count);
+        reading.end();
+        assert_eq!(count.load(Relaxed), 3);
+        assert_eq!(fs::read(&path).unwrap(), said);
+    }
+
+    #[test]
+    fn a_counter_is_read_from_its_file_and_a_bad_one_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("counter");
+        let reading = Reading::Counter(path.clone());
+        assert_eq!(reading.done(None), 0.0);
+        fs::write(&path, [1, 2, 3]).unwrap();
+        assert_eq!(reading.done(None), 0.0);
+        fs::write(&path, 77_u64.to_le_bytes()).unwrap();
+        assert_eq!(reading.done(None), 77.0);
+        assert_eq!(Reading::Cpu.done(Some(1_500_000_000)), 1.5);
+    }
+}

@@ -1,0 +1,101 @@
+//! The jobs of an agent's file: run one after the other while the agent does.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ring::WorkerRegion;
+use crate::ring::region::path_of;
+
+/// Between two looks whether workers have come, or a job has ended.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A thread that starts a process for each job: an agent's own never forks, since that would make its memory's pages
+/// copies, which its dispatcher would then wait for.
+#[derive(Debug)]
+pub struct Queue {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    /// Starts so many jobs of the agent's file `config`, each by `program cosched job CONFIG NUMBER`, once a worker is there.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub fn start(
+        program: PathBuf,
+        config: PathBuf,
+        agent: &str,
+        jobs: usize,
+    ) -> std::io::Result<Self> {
+        let (stop, region) = (Arc::new(AtomicBool::new(false)), path_of(agent));
+        let told = Arc::clone(&stop);
+        let run = move || {
+            for job in 0..jobs {
+                if !wait_for_workers(&region, &told) {
+                    return;
+                }
+                let mut command = Command::new(&program);
+                command.args(["cosched", "job"]).arg(&config).arg(job.to_string());
+                match command.spawn() {
+                    Ok(child) => watch(child, job, &told),
+                    Err(error) => log::error!("job {job} of {}: {error}", config.display()),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("wedjat-jobs".to_owned()).spawn(run)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.stop.store(true, Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // whatever became of it, there is nothing left to do
+        }
+    }
+}
+
+/// False when it is told to stop instead.
+fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
+    let is_there = || {
+        WorkerRegion::open(region).is_ok_and(|region| {
+            (0..region.shape().channels).any(|channel| region.worker(channel).is_some())
+        })
+    };
+    while !stop.load(Acquire) {
+        if is_there() {
+            return true;
+        }
+        std::thread::sleep(LOOK);
+    }
+    false
+}
+
+/// Until the job's process has ended, which is told to when the agent is to stop.
+fn watch(mut child: Child, job: usize, stop: &AtomicBool) {
+    let mut is_told = false;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return log::info!("job {job} has ended"),
+            Ok(Some(status)) => return log::warn!("job {job} has ended: {status}"),
+            Ok(None) => {}
+            Err(error) => return log::error!("job {job}: {error}"),
+        }
+        if stop.load(Acquire) && !is_told {
+            is_told = true;
+            if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::TERM); // it may have ended meanwhile
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,462 @@
+//! `wedjat cosched run` beside a real agent and its worker: what a batch gets, what it can't do, and what is left of it.
+//!
+//! Starts itself again as the worker. Needs two CPUs and the right to make cgroups.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[cfg(not(all(feature = "dpdk", target_os = "linux")))]
+fn main() {
+    println!("SKIPPED cosched_process: built without DPDK");
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+fn main() {
+    match std::env::var(batches::ATTACH) {
+        Ok(name) => batches::work(&name),
+        Err(_) if std::env::args().nth(1).as_deref() == Some("--list") => {
+            println!("cosched_process: test");
+        }
+        Err(_) => batches::all(),
+    }
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod patience;
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod batches {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Output, Stdio};
+
+    use serde_json::Value;
+    use wedjat::cosched::{Folder, JobState, Note};
+    use wedjat::io::pcap::write_frames;
+    use wedjat::ring::WorkerRegion;
+    use wedjat::wire::ether::Mac;
+    use wedjat::wire::task::Header;
+    use wedjat::wire::udp::{self, Flow};
+    use wedjat::worker::{Gone, Options, Worker};
+    use wedjat_cosched::mechanism::{Group, Hierarchies, Limits, Process, Scheduling};
+
+    use super::patience::*;
+
+    /// Names the agent to the worker process.
+    pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
+    const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
+
+    pub fn all() {
+        let cpus: Vec<usize> =
+            core_affinity::get_core_ids().unwrap().iter().map(|core| core.id).collect();
+        let [core, workers, ..] = cpus[..] else {
+            println!("SKIPPED cosched_process: it needs two CPUs");
+            return;
+        };
+        if let Err(reason) = may_make_cgroups() {
+            println!("SKIPPED cosched_process: {reason}");
+            return;
+        }
+        let home = Home::new(core, workers);
+        {
+            let agent = home.agent();
+            let _worker = home.worker();
+            home.a_batch_runs_where_the_worker_does_and_leaves_nothing();
+            home.progress_is_told_and_decisions_can_be_done_again();
+            home.what_would_do_harm_is_refused();
+            home.a_batch_that_will_not_end_is_ended();
+            home.jobs_wait_for_each_other();
+            home.a_killed_co_scheduler_leaves_nothing_behind_the_next_start();
+            home.a_batch_ends_with_its_agent(agent);
+        }
+        home.jobs_of_the_agents_file_run_one_after_the_other();
+    }
+
+    fn may_make_cgroups() -> Result<(), String> {
+        let hierarchies = Hierarchies::of_this_machine();
+        if hierarchies.folders().is_empty() {
+            return Err("this machine has no cgroups".to_owned());
+        }
+        let name = format!("try-{}", std::process::id());
+        let planned = Group::planned(&hierarchies, Path::new("/"), &name);
+        let cpus = Scheduling::of(std::process::id()).unwrap().cpus;
+        let group = Group::make(&hierarchies, &planned, &Limits { cpus, processes: 1 });
+        group.and_then(|group| group.remove(PATIENCE)).map_err(|error| error.to_string())
+    }
+
+    /// The worker's process: echoes on its core until the agent ends.
+    pub fn work(name: &str) {
+        let cpu = std::env::var("WEDJAT_TEST_CPU").unwrap().parse().ok();
+        let options = Options { cpu, patience: PATIENCE, ..Options::default() };
+        let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
+        loop {
+            match worker.recv(PATIENCE) {
+                Ok(Some(task)) => task.reply_with(|request, reply| {
+                    reply[..request.len()].copy_from_slice(request);
+                    request.len()
+                }),
+                Ok(None) => {}
+                Err(Gone::Stopped | Gone::AgentDied) => return,
+                Err(gone) => panic!("{gone}"),
+            }
+        }
+    }
+
+    fn task(seq: u16) -> Vec<u8> {
+        let header = Header::new_task(1, seq);
+        let mut frame = vec![0; udp::PAYLOAD + header.len() + 20];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 2]),
+            dst_mac: AGENT,
+            src: 0x0A00_0102,
+            dst: 0x0A00_020B,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        let len = frame.len() - udp::PAYLOAD;
+        flow.emit(&mut frame, len);
+        frame
+    }
+
+    struct Home {
+        folder: tempfile::TempDir,
+        /// The worker's CPU.
+        cpu: usize,
+        /// The dispatcher's.
+        core: usize,
+    }
+
+    impl Home {
+        fn new(core: usize, cpu: usize) -> Self {
+            let home = Self { folder: tempfile::tempdir().unwrap(), cpu, core };
+            write_frames(&home.path("in.pcap"), &(0..50).map(task).collect::<Vec<_>>()).unwrap();
+            let text = format!(
+                "[agent]\nid = 6\nname = '{}'\ncore = {core}\nworker_timeout_ms = 0\nstate = '{}'\n\
+                 [[port]]\ndevice = 'net_pcap0,rx_pcap={}'\nip = '10.0.2.11/24'\nmac = '{AGENT}'\n\
+                 [[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '20'\n",
+                home.path("region").display(),
+                home.path("state").display(),
+                home.path("in.pcap").display(),
+            );
+            fs::write(home.path("agent.toml"), text).unwrap();
+            home
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn wedjat(&self, arguments: &[&str]) -> Command {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+            command.args(arguments).env("WEDJAT_COSCHED_DIR", self.path("notes"));
+            command
+        }
+
+        fn agent(&self) -> Running {
+            self.agent_of("agent.toml")
+        }
+
+        fn agent_of(&self, config: &str) -> Running {
+            let config = self.path(config);
+            let mut command = self.wedjat(&["agent", "--config", config.to_str().unwrap()]);
+            command.args(["--duration", LIFETIME, "--", "--no-pci"]);
+            command.stdout(Stdio::null()).stderr(fs::File::create(self.path("agent.log")).unwrap());
+            let agent = Running(Some(command.spawn().unwrap()));
+            wait_until("the region is there", || self.path("region").exists());
+            agent
+        }
+
+        /// The worker, once it is in.
+        fn worker(&self) -> Running {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.env(ATTACH, self.path("region")).env("WEDJAT_TEST_CPU", self.cpu.to_string());
+            let worker = Running(Some(command.spawn().unwrap()));
+            let region = WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap();
+            wait_until("the worker is in", || region.granted(0) != 0);
+            let thread = region.worker(0).unwrap().thread;
+            let cpus = || Scheduling::of(thread).map(|scheduling| scheduling.cpus);
+            wait_until("it is pinned", || cpus() == Some(BTreeSet::from([self.cpu])));
+            worker
+        }
+
+        /// `wedjat cosched run` with these options, and a script for the shell.
+        fn run(&self, options: &[&str], script: &str) -> Command {
+            let region = self.path("region");
+            let mut command = self.wedjat(&["cosched", "run", "--agent", region.to_str().unwrap()]);
+            command.args(options).args(["--", "sh", "-c", script]);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        }
+
+        fn jobs(&self) -> Vec<Note> {
+            Folder::at(self.path("notes")).unwrap().jobs()
+        }
+
+        /// The note of this one, once it runs and its group is there.
+        fn running(&self, id: u32) -> Note {
+            let found = || {
+                let notes = self.jobs().into_iter();
+                let is_it = |note: &Note| {
+                    let is_made = note.made.paths().next().is_some_and(Path::exists);
+                    note.id() == id && note.state == JobState::Running && is_made
+                };
+                notes.filter(is_it).next_back()
+            };
+            wait_until("the job runs", || {
+                found().is_some_and(|note| !self.members(&note).is_empty())
+            });
+            found().unwrap()
+        }
+
+        /// Processes in a job's cgroup.
+        fn members(&self, note: &Note) -> BTreeSet<u32> {
+            let read =
+                |path: &Path| fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+            let texts: Vec<_> = note.made.paths().map(read).collect();
+            texts.iter().flat_map(|text| text.lines()).filter_map(|pid| pid.parse().ok()).collect()
+        }
+
+        /// Nothing that was made for it is left.
+        fn assert_gone(&self, note: &Note, members: &BTreeSet<u32>) {
+            for path in note.made.paths() {
+                assert!(!path.exists(), "{} is left", path.display());
+            }
+            let alive = |pid: &u32| Process::of(*pid).is_some_and(|process| process.is_alive());
+            let left: Vec<_> = members.iter().filter(|pid| alive(pid)).collect();
+            assert!(left.is_empty(), "{left:?} are left");
+            assert!(self.jobs().iter().all(|job| job.id() != note.id()));
+        }
+
+        pub fn a_batch_runs_where_the_worker_does_and_leaves_nothing(&self) {
+            // What it says of itself: its cores and whether it may ask for real time.
+            let script = "grep Cpus_allowed_list /proc/self/status; chrt -f 1 true 2>/dev/null || echo refused; \
+                          taskset -c 0-63 true 2>/dev/null; cut -d' ' -f41 /proc/self/stat; exit 7";
+            let output = self.run(&["--policy", "idle"], script).output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(7), "{said}{error}");
+            assert!(said.contains(&format!("Cpus_allowed_list:\t{}\n", self.cpu)), "{said}");
+            assert!(said.contains("refused\n") && said.ends_with("5\n"), "{said}");
+            assert!(self.jobs().is_empty());
+            // An end by a signal is told as a shell tells it.
+            let output = self.run(&[], "kill -9 $$").output().unwrap();
+            assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
+            // Its time.
+            let output = self.run(&["--wall", "300ms"], "while :; do :; done").output().unwrap();
+            assert_eq!(output.status.code(), Some(124), "{output:?}");
+            // Something that it left running is ended with it.
+            let output = self.run(&[], "sleep 1000 & echo $!").output().unwrap();
+            let left = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+            assert!(Process::of(left).is_none_or(|process| !process.is_alive()));
+        }
+
+        pub fn progress_is_told_and_decisions_can_be_done_again(&self) {
+            let log = self.path("decisions");
+            let options = [
+                "--policy",
+                "asax",
+                "--mode",
+                "iw",
+                "--log",
+                log.to_str().unwrap(),
+                "--progress",
+                "lines=step",
+                "--work",
+                "1000",
+                "--wall",
+                "1h",
+            ];
+            let script = "for i in 1 2 3; do echo step $i; done; echo other; while [ ! -e \"$HOLD\" ]; do sleep 0.05; done";
+            let hold = self.path("release");
+            let mut command = self.run(&options, script);
+            let running = Running(Some(command.env("HOLD", &hold).spawn().unwrap()));
+            let id = running.id();
+            self.running(id);
+            let figures = || self.jobs().iter().find(|job| job.id() == id).map(|job| job.figures);
+            wait_until("it has decided", || {
+                figures().is_some_and(|figures| figures.decisions >= 2 && figures.done == 3.0)
+            });
+            let shown = self.wedjat(&["cosched", "status", "--json"]).output().unwrap().stdout;
+            let shown: Value = serde_json::from_slice(&shown).unwrap();
+            assert_eq!(
+                (&shown[0]["process"]["pid"], &shown[0]["state"]),
+                (&id.into(), &"running".into())
+            );
+            let text = self.wedjat(&["cosched", "status"]).output().unwrap().stdout;
+            let text = String::from_utf8(text).unwrap();
+            assert!(
+                text.contains(&format!("job {id}  running")) && text.contains("policy asax"),
+                "{text}"
+            );
+            fs::write(hold, "").unwrap();
+            let output = running.output();
+            assert!(output.status.success(), "{output:?}");
+            assert!(String::from_utf8(output.stdout).unwrap().ends_with("step 3\nother\n"));
+            let replayed = self
+                .wedjat(&["cosched", "replay", log.to_str().unwrap(), "--format", "json"])
+                .output()
+                .unwrap();
+            assert!(replayed.status.success(), "{replayed:?}");
+            let replayed: Value = serde_json::from_slice(&replayed.stdout).unwrap();
+            assert!(replayed["decisions"].as_u64().unwrap() >= 2);
+            assert_eq!(replayed["settings"]["mode"], "iw");
+        }
+
+        pub fn what_would_do_harm_is_refused(&self) {
+            let refused = |options: &[&str], named: &[&str]| {
+                let output = self.run(options, "echo ran").output().unwrap();
+                let error = String::from_utf8(output.stderr).unwrap();
+                assert!(!output.status.success() && output.stdout.is_empty(), "{options:?}");
+                for name in named {
+                    assert!(error.contains(name), "{options:?}: {error}");
+                }
+            };
+            refused(
+                &["--class", "normal", "--policy", "static(50%)"],
+                &["worker 20", "real time", "--force"],
+            );
+            refused(&["--cpus", &self.core.to_string()], &["dispatcher", "--cpus"]);
+            refused(&["--cpus", "4095"], &["CPU 4095"]);
+            refused(&["--cgroup", "/no/such"], &["no/such", "--cgroup"]);
+            refused(&["--policy", "always"], &["static(50%)"]);
+            refused(&["--objective", "fast"], &["p99.9=500us"]);
+            refused(&["--work", "0"], &["--work"]);
+            let output = self.run(&["--dry-run"], "echo ran").output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            assert!(output.status.success() && said.contains("would run sh -c echo ran"), "{said}");
+            let made = said.lines().find_map(|line| line.strip_prefix("would make ")).unwrap();
+            assert!(!Path::new(made).exists() && self.jobs().is_empty());
+            let output = self.wedjat(&["cosched", "cancel", "1"]).output().unwrap();
+            assert!(String::from_utf8(output.stderr).unwrap().contains("no job 1"));
+            let nobody = self
+                .wedjat(&["cosched", "run", "--agent", "/no/agent", "--", "true"])
+                .output()
+                .unwrap();
+            assert!(String::from_utf8(nobody.stderr).unwrap().contains("/no/agent"));
+        }
+
+        pub fn a_batch_that_will_not_end_is_ended(&self) {
+            // Forks until it is not let, and ignores what asks it to end.
+            let script = "trap '' TERM HUP INT; f() { f | f & }; f; while :; do :; done";
+            let options = ["--policy", "idle", "--processes", "100", "--grace", "100ms"];
+            let running = Running(Some(
+                self.run(&options, script)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap(),
+            ));
+            let note = self.running(running.id());
+            wait_until("it has forked", || self.members(&note).len() > 20);
+            let members = self.members(&note);
+            assert!(members.len() <= 100, "{}", members.len());
+            let cancelled =
+                self.wedjat(&["cosched", "cancel", &running.id().to_string()]).output().unwrap();
+            assert!(cancelled.status.success(), "{cancelled:?}");
+            let output = running.output();
+            assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
+            self.assert_gone(&note, &members);
+        }
+
+        pub fn jobs_wait_for_each_other(&self) {
+            let start =
+                |script| Running(Some(self.run(&["--grace", "60s"], script).spawn().unwrap()));
+            let first = start("sleep 1000");
+            self.running(first.id());
+            let (second, state) = (start("echo second"), |id: u32| {
+                self.jobs().iter().find(|job| job.id() == id).map(|job| job.state)
+            });
+            wait_until("it waits", || state(second.id()) == Some(JobState::Waiting));
+            let third = start("echo third");
+            wait_until("it waits, too", || state(third.id()) == Some(JobState::Waiting));
+            third.signal("-TERM");
+            assert!(third.output().stdout.is_empty(), "it never ran");
+            assert_eq!(state(second.id()), Some(JobState::Waiting));
+            first.signal("-TERM");
+            assert_eq!(first.output().status.code(), Some(128 + 15));
+            assert_eq!(second.output().stdout, b"second\n");
+            assert!(self.jobs().is_empty());
+        }
+
+        pub fn a_killed_co_scheduler_leaves_nothing_behind_the_next_start(&self) {
+            let running = Running(Some(
+                self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)")
+                    .spawn()
+                    .unwrap(),
+            ));
+            let note = self.running(running.id());
+            wait_until("all of it runs", || self.members(&note).len() >= 2);
+            let members = self.members(&note);
+            running.signal("-KILL");
+            drop(running);
+            let status = self.wedjat(&["cosched", "status"]).output().unwrap();
+            assert!(status.status.success() && status.stdout.is_empty(), "{status:?}");
+            assert!(String::from_utf8(status.stderr).unwrap().contains("was killed"));
+            self.assert_gone(&note, &members);
+        }
+
+        pub fn jobs_of_the_agents_file_run_one_after_the_other(&self) {
+            let (done, job) = (self.path("done"), |script: &str| {
+                format!("[[cosched.job]]\ncommand = ['sh', '-c', '{script}']\nwall = '1h'\n")
+            });
+            let text = fs::read_to_string(self.path("agent.toml")).unwrap();
+            let first = job(&format!("echo first >> {}; exit 3", done.display()));
+            let second = job(&format!("echo second >> {}; sleep 1000", done.display()));
+            let text = format!("{text}[cosched]\npolicy = 'idle'\nprocesses = 50\n{first}{second}");
+            fs::write(self.path("jobs.toml"), text).unwrap();
+            let _ = fs::remove_file(self.path("region"));
+            let agent = self.agent_of("jobs.toml");
+            let _worker = self.worker();
+            let has_done = |text: &str| fs::read_to_string(&done).is_ok_and(|found| found == text);
+            wait_until("both have begun", || has_done("first\nsecond\n"));
+            let running = || self.jobs().into_iter().find(|job| !self.members(job).is_empty());
+            wait_until("the second one runs", || running().is_some());
+            let note = running().unwrap();
+            let members = self.members(&note);
+            agent.signal("-TERM");
+            assert!(agent.output().status.success());
+            self.assert_gone(&note, &members);
+        }
+
+        pub fn a_batch_ends_with_its_agent(&self, agent: Running) {
+            let running =
+                Running(Some(self.run(&["--grace", "0s"], "sleep 1000").spawn().unwrap()));
+            let note = self.running(running.id());
+            let members = self.members(&note);
+            agent.signal("-KILL");
+            drop(agent);
+            let output = running.output();
+            assert_eq!(output.status.code(), Some(1));
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(error.contains("does not run any more"), "{error}");
+            self.assert_gone(&note, &members);
+        }
+    }
+
+    /// A process, killed when dropped.
+    struct Running(Option<Child>);
+
+    impl Running {
+        fn id(&self) -> u32 {
+            self.0.as_ref().unwrap().id()
+        }
+
+        fn signal(&self, signal: &str) {
+            let id = self.id().to_string();
+            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        }
+
+        fn output(mut self) -> Output {
+            self.0.take().unwrap().wait_with_output().unwrap()
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            if let Some(mut child) = self.0.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
