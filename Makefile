@@ -7,7 +7,7 @@ CARGO ?= cargo
 # All there is, the RocksDB workload with it.
 ALL := --workspace --features wedjat-testbed/rocksdb
 # Without the DPDK ports and without RocksDB; wedjat-sys and wedjat-rocksdb are nothing but bindings.
-PORTABLE := --workspace --exclude wedjat-sys --exclude wedjat-rocksdb --no-default-features
+PORTABLE := --workspace --exclude wedjat-sys --exclude wedjat-rocksdb --no-default-features --features wedjat/cli
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -20,7 +20,7 @@ demo: deps ## build, run the leaf under three policies and three loads, write de
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(if $(CLOCK),--clock $(CLOCK)) $(DEMO)
 
 fabric: ## a fabric in emulated time, of which parts are killed, cut off, added and drained; write fabric-report/
-	$(CARGO) build --locked --release --no-default-features --features wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
+	$(CARGO) build --locked --release --no-default-features --features wedjat/cli,wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" fabric --report fabric-report $(FABRIC)
 
 test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
@@ -38,13 +38,14 @@ test-prefix: ## build against the DPDK installed below the prefix DPDK, and run 
 
 # What others do without DPDK they do with it as well, and clippy holds that they build.
 test-portable: ## the dataplane's unit tests and the library's, built without DPDK
-	$(CARGO) test --locked -p wedjat --no-default-features --lib --test embed
+	$(CARGO) test --locked -p wedjat --no-default-features --features admin,auth,peers --lib --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked $(ALL) --all-targets -- -D warnings
 	$(CARGO) clippy --locked $(PORTABLE) --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p wedjat --no-default-features --lib -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
 
 doc: deps ## the API's documentation, target/doc/wedjat/index.html

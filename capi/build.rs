@@ -1,4 +1,4 @@
-//! Makes `wedjat.h` and its manual pages from the sources, and gives the shared library its soname.
+//! Makes `wedjat.h` and its manual pages from the sources. scripts/link-library.sh makes the shared library.
 mod manual;
 
 use std::path::{Path, PathBuf};
@@ -23,8 +23,6 @@ fn main() {
     for source in SOURCES.iter().chain(&[REASONS, "cbindgen.toml", "build.rs", "manual.rs"]) {
         println!("cargo::rerun-if-changed={source}");
     }
-    // The number changes when callers must be compiled anew; `WEDJAT_ABI` in src/code.rs is the same.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libwedjat.so.0");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     // target/PROFILE/build/PACKAGE/out: what installs and what tests look for both beside the libraries.
     let folder = out.ancestors().nth(3).unwrap_or(&out);

@@ -126,7 +126,7 @@ fn errors(prototype: &str, comment: &str, own: &str, codes: &BTreeMap<&str, Stri
         })
     };
     let may_be = |code: &str| match code {
-        "WEDJAT_ERROR_NULL" | "WEDJAT_ERROR_DEFECT" => true,
+        "WEDJAT_ERROR_NULL" | "WEDJAT_ERROR_DEFECT" => is_handle || prototype.contains("**"),
         "WEDJAT_ERROR_HANDLE" => is_handle,
         "WEDJAT_ERROR_CONTEXT" => is_of_core,
         "WEDJAT_ERROR_BUSY" => is_of_one,

@@ -1,6 +1,7 @@
 //! wedjat: a software leaf scheduler for microsecond tasks.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "admin")]
 pub mod admin;
 pub mod assembly;
 pub mod clock;
@@ -16,6 +17,7 @@ pub mod io;
 pub mod limits;
 pub mod nearest;
 pub mod node;
+#[cfg(feature = "peers")]
 pub mod peers;
 pub mod policy;
 pub mod reason;

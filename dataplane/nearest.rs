@@ -6,9 +6,32 @@
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let most = (word.chars().count() / 3).max(1);
-    let steps = |other: &'a str| (strsim::damerau_levenshtein(&word, &other.to_lowercase()), other);
+    let steps = |other: &'a str| (distance(&word, &other.to_lowercase()), other);
     let best = known.into_iter().map(steps).min_by_key(|(steps, _)| *steps);
     best.filter(|(steps, _)| *steps <= most && !word.is_empty()).map(|(_, word)| word)
+}
+
+/// Letters to be added, left out, changed or swapped with the next one to make one word of the other, each letter once: the optimal
+/// string alignment.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
+    // Of the beginnings of `one` to all of `other`'s: those of the last two and of this many letters.
+    let (mut before_last, mut last) = (Vec::new(), (0..=other.len()).collect::<Vec<_>>());
+    for (row, letter) in one.iter().enumerate() {
+        let mut this = vec![row + 1];
+        for (column, wanted) in other.iter().enumerate() {
+            let changed = last[column] + usize::from(letter != wanted);
+            let mut least = changed.min(last[column + 1] + 1).min(this[column] + 1);
+            let is_swapped =
+                row > 0 && column > 0 && one[row - 1] == *wanted && *letter == other[column - 1];
+            if is_swapped {
+                least = least.min(before_last[column - 1] + 1);
+            }
+            this.push(least);
+        }
+        before_last = std::mem::replace(&mut last, this);
+    }
+    last[other.len()]
 }
 
 /// The same as the end of a sentence that says that the word is not known; empty when there is none.
@@ -39,5 +62,8 @@ mod tests {
         assert_eq!(did_you_mean("mbuf", keys), " (did you mean `mbufs`?)");
         assert_eq!(did_you_mean("policy", keys), "");
         assert_eq!(nearest("word", []), None);
+        let distances =
+            [("", "abc"), ("kitten", "sitting"), ("ab", "ba"), ("a", "a"), ("straße", "strase")];
+        assert_eq!(distances.map(|(one, other)| distance(one, other)), [3, 3, 1, 0, 1]);
     }
 }

@@ -420,7 +420,7 @@ fn claim(
 fn pin(cpu: usize) -> Result<(), AttachError> {
     let usable = cpus::usable();
     let known = usable.contains(&cpu);
-    if known && core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
+    if known && cpus::pin(cpu) {
         return Ok(());
     }
     Err(AttachError::Cpu { cpu, usable })

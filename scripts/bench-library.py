@@ -66,8 +66,8 @@ def main():
         folder = Path(name)
         (folder / "config.toml").write_text(CONFIG.read_text())
         (folder / "task").write_bytes(task())
-        for link in ("libwedjat.so", "libwedjat.so.0"):
-            (folder / link).symlink_to(built / "libwedjat_capi.so")
+        run([source.parent.parent.parent / "scripts/link-library.sh", built, folder / "libwedjat.so.0"])
+        (folder / "libwedjat.so").symlink_to("libwedjat.so.0")
         linking = ["-L", folder, "-lwedjat", f"-Wl,-rpath,{folder}"]
         run(["cc", "-O2", "-o", folder / "cost", source, "-I", built / "include", *linking])
         inputs = [folder / "config.toml", folder / "task"]

@@ -144,7 +144,7 @@ fi
 if [ -n "$needs" ]; then
     echo "missing:$needs" >&2
     if has apt-get; then echo "install with: sudo apt-get install$packages" >&2; fi
-    echo "without DPDK, everything but the DPDK ports builds with: cargo build --no-default-features" >&2
+    echo "without DPDK, everything but the DPDK ports builds with: cargo build --no-default-features --features wedjat/cli" >&2
     exit 1
 fi
 check_rust

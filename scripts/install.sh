@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, shells'
-# completions, Wireshark's view of the packets, units for systemd, the .proto of control and fabric, examples. LIBDIR is where libraries lie
+# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, documents,
+# shells' completions, Wireshark's view of the packets, units for systemd, the .proto of control and fabric, examples. LIBDIR is where libraries lie
 # below PREFIX, lib unless it is set.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
@@ -19,7 +19,7 @@ esac
 root=${DESTDIR:-}$prefix
 libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
-soname=libwedjat.so.0 # capi/build.rs gives the library the same
+soname=libwedjat.so.0 # scripts/link-library.sh gives the library the same
 commands="wedjat wedjat-pktgen wedjat-testbed"
 completions="bash-completion/completions zsh/site-functions fish/vendor_completions.d"
 units="wedjat-leaf@.service wedjat-agent@.service wedjat-spine@.service wedjat-controller@.service"
@@ -29,17 +29,19 @@ protos="wedjat/v1/control.proto wedjat/fabric/v1/fabric.proto"
 
 install_all() {
     built=$1
-    mkdir -p "$root/bin" "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3" "$root/$plugins"
-    mkdir -p "$root/lib/systemd/system" "$root/$documents/examples"
+    mkdir -p "$root/bin" "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3" \
+        "$root/share/man/man5" "$root/$plugins"
+    mkdir -p "$root/lib/systemd/system" "$root/$documents/examples" "$root/$documents/docs"
     for folder in $completions; do mkdir -p "$root/share/$folder"; done
     for command in $commands; do
         install -m 755 "$built/$command" "$root/bin/$command"
-        "$built/$command" man "$root/share/man/man1"
+        [ "$command" = wedjat ] || "$built/$command" man "$root/share/man/man1"
         "$built/$command" completions bash >"$root/share/bash-completion/completions/$command"
         "$built/$command" completions zsh >"$root/share/zsh/site-functions/_$command"
         "$built/$command" completions fish >"$root/share/fish/vendor_completions.d/$command.fish"
     done
-    install -m 755 "$built/libwedjat_capi.so" "$root/$libdir/libwedjat.so.$version"
+    "$built/wedjat" man "$root/share/man/man1" --configuration "$root/share/man/man5/wedjat.toml.5"
+    scripts/link-library.sh "$built" "$root/$libdir/libwedjat.so.$version"
     ln -sf "libwedjat.so.$version" "$root/$libdir/$soname"
     ln -sf "$soname" "$root/$libdir/libwedjat.so"
     install -m 644 "$built/libwedjat_capi.a" "$root/$libdir/libwedjat.a"
@@ -51,6 +53,7 @@ install_all() {
         sed -e "s|@PREFIX@|$prefix|" "share/systemd/$unit" >"$root/lib/systemd/system/$unit"
     done
     install -m 644 examples/*.toml examples/*.c examples/*.rs "$root/$documents/examples"
+    install -m 644 docs/*.md "$root/$documents/docs"
     install -m 644 LICENSE "$root/$documents/copyright"
     sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in \
         >"$root/$libdir/pkgconfig/wedjat.pc"
@@ -63,13 +66,14 @@ uninstall_all() {
         rm -f "$root/share/fish/vendor_completions.d/$command.fish"
     done
     rm -f "$root/$libdir/libwedjat.a" "$root/$libdir/libwedjat.so" "$root/$libdir/$soname" "$root/$libdir/libwedjat.so.$version"
-    rm -f "$root/share/man/man3"/wedjat_*.3
+    rm -f "$root/share/man/man3"/wedjat_*.3 "$root/share/man/man5/wedjat.toml.5"
     rm -rf "$root/share/wedjat/proto"
     rmdir "$root/share/wedjat" 2>/dev/null || true
     rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/$libdir/pkgconfig/wedjat.pc"
     rm -f "$root/$plugins/wedjat.lua"
     for unit in $units; do rm -f "$root/lib/systemd/system/$unit"; done
     for example in examples/*; do rm -f "$root/$documents/$example"; done
+    for page in docs/*.md; do rm -f "$root/$documents/$page"; done
     rm -f "$root/$documents/copyright"
 }
 

@@ -92,7 +92,7 @@ fn refuse(error: &pkg_config::Error) -> ! {
     };
     stop(&format!(
         "{what}: install libdpdk-dev and pkg-config (Debian, Ubuntu) or dpdk-devel (Fedora), set PKG_CONFIG_PATH for \
-         a DPDK of your own, or build without DPDK: cargo build --no-default-features"
+         a DPDK of your own, or build without DPDK: cargo build --no-default-features --features wedjat/cli"
     ))
 }
 

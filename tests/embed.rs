@@ -734,3 +734,23 @@ fn members_and_policies_change_while_tasks_are_told() {
     assert_eq!(pick(&mut picker, now, 0..1), [Choice::Held], "both have more than one");
     assert!(scheduler.snapshot().pools[0].policy.starts_with("jbsq(k=1"));
 }
+
+#[path = "../examples/own_header.rs"]
+mod example;
+mod own_header;
+
+#[test]
+fn the_example_with_a_header_of_its_own_serves() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (address, over) = (socket.local_addr().unwrap(), std::sync::atomic::AtomicBool::new(false));
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            example::serve(own_header::TEXT, &socket, is_over).map_err(|error| error.to_string())
+        });
+        let done = std::panic::catch_unwind(|| own_header::tasks_are_done(address));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(serving.join().unwrap(), Ok(()));
+        done.unwrap();
+    });
+}

@@ -115,6 +115,7 @@ fn what_is_installed_is_found_used_and_removed() {
     assert_eq!(pkg_config(&["--modversion", "wedjat"]), ["0.1.0"]);
     assert!(prefix.join("lib/wireshark/plugins/wedjat.lua").exists());
     functions_have_their_pages(prefix);
+    pages_point_to_what_is_installed(prefix);
     shells_complete_the_commands(prefix);
     let proto = prefix.join("share/wedjat/proto/wedjat/v1/control.proto");
     assert!(fs::read_to_string(proto).unwrap().contains("service Control"));
@@ -177,6 +178,7 @@ fn functions_have_their_pages(prefix: &Path) {
     let header = fs::read_to_string(prefix.join("include/wedjat.h")).unwrap();
     let declared = |line: &&str| line.contains(" wedjat_") || line.contains("*wedjat_");
     let declarations = header.lines().filter(|line| !line.starts_with([' ', '#', '/', '*']));
+    let declarations = declarations.filter(|line| !line.starts_with("typedef"));
     let declarations: Vec<_> =
         declarations.filter(declared).filter(|line| line.contains('(')).collect();
     assert!(declarations.len() > 25, "{declarations:?}");
@@ -191,7 +193,48 @@ fn functions_have_their_pages(prefix: &Path) {
         for word in ["thread", "lcore", "process", "fork()", "signal handler"] {
             assert!(from.contains(word), "{name}: where it may be called from, {word}: {page}");
         }
+        for section in [".SH RETURN VALUE\n", ".SH ERRORS\n"] {
+            let text = page.split(section).nth(1).unwrap_or_default();
+            assert!(
+                text.starts_with(|first: char| first != '.' || text.starts_with(".TP")),
+                "{page}"
+            );
+        }
+        if declaration.contains("wedjat_scheduler *") {
+            assert!(page.contains(".B WEDJAT_ERROR_HANDLE\n") && page.contains("EBADF"), "{page}");
+        }
     }
+    for of_rust in ["# Safety", "`", "panic", "usize", "wedjat::"] {
+        assert!(!header.contains(of_rust), "the header is C's, and has {of_rust}");
+    }
+}
+
+/// Pages and documents that pages name are installed, too.
+fn pages_point_to_what_is_installed(prefix: &Path) {
+    let (man, documents) = (prefix.join("share/man"), prefix.join("share/doc/wedjat"));
+    let (mut pages, mut named) = (0, 0);
+    for file in below(&man) {
+        let page = fs::read_to_string(man.join(&file)).unwrap().replace("\\-", "-");
+        pages += 1;
+        for line in page.lines().filter_map(|line| line.strip_prefix(".BR ")) {
+            let Some((name, rest)) = line.split_once(" (") else { continue };
+            let section = rest.split(')').next().unwrap();
+            let other = man.join(format!("man{section}/{name}.{section}"));
+            assert!(other.exists(), "{file:?} names {name}({section})");
+            named += 1;
+        }
+        for word in page.split(|one: char| one.is_whitespace() || "(),;:".contains(one)) {
+            let path = word.trim_end_matches('.');
+            let is_document = path.starts_with("docs/") || path.starts_with("examples/");
+            if is_document && !path.contains('*') {
+                assert!(documents.join(path).exists(), "{file:?} names {path}");
+                named += 1;
+            }
+        }
+    }
+    assert!(pages > 50 && named > 100, "{pages} pages, {named} names");
+    let page = fs::read_to_string(man.join("man5/wedjat.toml.5")).unwrap();
+    assert!(page.contains(".SH [[POOL]]") && page.contains("\n.B policy\n"), "{page}");
 }
 
 /// Files below a folder, as paths from there.

@@ -292,8 +292,8 @@ fn files_of_the_configuration_use_only_those_before_them() {
     assert_none(&found, "files of the configuration that use a later one");
 }
 
-/// Packages that a program has which depends on this package, built so.
-fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
+/// Packages that a program has which depends on this package, built so, each with its version.
+fn versions(of: &str, how: &[&str]) -> BTreeSet<(String, String)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(root())
@@ -304,7 +304,16 @@ fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    let one = |line: &str| {
+        let mut words = line.split(' ').map(str::to_owned);
+        Some((words.next()?, words.next()?))
+    };
+    text.lines().filter_map(one).collect()
+}
+
+/// The same, by name alone.
+fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
+    versions(of, how).into_iter().map(|(name, _)| name).collect()
 }
 
 #[test]
@@ -317,6 +326,20 @@ fn crates_of_the_control_stay_out_of_the_library_and_of_builds_without_it() {
         assert!(found.contains("wedjat") && found.contains("serde"), "{found:?}");
         let foreign: Vec<_> = control.iter().filter(|name| found.contains(**name)).collect();
         assert!(foreign.is_empty(), "{of} has {foreign:?}");
+    }
+}
+
+#[test]
+fn who_embeds_the_library_gets_no_front_end_and_few_crates() {
+    let front_ends = ["clap", "env_logger", "indicatif", "pcap-file", "signal-hook"];
+    for (of, how, most) in
+        [("wedjat", &["--no-default-features"][..], 35), ("wedjat-capi", &[], 43)]
+    {
+        let names = packages(of, how);
+        let foreign: Vec<_> = front_ends.iter().filter(|name| names.contains(**name)).collect();
+        assert!(foreign.is_empty(), "{of} has {foreign:?}");
+        let found = versions(of, how);
+        assert!(found.len() <= most, "{of} has {} crates: {found:?}", found.len());
     }
 }
 

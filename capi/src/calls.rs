@@ -78,6 +78,9 @@ fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 /// on, or are held with a worker. ARP questions become answers all the same, and a task that waits for a worker is
 /// rewritten by wedjat_release().
 ///
+/// # Return value
+/// `count`; or a code, and then nothing has been touched.
+///
 /// # Called from
 /// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
 /// fork() of parent or child, not both; not a signal handler.

@@ -241,6 +241,9 @@ pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
 /// has changed; no thread may begin one meanwhile. Waits for the thread of the state file if there is one. A second call for
 /// the same scheduler returns WEDJAT_ERROR_HANDLE.
 ///
+/// # Return value
+/// 0; or a code, and then nothing has changed.
+///
 /// # Errors
 /// WEDJAT_ERROR_BUSY
 ///
@@ -255,7 +258,10 @@ pub unsafe extern "C" fn wedjat_free(scheduler: *mut Scheduler) -> i32 {
     crate::handle::end(scheduler)
 }
 
-/// How many contexts the scheduler has: as many as its configuration has cores. Or a code.
+/// How many contexts or pickers the scheduler has: as many as its configuration has cores.
+///
+/// # Return value
+/// How many contexts or pickers there are; or a code.
 ///
 /// # Called from
 /// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
@@ -268,7 +274,10 @@ pub unsafe extern "C" fn wedjat_cores(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.scheduler.cores() as i32))
 }
 
-/// How many ports the configuration has. Or a code.
+/// How many ports the configuration has.
+///
+/// # Return value
+/// How many ports there are; or a code.
 ///
 /// # Called from
 /// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
@@ -281,7 +290,10 @@ pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.scheduler.ports() as i32))
 }
 
-/// How many packets the user of a context may have to keep at once: WEDJAT_HOLD's places are below. Or a code.
+/// How many packets the user of a context may have to keep at once: WEDJAT_HOLD's places are below.
+///
+/// # Return value
+/// How many places there are; or a code.
 ///
 /// # Called from
 /// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or

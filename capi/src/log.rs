@@ -58,6 +58,9 @@ impl Log for ToProgram {
 /// process; a null `function` ends it. Once this returns, the function that was set before is called no more. No function that a
 /// context or a picker is used with makes a record, unless it has a defect. Without a call of this the library says nothing.
 ///
+/// # Return value
+/// 0; or a code, and then nothing has changed.
+///
 /// # Errors
 /// WEDJAT_ERROR_OPTIONS: No such level, or the program links another library that takes the records of Rust libraries.
 ///

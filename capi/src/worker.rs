@@ -177,6 +177,9 @@ fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, St
 /// Leaves the agent: a task in hand is completed without an answer. A second call for the same worker returns
 /// WEDJAT_ERROR_HANDLE.
 ///
+/// # Return value
+/// 0; or a code.
+///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
 /// not both; not a signal handler.
@@ -212,6 +215,9 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
 /// no system call; ask wedjat_worker_check() now and then whether tasks may still come. A task in hand that was not
 /// answered is completed without an answer.
 ///
+/// # Return value
+/// 1 and in `*task` what the task is; 0 when there is none; or a code.
+///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
 ///
@@ -232,6 +238,9 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
 
 /// As wedjat_worker_poll(), but waits for a task for at most `timeout_ns`: spinning first, then asleep. Returns 0 when the
 /// time is over, and a code once there will be no more tasks.
+///
+/// # Return value
+/// 1 and in `*task` what the task is; 0 when the time is over; or a code, once there will be no more tasks.
 ///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
@@ -333,6 +342,9 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
 
 /// In the middle of a long task: what is wished of the worker, WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or
 /// WEDJAT_WISH_STOP; or a code. Never waits and makes no system call.
+///
+/// # Return value
+/// WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or WEDJAT_WISH_STOP; or a code.
 ///
 /// # Called from
 /// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
+#[path = "../../tests/own_header/mod.rs"]
+mod own_header;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -133,4 +135,54 @@ fn tasks_that_are_told_are_decided_on_and_misuse_is_refused() {
     for name in cases {
         built::run(Command::new(&program).arg(name));
     }
+}
+
+#[test]
+fn the_example_with_a_header_of_its_own_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = built::compile("../examples/own_header.c", folder.path());
+    let config = folder.path().join("tasks.toml");
+    std::fs::write(&config, own_header::TEXT).unwrap();
+    // A port that was free a moment ago.
+    let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut serving =
+        Command::new(&program).arg(&config).arg(address.port().to_string()).spawn().unwrap();
+    let done = std::panic::catch_unwind(|| own_header::tasks_are_done(address));
+    let ended = serving.try_wait().unwrap();
+    let _ = serving.kill();
+    serving.wait().unwrap();
+    assert_eq!(ended, None, "it serves for ever");
+    done.unwrap();
+}
+
+/// Every function of the header has its version in the shared library, and the library shows nothing else.
+#[test]
+fn symbols_have_versions() {
+    let folder = tempfile::tempdir().unwrap();
+    built::compile("tests/c/tasks.c", folder.path());
+    let symbols = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--with-symbol-versions"])
+        .arg(folder.path().join("libwedjat.so.0"))
+        .output()
+        .unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let mut found: Vec<_> = symbols
+        .lines()
+        .filter(|line| line.split_whitespace().nth(1) == Some("T"))
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    found.sort_unstable();
+    let header = std::fs::read_to_string(built::header()).unwrap();
+    let declared = header.split(";\n").filter_map(|text| {
+        text.rsplit("\n").find(|line| line.contains('(') && line.contains("wedjat_"))
+    });
+    let names = declared.filter(|line| !line.starts_with([' ', 't', '/'])).filter_map(|line| {
+        line.split('(').next()?.rsplit([' ', '*']).next().map(|name| format!("{name}@@WEDJAT_0.1"))
+    });
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    assert!(
+        names.len() > 40 && found == names,
+        "{found:?} in the library, {names:?} in the header"
+    );
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod launch;
 mod leaf;
 mod logs;
+mod manual;
 mod node;
 mod policies;
 #[cfg(feature = "dpdk")]
@@ -82,8 +83,11 @@ enum Command {
     /// Write the manual pages into a folder; for the installation.
     #[command(hide = true)]
     Man {
-        /// The folder.
+        /// The folder of the commands' pages.
         folder: PathBuf,
+        /// Where to write the page of the configuration's file as well.
+        #[arg(long)]
+        configuration: Option<PathBuf>,
     },
 }
 
@@ -126,8 +130,11 @@ pub fn run(arguments: Arguments) -> Outcome {
             clap_complete::generate(shell, &mut Arguments::command(), "wedjat", &mut text);
             print(&String::from_utf8(text)?)
         }
-        Command::Man { folder } => {
-            clap_mangen::generate_to(Arguments::command(), folder)?;
+        Command::Man { folder, configuration } => {
+            manual::write(&folder)?;
+            if let Some(path) = configuration {
+                std::fs::write(path, manual::configuration())?;
+            }
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -33,7 +33,18 @@ impl Faults<'_> {
 /// # Errors
 /// What is wrong with the file.
 pub fn read_key(path: &Path) -> Result<Key, String> {
-    key(&private_bytes(path, BYTES_MAX)?).map(Key::new)
+    let bytes = key(&private_bytes(path, BYTES_MAX)?)?;
+    made(bytes)
+}
+
+#[cfg(feature = "auth")]
+fn made(bytes: [u8; KEY_LEN]) -> Result<Key, String> {
+    Ok(Key::new(bytes))
+}
+
+#[cfg(not(feature = "auth"))]
+fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
+    Err("which this build has no use for: it is without the feature `auth`".to_owned())
 }
 
 /// What is in a file that only this user, or root, can have written or read: one byte more than `most` at most.

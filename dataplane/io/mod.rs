@@ -12,6 +12,7 @@ pub mod dpdk;
 pub mod link;
 pub mod memif_control;
 pub mod memory;
+#[cfg(feature = "admin")]
 pub mod pcap;
 mod token;
 pub mod vdev;

@@ -304,7 +304,7 @@ fn spawn<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<CoreThread<T>, LaunchError> {
     let pinned = move || {
-        if !core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
+        if !cpus::pin(cpu) {
             return Err("the system refused to pin its thread there".to_owned());
         }
         let _lcore = eal.register_thread().map_err(|error| error.to_string())?;

@@ -199,7 +199,7 @@ fn spawn(
     let work = move || {
         if let Some(cpu) = cpu {
             // That it is there was seen at the start.
-            core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
+            let _ = cpus::pin(cpu);
         }
         // Without one, buffers go back to the pool one by one.
         let _lcore = eal.register_thread().inspect_err(|error| log::warn!("worker {id}: {error}"));

@@ -16,11 +16,15 @@
 //! | 24 | 8 | sequence |
 //!
 //! A leaf finds the tags of a whole burst in one call: the blocks of different packets then go through the CPU side by side.
+//!
+//! Without the feature `auth` there are no keys: a `key_file` is refused.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+#[cfg(feature = "auth")]
 use aes::cipher::{BlockEncrypt, KeyInit};
+#[cfg(feature = "auth")]
 use aes::{Aes128Enc, Block};
 use arrayvec::ArrayVec;
 
@@ -57,14 +61,23 @@ pub fn sequence_at(time: SystemTime) -> u64 {
 /// Offset of the processing time in an extended header.
 const SERVICE: usize = task::LEN + 8;
 /// Blocks that the CPU has under way at once; a burst's are rounded up to them.
+#[cfg(feature = "auth")]
 const SIDE_BY_SIDE: usize = 8;
+#[cfg(feature = "auth")]
 const _: () = assert!(BURST.is_multiple_of(SIDE_BY_SIDE));
 
 /// A pool's key. It is never printed, and its memory is cleared in the end.
+#[cfg(feature = "auth")]
 #[derive(Clone)]
 pub struct Key(Aes128Enc);
 
+/// There is none in a build without the feature `auth`.
+#[cfg(not(feature = "auth"))]
+#[derive(Clone, PartialEq)]
+pub struct Key(std::convert::Infallible);
+
 /// They encrypt alike.
+#[cfg(feature = "auth")]
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         let encrypted = |key: &Self| {
@@ -144,12 +157,14 @@ pub fn addresses(src: u32, dst: u32) -> [u8; 8] {
 }
 
 /// One block is added to another.
+#[cfg(feature = "auth")]
 #[inline]
 fn add(to: &mut Block, block: u128) {
     let sum = u128::from_le_bytes((*to).into()) ^ block;
     *to = sum.to_le_bytes().into();
 }
 
+#[cfg(feature = "auth")]
 impl Key {
     /// The key of these bytes.
     #[must_use]
@@ -188,7 +203,27 @@ impl Key {
         self.0.encrypt_blocks(blocks);
         blocks[..len].iter().map(|block| u64_at(block, 0)).collect()
     }
+}
 
+#[cfg(not(feature = "auth"))]
+impl Key {
+    /// Nobody has a key to ask for it.
+    #[must_use]
+    pub fn tag(&self, _claim: &Claim) -> u64 {
+        match self.0 {}
+    }
+
+    /// As [`Key::tag`].
+    #[must_use]
+    pub fn tags<'a>(
+        &self,
+        _claims: impl ExactSizeIterator<Item = &'a Claim>,
+    ) -> ArrayVec<u64, BURST> {
+        match self.0 {}
+    }
+}
+
+impl Key {
     /// Writes sequence and tag behind a header that is authenticated, and its extension; `addresses` are source and
     /// destination as they will stand in the IPv4 header.
     ///
@@ -203,7 +238,7 @@ impl Key {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "auth"))]
 mod tests {
     use super::*;
     use crate::wire::task::{Code, Extension, Header};

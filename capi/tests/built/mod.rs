@@ -15,6 +15,12 @@ pub fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
 }
 
+/// The header, as it was made with the library.
+#[allow(dead_code, reason = "not every test has it")]
+pub fn header() -> PathBuf {
+    profile().join("include/wedjat.h")
+}
+
 /// Compiles `source`, a path in this package, into a program in `folder`. A library built beside crates that use DPDK
 /// needs libdpdk, so it is built alone first.
 pub fn compile(source: &str, folder: &Path) -> PathBuf {
@@ -27,10 +33,10 @@ pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(package).args(["build", "--locked", "--package", "wedjat-capi"]);
     run(cargo.arg("--target-dir").arg(profile().parent().unwrap()));
-    for name in ["libwedjat.so", "libwedjat.so.0"] {
-        if !folder.join(name).exists() {
-            symlink(profile().join("libwedjat_capi.so"), folder.join(name)).unwrap();
-        }
+    if !folder.join("libwedjat.so").exists() {
+        let link = package.join("../scripts/link-library.sh");
+        run(Command::new(link).arg(profile()).arg(folder.join("libwedjat.so.0")));
+        symlink("libwedjat.so.0", folder.join("libwedjat.so")).unwrap();
     }
     let program = folder.join(Path::new(source).file_stem().unwrap());
     let mut cc = Command::new("cc");

@@ -1,0 +1,93 @@
+//! A program with a header and sockets of its own, whose tasks wedjat gives workers.
+//!
+//! `cargo run --example own_header -- CONFIGURATION ADDRESS`: serves there for ever. The configuration has no ports, one core, and a
+//! pool 1. Every packet begins with eight bytes: `h` a worker is there, `t` a task, or `r` its reply; how many tasks the worker has
+//! left; the worker's id in two bytes, and in four a ticket, which a worker copies from the task into its reply.
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use wedjat::embed::{Choice, Options, Scheduler, TaskDescription, WorkerReport};
+
+const HEADER: usize = 8;
+const POOL: u16 = 1;
+
+/// Tasks that are not answered, by ticket: whose they are, and their bytes.
+type Tasks = HashMap<u64, (SocketAddr, Vec<u8>)>;
+
+/// Serves until it is over.
+pub fn serve(
+    text: &str,
+    socket: &UdpSocket,
+    is_over: impl Fn() -> bool,
+) -> Result<(), Box<dyn Error>> {
+    let options = Options { ticks_hz: 1_000_000_000, macs: &[] };
+    let mut scheduler = Scheduler::from_toml(text, &options)?;
+    let mut picker = scheduler.picker(0).ok_or("no core, or ports")?;
+    socket.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let (start, mut last_ticket) = (Instant::now(), 0);
+    let (mut tasks, mut workers) = (Tasks::new(), HashMap::new());
+    let mut bytes = [0; 2048];
+    while !is_over() {
+        let came = socket.recv_from(&mut bytes).ok().filter(|(length, _)| *length >= HEADER);
+        let now = start.elapsed().as_nanos() as u64;
+        let mut goes = Vec::new();
+        if let Some((length, from)) = came {
+            let worker = u16::from_be_bytes([bytes[2], bytes[3]]);
+            let ticket = u64::from(u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
+            let report = WorkerReport { worker, queue: bytes[1].into(), ..WorkerReport::default() };
+            match bytes[0] {
+                b'h' => {
+                    workers.insert(worker, from);
+                    picker.report(&[report]);
+                }
+                b't' => {
+                    last_ticket += 1;
+                    tasks.insert(last_ticket, (from, bytes[..length].to_vec()));
+                    let task = TaskDescription { id: last_ticket, class: 0 };
+                    let mut choices = [Choice::Held];
+                    picker.pick(POOL, now, &[task], &mut choices)?;
+                    match choices[0] {
+                        Choice::Worker { worker, .. } => goes.push((last_ticket, worker)),
+                        Choice::Held => {} // until it is released
+                        Choice::Refused | Choice::Dropped(_) => drop(tasks.remove(&last_ticket)),
+                    }
+                }
+                b'r' => {
+                    picker.report(&[WorkerReport { answers: true, ..report }]);
+                    if let Some((client, _)) = tasks.remove(&ticket) {
+                        let _ = socket.send_to(&bytes[..length], client);
+                    }
+                }
+                _ => {} // somebody else's
+            }
+        }
+        while let Some(released) = picker.release(now) {
+            match released.outcome {
+                Ok(worker) => goes.push((released.id, worker)),
+                Err(_) => drop(tasks.remove(&released.id)),
+            }
+        }
+        for (ticket, worker) in goes {
+            let Some((_, task)) = tasks.get_mut(&ticket) else { continue };
+            task[2..4].copy_from_slice(&worker.to_be_bytes());
+            task[4..8].copy_from_slice(&(ticket as u32).to_be_bytes());
+            let is_sent = workers.get(&worker).is_some_and(|to| socket.send_to(task, to).is_ok());
+            if !is_sent {
+                picker.lost(worker, 1)?;
+                tasks.remove(&ticket);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[allow(dead_code, reason = "a test has the rest")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: own_header CONFIGURATION ADDRESS";
+    let text = std::fs::read_to_string(arguments.next().ok_or(usage)?)?;
+    let socket = UdpSocket::bind(arguments.next().ok_or(usage)?)?;
+    serve(&text, &socket, || false)
+}

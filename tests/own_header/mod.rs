@@ -1,0 +1,60 @@
+//! Workers and a client of the examples that have a header of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// Their configuration: two workers, each with a task at most.
+pub const TEXT: &str = "[leaf]\nid = 1\ncores = [0]\nseed = 7\n[[pool]]\nid = 1\npolicy = 'jbsq(k=1)'\n\
+                        [[server]]\nip = '10.0.0.2'\nworkers = '5-6'\npool = 1\n";
+const WORKERS: [u16; 2] = [5, 6];
+const TASKS: u8 = 30;
+
+fn packet(kind: u8, worker: u16, rest: &[u8]) -> Vec<u8> {
+    let worker = worker.to_be_bytes();
+    [&[kind, 0, worker[0], worker[1]], rest].concat()
+}
+
+/// Has two workers do tasks that a client sends to whoever serves at this address: each is answered once, and the workers share them.
+pub fn tasks_are_done(serving: SocketAddr) {
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let (client, workers) = (socket(), WORKERS.map(|worker| (worker, socket())));
+    let started = Instant::now();
+    // Whoever serves may not have begun yet: workers say that they are there, and a task is sent, until one is answered.
+    let (mut sent, mut answers, mut done) = (false, BTreeSet::new(), BTreeMap::new());
+    let mut bytes = [0; 64];
+    while answers.len() < usize::from(TASKS) {
+        assert!(started.elapsed() < Duration::from_secs(30), "answered are {answers:?}");
+        for (worker, socket) in workers.iter().filter(|_| !sent) {
+            let _ = socket.send_to(&packet(b'h', *worker, &[0; 4]), serving);
+        }
+        if !sent {
+            let _ = client.send_to(&packet(b't', 0, &[0, 0, 0, 0, TASKS]), serving);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        for (worker, socket) in &workers {
+            while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+                assert_eq!(bytes[..4], packet(b't', *worker, &[]), "a task for {worker}");
+                *done.entry(*worker).or_insert(0) += u8::from(bytes[8] < TASKS);
+                socket.send_to(&packet(b'r', *worker, &bytes[4..length]), from).unwrap();
+            }
+        }
+        while let Ok((length, _)) = client.recv_from(&mut bytes) {
+            assert_eq!((bytes[0], length), (b'r', 9));
+            // The one that was sent to find out whether somebody serves.
+            if bytes[8] < TASKS {
+                assert!(answers.insert(bytes[8]), "{} is answered twice", bytes[8]);
+            } else if !sent {
+                sent = true;
+                for task in 0..TASKS {
+                    client.send_to(&packet(b't', 0, &[0, 0, 0, 0, task]), serving).unwrap();
+                }
+            }
+        }
+    }
+    assert_eq!(done.keys().copied().collect::<Vec<_>>(), WORKERS, "{done:?}");
+}
