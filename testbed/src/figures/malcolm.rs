@@ -237,8 +237,10 @@ pub(super) fn cost(out: &Path, full: bool) -> Result<(), String> {
     write(out, name, "txt", &again(name, full))
 }
 
-/// The time that a beat takes, and that a decision does, the least of ten runs each, in ns.
+/// The time that a beat takes, and that a decision does, in ns: of short runs the one that nothing interrupted. A run has several of the
+/// steps that come every 20 beats.
 fn times(nodes: usize, beats: usize) -> (f64, f64) {
+    const BEATS: usize = 100;
     const DECISIONS: usize = 1000;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
     let mut learner = Learner::new(Settings::new(nodes), &mut rng);
@@ -246,9 +248,9 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
     let (migrations, steals) = (vec![2; nodes], vec![1; nodes]);
     let mut choice = Choice::new(nodes);
     let (mut beat, mut decision) = (f64::MAX, f64::MAX);
-    for _ in 0..10 {
+    for _ in 0..beats / BEATS {
         let mut spent = 0.0;
-        for _ in 0..beats / 10 {
+        for _ in 0..BEATS {
             for load in &mut loads {
                 *load = (*load + (rng.next_u32() % 1000) as f32 * 1e-7 - 5e-5).max(0.0);
             }
@@ -257,7 +259,7 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
             _ = black_box(learner.beat(&loads, 1e-4, drawn));
             spent += started.elapsed().as_secs_f64();
         }
-        beat = beat.min(spent / (beats / 10) as f64);
+        beat = beat.min(spent / BEATS as f64);
         choice.set(learner.migration());
         let started = Instant::now();
         for draw in 0..DECISIONS {
