@@ -8,7 +8,7 @@ use super::spec::Learned;
 use crate::policy::Rng;
 use crate::wire::peer::Done;
 
-/// Loads are in microseconds for each slot of a worker; rewards are of so much of them, and features unless scaled otherwise.
+/// What the learner sees of a load, which is in microseconds for each slot of a worker.
 const SCALE: f32 = 1e-3;
 /// Loads beyond this are alike to the policies and to the critic, which see them as they are and to the fourth power: a policy that
 /// saw a hundred times as much would be certain of what it does, and learn nothing any more. Rewards are of the loads themselves, so
@@ -33,8 +33,8 @@ pub struct Learning {
     present: Vec<f32>,
     /// The critic's parameters as they are told.
     pub told: Box<[f32]>,
-    /// What it sees of a load in microseconds.
-    scale: f32,
+    /// What rewards are of, as a multiple of what is seen.
+    gain: f32,
     /// It only decides, and never changes its parameters.
     is_frozen: bool,
     pub migrates: bool,
@@ -74,7 +74,7 @@ impl Learning {
             steals: vec![0; nodes].into(),
             seen: vec![0.0; nodes].into(),
             present: Vec::with_capacity(nodes),
-            scale: SCALE * learned.gain,
+            gain: learned.gain,
             is_frozen,
             migrates: learned.migrates,
             steals_at_all: learned.steals,
@@ -110,9 +110,10 @@ impl Learning {
     pub fn beat(&mut self, loads: impl Iterator<Item = (f32, bool)>, done: &Done) {
         self.present.clear();
         for (seen, (load, is_live)) in self.seen.iter_mut().zip(loads) {
-            *seen = (load * self.scale).min(SEEN_MAX);
+            let scaled = load * SCALE;
+            *seen = scaled.min(SEEN_MAX);
             if is_live {
-                self.present.push(load * SCALE);
+                self.present.push(scaled * self.gain);
             }
         }
         let taken = if self.is_frozen {

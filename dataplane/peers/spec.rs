@@ -47,7 +47,7 @@ pub struct Learned {
     pub actor_rate: f32,
     /// What waits counts as load for each of so many slots of a worker.
     pub slots: u32,
-    /// What policies and critic see of loads: so many times as much.
+    /// Rewards are of loads so many times as large as policies and critic see them.
     pub gain: f32,
 }
 

@@ -376,3 +376,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn rewards_are_of_loads_that_the_gain_makes_larger_and_policies_see_them_as_they_are() {
+    let learnt = |policy| {
+        let mut rack = rack(policy, 3);
+        beats(&mut rack, 2);
+        rack[1].set_waiting(40);
+        rack[1].done(90_000);
+        beats(&mut rack, 1);
+        let first = rack[2].probabilities().unwrap().0.to_vec();
+        for time in 0..50_u32 {
+            rack[1].set_waiting(time % 5 * 10);
+            beats(&mut rack, 1);
+        }
+        (first, rack[2].value_loss().unwrap())
+    };
+    let ((first, loss), (gained, more)) = (learnt("malcolm"), learnt("malcolm(gain=8)"));
+    assert_eq!(first, gained, "as drawn, by the same loads");
+    assert!(more > 100.0 * loss, "{more} for {loss}");
+}

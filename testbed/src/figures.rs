@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 mod catalogue;
 mod cosched;
 mod failures;
+mod malcolm;
 mod scatter;
 mod shock;
 mod tails;
@@ -15,7 +16,11 @@ use clap::Args;
 use plotters::prelude::*;
 
 use crate::sim::{Row, SimArgs, rows};
-use catalogue::FIGURES;
+
+/// Figures of lines over a flag.
+fn lines_over_a_flag() -> impl Iterator<Item = &'static Figure> {
+    catalogue::FIGURES.iter().chain(malcolm::FIGURES)
+}
 
 /// Arguments of `figures`.
 #[derive(Args, Clone, Debug)]
@@ -83,7 +88,7 @@ impl Quantity {
 pub fn make(arguments: &Arguments) -> Result<(), String> {
     let out = &arguments.out;
     let names: Vec<_> =
-        FIGURES.iter().map(|f| f.name).chain(OTHERS.iter().map(|(name, _)| *name)).collect();
+        lines_over_a_flag().map(|f| f.name).chain(OTHERS.iter().map(|(name, _)| *name)).collect();
     if !names.iter().any(|name| name.starts_with(&arguments.only)) {
         let only = &arguments.only;
         return Err(format!(
@@ -92,7 +97,7 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
         ));
     }
     std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
-    for figure in FIGURES.iter().filter(|figure| figure.name.starts_with(&arguments.only)) {
+    for figure in lines_over_a_flag().filter(|f| f.name.starts_with(&arguments.only)) {
         log::info!("{}: {}", figure.name, figure.title);
         let lines = run(figure, arguments.full)?;
         write(out, figure.name, "csv", &table(figure, &lines))?;
@@ -116,6 +121,9 @@ const OTHERS: &[(&str, Make)] = &[
     ("horus-18", failures::make),
     ("horus-19a", scatter::make),
     ("winners", winners::make),
+    ("malcolm-7", malcolm::means),
+    ("malcolm-11", malcolm::changes),
+    ("malcolm-cost", malcolm::cost),
     ("asax-3a", cosched::makespans),
     ("asax-3b", cosched::runtimes),
 ];
@@ -152,15 +160,23 @@ fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String>
 fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
     keys.extend(own);
-    let slots = figure.setup.contains(&("model", "slots"));
-    keys.push(match (slots, full) {
-        (true, false) => ("slots", "10000"),
-        (true, true) => ("slots", "100000"),
-        (false, false) => ("tasks", "300000"),
-        (false, true) => ("tasks", "3000000"),
-    });
-    keys.extend([("seeds", "2"), figure.x]);
+    keys.extend(length(&keys, full));
+    keys.push(figure.x);
     keys
+}
+
+/// How long a run of these flags is, and how many of them: what learns is run for some thousand beats before it is measured.
+fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)> {
+    let nodes = keys.contains(&("model", "nodes"));
+    let learns = keys.iter().any(|(key, value)| *key == "policy" && value.starts_with("malcolm"));
+    match (nodes && learns, keys.contains(&("model", "slots")), full) {
+        (true, _, false) => vec![("seconds", "4"), ("measure", "2")],
+        (true, _, true) => vec![("seconds", "30"), ("measure", "10"), ("seeds", "3")],
+        (_, true, false) => vec![("slots", "10000"), ("seeds", "2")],
+        (_, true, true) => vec![("slots", "100000"), ("seeds", "2")],
+        (_, _, false) => vec![("tasks", "300000"), ("seeds", "2")],
+        (_, _, true) => vec![("tasks", "3000000"), ("seeds", "2")],
+    }
 }
 
 /// Every series.
@@ -294,7 +310,7 @@ mod tests {
 
     #[test]
     fn commands_beside_figures_make_their_points() {
-        for figure in FIGURES {
+        for figure in lines_over_a_flag() {
             let points: Vec<_> = figure.x.1.split(',').map(number).collect();
             assert!(points.iter().all(|x| !x.is_nan()));
             let text = commands(figure, false);
