@@ -117,7 +117,7 @@ fn every_field_is_shown_as_it_was_written() {
     for code in (0..32).filter_map(Code::from_bits) {
         for bits in 0..8 {
             let [extended, authenticated, more] = [1, 2, 4].map(|bit| bits & bit != 0);
-            if !(authenticated && code.is_task()) {
+            if !(authenticated && code.carries_task()) {
                 let seq = 1000 + sent.len() as u16;
                 let header = Header {
                     code,

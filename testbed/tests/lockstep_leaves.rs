@@ -1,7 +1,9 @@
-//! Several leaves over the same workers in lockstep: what the simulator's model of dispatchers and servers does, task by task.
+//! Several leaves over the same workers in lockstep: what the simulator's model of dispatchers and servers does, task by task. And
+//! agents with peers: what its model of nodes without a leaf does.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::leaves;
+use wedjat_testbed::lockstep::nodes::{self, Told};
 use wedjat_testbed::sim::ct;
 use wedjat_testbed::sim::model::Model;
 use wedjat_testbed::sim::{SimArgs, plan};
@@ -133,4 +135,85 @@ fn eps_says_how_much_is_told() {
     let [least, some, all] = [0.0, 0.5, 1.0].map(messages);
     assert!(least < 0.8 && least + 0.1 < some && some + 0.1 < all, "{least}, {some}, {all}");
     assert!(all == 1.0, "with each task: {all}");
+}
+
+/// Nodes that pass tasks to each other.
+fn nodes_config(
+    policy: &str,
+    more: impl FnOnce(&mut SimArgs),
+) -> wedjat_testbed::sim::nodes::Config {
+    let text = |text: &str| Some(text.to_owned());
+    let mut args = SimArgs {
+        model: text("nodes"),
+        policy: text(policy),
+        nodes: text("3x2,2x4"),
+        service: text("mix(0.5*exp(20us),0.5*exp(200us))"),
+        load: text("0.9"),
+        tasks: text("4000"),
+        digest: text("yes"),
+        ..SimArgs::default()
+    };
+    more(&mut args);
+    match plan::cells(&args).unwrap().remove(0).model {
+        Model::Nodes(config) => wedjat_testbed::sim::nodes::Config { seed: 7, ..config },
+        _ => panic!("another model"),
+    }
+}
+
+/// Plays it on agents and in the model, which do the same to the last bit.
+fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -> Told {
+    let told = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let (model, peers) = wedjat_testbed::sim::nodes::run_with_peers(config).unwrap();
+    assert_eq!(told.faults, Vec::<String>::new(), "{name}");
+    assert_eq!(Some(told.record), model.record, "{name}");
+    let passed = model.passed.unwrap();
+    assert_eq!(
+        (told.passed.migrations, told.passed.steals, told.passed.stolen),
+        (passed.migrations, passed.steals, passed.stolen),
+        "{name}"
+    );
+    assert_eq!((told.messages, told.lost), (model.messages, model.lost), "{name}");
+    assert_eq!(told.peers.len(), peers.len());
+    for (node, (one, other)) in told.peers.iter().zip(&peers).enumerate() {
+        assert_eq!(one.probabilities(), other.probabilities(), "{name}: node {node}");
+        assert_eq!((one.value_loss(), one.load()), (other.value_loss(), other.load()), "{name}");
+        assert_eq!(one.totals(), other.totals(), "{name}: node {node}");
+        assert_eq!(one.refusals().total(), 0, "{name}: node {node}");
+    }
+    told
+}
+
+#[test]
+fn agents_with_peers_do_as_the_simulators_nodes() {
+    for policy in ["frozen", "rsteal", "random", "jsq", "po2", "jbt(below=1)"] {
+        let told = assert_nodes_equal(&nodes_config(policy, |_| ()), policy);
+        let passes = [told.passed.migrations > 100, told.passed.stolen > 100];
+        let expected = match policy {
+            "random" => [false, false],
+            "rsteal" => [false, true],
+            "frozen" => [true, told.passed.stolen > 100],
+            _ => [true, false],
+        };
+        assert_eq!(passes, expected, "{policy}: {:?}", told.passed);
+    }
+    // Longer ways, and queues that are full now and then.
+    let far = nodes_config("frozen", |args| {
+        args.delay = Some("50us".to_owned());
+        args.queue = Some("8".to_owned());
+    });
+    assert!(assert_nodes_equal(&far, "far").lost > 0);
+}
+
+#[test]
+fn agents_with_peers_learn_what_the_simulators_nodes_learn() {
+    // As many beats as it takes critics to agree.
+    let config = nodes_config("malcolm", |args| {
+        (args.beat, args.tasks) = (Some("10us".to_owned()), Some("6000".to_owned()));
+    });
+    let told = assert_nodes_equal(&config, "malcolm");
+    for peers in &told.peers {
+        let totals = peers.totals();
+        assert!(totals.beats > 4000 && totals.agreed >= 2 && totals.lost_chunks == 0, "{totals:?}");
+    }
+    assert!(told.passed.migrations > 100 && told.passed.stolen > 0, "{:?}", told.passed);
 }

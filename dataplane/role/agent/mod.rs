@@ -469,11 +469,12 @@ where
         }
         let workers = &mut self.worker_sets[at].workers;
         let waiting = workers.waiting();
-        if let Some(peers) = &mut self.peers {
+        let mut peers = self.peers.as_mut().filter(|peers| peers.pool() == pool);
+        if let Some(peers) = &mut peers {
             peers.note_waiting(waiting);
             if task.is_passed() {
                 counters.add(Counter::TasksTaken, 1);
-            } else if let Some(node) = peers.destination(pool) {
+            } else if let Some(node) = peers.destination() {
                 return self.pass(task, node, Counter::TasksPassed);
             }
         }
@@ -495,7 +496,7 @@ where
                 if worker != NO_MEMBER {
                     self.responder.count(worker, -1);
                 }
-                if let Some(peers) = &mut self.peers {
+                if let Some(peers) = peers {
                     peers.note_failed();
                 }
                 match reason {

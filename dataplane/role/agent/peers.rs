@@ -85,6 +85,13 @@ impl PeerGroup {
         }
     }
 
+    /// The pool whose tasks pass between the nodes.
+    #[inline]
+    #[must_use]
+    pub fn pool(&self) -> u16 {
+        self.pool
+    }
+
     /// What decides.
     #[must_use]
     pub fn peers(&self) -> &Peers {
@@ -128,10 +135,10 @@ impl PeerGroup {
         self.peers.failed();
     }
 
-    /// A client's task of a pool came: the peer that it goes to, if it does not stay.
+    /// A client's task of the pool came: the peer that it goes to, if it does not stay.
     #[inline]
-    pub fn destination(&mut self, pool: u16) -> Option<usize> {
-        if pool == self.pool { self.peers.destination() } else { None }
+    pub fn destination(&mut self) -> Option<usize> {
+        self.peers.destination()
     }
 
     /// The way to a peer that has been heard, by a port of this MAC address.

@@ -9,6 +9,7 @@ use wedjat::control::{Control, Membership};
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::node::Timing;
+use wedjat::peers::Settings;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::{Agent, Leaf};
 use wedjat::state::Table;
@@ -196,17 +197,33 @@ impl LocalAgent {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn new(config: &AgentConfig, frames: usize) -> Result<(Self, RingPort, FramePool), String> {
+        let pool = FramePool::new(frames, FRAME_BYTES);
+        let (agent, far) = Self::of(config, &pool, None)?;
+        Ok((agent, far, pool))
+    }
+
+    /// The same with packets from this pool; among peers it is made of these settings where they are given.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn of(
+        config: &AgentConfig,
+        pool: &FramePool,
+        settings: Option<Settings>,
+    ) -> Result<(Self, RingPort), String> {
         let host = &config.host;
         let table = agent::table(config, ClockFile::TICKS_HZ).map_err(|error| error.to_string())?;
         let region = WorkerRegion::heap_for(&host.places(), host.shape());
         let region = Arc::new(region.map_err(|error| error.to_string())?);
-        let pool = FramePool::new(frames, FRAME_BYTES);
-        let (near, far) = pair(DEPTH, &pool);
+        let (near, far) = pair(DEPTH, pool);
         let link = |channel| region.channel(channel).into();
-        let parts = agent::parts(config, &table, link, pool.clone());
+        let mut parts = agent::parts(config, &table, link, pool.clone());
+        if let Some(settings) = settings {
+            parts.peers = agent::peer_group(config, settings, &table);
+        }
         let ports = [near].into_iter().zip(config.addresses([Mac([2, 0, 0, 0, 0, 2])]));
         let agent = Agent::new(parts, ports.collect());
-        Ok((Self { agent, region, polls: 0 }, far, pool))
+        Ok((Self { agent, region, polls: 0 }, far))
     }
 
     /// The agent.

@@ -13,6 +13,7 @@ pub mod clients;
 pub mod fabric;
 pub mod leaves;
 pub mod local;
+pub mod nodes;
 pub mod process;
 pub mod run;
 pub mod setting;

@@ -179,6 +179,17 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
     Ok(sim.finish())
 }
 
+/// The same, and what each node believes at the end.
+///
+/// # Errors
+/// When arrivals and a load contradict each other.
+pub fn run_with_peers(config: &Config) -> Result<(Outcome, Vec<Peers>), String> {
+    let mut sim = Sim::new(config)?;
+    sim.play();
+    let peers = sim.nodes.iter().map(|node| node.peers.clone()).collect();
+    Ok((sim.finish(), peers))
+}
+
 /// What the node of this index is made of when it starts at `now_ns`, for the so-manieth time.
 #[must_use]
 pub fn settings(config: &Config, own: usize, life: u32, now_ns: u64) -> Settings {

@@ -1,0 +1,396 @@
+//! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on packets.
+//!
+//! Each node is an agent with peers, with its own port, packets, queue and timers; its workers attach to the memory that it offers, take
+//! tasks, and answer when the model's service time is over. What one node sends to another is there after the model's delay. The order
+//! of what happens is the model's own, and so are its streams and the nodes' settings ([`crate::sim::nodes::settings`]).
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use rand::Rng as _;
+use wedjat::clock::Line;
+use wedjat::config::AgentConfig;
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{FramePool, RingPort};
+use wedjat::peers::Peers;
+use wedjat::policy::fifo::Slab;
+use wedjat::reason::DropReason;
+use wedjat::ring::WorkerEnd;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Extension, Header, UDP_PORT};
+use wedjat::wire::udp::{self, Flow};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+
+use super::{LocalAgent, LockstepError, Scheduler};
+use crate::sim::digest::{Digest, Record};
+use crate::sim::events::{Events, event::pack, event::unpack};
+use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
+use crate::sim::nodes::{Config, settings};
+use crate::sim::outcome::Passed;
+
+const POOL: u16 = 1;
+const FRAMES: usize = 4096;
+/// Bytes of a frame at most: those of a part of a critic's parameters.
+const FRAME_BYTES: usize = 1200;
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 200);
+const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
+const CLIENT_PORT: u16 = 40_000;
+/// The application that all tasks are of.
+const APP: u32 = 1;
+
+/// What happens, in the model's order; behind it the packet that comes, or the task that is done.
+mod kind {
+    pub const TASK: u64 = 0;
+    pub const DONE: u64 = 1;
+    pub const ASK: u64 = 2;
+    pub const HEARTBEAT: u64 = 3;
+    pub const PARAMETERS: u64 = 4;
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// What was done, task by task.
+    pub record: Record,
+    /// Packets between nodes.
+    pub messages: u64,
+    /// Tasks for which a node had no room.
+    pub lost: u64,
+    /// What passed between nodes.
+    pub passed: Passed,
+    /// What each node has learned in the end.
+    pub peers: Vec<Peers>,
+    /// What is wrong with their books.
+    pub faults: Vec<String>,
+}
+
+/// Plays it.
+///
+/// # Errors
+/// When a node does what it may not, or the arguments contradict each other.
+pub fn run(config: &Config) -> Result<Told, LockstepError> {
+    let mut run = Run::new(config).map_err(LockstepError::Arguments)?;
+    run.introduce()?;
+    run.play()?;
+    Ok(run.finish())
+}
+
+/// A worker, and the task that it does.
+struct Worker {
+    end: WorkerEnd,
+    task: Option<u32>,
+}
+
+struct Node {
+    local: LocalAgent,
+    far: RingPort,
+    workers: Vec<Worker>,
+    line: Line,
+    dropped: u64,
+}
+
+/// A task under way.
+#[derive(Clone, Copy)]
+struct Flight {
+    arrived: u64,
+    started: u64,
+    service: u64,
+    /// The node that the client sent it to, and the one that does it.
+    origin: usize,
+    node: usize,
+}
+
+struct Run<'a> {
+    config: &'a Config,
+    now: u64,
+    delay: u64,
+    events: Events,
+    nodes: Vec<Node>,
+    /// By number.
+    flights: Vec<Flight>,
+    /// Under way between nodes.
+    packets: Slab<(usize, Vec<u8>)>,
+    choice: Stream,
+    service: Stream,
+    in_system: u64,
+    lost: u64,
+    answered: u64,
+    messages: u64,
+    passed: Passed,
+    digest: Digest,
+}
+
+fn address(node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 2, 1 + node as u8)
+}
+
+fn mac(node: usize) -> Mac {
+    Mac([2, 7, 0, 0, 0, node as u8])
+}
+
+/// A node's configuration.
+fn text(config: &Config, own: usize) -> String {
+    let nodes: Vec<_> =
+        (0..config.workers.len()).map(|node| format!("'{}'", address(node))).collect();
+    format!(
+        "[agent]\nname = 'node'\ncore = 0\nslots = 2\nworker_timeout_ms = 0\n\
+         [peers]\nnodes = [{}]\npolicy = '{}'\nbeat_us = {}\n\
+         [[port]]\ndevice = 'memory'\nip = '{}/24'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = 'jbsq(k=1)'\nworkers = '0-{}'\nqueue = {}\n",
+        nodes.join(","),
+        config.policy,
+        config.beat_ns / 1000,
+        address(own),
+        mac(own),
+        config.workers[own] - 1,
+        config.queue,
+    )
+}
+
+impl Node {
+    fn new(config: &Config, own: usize) -> Result<Self, String> {
+        let text = text(config, own);
+        let mut agent = AgentConfig::parse(Path::new("agent.toml"), &text)
+            .map_err(|error| error.to_string())?;
+        let settings = settings(config, own, 0, 0);
+        agent.seed = Some(settings.seed);
+        let pool = FramePool::new(FRAMES, FRAME_BYTES);
+        let (local, far) = LocalAgent::of(&agent, &pool, Some(settings))?;
+        let claim = |at| match local.region().claim(at) {
+            Ok(Some(end)) => Ok(Worker { end, task: None }),
+            _ => Err(format!("worker {at} of node {own} has no place")),
+        };
+        let workers = (0..config.workers[own]).map(claim).collect::<Result<_, _>>()?;
+        Ok(Self { local, far, workers, line: Line::default(), dropped: 0 })
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(config: &'a Config) -> Result<Self, String> {
+        if !config.script.is_empty() || config.beat_ns % 1000 != 0 {
+            return Err("nodes in lockstep: no --at, and a --beat of whole microseconds".to_owned());
+        }
+        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
+        let nodes = (0..config.workers.len()).map(|own| Node::new(config, own));
+        Ok(Self {
+            config,
+            now: 0,
+            delay: from_ns(config.delay_ns),
+            events: Events::default(),
+            nodes: nodes.collect::<Result<_, _>>()?,
+            flights: Vec::new(),
+            packets: Slab::default(),
+            choice: stream("nodes"),
+            service: stream("service"),
+            in_system: 0,
+            lost: 0,
+            answered: 0,
+            messages: 0,
+            passed: Passed::default(),
+            digest: Digest::default(),
+        })
+    }
+
+    /// Before the first task, at time 0: nodes let their workers in and learn each other's MAC addresses.
+    fn introduce(&mut self) -> Result<(), LockstepError> {
+        for node in 0..self.nodes.len() {
+            self.turn(node)?;
+        }
+        for Node { workers, .. } in &mut self.nodes {
+            for worker in workers {
+                if !worker.end.receiver().is_granted() {
+                    return Err(LockstepError::Arguments("a worker was not let in".to_owned()));
+                }
+                worker.end.start();
+            }
+        }
+        Ok(())
+    }
+
+    fn play(&mut self) -> Result<(), LockstepError> {
+        let (mut schedule, _) = self.config.schedules().map_err(LockstepError::Arguments)?;
+        let mut arrivals = StreamSeed::derive(self.config.seed, "arrivals", 0).stream();
+        let mut left = self.config.tasks;
+        let mut arrival = schedule.advance(&mut arrivals);
+        while left > 0 || self.in_system > 0 {
+            let due = |node: &Node| from_ns(node.line.timer_ns);
+            let timers = self.nodes.iter().map(due).zip(0..);
+            let (timer, node) = timers.min().unwrap_or((u64::MAX, 0));
+            let next = self.events.next_time();
+            if left > 0 && arrival <= next.min(timer) {
+                self.now = arrival;
+                left -= 1;
+                self.arrive()?;
+                arrival = schedule.advance(&mut arrivals);
+            } else if timer < next {
+                if timer < self.now {
+                    let (timer_ns, now_ns) = (to_ns(timer), to_ns(self.now));
+                    return Err(LockstepError::Timer { timer_ns, now_ns });
+                }
+                self.now = timer;
+                self.turn(node)?;
+            } else {
+                let Some((time, event)) = self.events.pop() else { break };
+                self.now = time;
+                match unpack(event) {
+                    (kind::DONE, about) => self.done(about as u32)?,
+                    (_, about) => self.deliver(about as u32)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A client sends a task.
+    fn arrive(&mut self) -> Result<(), LockstepError> {
+        let nodes = self.nodes.len() as u64;
+        let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
+        let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
+        let number = self.flights.len();
+        let service = (service_ns * TICKS_PER_US / 1e3) as u64;
+        self.flights.push(Flight { arrived: self.now, started: 0, service, origin, node: origin });
+        self.in_system += 1;
+        let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
+        let mut frame = vec![0; udp::PAYLOAD + header.len()];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let extension = Extension { app: APP, seq32: number as u32, ..Extension::default() };
+        extension.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: mac(origin),
+            src: CLIENT.to_bits(),
+            dst: address(origin).to_bits(),
+            src_port: CLIENT_PORT,
+            dst_port: UDP_PORT,
+        };
+        flow.emit(&mut frame, header.len());
+        self.give(origin, &frame)
+    }
+
+    /// A packet is there.
+    fn deliver(&mut self, place: u32) -> Result<(), LockstepError> {
+        let Some((node, frame)) = self.packets.remove(place) else { return Ok(()) };
+        self.give(node, &frame)
+    }
+
+    fn give(&mut self, node: usize, frame: &[u8]) -> Result<(), LockstepError> {
+        if !self.nodes[node].far.send(frame) {
+            return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.now) });
+        }
+        self.turn(node)
+    }
+
+    /// A worker has done a task.
+    fn done(&mut self, number: u32) -> Result<(), LockstepError> {
+        let Flight { arrived, started, node, .. } = self.flights[number as usize];
+        let service_ns = to_ns(self.now - started);
+        let stray = LockstepError::Stray { what: "task", number, now_ns: to_ns(self.now) };
+        let mut workers = self.nodes[node].workers.iter_mut();
+        let worker = workers.find(|worker| worker.task == Some(number)).ok_or(stray)?;
+        worker.task = None;
+        worker.end.answer(|_, _| 0, || service_ns);
+        self.digest.add([u64::from(number), node as u64, started, self.now - arrived]);
+        self.in_system -= 1;
+        self.turn(node)
+    }
+
+    /// Gives a node a turn, takes what it sends, and has its workers take tasks.
+    fn turn(&mut self, node: usize) -> Result<(), LockstepError> {
+        let now_ns = to_ns(self.now);
+        self.nodes[node].line = self.nodes[node].local.turn(now_ns)?;
+        while let Some(frame) = self.nodes[node].far.receive() {
+            self.sent(node, frame.bytes())?;
+        }
+        let Node { local, workers, dropped, .. } = &mut self.nodes[node];
+        for worker in workers.iter_mut().filter(|worker| worker.task.is_none()) {
+            // None that was not let in yet has a task.
+            if worker.end.receiver().is_granted() && worker.end.take() == Ok(true) {
+                let number = worker.end.ids().seq;
+                worker.task = Some(number);
+                let flight = &mut self.flights[number as usize];
+                (flight.started, flight.node) = (self.now, node);
+                self.events.push(self.now + flight.service, pack(kind::DONE, u64::from(number)));
+            }
+        }
+        let lost = local.agent().counters().dropped(DropReason::QueueFull) - *dropped;
+        *dropped += lost;
+        self.in_system -= lost;
+        self.lost += lost;
+        Ok(())
+    }
+
+    /// A node has sent a packet.
+    fn sent(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
+        if ether::ether_type(frame) == ether::ARP {
+            return self.resolve(from, frame);
+        }
+        let now_ns = to_ns(self.now);
+        let refused = |reason| LockstepError::Packet { side: "nodes", now_ns, reason };
+        let datagram = udp::parse(frame, false).map_err(refused)?;
+        let payload = &frame[datagram.payload()..usize::from(datagram.end)];
+        let header = Header::parse(payload).map_err(refused)?;
+        if header.code.is_reply() {
+            let number = Extension::parse(payload).seq32;
+            let origin =
+                self.flights.get(number as usize).map(|flight| address(flight.origin).to_bits());
+            let is_right = (ether::dst(frame), datagram.dst, datagram.dst_port, Some(datagram.src))
+                == (CLIENT_MAC, CLIENT.to_bits(), CLIENT_PORT, origin);
+            self.answered += 1;
+            let stray = LockstepError::Stray { what: "the answer to task", number, now_ns };
+            return if is_right { Ok(()) } else { Err(stray) };
+        }
+        let nodes = 0..self.nodes.len();
+        let to = nodes.into_iter().find(|&node| mac(node) == ether::dst(frame));
+        let to = to.ok_or_else(|| refused(DropReason::OtherMac))?;
+        let kind = match header.code {
+            Code::PassedTask => kind::TASK,
+            Code::StealRequest => kind::ASK,
+            Code::Heartbeat => kind::HEARTBEAT,
+            Code::Parameters => kind::PARAMETERS,
+            _ => return Err(refused(DropReason::TaskRole)),
+        };
+        self.messages += 1;
+        self.passed.steals += u64::from(kind == kind::ASK);
+        let place = self.packets.add((to, frame.to_vec()));
+        self.events.push(self.now + self.delay, pack(kind, u64::from(place)));
+        Ok(())
+    }
+
+    /// Questions and answers of ARP take no time: the model knows nothing of them.
+    fn resolve(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
+        for node in (0..self.nodes.len()).filter(|&node| node != from) {
+            if [Mac::BROADCAST, mac(node)].contains(&ether::dst(frame)) {
+                self.give(node, frame)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Told {
+        use wedjat::state::Counter;
+        let (mut faults, mut peers) = (Vec::new(), Vec::new());
+        for (index, node) in self.nodes.into_iter().enumerate() {
+            let agent = node.local.into_agent();
+            let counters = agent.counters().clone();
+            peers.extend(agent.peers().cloned());
+            agent.close();
+            self.passed.migrations += counters.read(Counter::TasksPassed);
+            self.passed.stolen += counters.read(Counter::TasksGiven);
+            let other = counters.dropped_total() - counters.dropped(DropReason::QueueFull);
+            if !counters.balances() || other > 0 || counters.read(Counter::OriginatedUnsent) > 0 {
+                faults.push(format!("the books of node {index}: {:?}", counters.totals().drops()));
+            }
+        }
+        if self.answered + self.lost != self.config.tasks {
+            faults.push(format!("{} answers to {} tasks", self.answered, self.config.tasks));
+        }
+        Told {
+            record: Record { digest: self.digest, answered: self.config.tasks - self.lost },
+            messages: self.messages,
+            lost: self.lost,
+            passed: self.passed,
+            peers,
+            faults,
+        }
+    }
+}

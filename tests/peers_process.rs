@@ -1,0 +1,349 @@
+//! Three agents of a rack without a leaf as processes in real time, workers that attach to them, and a client behind the switch that
+//! joins them; one of the agents is killed.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod patience;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
+use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Extension, Header};
+use wedjat::wire::udp::{self, Flow};
+use wedjat::worker::{Gone, Options, Worker};
+
+use patience::*;
+
+const NODES: usize = 3;
+const WORKERS: usize = 2;
+const CLIENT: u32 = 0x0A00_0264;
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
+/// Tasks that are not answered at once.
+const WINDOW: usize = 32;
+
+fn address(node: usize) -> u32 {
+    0x0A00_020B + node as u32
+}
+
+fn mac(node: usize) -> Mac {
+    Mac([2, 0, 0, 0, 2, 11 + node as u8])
+}
+
+struct Home {
+    folder: tempfile::TempDir,
+    name: String,
+}
+
+impl Home {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Self { folder, name: format!("wedjat-peers-{}", std::process::id()) };
+        let cpus = core_affinity::get_core_ids().unwrap();
+        for node in 0..NODES {
+            // A machine that stands still for some time makes no node silent.
+            let text = format!(
+                "[agent]\nid = {node}\nname = '{}'\ncore = {}\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
+                 [peers]\nnodes = ['10.0.2.11', '10.0.2.12', '10.0.2.13']\npolicy = 'malcolm'\nbeat_us = 100000\n\
+                 [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{}-{node}'\nip = '10.0.2.{}/24'\nmac = '{}'\n\
+                 [[pool]]\nid = 1\npolicy = 'jbsq(k=1)'\nworkers = '0-{}'\n",
+                home.path(&format!("region{node}")).display(),
+                cpus[node % cpus.len()].id,
+                home.path(&format!("state{node}")).display(),
+                home.name,
+                11 + node,
+                mac(node),
+                WORKERS - 1,
+            );
+            fs::write(home.path(&format!("node{node}.toml")), text).unwrap();
+        }
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn start(&self, node: usize) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+        command.args(["agent", "--config"]).arg(self.path(&format!("node{node}.toml")));
+        command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
+        let log = self.path(&format!("node{node}.log"));
+        command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
+        let mut running = Running(Some(command.spawn().unwrap()));
+        wait_until(&format!("node {node} runs"), || {
+            let ended = running.0.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{}", fs::read_to_string(&log).unwrap());
+            self.path(&format!("state{node}")).exists()
+        });
+        running
+    }
+
+    fn worker(&self, node: usize) -> std::thread::JoinHandle<()> {
+        let name = self.path(&format!("region{node}")).display().to_string();
+        std::thread::spawn(move || {
+            let options = Options { patience: PATIENCE, ..Options::default() };
+            let mut worker =
+                Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
+            loop {
+                match worker.recv(PATIENCE) {
+                    Ok(Some(task)) => task.reply_with(|request, reply| {
+                        reply[..request.len()].copy_from_slice(request);
+                        request.len()
+                    }),
+                    Ok(None) => panic!("nothing came for {PATIENCE:?}"),
+                    Err(Gone::Stopped | Gone::AgentDied) => return,
+                    Err(gone) => panic!("{gone}"),
+                }
+            }
+        })
+    }
+
+    fn state(&self, node: usize) -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
+        let output = command.args(["state", "--json"]).arg(self.path(&format!("state{node}")));
+        serde_json::from_slice(&output.output().unwrap().stdout).unwrap_or_default()
+    }
+
+    /// The peers that a node has heard of lately.
+    fn live(&self, node: usize) -> Vec<usize> {
+        let state = self.state(node);
+        let peers = state["peers"]["nodes"].as_array().cloned().unwrap_or_default();
+        let is_live = |(at, peer): &(usize, &Value)| *at != node && peer["live"] == true;
+        peers.iter().enumerate().filter(is_live).map(|(at, _)| at).collect()
+    }
+}
+
+/// A process, killed when dropped.
+struct Running(Option<Child>);
+
+impl Running {
+    fn account(mut self) -> Value {
+        let child = self.0.take().unwrap();
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&account["balanced"], &account["mbufs_leaked"]),
+            (&true.into(), &0.into()),
+            "{account}"
+        );
+        account
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The switch between the nodes, and the client behind it.
+struct Switch {
+    ports: Vec<QueuePort>,
+    pool: MbufPool,
+    /// Tasks that are not answered: the node that each was sent to or passed to last.
+    open: BTreeMap<u16, usize>,
+    /// Tasks answered by each node.
+    answered: [u64; NODES],
+    /// Tasks that nodes passed on or gave.
+    passed: u64,
+    dead: Option<usize>,
+}
+
+impl Switch {
+    fn open(home: &Home) -> (Vec<Device>, Self) {
+        let device =
+            |node| format!("net_memif{node},role=client,id=0,socket=@{}-{node}", home.name);
+        let names: Vec<_> = (0..NODES).map(device).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
+        let pool = MbufPool::new(&eal, "switch", 8191).unwrap();
+        let options = DeviceOptions::patient(Some(PATIENCE));
+        let (mut devices, mut ports) = (Vec::new(), Vec::new());
+        for name in &names {
+            let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
+            devices.push(device);
+            ports.push(queues.remove(0));
+        }
+        let (open, answered) = (BTreeMap::new(), [0; NODES]);
+        (devices, Self { ports, pool, open, answered, passed: 0, dead: None })
+    }
+
+    fn send(&mut self, node: usize, frame: &[u8]) {
+        if self.dead == Some(node) {
+            return;
+        }
+        let mut mbuf = self.pool.handle().take().unwrap();
+        assert!(mbuf.resize(frame.len()));
+        mbuf.bytes_mut().copy_from_slice(frame);
+        let mut burst: Burst<_> = [mbuf].into_iter().collect();
+        let start = Instant::now();
+        while self.ports[node].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Carries what has come.
+    fn poll(&mut self) {
+        let mut came = false;
+        for from in 0..NODES {
+            let mut burst = Burst::new();
+            self.ports[from].rx_burst(&mut burst);
+            let frames: Vec<_> = burst.iter().map(|mbuf| mbuf.bytes().to_vec()).collect();
+            drop(burst);
+            came |= !frames.is_empty();
+            frames.iter().for_each(|frame| self.carry(from, frame));
+        }
+        if !came {
+            std::thread::yield_now();
+        }
+    }
+
+    fn carry(&mut self, from: usize, frame: &[u8]) {
+        let to = ether::dst(frame);
+        assert_eq!(ether::src(frame), mac(from));
+        if ether::ether_type(frame) != ether::ARP {
+            let datagram = udp::parse(frame, false).unwrap();
+            let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+            if to == CLIENT_MAC {
+                assert!(header.code.is_reply());
+                assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+                assert_eq!(
+                    (datagram.src, datagram.src_port),
+                    (address(0), 1234),
+                    "as it was asked"
+                );
+                assert!(self.open.remove(&header.seq).is_some(), "task {} again", header.seq);
+                return self.answered[from] += 1;
+            }
+            if header.code == Code::PassedTask {
+                let node = (0..NODES).find(|&node| mac(node) == to).unwrap();
+                assert!(self.open.insert(header.seq, node).is_some());
+                self.passed += 1;
+            }
+        }
+        for node in (0..NODES).filter(|&node| node != from) {
+            if to == Mac::BROADCAST || to == mac(node) {
+                self.send(node, frame);
+            }
+        }
+    }
+
+    /// The client sends a task to the first node.
+    fn task(&mut self, seq: u16) {
+        let header = Header { extended: true, ..Header::new_task(1, seq) };
+        let mut frame = vec![0; udp::PAYLOAD + header.len() + 40];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let extension = Extension { app: 1, seq32: seq.into(), ..Extension::default() };
+        extension.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: mac(0),
+            src: CLIENT,
+            dst: address(0),
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit(&mut frame, header.len() + 40);
+        self.open.insert(seq, 0);
+        self.send(0, &frame);
+    }
+
+    /// Until that is met, of which only so much is looked at as the machine has time for.
+    fn poll_until(&mut self, what: &str, mut met: impl FnMut(&Self) -> bool) {
+        let (start, mut looked) = (Instant::now(), None::<Instant>);
+        loop {
+            self.poll();
+            if looked.is_none_or(|looked| looked.elapsed() > Duration::from_millis(50)) {
+                if met(self) {
+                    return;
+                }
+                looked = Some(Instant::now());
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain until {what}; open: {:?}",
+                self.open
+            );
+        }
+    }
+
+    /// Tasks of these numbers, some at a time, beside those that are lost.
+    fn ask(&mut self, tasks: std::ops::Range<u16>) {
+        let (start, lost) = (Instant::now(), self.open.len());
+        for seq in tasks {
+            while self.open.len() >= lost + WINDOW {
+                self.poll();
+                assert!(start.elapsed() < PATIENCE, "before task {seq}; open: {:?}", self.open);
+            }
+            self.task(seq);
+        }
+        while self.open.len() > lost {
+            self.poll();
+            assert!(start.elapsed() < PATIENCE, "open: {:?}", self.open);
+        }
+    }
+}
+
+fn count(account: &Value, key: &str) -> u64 {
+    account[key].as_u64().unwrap()
+}
+
+#[test]
+fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_only() {
+    let home = Home::new();
+    let mut nodes: Vec<_> = (0..NODES).map(|node| Some(home.start(node))).collect();
+    let workers: Vec<_> =
+        (0..NODES * WORKERS).map(|worker| home.worker(worker / WORKERS)).collect();
+    let (devices, mut switch) = Switch::open(&home);
+    switch.poll_until("all nodes have heard each other", |_| {
+        (0..NODES).all(|node| home.live(node).len() == NODES - 1)
+    });
+    switch.ask(0..2000);
+    let answered = switch.answered;
+    assert!(answered.iter().all(|answered| *answered > 0), "{answered:?}");
+    let state = home.state(0);
+    for node in state["peers"]["nodes"].as_array().unwrap() {
+        assert!(node["migration"].as_f64().unwrap() > 0.0, "{state}");
+    }
+
+    // With tasks at all nodes, and on their way.
+    (2000..2200).for_each(|seq| switch.task(seq));
+    let mut died = nodes[2].take().unwrap();
+    died.0.as_mut().unwrap().kill().unwrap();
+    died.0.as_mut().unwrap().wait().unwrap();
+    switch.dead = Some(2);
+    switch.poll_until("the others have noticed", |_| home.live(0) == [1] && home.live(1) == [0]);
+    switch
+        .poll_until("what they have is done", |switch| switch.open.values().all(|node| *node == 2));
+    let lost = switch.open.len();
+    println!("{lost} of 200 tasks were at the node that was killed or on their way there");
+    assert!(lost <= 200);
+    switch.ask(2200..4000);
+    assert_eq!(switch.open.len(), lost, "nothing else is lost");
+
+    let accounts: Vec<_> = nodes.into_iter().flatten().map(Running::account).collect();
+    for (node, account) in accounts.iter().enumerate() {
+        assert_eq!(count(account, "replies"), switch.answered[node], "{account}");
+        let came = count(account, "scheduled");
+        assert_eq!(came, count(account, "replies") + count(account, "tasks_given"), "{account}");
+        assert_eq!(account["drops"], serde_json::json!({}), "{account}");
+    }
+    assert_eq!(switch.answered.iter().sum::<u64>() as usize + lost, 4000);
+    assert!(count(&accounts[0], "tasks_passed") > 0 && count(&accounts[1], "tasks_taken") > 0);
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    drop(switch);
+    drop(devices);
+}
