@@ -6,9 +6,9 @@ mod patience;
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort, Sleeper};
 use wedjat::io::{Buf, Burst, Pool, Port};
 
 use patience::PATIENCE;
@@ -89,6 +89,8 @@ fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<Queu
     let [(_, left), (_, right)] = opened.as_mut_slice() else { unreachable!("two names") };
     cross(pool, &mut left[0], &mut right[0]);
     cross(pool, &mut right[0], &mut left[0]);
+    wake(pool, &mut left[0], &mut right[0]);
+    wake(pool, &mut right[0], &mut left[0]);
     opened
 }
 
@@ -133,6 +135,28 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
             assert_eq!(mbuf.bytes(), packet(pool, received).bytes());
             received += 1;
         }
+    }
+}
+
+/// A packet wakes whoever sleeps at the other end, who then sleeps on.
+fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
+    let mut sleeper = Sleeper::new([&*to]).unwrap();
+    let start = Instant::now();
+    let mut burst: Burst<Mbuf> = Burst::new();
+    let mut wakes = 0;
+    // The kernel's own packets wake as well; they are few.
+    while wakes < 20 || sleeper.sleep(Duration::from_millis(20)) {
+        assert!(start.elapsed() < PATIENCE, "{wakes} times woken");
+        sleeper.arm();
+        while to.rx_burst(&mut burst) > 0 {
+            burst.clear();
+        }
+        if wakes < 20 {
+            burst.push(packet(pool, 1));
+            assert_eq!(from.tx_burst(&mut burst), 1);
+            wakes += u32::from(sleeper.sleep(PATIENCE));
+        }
+        sleeper.disarm();
     }
 }
 

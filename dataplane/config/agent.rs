@@ -10,7 +10,7 @@ use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::port::PortConfig;
-use super::raw_agent::Sends;
+use super::raw_agent::{Polling, Sends};
 use super::{control, ids, port, raw, raw_agent};
 use crate::limits::{AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
@@ -56,6 +56,8 @@ pub struct AgentConfig {
     pub seed: Option<u64>,
     /// Packet buffers in all.
     pub mbufs: u32,
+    /// What its core does while nothing comes.
+    pub poll: Polling,
     /// Whether workers that are threads send their replies themselves.
     pub sends: Sends,
     /// The leaves to register with.
@@ -234,6 +236,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         state,
         seed: entry.seed,
         mbufs: faults.number(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
+        poll: entry.poll.unwrap_or_default(),
         sends,
         leaves,
         ports,

@@ -130,6 +130,7 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
         state,
         seed: node.seed,
         mbufs: faults.number(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
+        poll: node.poll.unwrap_or_default(),
         connections,
         multi_packet_per_source: faults.number(
             node.multi_packet_per_source.as_ref(),

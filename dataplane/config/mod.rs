@@ -31,7 +31,7 @@ pub(crate) use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 pub use port::PortConfig;
-pub use raw_agent::Sends;
+pub use raw_agent::{Polling, Sends};
 
 use std::path::Path;
 

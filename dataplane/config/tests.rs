@@ -255,6 +255,18 @@ fn a_port_may_trust_checksums() {
 }
 
 #[test]
+fn cores_poll_on_unless_they_are_told_to_sleep() {
+    let with = |line: &str| parse(&GOOD.replacen("id = 1", &format!("id = 1\n{line}"), 1));
+    assert_eq!(with("").unwrap().leaf.poll, Polling::Busy);
+    assert_eq!(with("poll = \"adaptive\"").unwrap().leaf.poll, Polling::Adaptive);
+    faulty(
+        "id = 1",
+        "id = 1\npoll = \"adaptiv\"",
+        &["leaf.poll", "did you mean `adaptive`", "busy"],
+    );
+}
+
+#[test]
 fn keys_that_change_nothing_are_warned_of() {
     let warned = |old: &str, new: &str, expected: &[&str]| {
         assert!(GOOD.contains(old), "{old}");

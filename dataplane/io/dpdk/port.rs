@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -16,11 +16,12 @@ use wedjat_sys as sys;
 
 use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
 use super::gate::Pass;
-use super::kernel_rings::KernelRings;
+use super::kernel_rings::{self, KernelRings};
 use super::mbuf::Mbuf;
 use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::rss::RssFields;
+use super::source::Source;
 use super::turns::take_turn;
 use crate::io::vdev::{self, is_pci_address};
 use crate::io::{Buf, Burst, Port};
@@ -197,6 +198,8 @@ struct Opened {
     relay: Option<Interposed>,
     serving: Option<Serving>,
     kernel_rings: KernelRings,
+    /// Its receive queues have interrupts.
+    interrupts: bool,
     /// Packets whose checksums were finished here.
     partial: AtomicU64,
     // Kept alive: the queues receive into the pool.
@@ -265,7 +268,7 @@ impl Device {
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<QueuePort>, Vec<Outlet>), DeviceError> {
         let id = find(name)?;
-        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0 };
+        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
         let log = LogCapture::start();
         let opened = setup.open(eal);
         let said = log.map(LogCapture::finish).unwrap_or_default();
@@ -531,6 +534,27 @@ impl QueuePort {
         self.queue
     }
 
+    /// What can wake whoever polls it.
+    pub(super) fn source(&self) -> Source {
+        let device = &self.device;
+        let queues = std::iter::once(self.queue).chain(self.inlets.clone());
+        match (&device.relay, device.driver.as_str()) {
+            (Some(memif), _) => {
+                let (relay, id) = (Arc::clone(&memif.relay), memif.id);
+                Source::Memif { relay, id, rings: queues.collect() }
+            }
+            (None, "net_af_packet" | "net_af_xdp") => {
+                let sockets = |queue| device.kernel_rings.of_queue(queue, device.rx);
+                let sockets: BTreeSet<_> = queues.flat_map(sockets).collect();
+                Source::Sockets(sockets.into_iter().collect())
+            }
+            _ if device.interrupts => {
+                Source::Interrupt { device: self.id, queues: queues.collect() }
+            }
+            _ => Source::Nothing,
+        }
+    }
+
     #[inline]
     fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
         match &self.pass {
@@ -609,6 +633,10 @@ fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
 #[inline]
 fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     let len = burst.len();
+    if len == 0 {
+        // memif's driver (DPDK 22.11) would wake its peer for it.
+        return 0;
+    }
     // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first `sent`, so
     // they leave the burst without being dropped, and the others move to its front.
     unsafe {
@@ -649,6 +677,8 @@ struct Setup<'a> {
     rx: u16,
     /// Transmit queues, once they are known.
     tx: u16,
+    /// Receive queues are to have interrupts.
+    interrupts: bool,
 }
 
 impl Setup<'_> {
@@ -658,6 +688,9 @@ impl Setup<'_> {
         let driver = driver_name(&info);
         let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
         self.count_queues(&info, relay.as_ref(), &driver);
+        // Virtual devices have none, or wake otherwise.
+        let is_physical = is_pci_address(self.name.split(',').next().unwrap_or_default());
+        self.interrupts = self.options.interrupts && is_physical;
         self.configure(&info)?;
         // From here on a failure closes the device.
         let mut opened = Opened {
@@ -669,6 +702,7 @@ impl Setup<'_> {
                 ("net_af_packet", Some(interface)) => KernelRings::of(interface),
                 _ => KernelRings::default(),
             },
+            interrupts: self.interrupts,
             partial: AtomicU64::new(0),
             driver,
             queues: self.tx,
@@ -676,13 +710,23 @@ impl Setup<'_> {
             _pool: self.pool.clone(),
             _eal: eal.clone(),
         };
+        let before = kernel_rings::xdp_sockets();
         self.queues()?;
+        if opened.driver == "net_af_xdp" {
+            opened.kernel_rings = KernelRings::xdp_since(&before);
+        }
         if self.options.promiscuous {
             // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
         let patience = if self.tx > self.options.queues { REFUSALS } else { u32::MAX };
-        if !opened.start(self.options, patience)? {
+        if self.interrupts && opened.start(self.options, patience).is_err() {
+            // A driver that has them may not have them here: without vfio, or for want of vectors.
+            (self.interrupts, opened.interrupts) = (false, false);
+            self.configure(&info)?;
+            self.queues()?;
+        }
+        if !opened.interrupts && !opened.start(self.options, patience)? {
             // The server has fewer receive queues than we would send on.
             (self.tx, opened.queues) = (self.options.queues, self.options.queues);
             self.configure(&info)?;
@@ -750,6 +794,9 @@ impl Setup<'_> {
         let mut conf = sys::rte_eth_conf::default();
         if let Some(mtu) = self.options.mtu {
             conf.rxmode.mtu = u32::from(mtu);
+        }
+        if self.interrupts {
+            conf.intr_conf.set_rxq(1);
         }
         if self.options.checksums {
             conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;

@@ -245,7 +245,9 @@ where
     /// What it has done so far, and when it has something to do next without a packet or a worker's word.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.responder.out.progress(self.next_tick)
+        let latest = self.next_tick.saturating_add(self.timing.rest());
+        let progress = self.responder.out.progress(self.next_tick, latest);
+        Progress { awaits_workers: self.held() > 0, ..progress }
     }
 
     /// Deals with a packet that port `port` received.
