@@ -160,7 +160,7 @@ const WORKER_ROWS: [Row; 6] = [
         "Its reports: replies, and what it said without one, such as keep-alives.",
     ),
 ];
-const PORT_ROWS: [Row; 7] = [
+const PORT_ROWS: [Row; 8] = [
     (
         "wedjat_port_rx_missed_packets",
         Counter,
@@ -179,6 +179,13 @@ const PORT_ROWS: [Row; 7] = [
         "packets",
         PORT,
         "Came with a checksum that the kernel had left to a device, and that was finished.",
+    ),
+    (
+        "wedjat_port_rx_other_vlan_packets",
+        Counter,
+        "packets",
+        PORT,
+        "Were not of the port's VLAN: untagged ones, and those of others.",
     ),
 ];
 
@@ -339,7 +346,8 @@ fn ports(text: &mut Text, seen: &Seen) {
                 3 => port.tx_errors,
                 4 => port.peers_refused,
                 5 => port.peers_left,
-                _ => port.rx_partial,
+                6 => port.rx_partial,
+                _ => port.rx_other_vlan,
             };
             let labels = [
                 ("port", &index as &dyn Display),

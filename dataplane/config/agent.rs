@@ -409,7 +409,8 @@ fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
-    port::Keys { device, ip, mac, queue_slots, checksums: raw.checksums }
+    let vlan = raw.vlan.as_ref();
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {

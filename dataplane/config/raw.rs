@@ -104,6 +104,7 @@ pub struct Port {
     pub mac: Option<Spanned<String>>,
     pub gateway: Option<Spanned<String>>,
     pub queue_slots: Option<Spanned<i64>>,
+    pub vlan: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]

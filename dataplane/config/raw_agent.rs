@@ -96,6 +96,7 @@ pub struct Port {
     pub ip: Spanned<String>,
     pub mac: Option<Spanned<String>>,
     pub queue_slots: Option<Spanned<i64>>,
+    pub vlan: Option<Spanned<i64>>,
 }
 
 /// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.

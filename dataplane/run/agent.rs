@@ -225,6 +225,8 @@ fn open_devices(
             tx_slots: port.queue_slots,
             promiscuous: port.mac.is_some(),
             trust_checksums: port.trust_checksums,
+            vlan: port.vlan,
+            interrupts: config.poll == Polling::Adaptive,
             outlets: senders as u16,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)

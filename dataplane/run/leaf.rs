@@ -236,6 +236,8 @@ fn open_devices(
             // A device that has another MAC address than we use must pass ours.
             promiscuous: port.mac.is_some(),
             trust_checksums: port.trust_checksums,
+            vlan: port.vlan,
+            interrupts: config.leaf.poll == Polling::Adaptive,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
         };

@@ -77,6 +77,7 @@ mod sleeper;
 mod source;
 pub mod telemetry;
 mod turns;
+mod vlan;
 mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};

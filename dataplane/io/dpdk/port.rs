@@ -23,6 +23,7 @@ use super::pool::MbufPool;
 use super::rss::RssFields;
 use super::source::Source;
 use super::turns::take_turn;
+use super::vlan;
 use crate::io::vdev::{self, is_pci_address};
 use crate::io::{Buf, Burst, Port};
 use crate::wire::udp;
@@ -78,6 +79,10 @@ pub struct DeviceOptions {
     pub checksums: bool,
     /// Take the checksums of all packets for right.
     pub trust_checksums: bool,
+    /// The VLAN that the device's ports are in: its tag is taken off what comes and put on what goes.
+    pub vlan: Option<u16>,
+    /// Set the device up for receive interrupts, where it has them, so that whoever polls it may sleep.
+    pub interrupts: bool,
     /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
     pub wait_for_peer: Duration,
     /// Set by whoever wants that wait to end.
@@ -97,6 +102,8 @@ impl Default for DeviceOptions {
             promiscuous: false,
             checksums: true,
             trust_checksums: false,
+            vlan: None,
+            interrupts: false,
             wait_for_peer: Duration::from_secs(10),
             stop: Arc::default(),
         }
@@ -202,6 +209,8 @@ struct Opened {
     interrupts: bool,
     /// Packets whose checksums were finished here.
     partial: AtomicU64,
+    /// Packets that were not of the port's VLAN.
+    other_vlans: AtomicU64,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
     _eal: Eal,
@@ -222,6 +231,8 @@ pub struct DeviceStats {
     pub rx_missed: u64,
     /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
     pub rx_partial: u64,
+    /// Packets that were not of the port's VLAN, and were freed here.
+    pub rx_other_vlan: u64,
     /// Packets that arrived damaged.
     pub rx_errors: u64,
     /// Packets lost because the pool had no mbuf.
@@ -281,13 +292,15 @@ impl Device {
                 finishes: IN_SOFTWARE.contains(&device.driver.as_str()),
                 trusts: options.trust_checksums,
             };
-            let is_plain = checksums == Checksums::default();
+            let vlan = options.vlan;
+            let is_plain = checksums == Checksums::default() && vlan.is_none();
             let one_thread = PhantomData;
             QueuePort {
                 id,
                 queue,
                 inlets,
                 checksums,
+                vlan,
                 is_plain,
                 pass,
                 device,
@@ -387,6 +400,7 @@ impl Device {
             tx_bytes: stats.obytes,
             rx_missed: stats.imissed + self.0.kernel_rings.dropped(),
             rx_partial: self.0.partial.load(Relaxed),
+            rx_other_vlan: self.0.other_vlans.load(Relaxed),
             rx_errors: stats.ierrors,
             rx_no_mbuf: stats.rx_nombuf,
             tx_errors: stats.oerrors,
@@ -519,6 +533,8 @@ pub struct QueuePort {
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
     checksums: Checksums,
+    /// The VLAN that it is in.
+    vlan: Option<u16>,
     /// What it receives needs nothing more.
     is_plain: bool,
     /// Through the gate that closes while a peer's memory is taken away.
@@ -563,10 +579,14 @@ impl QueuePort {
         }
     }
 
-    /// What is not plain: more queues, and checksums of the packets behind the first `before`. Returns how many came besides.
+    /// What is not plain: more queues, and tags and checksums of the packets behind the first `before`. Returns how many there are
+    /// of these in all.
     #[inline(never)]
     fn receive_more(&mut self, before: usize, burst: &mut Burst<Mbuf>) -> usize {
-        let received = self.receive_inlets(burst);
+        self.receive_inlets(burst);
+        if let Some(id) = self.vlan {
+            vlan::untag(id, before, burst, &self.device.other_vlans);
+        }
         let Checksums { finishes, trusts } = self.checksums;
         let mut partial = 0;
         for packet in burst[before..].iter_mut().filter(|packet| !packet.checksums_verified()) {
@@ -580,17 +600,23 @@ impl QueuePort {
         if partial > 0 {
             self.device.partial.fetch_add(partial, Relaxed);
         }
-        received
+        burst.len() - before
     }
 
-    fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        let before = burst.len();
+    fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) {
         for queue in self.inlets.clone() {
             if !burst.is_full() {
                 self.receive(queue, burst);
             }
         }
-        burst.len() - before
+    }
+
+    #[inline]
+    fn send(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        match &self.pass {
+            None => send(self.id, self.queue, burst),
+            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+        }
     }
 }
 
@@ -603,15 +629,15 @@ impl Port for QueuePort {
         let received = self.receive(self.queue, burst);
         match self.is_plain {
             true => received,
-            false => received + self.receive_more(before, burst),
+            false => self.receive_more(before, burst),
         }
     }
 
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        match &self.pass {
-            None => send(self.id, self.queue, burst),
-            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+        match self.vlan {
+            None => self.send(burst),
+            Some(id) => vlan::send_tagged(id, burst, |burst| self.send(burst)),
         }
     }
 }
@@ -704,6 +730,7 @@ impl Setup<'_> {
             },
             interrupts: self.interrupts,
             partial: AtomicU64::new(0),
+            other_vlans: AtomicU64::new(0),
             driver,
             queues: self.tx,
             rx: self.rx,

@@ -52,6 +52,7 @@ use crate::wire::auth::{self, Signed};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::{self, Flow};
+use crate::wire::vlan;
 
 /// The process of a worker has ended: what a thread that watches locks tells the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,7 +377,7 @@ where
         address: &PortAddress,
     ) -> Result<udp::Datagram, DropReason> {
         if ether::ether_type(frame) != ether::IPV4 {
-            return Err(DropReason::EtherType);
+            return Err(vlan::reason(frame));
         }
         if !ether::is_to(frame, address.mac) {
             return Err(DropReason::OtherMac);
