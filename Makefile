@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: test-prefix attack install uninstall deb deps clean
+.PHONY: bench-sockets test-prefix attack install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -59,6 +59,11 @@ bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench.py --bin "$$target/release" $(BENCH)
+
+bench-sockets: ## compare the leaf on AF_PACKET with nginx's balancing of UDP, over kernel sockets; as root, some two minutes
+	@scripts/deps.sh bench
+	$(CARGO) build --locked --release -p wedjat
+	target=$${CARGO_TARGET_DIR:-target}; scripts/bench-sockets.py --bin "$$target/release" $(BENCH)
 
 bench-host: ## what handing a task to a worker core costs, beside DPDK's rings and distributor; two cores
 	@scripts/deps.sh bench

@@ -47,7 +47,9 @@ reasons! {
     /// Sent to a MAC address that is neither the port's nor broadcast.
     OtherMac => "other_mac", "a switch that floods; `port.mac`";
     /// Neither IPv4 nor ARP.
-    EtherType => "ether_type", "IPv6, VLAN tags on that network";
+    EtherType => "ether_type", "IPv6 on that network";
+    /// A VLAN tag on a port without `vlan`, or behind the port's own.
+    VlanTag => "vlan_tag", "`port.vlan`; two tags (QinQ) are not taken";
     /// IPv4 header with a wrong version, header length or total length.
     Ipv4Header => "ipv4_header", "the sender, the link";
     /// IPv4 header checksum wrong.

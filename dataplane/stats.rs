@@ -23,6 +23,8 @@ pub struct PortStats {
     pub rx_missed: u64,
     /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
     pub rx_partial: u64,
+    /// Packets that were not of the port's VLAN (`vlan`): untagged ones, and those of others. They never reached the node.
+    pub rx_other_vlan: u64,
     /// Packets the device lost for want of a buffer.
     pub rx_no_mbuf: u64,
     /// Packets that arrived damaged.

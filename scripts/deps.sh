@@ -80,6 +80,8 @@ look_for_test() {
 
 look_for_bench() {
     look_for_build
+    has nginx || want nginx
+    [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || want libnginx-mod-stream
     has dpdk-testpmd || need dpdk-dev : "dpdk-testpmd (Debian: dpdk-dev; Fedora: dpdk-tools)"
     has python3 || need python3 : "python3 (Debian, Fedora: python3)"
 }

@@ -21,6 +21,7 @@ fn main() {
             processes::every_task_is_done_before_the_end();
             processes::what_can_not_be_is_refused();
             processes::leaf_and_agent_share_a_process_and_a_core();
+            processes::who_sleeps_lets_workers_in_and_ends_in_order();
         }
     }
 }
@@ -502,5 +503,35 @@ mod processes {
         assert_eq!(count(agent, "/scheduled"), done, "{agent}");
         assert!(count(agent, "/replies") >= count(&account, "/replies"), "{account}");
         assert_eq!(count(&account, "/originated_unsent") + count(agent, "/originated_unsent"), 0);
+    }
+
+    /// Though nothing wakes it: the capture has ended, and its device wakes nobody.
+    pub fn who_sleeps_lets_workers_in_and_ends_in_order() {
+        for role in ["agent", "leaf"] {
+            let home = Home::new(3, "");
+            let path = home.path(&format!("{role}.toml"));
+            let text = fs::read_to_string(&path).unwrap();
+            fs::write(&path, text.replace("seed = 7", "seed = 7\npoll = 'adaptive'")).unwrap();
+            let node = Running(Some(home.command(role).spawn().unwrap()));
+            wait_until("it sleeps", || home.counter("sleeps") > 0);
+            let region = home.region();
+            let workers = [home.worker(), home.worker()];
+            wait_for_workers(&region, 2);
+            let look = || (home.counter("sleeps"), home.counter("empty_polls"));
+            // The two are read one after the other. A core that polls on would poll a thousand times as often.
+            let mut before = look();
+            wait_until("it sleeps on and hardly polls", || {
+                let now = look();
+                let (sleeps, polls) = (now.0 - before.0, now.1 - before.1);
+                let is_calm = sleeps > 200 && polls < 20 * sleeps;
+                if sleeps > 200 {
+                    before = now;
+                }
+                is_calm
+            });
+            node.signal("-TERM");
+            account(&node.output());
+            workers.into_iter().for_each(Running::ended);
+        }
     }
 }

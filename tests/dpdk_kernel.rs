@@ -6,9 +6,9 @@ mod patience;
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort, Sleeper};
 use wedjat::io::{Buf, Burst, Pool, Port};
 
 use patience::PATIENCE;
@@ -56,10 +56,12 @@ fn packets_pass_through_interfaces_of_the_kernel() {
         println!("SKIPPED: making interfaces and raw sockets needs root");
         return;
     }
-    let (first, second) = (Veth::new(0), Veth::new(1));
+    let (first, second, third) = (Veth::new(0), Veth::new(1), Veth::new(2));
     let mut devices = vec![
         format!("net_af_packet0,iface={}", first.0),
         format!("net_af_packet1,iface={}", first.1),
+        format!("net_af_packet3,iface={}", third.0),
+        format!("net_af_packet4,iface={}", third.1),
     ];
     if has_xdp() {
         devices.push(format!("net_af_packet2,iface={}", second.0));
@@ -72,7 +74,9 @@ fn packets_pass_through_interfaces_of_the_kernel() {
     let pool = MbufPool::new(&eal, "packets", 8191).unwrap();
     overflow(&pool, exchange(&eal, &pool, &names[..2]));
     assert_eq!(pool.in_use(), 0, "every mbuf is back");
-    if let [af_packet, af_xdp] = names[2..] {
+    vlans(&eal, &pool, &names[2..4]);
+    assert_eq!(pool.in_use(), 0, "every mbuf is back");
+    if let [af_packet, af_xdp] = names[4..] {
         // The AF_XDP driver keeps what is in its fill queue when it closes (seen with DPDK 22.11), so it has a pool of
         // its own, and that is not asked for its mbufs.
         let pool = MbufPool::new(&eal, "xdp", 8191).unwrap();
@@ -89,6 +93,8 @@ fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<Queu
     let [(_, left), (_, right)] = opened.as_mut_slice() else { unreachable!("two names") };
     cross(pool, &mut left[0], &mut right[0]);
     cross(pool, &mut right[0], &mut left[0]);
+    wake(pool, &mut left[0], &mut right[0]);
+    wake(pool, &mut right[0], &mut left[0]);
     opened
 }
 
@@ -133,6 +139,72 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
             assert_eq!(mbuf.bytes(), packet(pool, received).bytes());
             received += 1;
         }
+    }
+}
+
+/// What is sent into a VLAN has its tag on the wire and none on a port of that VLAN; whatever else comes there is counted and freed.
+fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
+    let options = |vlan| DeviceOptions { promiscuous: true, vlan, ..DeviceOptions::default() };
+    let open = |name, vlan| Device::open(eal, name, pool, &options(vlan)).unwrap();
+    let ((device, mut inside), (_raw, mut outside)) =
+        (open(names[0], Some(12)), open(names[1], None));
+    let (inside, outside) = (&mut inside[0], &mut outside[0]);
+    let tagged = |number: u8, tags: &[u8]| {
+        let plain = packet(pool, number);
+        let bytes = [&plain.bytes()[..12], tags, &plain.bytes()[12..]].concat();
+        let mut mbuf = pool.handle().take().unwrap();
+        assert!(mbuf.resize(bytes.len()));
+        mbuf.bytes_mut().copy_from_slice(&bytes);
+        mbuf
+    };
+    let start = Instant::now();
+    let mut burst: Burst<Mbuf> = Burst::new();
+    burst.push(packet(pool, 1));
+    assert_eq!(inside.tx_burst(&mut burst), 1);
+    let expected = tagged(1, &[0x81, 0, 0, 12]);
+    while !burst.iter().any(|mbuf: &Mbuf| mbuf.bytes() == expected.bytes()) {
+        assert!(start.elapsed() < PATIENCE, "no packet with the tag");
+        burst.clear();
+        outside.rx_burst(&mut burst);
+    }
+    burst.clear();
+    // Untagged, of another VLAN, of none; two tags; ours at last, with a priority.
+    let others = [packet(pool, 2), tagged(2, &[0x81, 0, 0, 13]), tagged(2, &[0x81, 0, 0xE0, 0])];
+    burst.extend(others);
+    burst.push(tagged(3, &[0x81, 0, 0, 12, 0x81, 0, 0, 12]));
+    burst.push(tagged(4, &[0x81, 0, 0xE0, 12]));
+    assert_eq!(outside.tx_burst(&mut burst), 5);
+    let mut came: Vec<Vec<u8>> = Vec::new();
+    while came.len() < 2 {
+        assert!(start.elapsed() < PATIENCE, "{came:02x?}");
+        let before = burst.len();
+        assert_eq!(inside.rx_burst(&mut burst), burst.len() - before);
+        came.extend(burst.drain(..).map(|mbuf| mbuf.bytes().to_vec()));
+    }
+    let inner = tagged(3, &[0x81, 0, 0, 12]);
+    assert_eq!(came, [inner.bytes(), packet(pool, 4).bytes()], "one tag was taken off each");
+    assert!(device.stats().rx_other_vlan >= 3, "{:?}", device.stats());
+}
+
+/// A packet wakes whoever sleeps at the other end, who then sleeps on.
+fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
+    let mut sleeper = Sleeper::new([&*to]).unwrap();
+    let start = Instant::now();
+    let mut burst: Burst<Mbuf> = Burst::new();
+    let mut wakes = 0;
+    // The kernel's own packets wake as well; they are few.
+    while wakes < 20 || sleeper.sleep(Duration::from_millis(20)) {
+        assert!(start.elapsed() < PATIENCE, "{wakes} times woken");
+        sleeper.arm();
+        while to.rx_burst(&mut burst) > 0 {
+            burst.clear();
+        }
+        if wakes < 20 {
+            burst.push(packet(pool, 1));
+            assert_eq!(from.tx_burst(&mut burst), 1);
+            wakes += u32::from(sleeper.sleep(PATIENCE));
+        }
+        sleeper.disarm();
     }
 }
 

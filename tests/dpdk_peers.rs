@@ -27,7 +27,9 @@ mod peers {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort};
+    use wedjat::io::dpdk::{
+        Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort, Sleeper,
+    };
     use wedjat::io::{Buf, Burst, Pool, Port};
 
     use super::patience::{PATIENCE, wait_until};
@@ -47,6 +49,8 @@ mod peers {
             ours(4, "client"),
             format!("net_vhost0,iface={vhost},queues=1"),
             ours(6, "client"),
+            ours(7, "server"),
+            ours(8, "client"),
         ];
         let names: Vec<&str> = devices.iter().map(String::as_str).collect();
         let eal = Eal::init(&[], &names).unwrap();
@@ -94,6 +98,29 @@ mod peers {
         wire.wait_for_link(true);
         wire.echo(1000);
         say_goodbye(&mut wire, second);
+        drop(wire);
+        assert_eq!(pool.in_use(), 0, "every mbuf is back");
+
+        println!("memif, from both ends: a reader that sleeps is woken, and then sleeps on");
+        let peer = theirs("client", 7);
+        let (device, ports) = open(&eal, &devices[7], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
+        let client = visit(&mut wire, &peer);
+        wire.sleep_between_answers();
+        say_goodbye(&mut wire, client);
+        drop(wire);
+        let mut server = spawn(&theirs("server", 8));
+        let (device, ports) = open(&eal, &devices[8], &pool, PATIENCE).unwrap();
+        let mut wire = Wire { ports, device, pool: pool.clone() };
+        wire.wait_for_link(true);
+        wire.sleep_between_answers();
+        // The next peer's rings are others.
+        kill(&mut wire, server);
+        server = spawn(&theirs("server", 8));
+        wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+        wire.wait_for_link(true);
+        wire.sleep_between_answers();
+        say_goodbye(&mut wire, server);
         drop(wire);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
@@ -265,6 +292,33 @@ mod peers {
             let ended = || self.device.disconnects() >= count;
             wait_until(&format!("{count} connections have ended"), ended);
             assert_eq!(self.device.disconnects(), count, "nobody cuts off an honest peer");
+        }
+
+        /// Sleeps until the peer's answer, several times. When all has come nothing wakes it any more.
+        fn sleep_between_answers(&mut self) {
+            let mut sleeper = Sleeper::new(&self.ports).unwrap();
+            let start = Instant::now();
+            let (mut wakes, mut quiet, mut burst) = (0, 0, Burst::new());
+            while wakes < 20 || quiet < 5 {
+                assert!(start.elapsed() < PATIENCE, "{wakes} times woken, {quiet} times not");
+                sleeper.arm();
+                if wakes < 20 {
+                    self.send(1);
+                }
+                let longest = Duration::from_millis(if wakes < 20 { 10_000 } else { 20 });
+                if self.ports[0].rx_burst(&mut burst) > 0 {
+                    // The answer was there before it slept.
+                } else if sleeper.sleep(longest) {
+                    (wakes, quiet) = (wakes + 1, 0);
+                } else {
+                    let came = self.ports[0].rx_burst(&mut burst);
+                    assert_eq!(came, 0, "an answer came and woke nobody");
+                    quiet += u32::from(wakes >= 20);
+                }
+                sleeper.disarm();
+                self.ports[0].rx_burst(&mut burst);
+                burst.clear();
+            }
         }
 
         /// Sends `count` packets at once; returns how many went.

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::wire::task::Header;
+use wedjat::wire::{udp, vlan};
 
 use frames::*;
 use patience::*;
@@ -925,4 +926,41 @@ fn the_likely_cause_is_named_when_nearly_all_is_refused_and_checksums_may_be_tru
     let account = account(&leaf.stop("-TERM"));
     assert!(account["drops"].get("udp_checksum").is_none(), "{account}");
     assert_eq!(account["scheduled"], all, "{account}");
+}
+
+#[test]
+fn a_port_in_a_vlan_takes_its_tag_off_and_puts_it_on() {
+    let tagged = |frame: &[u8], id| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();
+    let tasks: Vec<_> = (0..90).map(|seq| task(Header::new_task(POOL, seq))).collect();
+    let frame = |(at, task): (usize, &Vec<u8>)| match at % 9 {
+        0 => task.clone(),
+        1 => tagged(task, 13),
+        2 => tagged(&tagged(task, 12), 12),
+        _ => tagged(task, 12),
+    };
+    let frames: Vec<_> = tasks.iter().enumerate().map(frame).collect();
+    let queues = cpus().len() as u64;
+    let home = Home::new([&frames, &frames], "");
+    let path = home.path("leaf.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let out: Vec<_> = (0..queues).map(|queue| home.path(&format!("out{queue}.pcap"))).collect();
+    let files: String = out.iter().map(|path| format!(",tx_pcap={}", path.display())).collect();
+    let port = format!("{files}'\nside = 'both'\nvlan = 12");
+    let text = text.replace("'\nside = 'both'", &port);
+    fs::write(&path, text).unwrap();
+    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let all = 2 * 90; // with one core it gets what two would
+    home.wait_for_all(all * 7 / 9);
+    let account = account(&leaf.stop("-TERM"));
+    assert_eq!(account["scheduled"], all * 6 / 9, "{account}");
+    assert_eq!(account["drops"]["vlan_tag"], all / 9, "two tags: {account}");
+    assert_eq!(account["ports"][0]["rx_other_vlan"], all * 2 / 9, "{account}");
+    let sent: Vec<_> = out.iter().flat_map(|path| read_frames(path).unwrap()).collect();
+    assert_eq!(sent.len() as u64, account["tx_packets"].as_u64().unwrap());
+    for mut frame in sent {
+        assert_eq!(vlan::id(&frame), Some(12));
+        vlan::cover(&mut frame);
+        let sent = udp::parse(&frame[vlan::LEN..], false).unwrap();
+        assert_eq!((sent.src, sent.dst_port), (CLIENT, 1234));
+    }
 }

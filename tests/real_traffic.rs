@@ -290,12 +290,13 @@ mod traffic {
         driver: &'static str,
         policy: &'static str,
         macs_known: bool,
+        poll: &'static str,
     }
 
     fn carry(number: usize, scenario: &Scenario) {
-        let Scenario { driver, policy, macs_known } = scenario;
+        let Scenario { driver, policy, macs_known, poll } = scenario;
         println!(
-            "{driver}, {policy}, MAC addresses {}",
+            "{driver}, {policy}, {poll}, MAC addresses {}",
             if *macs_known { "given" } else { "by ARP" }
         );
         let folder = tempfile::tempdir().unwrap();
@@ -350,14 +351,41 @@ mod traffic {
                 assert_eq!(count, 0, "{error} in the namespace {place}");
             }
         }
+        if *poll == "adaptive" {
+            sleeps_while_nothing_comes(&state);
+        }
         call(&["kill", "-TERM", &leaf.0.id().to_string()]);
         assert!(leaf.0.wait().unwrap().success(), "the leaf ends in order");
         let account: Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
         check_account(&account, tasks, *driver == "net_af_xdp");
+        assert_eq!(
+            account["sleeps"] != 0 && account["wakes"] != 0,
+            *poll == "adaptive",
+            "{account}"
+        );
         // A task is taken for lost after ten seconds, which is real time; an answer after that is a surplus one.
         if began.elapsed() < Duration::from_secs(10) {
             assert_eq!(account["surplus_replies"], 0, "{account}");
         }
+    }
+
+    /// A core that polls on would poll thousands of times as often.
+    fn sleeps_while_nothing_comes(state: &Path) {
+        let look = || {
+            let now = snapshot(state)?;
+            let sum = |key: &str| -> Option<u64> {
+                now["cores"].as_array()?.iter().map(|core| core["counters"][key].as_u64()).sum()
+            };
+            Some((sum("sleeps")?, sum("empty_polls")?))
+        };
+        // The state is a copy of some time ago, and kernels still ask each other, so there is more than one try.
+        let mut before = wait_for("the state tells of sleeps", look);
+        wait_for("the leaf sleeps and hardly polls", || {
+            let now = look().filter(|now| now.0 >= before.0 + 100)?;
+            let (sleeps, polls) = (now.0 - before.0, now.1 - before.1);
+            before = now;
+            (polls < 4 * sleeps).then_some(())
+        });
     }
 
     fn check_account(account: &Value, tasks: u64, keeps_mbufs: bool) {
@@ -388,11 +416,11 @@ mod traffic {
     }
 
     fn config_text(scenario: &Scenario, state: &Path) -> String {
-        let Scenario { driver, policy, macs_known } = scenario;
+        let Scenario { driver, policy, macs_known, poll } = scenario;
         let mac = if *macs_known { format!("mac = '{WORKERS_MAC}'") } else { String::new() };
         let [first, second] = SERVERS;
         format!(
-            "[leaf]\nid = 1\ncores = [0]\nseed = 7\nstate = '{}'\n\
+            "[leaf]\nid = 1\ncores = [0]\nseed = 7\npoll = '{poll}'\nstate = '{}'\n\
              [[port]]\ndevice = '{driver}0,iface=lc'\nside = 'clients'\nip = '10.66.1.1/24'\n\
              [[port]]\ndevice = '{driver}1,iface=lw'\nside = 'workers'\nip = '10.66.2.1/24'\n\
              [[pool]]\nid = 5\npolicy = '{policy}'\n\
@@ -403,12 +431,14 @@ mod traffic {
     }
 
     pub fn run() {
+        let scenario =
+            |driver, policy, macs_known, poll| Scenario { driver, policy, macs_known, poll };
         let mut scenarios = vec![
-            Scenario { driver: "net_af_packet", policy: "horus", macs_known: false },
-            Scenario { driver: "net_af_packet", policy: "random", macs_known: true },
+            scenario("net_af_packet", "horus", false, "adaptive"),
+            scenario("net_af_packet", "random", true, "busy"),
         ];
         if std::fs::read_to_string("/proc/net/protocols").unwrap().contains("XDP") {
-            scenarios.push(Scenario { driver: "net_af_xdp", policy: "horus", macs_known: false });
+            scenarios.push(scenario("net_af_xdp", "horus", false, "adaptive"));
         } else {
             println!("AF_XDP SKIPPED: this kernel has none");
         }

@@ -194,7 +194,7 @@ const PEER_ROWS: [Row; 5] = [
         "Moving mean of the squared error of the critic, where one learns.",
     ),
 ];
-const PORT_ROWS: [Row; 7] = [
+const PORT_ROWS: [Row; 8] = [
     (
         "wedjat_port_rx_missed_packets",
         Counter,
@@ -213,6 +213,13 @@ const PORT_ROWS: [Row; 7] = [
         "packets",
         PORT,
         "Came with a checksum that the kernel had left to a device, and that was finished.",
+    ),
+    (
+        "wedjat_port_rx_other_vlan_packets",
+        Counter,
+        "packets",
+        PORT,
+        "Were not of the port's VLAN: untagged ones, and those of others.",
     ),
 ];
 
@@ -422,7 +429,8 @@ fn ports(text: &mut Text, seen: &Seen) {
                 3 => port.tx_errors,
                 4 => port.peers_refused,
                 5 => port.peers_left,
-                _ => port.rx_partial,
+                6 => port.rx_partial,
+                _ => port.rx_other_vlan,
             };
             let labels = [
                 ("port", &index as &dyn Display),

@@ -31,6 +31,7 @@ pub fn leaf(
     kept.same(&key("state_group"), &was.state_group, &is.state_group);
     kept.same(&key("seed"), &was.seed, &is.seed);
     kept.same(&key("mbufs"), &was.mbufs, &is.mbufs);
+    kept.same(&key("poll"), &was.poll, &is.poll);
     kept.same(&key("connections"), &was.connections, &is.connections);
     let per_source = (was.multi_packet_per_source, is.multi_packet_per_source);
     kept.same(&key("multi_packet_per_source"), &per_source.0, &per_source.1);
@@ -87,6 +88,7 @@ pub fn agent(
     kept.same("agent.state_group", &started.state_group, &wanted.state_group);
     kept.same("agent.seed", &started.seed, &wanted.seed);
     kept.same("agent.mbufs", &started.mbufs, &wanted.mbufs);
+    kept.same("agent.poll", &started.poll, &wanted.poll);
     kept.same("agent.worker_sends", &started.sends, &wanted.sends);
     kept.same("agent.leaf", &started.leaves, &wanted.leaves);
     kept.same("peers", &started.peers, &wanted.peers);

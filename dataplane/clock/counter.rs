@@ -27,6 +27,23 @@ impl Watched {
         Self { eal, counters, last: u64::MAX, limit, stall }
     }
 
+    /// The time now.
+    pub(super) fn now(&self) -> u64 {
+        self.eal.now()
+    }
+
+    /// The time of the last poll.
+    #[inline]
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The core has slept, as it was to do until then. Only what it overslept by far did it stand still.
+    pub(super) fn slept(&mut self, until: u64) {
+        let now = self.now();
+        self.last = if now.saturating_sub(until) < self.stall { now } else { until };
+    }
+
     /// It did not poll since the last time.
     #[cold]
     fn note_pause(&self, now: u64) {

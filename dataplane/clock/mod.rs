@@ -1,5 +1,7 @@
 //! What tells a poll loop the time: the processor's counter, or a conductor that emulates time for a whole system.
 //!
+//! On the processor's counter a loop polls without end, or, with [`Adaptive`], sleeps while nothing comes.
+//!
 //! On emulated time a node is the same program: only [`Clock`] differs, and the loop is compiled for each. A *conductor*
 //! (in the testbed) owns the time. It shares a small file with all nodes, the [`ClockFile`], and moves the time only
 //! when nothing moves anywhere. So a run is a function of its seeds and files: how fast the machine is changes how long a run
@@ -9,6 +11,8 @@
 //! received nor sent anything; then it says so and waits for its next turn, at first spinning and then asleep. Between turns it
 //! does nothing, so that all nodes and the conductor can share one CPU.
 
+#[cfg(feature = "dpdk")]
+mod adaptive;
 mod conductor;
 #[cfg(feature = "dpdk")]
 mod counter;
@@ -19,6 +23,8 @@ mod waiter;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+#[cfg(feature = "dpdk")]
+pub use adaptive::Adaptive;
 pub use conductor::{Conductor, Line, TurnError};
 #[cfg(feature = "dpdk")]
 pub use counter::Watched;
@@ -34,6 +40,10 @@ pub struct Progress {
     pub sent: u64,
     /// Its earliest timer, in ticks of its clock.
     pub timer: u64,
+    /// When it must be polled at the latest though nothing comes: a node without work lets its timers be late.
+    pub latest: u64,
+    /// Workers of this host have tasks, whose ends nothing but a look tells.
+    pub awaits_workers: bool,
 }
 
 impl Progress {
@@ -44,6 +54,8 @@ impl Progress {
             received: self.received + other.received,
             sent: self.sent + other.sent,
             timer: self.timer.min(other.timer),
+            latest: self.latest.min(other.latest),
+            awaits_workers: self.awaits_workers || other.awaits_workers,
         }
     }
 }
@@ -55,6 +67,12 @@ pub trait Clock {
 
     /// The time at which to poll next, in ticks; none when the loop is to end, as it is when `stop` is set.
     fn next(&mut self, stop: &AtomicBool) -> Option<u64>;
+
+    /// The loop has slept since its last poll.
+    #[inline(always)]
+    fn has_slept(&self) -> bool {
+        false
+    }
 
     /// A poll is over; `progress` says what the node has done so far. A clock that needs no such word does not ask.
     fn polled(&mut self, progress: impl FnOnce() -> Progress);

@@ -29,7 +29,7 @@ fn node(path: &Path, node: Node, moves: u64) -> (Vec<u64>, Result<(), ClockError
         }
         let left = received % 100;
         received += u64::from(left > 0 && !first);
-        clock.polled(|| Progress { received, sent: 0, timer: now + 7 });
+        clock.polled(|| Progress { received, timer: now + 7, ..Progress::default() });
     }
     (times, clock.ended())
 }
@@ -125,7 +125,7 @@ fn a_node_that_is_never_quiet_is_named_with_what_it_did() {
             let mut sent = 0;
             while clock.next(&stop).is_some() {
                 sent += 1;
-                clock.polled(|| Progress { received: 0, sent, timer: 0 });
+                clock.polled(|| Progress { sent, ..Progress::default() });
             }
         });
         let number = taken(&mut conductor, LEAF);

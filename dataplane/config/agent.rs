@@ -11,7 +11,7 @@ use super::controller::{self, FollowConfig};
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
-use super::raw_agent::Sends;
+use super::raw_agent::{Polling, Sends};
 use super::{control, cosched, ids, port, raw, raw_agent};
 use crate::cosched::Job;
 use crate::limits::{AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
@@ -59,6 +59,8 @@ pub struct AgentConfig {
     pub seed: Option<u64>,
     /// Packet buffers in all.
     pub mbufs: u32,
+    /// What its core does while nothing comes.
+    pub poll: Polling,
     /// Whether workers that are threads send their replies themselves.
     pub sends: Sends,
     /// The leaves to register with.
@@ -246,6 +248,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         state,
         seed: entry.seed,
         mbufs: faults.number(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
+        poll: entry.poll.unwrap_or_default(),
         sends,
         leaves,
         peers,
@@ -423,7 +426,8 @@ fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
-    port::Keys { device, ip, mac, queue_slots, checksums: raw.checksums }
+    let vlan = raw.vlan.as_ref();
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {

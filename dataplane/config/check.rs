@@ -130,6 +130,7 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
         state,
         seed: node.seed,
         mbufs: faults.number(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
+        poll: node.poll.unwrap_or_default(),
         connections,
         multi_packet_per_source: faults.number(
             node.multi_packet_per_source.as_ref(),
@@ -218,7 +219,8 @@ fn limits(
 fn keys(raw: &raw::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
-    port::Keys { device, ip, mac, queue_slots, checksums: raw.checksums }
+    let vlan = raw.vlan.as_ref();
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums }
 }
 
 fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {

@@ -8,6 +8,7 @@ use super::control::ControlConfig;
 use super::controller::FollowConfig;
 use super::faults::Fault;
 use super::port::PortConfig;
+use super::raw_agent::Polling;
 use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::stage::network::SpineLink;
 use crate::state::table::{Limits, Role};
@@ -60,6 +61,8 @@ pub struct LeafConfig {
     pub seed: Option<u64>,
     /// Packet buffers in all.
     pub mbufs: u32,
+    /// What its cores do while nothing comes.
+    pub poll: Polling,
     /// Multi-packet tasks tracked by each core.
     pub connections: usize,
     /// Of these, how many may come from one source address: 1 to `connections`.

@@ -34,7 +34,7 @@ pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 pub use peers::PeersConfig;
 pub use port::PortConfig;
-pub use raw_agent::Sends;
+pub use raw_agent::{Polling, Sends};
 
 use std::path::Path;
 

@@ -11,6 +11,7 @@ use crate::io::vdev;
 use crate::limits::PORTS_MAX;
 use crate::stage::{PortAddress, Side};
 use crate::wire::ether::Mac;
+use crate::wire::vlan;
 
 /// Slots of a queue unless configured.
 const QUEUE_SLOTS: u16 = 1024;
@@ -32,6 +33,8 @@ pub struct PortConfig {
     pub gateway: Option<Ipv4Addr>,
     /// Slots of each receive and transmit queue.
     pub queue_slots: u16,
+    /// The VLAN whose tag packets have there; none of untagged ones.
+    pub vlan: Option<u16>,
     /// Checksums that the device has not verified are taken for right.
     pub trust_checksums: bool,
 }
@@ -56,6 +59,7 @@ pub struct Keys<'a> {
     pub ip: &'a Spanned<String>,
     pub mac: Option<&'a Spanned<String>>,
     pub queue_slots: Option<&'a Spanned<i64>>,
+    pub vlan: Option<&'a Spanned<i64>>,
     pub checksums: Option<Checksums>,
 }
 
@@ -85,6 +89,7 @@ impl Keys<'_> {
             prefix,
             mac: faults.mac(self.mac, "port.mac"),
             gateway: None,
+            vlan: self.vlan.map(|at| faults.number(Some(at), "port.vlan", 1, (1, vlan::ID_MAX))),
             trust_checksums: self.checksums == Some(Checksums::Trust),
             queue_slots: faults.number(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
         }

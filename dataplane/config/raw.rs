@@ -81,6 +81,7 @@ pub struct Node {
     pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub mbufs: Option<Spanned<i64>>,
+    pub poll: Option<raw_agent::Polling>,
     pub connections: Option<Spanned<i64>>,
     pub multi_packet_per_source: Option<Spanned<i64>>,
     pub connection_timeout_ms: Option<Spanned<i64>>,
@@ -107,6 +108,7 @@ pub struct Port {
     pub mac: Option<Spanned<String>>,
     pub gateway: Option<Spanned<String>>,
     pub queue_slots: Option<Spanned<i64>>,
+    pub vlan: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]

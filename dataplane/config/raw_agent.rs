@@ -75,6 +75,7 @@ pub struct Agent {
     pub leaf: Option<Spanned<String>>,
     pub leaf_mac: Option<Spanned<String>>,
     pub worker_sends: Option<Sends>,
+    pub poll: Option<Polling>,
     pub pools_max: Option<Spanned<i64>>,
     pub workers_max: Option<Spanned<i64>>,
 }
@@ -90,6 +91,17 @@ pub enum Sends {
     Must,
     /// None.
     Never,
+}
+
+/// What a core does while nothing comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Polling {
+    /// It polls on.
+    #[default]
+    Busy,
+    /// It sleeps until something comes.
+    Adaptive,
 }
 
 /// What becomes of checksums that the device has not verified.
@@ -119,6 +131,7 @@ pub struct Port {
     pub ip: Spanned<String>,
     pub mac: Option<Spanned<String>>,
     pub queue_slots: Option<Spanned<i64>>,
+    pub vlan: Option<Spanned<i64>>,
 }
 
 /// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.

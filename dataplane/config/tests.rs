@@ -255,6 +255,29 @@ fn a_port_may_trust_checksums() {
 }
 
 #[test]
+fn a_port_may_be_in_a_vlan() {
+    let with = |line: &str| parse(&GOOD.replacen("side = \"clients\"", line, 1));
+    let config = with("side = \"clients\"\nvlan = 4094").unwrap();
+    assert_eq!((config.ports[0].vlan, config.ports[1].vlan), (Some(4094), None));
+    for id in ["0", "4095", "-1"] {
+        let line = format!("\"clients\"\nvlan = {id}");
+        faulty("\"clients\"", &line, &["port.vlan", id, "1 to 4094"]);
+    }
+}
+
+#[test]
+fn cores_poll_on_unless_they_are_told_to_sleep() {
+    let with = |line: &str| parse(&GOOD.replacen("id = 1", &format!("id = 1\n{line}"), 1));
+    assert_eq!(with("").unwrap().leaf.poll, Polling::Busy);
+    assert_eq!(with("poll = \"adaptive\"").unwrap().leaf.poll, Polling::Adaptive);
+    faulty(
+        "id = 1",
+        "id = 1\npoll = \"adaptiv\"",
+        &["leaf.poll", "did you mean `adaptive`", "busy"],
+    );
+}
+
+#[test]
 fn keys_that_change_nothing_are_warned_of() {
     let warned = |old: &str, new: &str, expected: &[&str]| {
         assert!(GOOD.contains(old), "{old}");

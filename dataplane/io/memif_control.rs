@@ -286,6 +286,31 @@ impl Descriptor {
     }
 }
 
+/// Where a ring is, as the message that adds it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPlace {
+    /// The client writes and the server reads.
+    pub to_server: bool,
+    /// Its number, from 0 on in each direction.
+    pub number: u16,
+    /// The number of its region.
+    pub region: u16,
+    /// Where it begins there, in bytes.
+    pub offset: u32,
+}
+
+impl RingPlace {
+    /// What a message says; none when it adds no ring.
+    pub fn of(message: &[u8]) -> Option<Self> {
+        (MessageKind::of(message) == Ok(MessageKind::AddRing)).then(|| Self {
+            to_server: u16_at(message, 2) == TO_SERVER,
+            number: u16_at(message, 4),
+            region: u16_at(message, 6),
+            offset: u32_at(message, 8),
+        })
+    }
+}
+
 impl ClientSays {
     /// Takes the next message with the descriptors that came with it. `rings_of` says how many rings a device needs, or why
     /// it cannot be had.

@@ -115,13 +115,15 @@ impl<P: Port> Outbox<P> {
         }
     }
 
-    /// What has come and gone so far, for a clock that wants to know; `timer` is the node's earliest.
-    pub fn progress(&self, timer: u64) -> Progress {
+    /// What has come and gone so far, for a clock that wants to know; `timer` is the node's earliest, which may wait until
+    /// `latest`.
+    pub fn progress(&self, timer: u64, latest: u64) -> Progress {
         let counters = &self.counters;
         let tried = counters.read(Counter::Forwarded) + counters.read(Counter::Originated);
         let unsent =
             counters.dropped(DropReason::TxFull) + counters.read(Counter::OriginatedUnsent);
-        Progress { received: counters.read(Counter::RxPackets), sent: tried - unsent, timer }
+        let (received, sent) = (counters.read(Counter::RxPackets), tried - unsent);
+        Progress { received, sent, timer, latest, awaits_workers: false }
     }
 
     /// Sends; what the device does not take at the second try is dropped.

@@ -15,6 +15,11 @@ impl Timing {
         if tick > 0 { tick } else { 1 }
     }
 
+    /// How late the next tick may be while nothing comes and nothing waits: 2 ms.
+    pub(crate) const fn rest(self) -> u64 {
+        self.ticks_hz / 500
+    }
+
     /// Milliseconds between two ARP questions for one neighbour.
     pub(crate) const ASK_MS: u64 = 200;
 

@@ -142,6 +142,11 @@ where
         }
     }
 
+    /// The loop has slept.
+    pub fn catch_up(&mut self, now: u64) {
+        self.leaf.catch_up(now);
+    }
+
     /// What both have done so far, and when one of them has something to do next.
     #[must_use]
     pub fn progress(&self) -> Progress {

@@ -13,7 +13,7 @@ use crate::node::{Commands, Egress, Keeper, Node, Timing};
 use crate::reason::DropReason;
 use crate::stage::fabric::Word;
 use crate::stage::{PortAddress, Side, Stages, Verdict};
-use crate::state::Counter;
+use crate::state::{Counter, Gauge};
 use crate::wire::arp;
 use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
@@ -304,7 +304,18 @@ where
     /// What it has done so far, and when it has something to do next without a packet.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.out.progress(self.node.next_tick())
+        let tick = self.node.next_tick();
+        // Other cores may let tasks that wait go on, and what is held for a next hop is asked for at ticks.
+        let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
+        let rest = if is_at_rest { self.node.timing().rest() } else { 0 };
+        self.out.progress(tick, tick.saturating_add(rest))
+    }
+
+    /// The loop has slept: what ticks do is done before what woke it, so that policies know the time.
+    pub fn catch_up(&mut self, now: u64) {
+        if now >= self.node.next_tick() {
+            self.tick(now);
+        }
     }
 
     /// Number of the membership that it works with.

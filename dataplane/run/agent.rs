@@ -16,15 +16,15 @@ use super::{
 };
 use crate::admin::{Requests, reload};
 use crate::assembly::agent;
-use crate::clock::{Clock, ClockError, ClockFile, Node, NodeKind, Watched};
-use crate::config::{AgentConfig, HostConfig, Sends};
+use crate::clock::{Adaptive, Clock, ClockError, ClockFile, Node, NodeKind, Watched};
+use crate::config::{AgentConfig, HostConfig, Polling, Sends};
 use crate::control::{Membership, signer};
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
 use crate::cpus;
 use crate::io::dpdk::QueuePort;
 use crate::io::dpdk::{
-    Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle,
+    Device, DeviceError, DeviceOptions, Eal, Mbuf, MbufPool, Outlet, PoolHandle, Sleeper,
 };
 use crate::node::refusals::Refusals;
 use crate::node::tap::TapCommands;
@@ -155,12 +155,17 @@ pub(super) fn start(
     let node = Node { kind: NodeKind::Agent, id: config.id, core: 0 };
     let clock = clock.map(|clock| clock.join(node)).transpose()?;
     let told = Arc::clone(stop);
-    let counter = eal.clone();
+    let (counter, polling) = (eal.clone(), config.poll);
     let core = spawn("agent", config.core, eal.clone(), move || {
-        let (ended, time) = match clock {
-            Some(clock) => poll(clock, (parts, ports), shared, &told),
-            None => {
-                let clock = Watched::new(counter, parts.counters.clone());
+        let counters = parts.counters.clone();
+        let watched = |counters| Watched::new(counter, counters);
+        let (ended, time) = match (clock, polling) {
+            (Some(clock), _) => poll(clock, (parts, ports), shared, &told),
+            (None, Polling::Busy) => poll(watched(counters), (parts, ports), shared, &told),
+            (None, Polling::Adaptive) => {
+                let sleeper = Sleeper::new(ports.iter().map(|(port, _)| port));
+                let sleeper = sleeper.map_err(|error| error.to_string())?;
+                let clock = Adaptive::new(watched(counters.clone()), sleeper, counters);
                 poll(clock, (parts, ports), shared, &told)
             }
         };
@@ -222,6 +227,8 @@ fn open_devices(
             tx_slots: port.queue_slots,
             promiscuous: port.mac.is_some(),
             trust_checksums: port.trust_checksums,
+            vlan: port.vlan,
+            interrupts: config.poll == Polling::Adaptive,
             outlets: senders as u16,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
@@ -281,6 +288,7 @@ fn poll(
         agent = agent.with_threads(load, counters);
     }
     while let Some(now) = clock.next(stop) {
+        // Its policies are told the time at each poll, also after a sleep.
         agent.poll(now);
         clock.polled(|| agent.progress());
     }

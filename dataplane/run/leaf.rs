@@ -15,15 +15,15 @@ use super::{
 use crate::admin::{Requests, reload};
 use crate::assembly;
 use crate::assembly::takeover::{self, TakenOver};
-use crate::clock::{Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
-use crate::config::Config;
+use crate::clock::{Adaptive, Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
+use crate::config::{Config, Polling};
 use crate::control::{ColocatedCores, Control, Membership};
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
 use crate::cpus;
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
-use crate::io::dpdk::{PoolHandle, QueuePort, RssFields};
+use crate::io::dpdk::{PoolHandle, QueuePort, RssFields, Sleeper};
 use crate::io::link::{self, Either};
 use crate::io::pcap::Tap;
 use crate::node::refusals::Refusals;
@@ -154,6 +154,8 @@ pub fn run(
             tap,
             refusals: refusals[index].clone(),
             is_patient: false,
+            polling: config.leaf.poll,
+            sleeper: None,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
             agent: parts.take(), // such a leaf has one core
@@ -234,6 +236,8 @@ fn open_devices(
             // A device that has another MAC address than we use must pass ours.
             promiscuous: port.mac.is_some(),
             trust_checksums: port.trust_checksums,
+            vlan: port.vlan,
+            interrupts: config.leaf.poll == Polling::Adaptive,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
         };
@@ -265,12 +269,18 @@ struct CoreSetup {
     agent: Option<LocalParts>,
     /// Emulated time instead of the counter's.
     clock: Option<Emulated>,
+    polling: Polling,
+    /// Where the core sleeps while nothing comes.
+    sleeper: Option<Sleeper>,
     /// Packet buffers in all.
     mbufs: usize,
 }
 
 fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
     let ports = std::mem::take(&mut setup.ports);
+    if setup.polling == Polling::Adaptive && setup.clock.is_none() {
+        setup.sleeper = Some(Sleeper::new(&ports).map_err(|error| error.to_string())?);
+    }
     let Some((path, index)) = setup.pcap.take() else {
         let (_, ended, clock) = poll(setup, ports);
         return clock.map(|()| ended).map_err(|error| error.to_string());
@@ -298,7 +308,11 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polle
         None => {
             let counters = setup.stages.counters().clone();
             setup.is_patient = true;
-            poll_on(Watched::new(setup.eal.clone(), counters), setup, ports)
+            let watched = Watched::new(setup.eal.clone(), counters.clone());
+            match setup.sleeper.take() {
+                Some(sleeper) => poll_on(Adaptive::new(watched, sleeper, counters), setup, ports),
+                None => poll_on(watched, setup, ports),
+            }
         }
     }
 }
@@ -319,6 +333,9 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
             leaf = leaf.with_patience();
         }
         while let Some(now) = clock.next(&stop) {
+            if clock.has_slept() {
+                leaf.catch_up(now);
+            }
             leaf.poll(now);
             clock.polled(|| leaf.progress());
         }
@@ -332,6 +349,9 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let mut both = Colocated::new(leaf.with_tap(tap).with_refusals(refusals), parts, far);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
+        if clock.has_slept() {
+            both.catch_up(now);
+        }
         both.poll(now);
         last = now;
         clock.polled(|| both.progress());

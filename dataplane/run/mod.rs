@@ -395,6 +395,7 @@ fn port_stats(device: &Device) -> PortStats {
         driver: device.driver().to_owned(),
         rx_missed: counted.rx_missed,
         rx_partial: counted.rx_partial,
+        rx_other_vlan: counted.rx_other_vlan,
         rx_no_mbuf: counted.rx_no_mbuf,
         rx_errors: counted.rx_errors,
         tx_errors: counted.tx_errors,

@@ -7,7 +7,7 @@ use crate::state::Member;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv4;
 use crate::wire::task::{Code, Header};
-use crate::wire::udp;
+use crate::wire::{udp, vlan};
 
 /// Packets ahead for which the cache is asked.
 pub(super) const PREFETCH_AHEAD: usize = 4;
@@ -208,7 +208,7 @@ impl PacketKind {
 fn other_ether_type(address: &PortAddress, frame: &[u8]) -> Result<PacketKind, DropReason> {
     let to = ether::dst(frame);
     if ether::ether_type(frame) != ether::ARP {
-        return Err(DropReason::EtherType);
+        return Err(vlan::reason(frame));
     }
     if to != address.mac && to != Mac::BROADCAST {
         return Err(DropReason::OtherMac);

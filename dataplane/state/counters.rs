@@ -179,6 +179,10 @@ metrics! {
         Stalls => "stalls", "times";
         /// How long it did not poll then, in all.
         StalledTicks => "stalled_ticks", "ticks";
+        /// Times that a core slept since nothing came, under `poll = "adaptive"`.
+        Sleeps => "sleeps", "times";
+        /// Sleeps, among them, that a device ended since something came; others end when it is time.
+        Wakes => "wakes", "times";
     }
 }
 

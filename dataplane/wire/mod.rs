@@ -12,6 +12,7 @@ pub mod ipv4;
 pub mod peer;
 pub mod task;
 pub mod udp;
+pub mod vlan;
 
 // One slice and one copy each: indexing byte by byte compiles to a load a byte.
 

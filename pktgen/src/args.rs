@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wedjat::wire::ether::Mac;
-use wedjat::wire::task;
+use wedjat::wire::{task, vlan};
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
@@ -164,6 +164,9 @@ pub struct NetworkArgs {
     /// The next hop's address, where that is not the scheduler
     #[arg(long)]
     pub gateway: Option<Ipv4Addr>,
+    /// The VLAN that the scheduler and the next hop are in, whose tag packets get
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(vlan::ID_MAX)))]
+    pub vlan: Option<u16>,
     /// Source ports, so that receive-side scaling spreads the tasks
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=20_000))]
     pub flows: u16,

@@ -67,7 +67,8 @@ impl Network {
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
         let (queues, inlets) = (cores as u16, args.more_rx);
         let patience = Duration::from_secs_f64(args.patience);
-        let options = DeviceOptions { queues, inlets, ..DeviceOptions::patient(Some(patience)) };
+        let (vlan, usual) = (args.vlan, DeviceOptions::patient(Some(patience)));
+        let options = DeviceOptions { queues, inlets, vlan, ..usual };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
         let floor_port = match args.no_floor {
             true => None,

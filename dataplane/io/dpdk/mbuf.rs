@@ -47,6 +47,37 @@ impl Mbuf {
         self.set_field(sys::WEDJAT_MBUF_OL_FLAGS, verified);
     }
 
+    /// Takes `len` bytes off the packet's start; false, and nothing has changed, when its first segment is shorter.
+    pub(super) fn shorten_front(&mut self, len: u16) -> bool {
+        let (off, there): (u16, u16) =
+            (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
+        let fits = len <= there;
+        if fits {
+            let all: u32 = self.field(sys::WEDJAT_MBUF_PKT_LEN);
+            self.set_front(off + len, there - len, all - u32::from(len));
+        }
+        fits
+    }
+
+    /// Adds `len` unspecified bytes before the packet's start; false, and nothing has changed, without room for them.
+    pub(super) fn extend_front(&mut self, len: u16) -> bool {
+        let (off, there): (u16, u16) =
+            (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
+        let fits = len <= off && there.checked_add(len).is_some();
+        if fits {
+            let all: u32 = self.field(sys::WEDJAT_MBUF_PKT_LEN);
+            self.set_front(off - len, there + len, all + u32::from(len));
+        }
+        fits
+    }
+
+    /// Where the data begins, how much of it is in the first segment, and how much in all.
+    fn set_front(&mut self, off: u16, there: u16, all: u32) {
+        self.set_field(sys::WEDJAT_MBUF_DATA_OFF, off);
+        self.set_field(sys::WEDJAT_MBUF_DATA_LEN, there);
+        self.set_field(sys::WEDJAT_MBUF_PKT_LEN, all);
+    }
+
     /// The field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants, whose widths wrapper.h asserts.
     #[inline(always)]
     fn field<T: Copy>(&self, offset: u32) -> T {

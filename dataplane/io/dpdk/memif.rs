@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -33,8 +33,9 @@ use rustix::net::{
 
 use super::folders::{self, Private};
 use super::gate::Gate;
+use super::interrupts::{Announced, RingInterrupt, is_eventfd};
 use crate::io::memif_control::{
-    self, ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, Rings,
+    self, ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, RingPlace, Rings,
     ServerSays, Step,
 };
 use crate::io::vdev::{self, UnknownArgument};
@@ -133,15 +134,23 @@ pub(super) struct Relay {
     ways: Ways,
     /// Users that peers may belong to, besides our own and root.
     users: BTreeSet<u32>,
-    /// What drivers get to wake the other end with: ours, which nobody waits for. A peer's own descriptor could be made to
-    /// block the core that writes to it or reads from it.
+    /// What drivers get in place of a descriptor that they are not to use: ours, which nobody waits for. A peer's own could be made
+    /// to block the core that writes to it or reads from it, so drivers write to those alone whose peers could stop this process
+    /// anyway ([`Relay::may_be_woken`]), and read none.
     bell: OwnedFd,
+    /// Of the rings that this end reads, by number, of each device that has a peer.
+    interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
+    /// Raised whenever these change.
+    connection: AtomicU64,
     /// The queues of a server's started devices, by their ids.
     served: Mutex<BTreeMap<u32, Rings>>,
     told: Mutex<Told>,
     /// How long a handshake may take, in milliseconds.
     handshake_ms: AtomicU64,
 }
+
+/// None of a ring whose writer would wake nobody.
+pub(super) type RingInterrupts = Vec<Option<Arc<RingInterrupt>>>;
 
 /// What is known of peers for those who ask.
 #[derive(Default)]
@@ -489,7 +498,7 @@ impl Relay {
         let mode = if users.is_empty() { 0o600 } else { 0o666 };
         let listener = ours.listen(mode).map_err(refused)?;
         let has_file = (role == Role::Server && !outer.is_abstract).into();
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
+        let bell = new_event().map_err(refused)?;
         let ways = Ways { gate: Arc::default(), settle };
         let (served, told) = Default::default();
         let handshake_ms = AtomicU64::new(HANDSHAKE_MAX.as_millis() as u64);
@@ -502,6 +511,8 @@ impl Relay {
             ways,
             users,
             bell,
+            interrupts: Mutex::default(),
+            connection: AtomicU64::new(0),
             served,
             told,
             handshake_ms,
@@ -581,7 +592,8 @@ impl Relay {
         // The driver connects before its start returns.
         let driver = start().then(|| self.accept().ok())??;
         let mut carrier = Carrier::new(self, false);
-        carrier.add(peer, Stage::Server { id, says: ServerSays::new(rings), driver });
+        let (says, announced) = (ServerSays::new(rings), Announced::default());
+        carrier.add(peer, Stage::Server { id, says, driver, announced });
         carrier.spawn()
     }
 
@@ -605,6 +617,32 @@ impl Relay {
             true => Ok(()),
             false => Err("its user is neither ours nor root nor in users=".to_owned()),
         }
+    }
+
+    /// Whether our driver may write into a descriptor that this peer has, too: its process could stop this one anyway.
+    fn may_be_woken(peer: &OwnedFd) -> bool {
+        let user = credentials(peer).map(|peer| peer.uid);
+        user.is_some_and(|user| user.is_root() || user == rustix::process::geteuid())
+    }
+
+    /// Raised whenever a peer of this socket has come or gone.
+    pub(super) fn connection(&self) -> u64 {
+        self.connection.load(Acquire)
+    }
+
+    /// The interrupts of the rings that a device reads; none while it has no peer.
+    pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
+        locked(&self.interrupts).get(&id).cloned()
+    }
+
+    /// A device has a peer, or none any more.
+    fn note_connection(&self, id: u32, interrupts: Option<RingInterrupts>) {
+        let mut all = locked(&self.interrupts);
+        match interrupts {
+            Some(interrupts) => all.insert(id, interrupts),
+            None => all.remove(&id),
+        };
+        self.connection.fetch_add(1, Release);
     }
 
     /// Counts a peer that is not taken, and tells of it at most once in [`COMPLAINTS`].
@@ -647,9 +685,9 @@ impl Relay {
     ///
     /// # Errors
     /// Why it does not consent, as far as it says.
-    fn introduce(&self, said: &[Message]) -> Result<(OwnedFd, Message), String> {
+    fn introduce(&self, peer: &OwnedFd, said: &[Message]) -> Result<(OwnedFd, Message), String> {
         let driver = self.inner.connect().map_err(|error| error.to_string())?;
-        match self.introduce_to(&driver, said) {
+        match self.introduce_to(&driver, Self::may_be_woken(peer), said) {
             Ok(connected) => Ok((driver, connected)),
             Err(reason) => {
                 self.ways.tell(|| {
@@ -660,7 +698,12 @@ impl Relay {
         }
     }
 
-    fn introduce_to(&self, driver: &OwnedFd, said: &[Message]) -> Result<Message, String> {
+    fn introduce_to(
+        &self,
+        driver: &OwnedFd,
+        wakes: bool,
+        said: &[Message],
+    ) -> Result<Message, String> {
         let silent = || "the driver does not take it".to_owned();
         let expect = |expected: MessageKind| {
             let answer = Message::await_from(driver, self.handshake_max()).ok_or_else(silent)?;
@@ -673,7 +716,7 @@ impl Relay {
         expect(MessageKind::Hello)?;
         let (connect, all) = said.split_last().ok_or_else(silent)?;
         for message in all {
-            message.send(driver, Some(&self.bell));
+            message.send(driver, Some(message.event(wakes, false).unwrap_or(&self.bell)));
             expect(MessageKind::Ack)?;
         }
         self.ways.tell(|| connect.send(driver, None));
@@ -731,7 +774,7 @@ enum Stage {
     /// A client introduces itself, of which the driver does not know yet.
     Client { says: ClientSays, said: Vec<Message> },
     /// Our driver introduces itself to a server.
-    Server { id: u32, says: ServerSays, driver: OwnedFd },
+    Server { id: u32, says: ServerSays, driver: OwnedFd, announced: Announced },
     /// Packets flow.
     Connected { id: u32, driver: OwnedFd },
 }
@@ -865,11 +908,11 @@ impl Carrier {
         let is_late = stage.is_handshake() && began.elapsed() >= longest;
         let stage = match stage {
             Stage::Client { says, said } if ready.peer => self.hear_client(&peer, says, said)?,
-            Stage::Server { id, says, driver } if ready.driver => {
-                self.hear_own(&peer, id, says, driver)?
+            Stage::Server { id, says, driver, announced } if ready.driver => {
+                self.hear_own(&peer, id, says, driver, announced)?
             }
-            Stage::Server { id, says, driver } if ready.peer => {
-                self.hear_server(&peer, id, says, driver)?
+            Stage::Server { id, says, driver, announced } if ready.peer => {
+                self.hear_server(&peer, id, says, driver, announced)?
             }
             Stage::Connected { id, driver } if ready.driver => {
                 // Whether it is connected says what the peer's word means, so it comes first.
@@ -898,6 +941,7 @@ impl Carrier {
 
     fn count_end(&mut self, id: u32) -> Option<Channel> {
         self.connected.remove(&id);
+        self.relay.note_connection(id, None);
         *locked(&self.relay.told).ended.entry(id).or_default() += 1;
         None
     }
@@ -920,7 +964,7 @@ impl Carrier {
             None => Err(Refusal::NoDevice(id)),
         };
         let step = says.take(message.bytes(), &memory, rings_of);
-        said.push(message.without_bell());
+        said.push(message);
         let refuse = |why: &dyn fmt::Display| {
             relay.refuse(peer, why);
             Message::new(memif_control::disconnect(&why.to_string())).send(peer, None);
@@ -946,9 +990,10 @@ impl Carrier {
                 refuse(&NO_DESCRIPTORS);
                 None
             }
-            Ok(Step::Complete) => match relay.introduce(&said) {
+            Ok(Step::Complete) => match relay.introduce(peer, &said) {
                 Ok((driver, connected)) => {
                     self.connected.insert(id);
+                    relay.note_connection(id, Some(announced(said).interrupts()));
                     connected.send(peer, None);
                     Some(Stage::Connected { id, driver })
                 }
@@ -971,13 +1016,27 @@ impl Carrier {
         id: u32,
         mut says: ServerSays,
         driver: OwnedFd,
+        mut announced: Announced,
     ) -> Option<Stage> {
         let message = Message::receive(&driver)?;
         if let Ok(kind) = message.kind() {
             says.client_says(kind);
         }
-        message.send(peer, Some(&self.relay.bell));
-        Some(Stage::Server { id, says, driver })
+        if message.kind() == Ok(MessageKind::AddRegion)
+            && let Some(region) = message.descriptors.first()
+        {
+            announced.add_region(region.as_fd());
+        }
+        // A ring that we read is written by the peer, which gets an eventfd of ours that our driver never reads.
+        let read = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
+        let ours = read.and_then(|_| new_event().ok());
+        let wakes = Relay::may_be_woken(peer);
+        let event = ours.as_ref().or_else(|| message.event(wakes, true));
+        message.send(peer, Some(event.unwrap_or(&self.relay.bell)));
+        if let (Some(place), Some(event)) = (read, ours) {
+            announced.add_ring(place, event);
+        }
+        Some(Stage::Server { id, says, driver, announced })
     }
 
     /// The next message of a server to which our driver introduces itself.
@@ -987,6 +1046,7 @@ impl Carrier {
         id: u32,
         mut says: ServerSays,
         driver: OwnedFd,
+        announced: Announced,
     ) -> Option<Stage> {
         let relay = Arc::clone(&self.relay);
         let Some(message) = Message::receive(peer) else {
@@ -999,6 +1059,7 @@ impl Carrier {
             Ok(MessageKind::Hello) => relay.ways.tell(|| message.send(&driver, None)),
             Ok(MessageKind::Connected) => {
                 message.send(&driver, None);
+                relay.note_connection(id, Some(announced.interrupts()));
                 self.connected.insert(id);
                 return Some(Stage::Connected { id, driver });
             }
@@ -1015,7 +1076,7 @@ impl Carrier {
                 return None;
             }
         }
-        Some(Stage::Server { id, says, driver })
+        Some(Stage::Server { id, says, driver, announced })
     }
 
     /// Tells the driver that its peer has gone, and waits until it has let go of the peer's memory. That its end is closed
@@ -1082,12 +1143,11 @@ impl Message {
         (len > 0).then_some(Self { bytes, len, descriptors })
     }
 
-    /// What wakes a ring's reader is not kept.
-    fn without_bell(mut self) -> Self {
-        if self.kind() == Ok(MessageKind::AddRing) {
-            self.descriptors.clear();
-        }
-        self
+    /// The eventfd that came with a ring which our driver writes, `to_server` or from it, if it may write there.
+    fn event(&self, wakes: bool, to_server: bool) -> Option<&OwnedFd> {
+        let place = RingPlace::of(self.bytes())?;
+        let event = self.descriptors.first()?;
+        (wakes && place.to_server == to_server && is_eventfd(event.as_fd())).then_some(event)
     }
 
     /// The next one, for which a driver gets as long as a handshake may take.
@@ -1118,6 +1178,29 @@ impl Message {
         let sent = || rustix::net::sendmsg(end, &parts, &mut control, flags);
         let _ = retry_on_intr(sent);
     }
+}
+
+/// An eventfd that nobody waits for when it is read or written.
+fn new_event() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// What a client has said of its memory, whose rings to the server are read here.
+fn announced(said: Vec<Message>) -> Announced {
+    let mut announced = Announced::default();
+    for Message { bytes, descriptors, .. } in said {
+        let message = &bytes[..MESSAGE_BYTES];
+        let place = RingPlace::of(message).filter(|place| place.to_server);
+        let is_region = MessageKind::of(message) == Ok(MessageKind::AddRegion);
+        for descriptor in descriptors {
+            match place {
+                Some(place) => announced.add_ring(place, descriptor),
+                None if is_region => announced.add_region(descriptor.as_fd()),
+                None => {}
+            }
+        }
+    }
+    announced
 }
 
 /// The rings of a device that has so many queues.
@@ -1551,6 +1634,55 @@ mod tests {
             let (_, last, reason) = visitor.join().unwrap();
             assert_eq!((last, reason.as_str()), (Some(MessageKind::Disconnect), "Wrong ring"));
         });
+    }
+
+    #[test]
+    fn a_driver_writes_into_its_peers_eventfd_and_reads_none_and_the_relay_knows_whom_to_wait_for()
+    {
+        let scene = Scene::new("wake", &at_once());
+        assert!(scene.relay.interrupts(3).is_none(), "there is no peer");
+        let events = [new_event().unwrap(), new_event().unwrap()];
+        let mut said = introduction(3);
+        for (ring, event) in said[2..4].iter_mut().zip(&events) {
+            ring.descriptors = vec![event.try_clone().unwrap()];
+        }
+        let before = scene.relay.connection();
+        let rings = thread::scope(|scope| {
+            let visitor = scope.spawn(|| scene.visit(&said));
+            let driver = scene.hear_of_one();
+            let mut rings = Vec::new();
+            loop {
+                let heard = hear(&driver).unwrap();
+                if heard.kind() == Ok(MessageKind::Connect) {
+                    break;
+                }
+                let is_ring = heard.kind() == Ok(MessageKind::AddRing);
+                rings.extend(heard.descriptors.into_iter().filter(|_| is_ring));
+                plain(MessageKind::Ack).send(&driver, None);
+            }
+            plain(MessageKind::Connected).send(&driver, None);
+            let (_peer, last, _) = visitor.join().unwrap();
+            assert_eq!(last, Some(MessageKind::Connected));
+            // What each ring's descriptor at the driver is, tells what comes out of the client's.
+            let was_written = |at: usize| {
+                rustix::io::write(&rings[at], &1_u64.to_ne_bytes()).unwrap();
+                rustix::io::read(&events[at], &mut [0; 8]).is_ok()
+            };
+            assert!(!was_written(0), "the ring that the driver reads");
+            assert!(was_written(1), "the ring that it writes");
+            let rings = scene.relay.interrupts(3).expect("a peer is there");
+            assert!(scene.relay.connection() > before);
+            rings
+        });
+        let [Some(ring)] = rings.as_slice() else { panic!("{rings:?}") };
+        rustix::io::write(&events[0], &1_u64.to_ne_bytes()).unwrap();
+        let mut watched = [PollFd::from_borrowed_fd(ring.event(), PollFlags::IN)];
+        assert_eq!(poll(&mut watched, Some(&Timespec::default())), Ok(1));
+        let began = Instant::now();
+        while scene.relay.interrupts(3).is_some() {
+            assert!(began.elapsed() < PATIENCE, "the peer has gone");
+            thread::yield_now();
+        }
     }
 
     /// Descriptors and threads are counted, so it runs in a process where no other test does.

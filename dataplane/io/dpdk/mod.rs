@@ -25,6 +25,7 @@
 //! - [`MbufPool`], [`PoolHandle`] and dropping an [`Mbuf`]: any thread. A thread that called [`Eal::register_thread`]
 //!   has a cache of mbufs of its own; the others go to the pool's shared ring each time.
 //! - [`QueuePort`]: one thread at a time; it may be moved to another.
+//! - [`Sleeper`]: the thread that polls its ports.
 //! - [`Device`]: any thread; nothing in it belongs on the packet path.
 //!
 //! Join the threads that poll before the last [`Device`] and [`MbufPool`] are dropped.
@@ -49,7 +50,8 @@
 //!   `$XDG_RUNTIME_DIR`, or `/tmp/wedjat-UID`). Peers are processes of this user, of root, and of the users in
 //!   `,users=NAME+UID`. What they say is checked before the driver hears it. The server outlives its clients. A client
 //!   connects when it is started, to a server that must have been started before ([`DeviceOptions::wait_for_peer`]), and
-//!   connects again only by [`Device::restart`]. Both ends must poll: nobody is woken by the other end's interrupt.
+//!   connects again only by [`Device::restart`]. A driver asks for no interrupts; who sleeps does so itself
+//!   ([`Sleeper`]), and is woken by peers of its own user or root, which are the only ones that drivers here wake, too.
 //! - memif: the driver maps a peer's memory from EAL's interrupt thread when that peer comes, and unmaps it when it has
 //!   gone, in the middle of bursts too. So it never has the peer's socket but one of ours, and learns of both between bursts. A
 //!   burst pays a fence for it, some 20 cycles.
@@ -62,6 +64,7 @@
 mod eal;
 mod folders;
 mod gate;
+mod interrupts;
 mod kernel_rings;
 mod log;
 mod mbuf;
@@ -70,8 +73,11 @@ mod pages;
 mod pool;
 mod port;
 mod rss;
+mod sleeper;
+mod source;
 pub mod telemetry;
 mod turns;
+mod vlan;
 mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
@@ -80,4 +86,5 @@ pub use memif::{MeetingPoint, SocketError, meeting_point};
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use rss::RssFields;
+pub use sleeper::Sleeper;
 pub use yardsticks::{Distributor, RingPair, YardstickError};

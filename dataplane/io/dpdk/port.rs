@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -16,12 +16,14 @@ use wedjat_sys as sys;
 
 use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
 use super::gate::Pass;
-use super::kernel_rings::KernelRings;
+use super::kernel_rings::{self, KernelRings};
 use super::mbuf::Mbuf;
 use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::rss::RssFields;
+use super::source::Source;
 use super::turns::take_turn;
+use super::vlan;
 use crate::io::vdev::{self, is_pci_address};
 use crate::io::{Buf, Burst, Port};
 use crate::wire::udp;
@@ -77,6 +79,10 @@ pub struct DeviceOptions {
     pub checksums: bool,
     /// Take the checksums of all packets for right.
     pub trust_checksums: bool,
+    /// The VLAN that the device's ports are in: its tag is taken off what comes and put on what goes.
+    pub vlan: Option<u16>,
+    /// Set the device up for receive interrupts, where it has them, so that whoever polls it may sleep.
+    pub interrupts: bool,
     /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
     pub wait_for_peer: Duration,
     /// Set by whoever wants that wait to end.
@@ -96,6 +102,8 @@ impl Default for DeviceOptions {
             promiscuous: false,
             checksums: true,
             trust_checksums: false,
+            vlan: None,
+            interrupts: false,
             wait_for_peer: Duration::from_secs(10),
             stop: Arc::default(),
         }
@@ -197,8 +205,12 @@ struct Opened {
     relay: Option<Interposed>,
     serving: Option<Serving>,
     kernel_rings: KernelRings,
+    /// Its receive queues have interrupts.
+    interrupts: bool,
     /// Packets whose checksums were finished here.
     partial: AtomicU64,
+    /// Packets that were not of the port's VLAN.
+    other_vlans: AtomicU64,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
     _eal: Eal,
@@ -219,6 +231,8 @@ pub struct DeviceStats {
     pub rx_missed: u64,
     /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
     pub rx_partial: u64,
+    /// Packets that were not of the port's VLAN, and were freed here.
+    pub rx_other_vlan: u64,
     /// Packets that arrived damaged.
     pub rx_errors: u64,
     /// Packets lost because the pool had no mbuf.
@@ -265,7 +279,7 @@ impl Device {
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<QueuePort>, Vec<Outlet>), DeviceError> {
         let id = find(name)?;
-        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0 };
+        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
         let log = LogCapture::start();
         let opened = setup.open(eal);
         let said = log.map(LogCapture::finish).unwrap_or_default();
@@ -278,13 +292,15 @@ impl Device {
                 finishes: IN_SOFTWARE.contains(&device.driver.as_str()),
                 trusts: options.trust_checksums,
             };
-            let is_plain = checksums == Checksums::default();
+            let vlan = options.vlan;
+            let is_plain = checksums == Checksums::default() && vlan.is_none();
             let one_thread = PhantomData;
             QueuePort {
                 id,
                 queue,
                 inlets,
                 checksums,
+                vlan,
                 is_plain,
                 pass,
                 device,
@@ -384,6 +400,7 @@ impl Device {
             tx_bytes: stats.obytes,
             rx_missed: stats.imissed + self.0.kernel_rings.dropped(),
             rx_partial: self.0.partial.load(Relaxed),
+            rx_other_vlan: self.0.other_vlans.load(Relaxed),
             rx_errors: stats.ierrors,
             rx_no_mbuf: stats.rx_nombuf,
             tx_errors: stats.oerrors,
@@ -516,6 +533,8 @@ pub struct QueuePort {
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
     checksums: Checksums,
+    /// The VLAN that it is in.
+    vlan: Option<u16>,
     /// What it receives needs nothing more.
     is_plain: bool,
     /// Through the gate that closes while a peer's memory is taken away.
@@ -531,6 +550,27 @@ impl QueuePort {
         self.queue
     }
 
+    /// What can wake whoever polls it.
+    pub(super) fn source(&self) -> Source {
+        let device = &self.device;
+        let queues = std::iter::once(self.queue).chain(self.inlets.clone());
+        match (&device.relay, device.driver.as_str()) {
+            (Some(memif), _) => {
+                let (relay, id) = (Arc::clone(&memif.relay), memif.id);
+                Source::Memif { relay, id, rings: queues.collect() }
+            }
+            (None, "net_af_packet" | "net_af_xdp") => {
+                let sockets = |queue| device.kernel_rings.of_queue(queue, device.rx);
+                let sockets: BTreeSet<_> = queues.flat_map(sockets).collect();
+                Source::Sockets(sockets.into_iter().collect())
+            }
+            _ if device.interrupts => {
+                Source::Interrupt { device: self.id, queues: queues.collect() }
+            }
+            _ => Source::Nothing,
+        }
+    }
+
     #[inline]
     fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
         match &self.pass {
@@ -539,10 +579,14 @@ impl QueuePort {
         }
     }
 
-    /// What is not plain: more queues, and checksums of the packets behind the first `before`. Returns how many came besides.
+    /// What is not plain: more queues, and tags and checksums of the packets behind the first `before`. Returns how many there are
+    /// of these in all.
     #[inline(never)]
     fn receive_more(&mut self, before: usize, burst: &mut Burst<Mbuf>) -> usize {
-        let received = self.receive_inlets(burst);
+        self.receive_inlets(burst);
+        if let Some(id) = self.vlan {
+            vlan::untag(id, before, burst, &self.device.other_vlans);
+        }
         let Checksums { finishes, trusts } = self.checksums;
         let mut partial = 0;
         for packet in burst[before..].iter_mut().filter(|packet| !packet.checksums_verified()) {
@@ -556,17 +600,23 @@ impl QueuePort {
         if partial > 0 {
             self.device.partial.fetch_add(partial, Relaxed);
         }
-        received
+        burst.len() - before
     }
 
-    fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        let before = burst.len();
+    fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) {
         for queue in self.inlets.clone() {
             if !burst.is_full() {
                 self.receive(queue, burst);
             }
         }
-        burst.len() - before
+    }
+
+    #[inline]
+    fn send(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        match &self.pass {
+            None => send(self.id, self.queue, burst),
+            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+        }
     }
 }
 
@@ -579,15 +629,15 @@ impl Port for QueuePort {
         let received = self.receive(self.queue, burst);
         match self.is_plain {
             true => received,
-            false => received + self.receive_more(before, burst),
+            false => self.receive_more(before, burst),
         }
     }
 
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        match &self.pass {
-            None => send(self.id, self.queue, burst),
-            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+        match self.vlan {
+            None => self.send(burst),
+            Some(id) => vlan::send_tagged(id, burst, |burst| self.send(burst)),
         }
     }
 }
@@ -609,6 +659,10 @@ fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
 #[inline]
 fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     let len = burst.len();
+    if len == 0 {
+        // memif's driver (DPDK 22.11) would wake its peer for it.
+        return 0;
+    }
     // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first `sent`, so
     // they leave the burst without being dropped, and the others move to its front.
     unsafe {
@@ -649,6 +703,8 @@ struct Setup<'a> {
     rx: u16,
     /// Transmit queues, once they are known.
     tx: u16,
+    /// Receive queues are to have interrupts.
+    interrupts: bool,
 }
 
 impl Setup<'_> {
@@ -658,6 +714,9 @@ impl Setup<'_> {
         let driver = driver_name(&info);
         let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
         self.count_queues(&info, relay.as_ref(), &driver);
+        // Virtual devices have none, or wake otherwise.
+        let is_physical = is_pci_address(self.name.split(',').next().unwrap_or_default());
+        self.interrupts = self.options.interrupts && is_physical;
         self.configure(&info)?;
         // From here on a failure closes the device.
         let mut opened = Opened {
@@ -669,20 +728,32 @@ impl Setup<'_> {
                 ("net_af_packet", Some(interface)) => KernelRings::of(interface),
                 _ => KernelRings::default(),
             },
+            interrupts: self.interrupts,
             partial: AtomicU64::new(0),
+            other_vlans: AtomicU64::new(0),
             driver,
             queues: self.tx,
             rx: self.rx,
             _pool: self.pool.clone(),
             _eal: eal.clone(),
         };
+        let before = kernel_rings::xdp_sockets();
         self.queues()?;
+        if opened.driver == "net_af_xdp" {
+            opened.kernel_rings = KernelRings::xdp_since(&before);
+        }
         if self.options.promiscuous {
             // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
         let patience = if self.tx > self.options.queues { REFUSALS } else { u32::MAX };
-        if !opened.start(self.options, patience)? {
+        if self.interrupts && opened.start(self.options, patience).is_err() {
+            // A driver that has them may not have them here: without vfio, or for want of vectors.
+            (self.interrupts, opened.interrupts) = (false, false);
+            self.configure(&info)?;
+            self.queues()?;
+        }
+        if !opened.interrupts && !opened.start(self.options, patience)? {
             // The server has fewer receive queues than we would send on.
             (self.tx, opened.queues) = (self.options.queues, self.options.queues);
             self.configure(&info)?;
@@ -750,6 +821,9 @@ impl Setup<'_> {
         let mut conf = sys::rte_eth_conf::default();
         if let Some(mtu) = self.options.mtu {
             conf.rxmode.mtu = u32::from(mtu);
+        }
+        if self.interrupts {
+            conf.intr_conf.set_rxq(1);
         }
         if self.options.checksums {
             conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;

@@ -60,6 +60,7 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::{self, Flow};
+use crate::wire::vlan;
 
 /// The process of a worker has ended: what a thread that watches locks tells the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,7 +280,9 @@ where
     pub fn progress(&self) -> Progress {
         let beat =
             self.peers().map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
-        self.responder.out.progress(self.next_tick.min(beat))
+        let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
+        let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
+        Progress { awaits_workers: self.held() > 0, ..progress }
     }
 
     /// Deals with a packet that port `port` received.
@@ -436,7 +439,7 @@ where
         address: &PortAddress,
     ) -> Result<udp::Datagram, DropReason> {
         if ether::ether_type(frame) != ether::IPV4 {
-            return Err(DropReason::EtherType);
+            return Err(vlan::reason(frame));
         }
         if !ether::is_to(frame, address.mac) {
             return Err(DropReason::OtherMac);

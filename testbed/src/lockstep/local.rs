@@ -269,6 +269,6 @@ fn until_quiet<N>(
         quiet = if moved { 0 } else { quiet + 1 };
         last = now;
     }
-    let Progress { received, sent, timer } = last;
+    let Progress { received, sent, timer, .. } = last;
     Line { polls: *polls, received, sent, timer_ns: timer }
 }

@@ -1,0 +1,53 @@
+//! A port in a VLAN: its tag is taken off what comes and put on what goes, as a NIC does that offers it, so that whatever polls the
+//! port knows nothing of it.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::mbuf::Mbuf;
+use crate::io::{Buf, Burst};
+use crate::wire::vlan;
+
+/// What becomes of packets that came from place `before` on: those of this VLAN lose their tag, the others are freed and counted.
+pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, others: &AtomicU64) {
+    let came = burst.len();
+    let mut at = 0;
+    burst.retain(|packet| {
+        at += 1;
+        at <= before || untag_one(id, packet)
+    });
+    let foreign = came - burst.len();
+    if foreign > 0 {
+        others.fetch_add(foreign as u64, Relaxed);
+    }
+}
+
+fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
+    let is_ours = vlan::id(packet.bytes()) == Some(id);
+    if is_ours {
+        vlan::cover(packet.bytes_mut());
+        packet.shorten_front(vlan::LEN as u16);
+    }
+    is_ours
+}
+
+/// Sends a burst with the tag of this VLAN; what is not sent stays as it was.
+pub(super) fn send_tagged(
+    id: u16,
+    burst: &mut Burst<Mbuf>,
+    send: impl FnOnce(&mut Burst<Mbuf>) -> usize,
+) -> usize {
+    // Packets without room before them would have been made by somebody else than our pools and devices.
+    let tagged = burst.iter_mut().all(|packet| match packet.extend_front(vlan::LEN as u16) {
+        true => {
+            vlan::uncover(packet.bytes_mut(), id);
+            true
+        }
+        false => false,
+    });
+    let sent = if tagged { send(burst) } else { 0 };
+    for packet in burst.iter_mut().filter(|packet| vlan::id(packet.bytes()) == Some(id)) {
+        untag_one(id, packet);
+    }
+    sent
+}

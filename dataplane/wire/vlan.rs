@@ -1,0 +1,78 @@
+//! VLAN tags (IEEE 802.1Q), which stand between a frame's addresses and its EtherType.
+
+use super::{ether, put_u16, u16_at};
+use crate::reason::DropReason;
+
+/// EtherType of a tag.
+pub const TAG: u16 = 0x8100;
+/// EtherType of a provider's tag (IEEE 802.1ad), outside of another one.
+pub const PROVIDER_TAG: u16 = 0x88A8;
+/// Bytes of a tag.
+pub const LEN: usize = 4;
+/// The greatest number of a VLAN; 0 and 4095 are none's.
+pub const ID_MAX: u16 = 4094;
+/// Bytes of both addresses.
+const ADDRESSES: usize = 12;
+const ID_BITS: u16 = 0x0FFF;
+
+/// The number of the VLAN in a frame's tag; none of a frame that has no tag, or is too short to have an EtherType behind it.
+#[inline]
+#[must_use]
+pub fn id(frame: &[u8]) -> Option<u16> {
+    let is_tagged = frame.len() >= ether::LEN + LEN && ether::ether_type(frame) == TAG;
+    is_tagged.then(|| u16_at(frame, ether::LEN) & ID_BITS)
+}
+
+/// Why a frame of at least [`ether::LEN`] bytes is refused that is neither IPv4 nor ARP.
+#[cold]
+#[must_use]
+pub fn reason(frame: &[u8]) -> DropReason {
+    match ether::ether_type(frame) {
+        TAG | PROVIDER_TAG => DropReason::VlanTag,
+        _ => DropReason::EtherType,
+    }
+}
+
+/// Moves the addresses of a frame with a tag over it, so that the frame without it begins at [`LEN`].
+#[inline]
+pub fn cover(frame: &mut [u8]) {
+    frame.copy_within(..ADDRESSES, LEN);
+}
+
+/// The reverse of [`cover`] with a tag of this VLAN, of the lowest priority: the frame without one begins at [`LEN`].
+#[inline]
+pub fn uncover(frame: &mut [u8], id: u16) {
+    frame.copy_within(LEN..LEN + ADDRESSES, 0);
+    put_u16(frame, ADDRESSES, TAG);
+    put_u16(frame, ADDRESSES + 2, id);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_tag_is_read_where_there_is_one() {
+        let mut frame = [0; 64];
+        assert_eq!((id(&frame), reason(&frame)), (None, DropReason::EtherType));
+        frame[12..16].copy_from_slice(&[0x81, 0, 0xE0 | 0x0F, 0xA1]);
+        assert_eq!((id(&frame), reason(&frame)), (Some(0xFA1), DropReason::VlanTag));
+        assert_eq!(id(&frame[..17]), None, "no room for an EtherType behind it");
+        frame[12..14].copy_from_slice(&[0x88, 0xA8]);
+        assert_eq!((id(&frame), reason(&frame)), (None, DropReason::VlanTag));
+    }
+
+    proptest! {
+        #[test]
+        fn a_tag_comes_and_goes(bytes in proptest::collection::vec(any::<u8>(), ether::LEN..100), vlan in 0..=ID_MAX) {
+            let mut tagged = [&[0; LEN], &bytes[..]].concat();
+            uncover(&mut tagged, vlan);
+            prop_assert_eq!(id(&tagged), Some(vlan));
+            prop_assert_eq!(&tagged[..ADDRESSES], &bytes[..ADDRESSES]);
+            prop_assert_eq!(&tagged[ADDRESSES + LEN..], &bytes[ADDRESSES..]);
+            cover(&mut tagged);
+            prop_assert_eq!(&tagged[LEN..], &bytes[..]);
+        }
+    }
+}
