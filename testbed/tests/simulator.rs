@@ -192,8 +192,8 @@ fn within_300_ms_nodes_have_learnt_that_traffic_went_elsewhere_or_nodes_became_s
     let kept = run("random", "0.9", shift, "2");
     assert!(kept.mean > 10.0 * usual.mean, "who keeps what comes does not: {kept:?}");
     // At 94% of what is left.
-    let [was_slow, became_slow] =
-        ["1ms speed 0-1=0.667", "1200ms speed 0-1=0.667"].map(|at| run("malcolm", "0.8", at, "2"));
+    let was_slow = run("malcolm", "0.8", "1ms speed 0-1=0.667", "2");
+    let became_slow = run("malcolm", "0.8", "1200ms speed 0-1=0.667", "2");
     assert!(became_slow.mean < 1.25 * was_slow.mean, "{became_slow:?} {was_slow:?}");
     assert!(became_slow.lost == 0 && !became_slow.unstable, "{became_slow:?}");
 }
