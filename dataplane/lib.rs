@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 #[cfg(feature = "control")]
 pub mod controller;
+#[cfg(feature = "admin")]
 pub mod cosched;
 pub mod cpus;
 pub mod doctor;
@@ -17,7 +18,6 @@ pub mod io;
 pub mod limits;
 pub mod nearest;
 pub mod node;
-#[cfg(feature = "peers")]
 pub mod peers;
 pub mod policy;
 pub mod reason;

@@ -12,7 +12,10 @@ use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{Polling, Sends};
-use super::{control, cosched, ids, port, raw, raw_agent};
+#[cfg(feature = "admin")]
+use super::cosched;
+use super::{control, ids, port, raw, raw_agent};
+#[cfg(feature = "admin")]
 use crate::cosched::Job;
 use crate::limits::{AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
@@ -74,6 +77,7 @@ pub struct AgentConfig {
     /// `[controller]`: whom it follows.
     pub controller: Option<FollowConfig>,
     /// `[cosched]`: batch jobs that run beside its workers.
+    #[cfg(feature = "admin")]
     pub jobs: Vec<Job>,
     /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
     warnings: Vec<Fault>,
@@ -255,6 +259,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         ports,
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
+        #[cfg(feature = "admin")]
         jobs: cosched::jobs(faults, raw.cosched.as_ref(), entry.name.get_ref()),
         warnings: Vec::new(),
     }

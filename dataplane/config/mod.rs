@@ -9,6 +9,7 @@ mod agent;
 mod check;
 mod control;
 mod controller;
+#[cfg(feature = "admin")]
 mod cosched;
 mod faults;
 pub(crate) mod ids;

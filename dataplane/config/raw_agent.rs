@@ -22,6 +22,7 @@ pub struct File {
     pub control: Option<raw_control::Control>,
     pub controller: Option<raw_controller::Follow>,
     pub peers: Option<Peers>,
+    #[cfg(feature = "admin")]
     pub cosched: Option<Cosched>,
 }
 
@@ -35,6 +36,7 @@ pub struct Peers {
 }
 
 /// Batch jobs beside the workers.
+#[cfg(feature = "admin")]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cosched {
@@ -48,6 +50,7 @@ pub struct Cosched {
     pub job: Vec<Job>,
 }
 
+#[cfg(feature = "admin")]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
