@@ -38,7 +38,7 @@ test-prefix: ## build against the DPDK installed below the prefix DPDK, and run 
 
 # What others do without DPDK they do with it as well, and clippy holds that they build.
 test-portable: ## the dataplane's unit tests and the library's, built without DPDK
-	$(CARGO) test --locked -p wedjat --no-default-features --features admin,auth,peers --lib --test embed
+	$(CARGO) test --locked -p wedjat --no-default-features --features admin,auth --lib --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test

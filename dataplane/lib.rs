@@ -12,6 +12,7 @@ pub mod controller;
 #[cfg(feature = "admin")]
 pub mod cosched;
 pub mod cpus;
+#[cfg(feature = "admin")]
 pub mod doctor;
 pub mod embed;
 pub mod io;
