@@ -8,12 +8,12 @@ use toml::Spanned;
 use super::address::{self, is_edge, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
+#[cfg(feature = "admin")]
+use super::cosched;
 use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{Polling, Sends};
-#[cfg(feature = "admin")]
-use super::cosched;
 use super::{control, ids, port, raw, raw_agent};
 #[cfg(feature = "admin")]
 use crate::cosched::Job;

@@ -238,7 +238,8 @@ impl Key {
     }
 }
 
-#[cfg(all(test, feature = "auth"))]
+#[cfg(test)]
+#[cfg(feature = "auth")]
 mod tests {
     use super::*;
     use crate::wire::task::{Code, Extension, Header};

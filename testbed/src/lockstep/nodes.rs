@@ -167,7 +167,7 @@ impl Node {
 
 impl<'a> Run<'a> {
     fn new(config: &'a Config) -> Result<Self, String> {
-        if !config.script.is_empty() || config.beat_ns % 1000 != 0 {
+        if !config.script.is_empty() || !config.beat_ns.is_multiple_of(1000) {
             return Err("nodes in lockstep: no --at, and a --beat of whole microseconds".to_owned());
         }
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
