@@ -50,7 +50,7 @@ impl Config {
         Self::parse(path, &faults::read(path)?)
     }
 
-    /// The same for a program that has the scheduler within it: without [[port]] its tasks and reports are told.
+    /// The same for a program that has the scheduler within it: without a `[[port]]` its tasks and reports are told.
     ///
     /// # Errors
     /// When it can't be read or has faults: all of them.

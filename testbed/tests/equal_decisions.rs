@@ -290,11 +290,12 @@ fn tell(policy: &PolicySpec, record: &[Event]) -> usize {
             found.push((released.id as u16, released.outcome.unwrap(), None));
         }
         let of_leaf = rig.decisions();
-        let alike = |(leaf, told): (&(u16, u16, bool), &(u16, u16, Option<bool>))| {
-            (leaf.0, leaf.1) == (told.0, told.1) && told.2.is_none_or(|idle| idle == leaf.2)
-        };
+        let mut pairs = of_leaf.iter().zip(&found);
         assert!(
-            of_leaf.len() == found.len() && of_leaf.iter().zip(&found).all(alike),
+            of_leaf.len() == found.len()
+                && pairs.all(|(leaf, told)| {
+                    (leaf.0, leaf.1) == (told.0, told.1) && told.2.is_none_or(|idle| idle == leaf.2)
+                }),
             "{policy} after {decided} tasks: {of_leaf:?} in packets, {found:?} told"
         );
         decided += found.len();
