@@ -10,6 +10,7 @@ use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::{Rate, UnknownCapacity};
+use wedjat_pktgen::replay::{self, Replay, ReplayError};
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
 
@@ -32,6 +33,8 @@ pub enum Command {
     #[command(after_help = "Example, a leaf on memif:\n  \
         wedjat-pktgen run --rate 200k --service 'exp(50us)' --pool 1 --dst 10.0.1.1 --duration 10s \\\n    \
         --device net_memif0,role=client,socket=leaf\n\n\
+        A trace, twice as fast as it was:\n  \
+        wedjat-pktgen run --replay tasks.csv --speed 2 --pool 1 --dst 10.0.1.1 --device net_memif0,role=client,socket=leaf\n\n\
         Service times:\n  fixed(10us)  exp(50us)  normal(50us,5us)  lognormal(MEAN,SIGMA)  pareto(MEAN,ALPHA)\n  \
         uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n  \
         rocksdb-90-10  rocksdb-50-50  tpcc  echo (mixes known by name; latency is reported by class)\n\
@@ -72,6 +75,9 @@ pub enum Command {
     },
 }
 
+/// Warm-up where nothing is said of it.
+const WARMUP_S: f64 = 1.0;
+
 /// The load.
 #[derive(Args, Debug)]
 pub struct LoadArgs {
@@ -85,9 +91,9 @@ pub struct LoadArgs {
     /// Measured time
     #[arg(long, default_value = "10s", value_parser = seconds)]
     pub duration: f64,
-    /// Time before that, sent but not measured
-    #[arg(long, default_value = "1s", value_parser = seconds)]
-    pub warmup: f64,
+    /// Time before that, sent but not measured [default: 1s, or nothing of a trace]
+    #[arg(long, value_parser = seconds)]
+    pub warmup: Option<f64>,
     /// Wait so long at most for answers after the last task
     #[arg(long, default_value = "1s", value_parser = seconds)]
     pub drain: f64,
@@ -118,20 +124,32 @@ impl LoadArgs {
     /// When the rate is in per cent and the capacity unknown.
     pub fn load(&self, rate: Rate, cores: u32) -> Result<Load, UnknownCapacity> {
         let rate_pps = rate.pps(self.workers, self.service.mean_ns())?;
+        let warmup_s = self.warmup.unwrap_or(WARMUP_S);
+        let (arrivals, duration_s) = (self.arrivals, self.duration);
         let usual = Load::new(rate_pps, self.service.clone());
-        Ok(Load {
-            arrivals: self.arrivals,
-            warmup_s: self.warmup,
-            duration_s: self.duration,
+        Ok(self.finish(Load { arrivals, warmup_s, duration_s, ..usual }, cores))
+    }
+
+    /// A replay as a load, on so many cores.
+    ///
+    /// # Errors
+    /// When nothing would be measured.
+    pub fn replay(&self, replay: Replay, cores: u32) -> Result<Load, ReplayError> {
+        let load = Load::replaying(replay, self.warmup.unwrap_or_default())?;
+        Ok(self.finish(load, cores))
+    }
+
+    fn finish(&self, load: Load, cores: u32) -> Load {
+        Load {
             drain_s: self.drain,
-            late_after_s: self.late_after.unwrap_or(usual.late_after_s),
+            late_after_s: self.late_after.unwrap_or(load.late_after_s),
             windows: usize::from(self.windows),
             seed: self.seed,
             cores,
             verify: self.verify,
-            ..usual
+            ..load
         }
-        .telling(self.percentile, self.workers))
+        .telling(self.percentile, self.workers)
     }
 }
 
@@ -235,8 +253,19 @@ pub enum Format {
 #[allow(missing_docs)]
 pub struct RunArgs {
     /// Tasks a second: 200k, 1.5M, or 80% of what --workers can do
-    #[arg(long)]
-    pub rate: Rate,
+    #[arg(long, required_unless_present = "replay")]
+    pub rate: Option<Rate>,
+    /// Send the tasks of this trace when it says: lines of time_us,class,service_us,size or a capture (see docs/workloads.md)
+    #[arg(long, value_name = "FILE",
+        conflicts_with_all = ["rate", "service", "arrivals", "duration", "size"])]
+    pub replay: Option<PathBuf>,
+    /// Replay the trace so many times as fast as it was
+    #[arg(long, default_value_t = 1.0, value_parser = replay::speed, conflicts_with = "rate")]
+    pub speed: f64,
+    /// Replay the trace so many times, one after the other
+    #[arg(long, default_value_t = 1, value_name = "TIMES", conflicts_with = "rate",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
@@ -374,7 +403,7 @@ mod tests {
             panic!("not a run")
         };
         assert_eq!(run.network.eal, ["--vdev", "net_memif0,role=client"]);
-        let load = run.load.load(run.rate, 1).unwrap();
+        let load = run.load.load(run.rate.unwrap(), 1).unwrap();
         assert_eq!((load.rate_pps, load.duration_s), (512e3, 2.0));
     }
 

@@ -4,15 +4,19 @@ use std::error::Error;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::CommandFactory;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 use wedjat_pktgen::latency::Micros;
+use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
+use wedjat_pktgen::replay::Replay;
 use wedjat_pktgen::report::{self, Report, say};
 use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
+use wedjat_pktgen::trace::{Others, Trace};
 
 use crate::args::{
     Cli, Command, FloorArgs, Format, Order, OutputArgs, RunArgs, SearchArgs, SelftestArgs,
@@ -45,7 +49,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
 }
 
 fn run(args: &RunArgs) -> Result<bool, Failure> {
-    let load = args.load.load(args.rate, args.network.core_count())?;
+    let load = load(args)?;
     load.self_test()?;
     try_to_write(&args.output)?;
     let report = Network::open(&args.network)?.offer(&load)?;
@@ -56,6 +60,27 @@ fn run(args: &RunArgs) -> Result<bool, Failure> {
     };
     write(&args.output, &text)?;
     Ok(report.valid)
+}
+
+fn load(args: &RunArgs) -> Result<Load, Failure> {
+    let cores = args.network.core_count();
+    let Some(path) = &args.replay else {
+        let rate = args.rate.ok_or("give --rate, or a trace with --replay")?;
+        return Ok(args.load.load(rate, cores)?);
+    };
+    let trace = Trace::read(path)?;
+    if !trace.others().is_empty() {
+        log::warn!("{}: {} are not replayed", path.display(), Others(trace.others()));
+    }
+    let replay = Replay::new(Arc::new(trace), args.speed, args.repeat)?;
+    let load = args.load.replay(replay, cores)?;
+    log::info!(
+        "{}: {:.0} tasks/s for {:.3} s",
+        load.arrivals_text(),
+        load.rate_pps,
+        load.warmup_s + load.duration_s
+    );
+    Ok(load)
 }
 
 fn sweep(args: &SweepArgs) -> Result<bool, Failure> {

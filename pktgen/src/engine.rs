@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::wire::arp;
 
-use crate::arrival::{BurstsTooLong, Schedule};
+use crate::arrival::BurstsTooLong;
 use crate::exchange::{Exchange, Passed};
 use crate::host::{Answer, Heard, Host};
 use crate::load::Load;
 use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
-use crate::seed::CoreSeeds;
-use crate::send::Pacer;
+use crate::send::{Pacer, Source};
 use crate::slices::{Log, Pauses};
 use crate::tally::{Clock, Tally};
 use crate::target::Target;
@@ -86,8 +85,7 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     app: u32,
     extended: bool,
     load: Load,
-    schedule: Schedule,
-    seeds: CoreSeeds,
+    source: Source,
     times: Times,
     tick_ns: f64,
     phase: Phase,
@@ -123,10 +121,13 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         port: P,
         mut pool: L,
     ) -> Result<Self, SetupError> {
-        let schedule = load.schedule(hz)?;
-        let seeds = CoreSeeds::derive(load.seed, core);
+        let source = load.source(core, hz)?;
         let app = load.app(core);
-        let template = Template::new(&target.frame(app));
+        let mut frame = target.frame(app);
+        if let Some(replay) = &load.replay {
+            frame.frame_bytes = replay.trace().size_max();
+        }
+        let template = Template::new(&frame);
         let frame_len = template.frame_len();
         if pool.take().is_some_and(|mut buf| !buf.resize(frame_len)) {
             return Err(SetupError::FrameTooLong(frame_len));
@@ -153,8 +154,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             app,
             extended: target.extended,
             load: load.clone(),
-            schedule,
-            seeds,
+            source,
             times,
             tick_ns,
             phase: Phase::Resolving,
@@ -167,7 +167,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             outstanding: Outstanding::new(outstanding_bits(load)),
             exchange: None,
             oracle,
-            tally: Tally::new(load.windows, load.service.classes(), log, pauses),
+            tally: Tally::new(load.windows, load.classes(), log, pauses),
             deadline: 0,
             ask_at: 0,
         })
@@ -249,8 +249,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             late_ticks: (self.load.late_after_s * 1e9 / self.tick_ns) as u64,
         };
         self.tally.begin(clock);
-        let (schedule, service) = (self.schedule.clone(), self.load.service.clone());
-        self.pacer = Some(Pacer::new(schedule, service, &self.seeds, now, self.deadline));
+        self.pacer = Some(Pacer::new(self.source.clone(), now, self.deadline));
         self.phase = Phase::WarmingUp;
     }
 
@@ -281,6 +280,10 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
                 break;
             };
             let due = pacer.take();
+            let len = self.template.len_for(due.size);
+            if len != self.template.frame_len() {
+                buf.resize(len);
+            }
             let seq = self.outstanding.next_seq();
             let task = Task { seq, service_ns: due.service_ns, class: due.class };
             self.template.write(buf.bytes_mut(), task);
@@ -460,10 +463,9 @@ fn resized<B: Buf>(mut buf: B, len: usize) -> Option<B> {
     buf.resize(len).then_some(buf)
 }
 
-/// A second's tasks of one core, as a power of two.
+/// The tasks of one core in a second, as a power of two.
 fn outstanding_bits(load: &Load) -> u32 {
-    let tasks = load.rate_pps / f64::from(load.cores);
-    let bits = tasks.log2().ceil().max(0.0) as u32;
+    let bits = load.busiest_second().log2().ceil().max(0.0) as u32;
     bits.clamp(*OUTSTANDING_BITS.start(), *OUTSTANDING_BITS.end())
 }
 
@@ -472,6 +474,7 @@ mod tests {
     use super::*;
     use crate::payload::Work;
     use crate::reflector::reflect;
+    use crate::replay::{self, Replay};
     use crate::tally::Ledger;
     use std::collections::VecDeque;
     use wedjat::io::memory::{self, Frame, FramePool, RingPort};
@@ -548,7 +551,7 @@ mod tests {
         answers: Answers,
         polled: fn(u64) -> bool,
     ) -> Run {
-        let pool = FramePool::new(8192, 128);
+        let pool = FramePool::new(8192, 1024);
         let (ours, theirs) = memory::pair(depth, &pool);
         let mut generator = Generator::new(load, target, 0, HZ, ours, pool.clone()).unwrap();
         let mut peer =
@@ -594,6 +597,72 @@ mod tests {
         let classes: Vec<_> = run.tally.classes.iter().map(|c| c.response.tasks()).collect();
         assert_eq!(classes.iter().sum::<u64>(), answered);
         assert!(classes.iter().all(|tasks| *tasks > answered / 3), "{classes:?}");
+    }
+
+    /// A task of class 1 each 10 us, and of class 2, large, each 100 us; the last is due at 9.99 ms.
+    fn replayed(repeat: u32) -> Load {
+        let line = |i: u32| match i % 10 {
+            9 => format!("{},2,8,1000\n", i * 10),
+            _ => format!("{},1,2.5,0\n", i * 10),
+        };
+        let lines: String = (0..1000).map(line).collect();
+        let replay = Replay::new(replay::tests::trace(&lines), 1.0, repeat).unwrap();
+        let load = Load::replaying(replay, 0.001).unwrap();
+        Load { drain_s: 0.002, windows: 10, ..load }
+    }
+
+    #[test]
+    fn a_trace_is_sent_as_it_says() {
+        let run = run(&replayed(2), &target(), 1024, |_| &[7_000], |_| true);
+        // A millisecond of 20 is warm-up.
+        assert_eq!((run.tally.warmup.sent, run.tally.measured.answered), (100, 1900));
+        assert_eq!((run.tally.measured.late, run.tally.measured.unsent), (0, 0));
+        let answered = |class: usize| run.tally.classes[class].ledger.answered;
+        assert_eq!((run.tally.classes.len(), answered(0), answered(1)), (2, 1710, 190));
+        assert_eq!(run.frames.len(), 2000);
+        for (i, frame) in run.frames.iter().enumerate() {
+            let (len, service_ns, class) =
+                if i % 10 == 9 { (1000, 8_000, 2) } else { (85, 2_500, 1) };
+            assert_eq!(frame.len(), len);
+            let datagram = wedjat::wire::udp::parse(frame, false).unwrap();
+            let payload = &frame[datagram.payload()..usize::from(datagram.end)];
+            let work = Work::parse(&payload[27..]).unwrap();
+            assert_eq!((work.service_ns, work.operation), (service_ns, class));
+        }
+    }
+
+    #[test]
+    fn a_stalled_replay_measures_from_the_times_of_its_trace() {
+        // Not polled from 4 to 6 ms: the 200 tasks of that time go out after it, and are as late as they are.
+        let awake = |now| !(4_000_000..6_000_000).contains(&now);
+        let run = run(&replayed(1), &target(), 1024, |_| &[7_000], awake);
+        let Ledger { scheduled, sent, late, answered, .. } = run.tally.measured;
+        assert_eq!((scheduled, sent, answered), (900, 900, 900));
+        assert!((195..=202).contains(&late), "{late}");
+        let response = run.tally.response();
+        // A ninth of the tasks wait for more than a millisecond.
+        assert!((900_000.0..1_100_000.0).contains(&response.quantile_ns(8.0 / 9.0)));
+        assert!((1_990_000.0..2_020_000.0).contains(&response.quantile_ns(1.0)));
+        assert!(run.tally.service.quantile_ns(1.0) < 8_000.0);
+    }
+
+    #[test]
+    fn a_replay_that_is_stopped_ends() {
+        let pool = FramePool::new(64, 1600);
+        let (ours, _theirs) = memory::pair(64, &pool);
+        let target = Target { next_hop_mac: Some(PEER), ..target() };
+        let mut generator =
+            Generator::new(&replayed(1), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut now = 1;
+        while !generator.phase().is_over() {
+            generator.poll(now);
+            if now == 20_001 {
+                generator.stop(now);
+            }
+            now += STEP;
+            assert!(now < 10_000_000, "it does not end");
+        }
+        assert_eq!((generator.tally().warmup.sent, generator.tally().measured.scheduled), (3, 0));
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
         drain_s: seconds,
         cores: 1,
         verify: false, // what comes back is no worker's answer
+        replay: None,  // a trace at its mean rate
         rate_pps: load.rate_pps / f64::from(load.cores),
         ..load.clone()
     };

@@ -1,7 +1,10 @@
 //! The load to offer: how many tasks, when, how long, for how long.
 
 use crate::arrival::{Arrivals, BurstsTooLong, Schedule};
+use crate::grammar::Time;
+use crate::replay::{Replay, ReplayError};
 use crate::seed::{self, CoreSeeds, DependentStreams, Independence};
+use crate::send::Source;
 use crate::service::Service;
 use crate::slices::{self, Rule};
 
@@ -14,6 +17,8 @@ pub struct Load {
     pub arrivals: Arrivals,
     /// How long they take.
     pub service: Service,
+    /// A trace that says when they arrive and what they are, in place of the two; these have its means then.
+    pub replay: Option<Replay>,
     /// Sent but not measured, first.
     pub warmup_s: f64,
     /// Measured.
@@ -57,8 +62,22 @@ impl Load {
             run: 0,
             rule: Rule::new(service.mean_ns() / 1e9, None),
             service,
+            replay: None,
             verify: false,
         }
+    }
+
+    /// A trace as a load, of which the first `warmup_s` seconds are sent but not measured.
+    ///
+    /// # Errors
+    /// When nothing would be measured.
+    pub fn replaying(replay: Replay, warmup_s: f64) -> Result<Self, ReplayError> {
+        let (rate_pps, length_s) = (replay.rate_pps(), replay.length_s());
+        if warmup_s >= length_s {
+            return Err(ReplayError::OnlyWarmup(warmup_s, length_s));
+        }
+        let usual = Self::new(rate_pps, Service::fixed(replay.trace().mean_ns()));
+        Ok(Self { warmup_s, duration_s: length_s - warmup_s, replay: Some(replay), ..usual })
     }
 
     /// The same with the rule for calm slices that fits a pool of so many workers, and for this percentile.
@@ -67,6 +86,59 @@ impl Load {
         let service_s = self.service.mean_ns() / 1e9;
         let share = workers.map(|workers| self.rate_pps * service_s / f64::from(workers.max(1)));
         Self { rule: Rule::new(service_s, share).telling(quantile), ..self }
+    }
+
+    /// One core's tasks, on a clock of `hz` ticks a second.
+    ///
+    /// # Errors
+    /// When arrivals and rate contradict each other.
+    pub fn source(&self, core: u32, hz: f64) -> Result<Source, BurstsTooLong> {
+        Ok(match &self.replay {
+            Some(replay) => Source::Replayed(replay.player(core, self.cores, hz)),
+            None => {
+                let seeds = CoreSeeds::derive(self.seed, core);
+                Source::drawn(self.schedule(hz)?, self.service.clone(), &seeds)
+            }
+        })
+    }
+
+    /// Number of task classes.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.replay.as_ref().map_or_else(|| self.service.classes(), |it| it.trace().classes())
+    }
+
+    /// The arrival process, as a user would write it, or the trace.
+    #[must_use]
+    pub fn arrivals_text(&self) -> String {
+        self.replay.as_ref().map_or_else(|| self.arrivals.to_string(), ToString::to_string)
+    }
+
+    /// The service times, as a user would write them.
+    #[must_use]
+    pub fn service_text(&self) -> String {
+        self.replay
+            .as_ref()
+            .map_or_else(|| self.service.to_string(), |_| "as in the trace".to_owned())
+    }
+
+    /// What a class is called, and its service times.
+    #[must_use]
+    pub fn class_texts(&self, class: u16) -> (String, String) {
+        match &self.replay {
+            Some(replay) => {
+                let mean = Time(replay.trace().class_mean_ns(class).round());
+                (format!("class {class}"), format!("as in the trace, mean {mean}"))
+            }
+            None => (self.service.class_name(class), self.service.class_service(class)),
+        }
+    }
+
+    /// Tasks of one core in the second that has most of them.
+    #[must_use]
+    pub fn busiest_second(&self) -> f64 {
+        let all = self.replay.as_ref().map_or(self.rate_pps, Replay::busiest_second);
+        all / f64::from(self.cores)
     }
 
     /// One core's due times.
@@ -84,10 +156,11 @@ impl Load {
         slices::tasks_max(self.rate_pps * (self.warmup_s + self.duration_s))
     }
 
-    /// Seeds of all cores.
+    /// Seeds of all cores; none where a trace is replayed, since nothing is drawn.
     #[must_use]
     pub fn seeds(&self) -> Vec<CoreSeeds> {
-        (0..self.cores).map(|core| CoreSeeds::derive(self.seed, core)).collect()
+        let drawing = if self.replay.is_some() { 0 } else { self.cores };
+        (0..drawing).map(|core| CoreSeeds::derive(self.seed, core)).collect()
     }
 
     /// The application id of a core's tasks.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::load::Load;
+use crate::replay::{self, Replay};
 use crate::seed::StreamSeed;
 use crate::slices::Rule;
 
@@ -36,6 +37,8 @@ pub struct Manifest {
 pub struct Config {
     /// Tasks a second.
     pub rate_pps: f64,
+    /// The trace that was replayed, if one was.
+    pub replay: Option<replay::Config>,
     /// Arrival process.
     pub arrivals: String,
     /// Service times.
@@ -74,8 +77,9 @@ impl Manifest {
             seeds: seeds.collect(),
             config: Config {
                 rate_pps: load.rate_pps,
-                arrivals: load.arrivals.to_string(),
-                service: load.service.to_string(),
+                replay: load.replay.as_ref().map(Replay::config),
+                arrivals: load.arrivals_text(),
+                service: load.service_text(),
                 service_mean_us: load.service.mean_ns() / 1e3,
                 warmup_s: load.warmup_s,
                 duration_s: load.duration_s,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::grammar::{GrammarError, Scanner};
 
 /// A schedule denser than one task a nanosecond has no meaning.
-const RATE_MAX_PPS: f64 = 1e9;
+pub(crate) const RATE_MAX_PPS: f64 = 1e9;
 
 /// An offered rate.
 #[derive(Clone, Copy, Debug, PartialEq)]

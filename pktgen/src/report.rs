@@ -383,14 +383,17 @@ fn confidence(tally: &Tally) -> Confidence {
 }
 
 fn classes(load: &Load, tally: &Tally, counted: &Calm) -> Vec<ClassReport> {
-    let report = |class, ledger, response: &Latency, service: &Latency, calm| ClassReport {
-        name: load.service.class_name(class),
-        class,
-        service: load.service.class_service(class),
-        ledger,
-        response_us: response.summary(),
-        service_us: service.summary(),
-        calm,
+    let report = |class, ledger, response: &Latency, service: &Latency, calm| {
+        let (name, times) = load.class_texts(class);
+        ClassReport {
+            name,
+            class,
+            service: times,
+            ledger,
+            response_us: response.summary(),
+            service_us: service.summary(),
+            calm,
+        }
     };
     if tally.classes.is_empty() {
         let calm = CalmClass { ledger: counted.ledger, response_us: counted.report().response_us };

@@ -51,9 +51,7 @@ impl fmt::Display for Pacing {
 /// # Errors
 /// When arrivals and rate contradict each other.
 pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
-    let seeds = &load.seeds()[0];
-    let schedule = load.schedule(1e9)?;
-    let mut pacer = Pacer::new(schedule, load.service.clone(), seeds, 0, u64::MAX);
+    let mut pacer = Pacer::new(load.source(0, 1e9)?, 0, u64::MAX);
     let (mut gaps, mut services) = (Moments::default(), Moments::default());
     let mut before = 0;
     for _ in 0..TASKS {

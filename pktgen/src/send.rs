@@ -6,6 +6,7 @@
 use wedjat::limits::BURST;
 
 use crate::arrival::Schedule;
+use crate::replay::Player;
 use crate::seed::{CoreSeeds, Stream};
 use crate::service::Service;
 
@@ -18,6 +19,50 @@ pub struct Due {
     pub service_ns: u32,
     /// Its type.
     pub class: u16,
+    /// Bytes of its frame at least; no frame is longer than the longest of its load.
+    pub size: u16,
+}
+
+/// Where tasks come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Gaps and service times are drawn.
+    Drawn {
+        /// When they are due.
+        schedule: Schedule,
+        /// For that.
+        arrivals: Stream,
+        /// What they are.
+        service: Service,
+        /// For that.
+        services: Stream,
+    },
+    /// All is said by a trace.
+    Replayed(Player),
+}
+
+impl Source {
+    /// Tasks of this schedule with these service times.
+    #[must_use]
+    pub fn drawn(schedule: Schedule, service: Service, seeds: &CoreSeeds) -> Self {
+        let (arrivals, services) = (seeds.arrivals.stream(), seeds.service.stream());
+        Self::Drawn { schedule, arrivals, service, services }
+    }
+
+    /// Says of each of `ahead` what it is and when it is due, `start` being when the load starts.
+    #[inline]
+    fn fill(&mut self, ahead: &mut [Due], start: u64) {
+        match self {
+            Self::Drawn { schedule, arrivals, service, services } => {
+                schedule.fill(arrivals, ahead, |due, at| due.at = start + at);
+                service.fill(services, ahead, |due, ns, class| {
+                    // Rounds; the cast saturates.
+                    (due.service_ns, due.class) = ((ns + 0.5) as u32, class);
+                });
+            }
+            Self::Replayed(player) => player.fill(ahead, start),
+        }
+    }
 }
 
 /// Tasks drawn at a time: in one loop they cost half of what they do one by one.
@@ -28,10 +73,7 @@ const AHEAD: usize = 2 * DRAWN;
 /// The tasks of one core, in the order they are due.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    schedule: Schedule,
-    arrivals: Stream,
-    service: Service,
-    services: Stream,
+    source: Source,
     start: u64,
     end: u64,
     /// A ring; the tasks from `taken` to before `drawn` are known, and there is always one.
@@ -43,17 +85,10 @@ pub struct Pacer {
 impl Pacer {
     /// Tasks due from `start` ticks on and before `end`.
     #[must_use]
-    pub fn new(
-        schedule: Schedule,
-        service: Service,
-        seeds: &CoreSeeds,
-        start: u64,
-        end: u64,
-    ) -> Self {
-        let (arrivals, services) = (seeds.arrivals.stream(), seeds.service.stream());
-        let ahead = [Due { at: start, service_ns: 0, class: 0 }; AHEAD];
-        let mut pacer =
-            Self { schedule, arrivals, service, services, start, end, ahead, taken: 0, drawn: 0 };
+    pub fn new(source: Source, start: u64, end: u64) -> Self {
+        // What is drawn has no size of its own: its frames are all the longest.
+        let ahead = [Due { at: start, service_ns: 0, class: 0, size: u16::MAX }; AHEAD];
+        let mut pacer = Self { source, start, end, ahead, taken: 0, drawn: 0 };
         pacer.draw();
         pacer
     }
@@ -69,13 +104,7 @@ impl Pacer {
 
     fn draw(&mut self) {
         let place = self.drawn % AHEAD;
-        let ahead = &mut self.ahead[place..place + DRAWN];
-        let start = self.start;
-        self.schedule.fill(&mut self.arrivals, ahead, |due, at| due.at = start + at);
-        self.service.fill(&mut self.services, ahead, |due, ns, class| {
-            // Rounds; the cast saturates.
-            (due.service_ns, due.class) = ((ns + 0.5) as u32, class);
-        });
+        self.source.fill(&mut self.ahead[place..place + DRAWN], self.start);
         self.drawn += DRAWN;
     }
 
@@ -123,7 +152,8 @@ mod tests {
     fn pacer(seed: u64) -> Pacer {
         let schedule = Schedule::new(&Arrivals::Poisson, 1e6, 1e9).unwrap();
         let service = "mix(0.5*exp(5us), 0.5*fixed(9us))".parse().unwrap();
-        Pacer::new(schedule, service, &CoreSeeds::derive(seed, 0), 5_000, 1_005_000)
+        let source = Source::drawn(schedule, service, &CoreSeeds::derive(seed, 0));
+        Pacer::new(source, 5_000, 1_005_000)
     }
 
     fn all(mut pacer: Pacer) -> Vec<Due> {

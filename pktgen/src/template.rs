@@ -68,7 +68,10 @@ impl Task {
 /// A frame ready but for the task.
 #[derive(Clone, Debug)]
 pub struct Template {
+    /// The longest frame.
     bytes: Vec<u8>,
+    /// Bytes of the shortest one.
+    len_min: usize,
     extended: bool,
     app: u32,
     work: usize,
@@ -85,7 +88,8 @@ impl Template {
         let (app, extended) = (frame.app, frame.extended);
         let header = Header { extended, ..Header::new_task(frame.pool, 0) };
         let work = udp::PAYLOAD + header.len();
-        let len = (work + payload::LEN).max(FRAME_MIN).max(frame.frame_bytes).min(FRAME_MAX);
+        let len_min = (work + payload::LEN).max(FRAME_MIN);
+        let len = len_min.max(frame.frame_bytes).min(FRAME_MAX);
         let mut bytes = vec![0; len];
         header.emit(&mut bytes[udp::PAYLOAD..]);
         if extended {
@@ -97,7 +101,7 @@ impl Template {
             bytes[CHECKSUM..CHECKSUM + 2].fill(0);
         }
         let (first_port, flows) = (frame.flow.src_port, frame.flows.max(1));
-        Self { bytes, extended, app, work, first_port, flows, flow: 0 }
+        Self { bytes, len_min, extended, app, work, first_port, flows, flow: 0 }
     }
 
     /// The next hop, once it is known.
@@ -106,19 +110,26 @@ impl Template {
         ether::emit_addresses(&mut self.bytes, mac, src);
     }
 
-    /// Bytes of a frame.
+    /// Bytes of the longest frame.
     #[must_use]
     pub fn frame_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes of a frame behind the task header, padding included.
+    /// Bytes of a frame that is to have so many at least.
+    #[inline]
+    #[must_use]
+    pub fn len_for(&self, size: u16) -> usize {
+        usize::from(size).clamp(self.len_min, self.bytes.len())
+    }
+
+    /// Bytes of the longest frame behind the task header, padding included.
     #[must_use]
     pub fn work_len(&self) -> usize {
         self.bytes.len() - self.work
     }
 
-    /// Writes the frame of the next task; `frame` has [`Template::frame_len`] bytes. Flows take turns.
+    /// Writes the frame of the next task; `frame` has as many bytes as [`Template::len_for`] says of its size. Flows take turns.
     #[inline]
     pub fn write(&mut self, frame: &mut [u8], task: Task) {
         let port = self.first_port.wrapping_add(self.flow);
@@ -129,6 +140,9 @@ impl Template {
         };
         if !padding.is_empty() {
             padding.fill(0);
+        }
+        if frame.len() < self.bytes.len() {
+            shorten(frame, (self.bytes.len() - frame.len()) as u16);
         }
     }
 
@@ -166,6 +180,25 @@ impl Template {
     }
 }
 
+/// Says in the headers of a frame that it ends so many bytes of padding earlier.
+fn shorten(frame: &mut [u8], bytes: u16) {
+    let packet = &mut frame[ether::LEN..];
+    let ip_len = word(packet, 2);
+    let checksum = ChecksumDelta::default().word(ip_len, ip_len - bytes).apply(word(packet, 10));
+    put(packet, 2, (ip_len - bytes).to_be_bytes());
+    put(packet, 10, checksum.to_be_bytes());
+    let segment = &mut frame[SRC_PORT..];
+    let udp_len = word(segment, 4);
+    put(segment, 4, (udp_len - bytes).to_be_bytes());
+    // The length is in the pseudo header, too.
+    let delta = ChecksumDelta::default().word(udp_len, udp_len - bytes);
+    udp::update_checksum(segment, delta.word(udp_len, udp_len - bytes));
+}
+
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
 #[inline(always)]
 fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
     frame[at..at + N].copy_from_slice(&bytes);
@@ -193,11 +226,11 @@ mod tests {
         fn frames_say_what_the_task_is(
             seq in any::<u32>(), service_ns in any::<u32>(), class in any::<u16>(),
             app in any::<u32>(), extended in any::<bool>(), frame_bytes in 0..2000_usize,
-            checksums in any::<bool>(),
+            checksums in any::<bool>(), size in prop_oneof![0..2000_u16, Just(u16::MAX)],
         ) {
             let mut template = Template::new(&frame(app, extended, frame_bytes, checksums));
             template.set_next_hop(Mac([2, 0, 0, 0, 0, 9]));
-            let mut bytes = vec![0xAA; template.frame_len()];
+            let mut bytes = vec![0xAA; template.len_for(size)];
             let task = Task { seq, service_ns, class };
             template.write(&mut bytes, task);
             prop_assert!((FRAME_MIN..=FRAME_MAX).contains(&bytes.len()));
@@ -209,7 +242,9 @@ mod tests {
             let header = Header::parse(payload).unwrap();
             prop_assert_eq!((header.pool, header.seq), (3, seq as u16));
             prop_assert_eq!(Work::parse(&payload[header.len()..]), Some(task.work(app)));
-            prop_assert_eq!(template.work_len(), payload.len() - header.len());
+            let shorter = template.frame_len() - bytes.len();
+            prop_assert_eq!(usize::from(datagram.end), bytes.len());
+            prop_assert_eq!(template.work_len() - shorter, payload.len() - header.len());
             prop_assert_eq!(task.work(app).seed, payload::seed_of(app, seq));
             if extended {
                 let expected = Extension { app, seq32: seq, service_ns: 0, class };

@@ -34,11 +34,46 @@ fn mistakes_say_what_is_allowed_and_exit_with_2() {
             &["run", "--rate", "1M", "--dst", "10.0.1.1", "--arrivals", "bursts(9,1ms)"],
             "lower the rate",
         ),
+        (&["run", "--dst", "10.0.1.1"], "--rate"),
+        (
+            &["run", "--replay", "/no/trace.csv", "--dst", "10.0.1.1"],
+            "cannot replay /no/trace.csv: No such file",
+        ),
+        (
+            &["run", "--replay", "a", "--rate", "5k", "--dst", "10.0.1.1"],
+            "'--replay <FILE>' cannot be used with",
+        ),
+        (&["run", "--replay", "a", "--duration", "5s", "--dst", "10.0.1.1"], "cannot be used with"),
+        (&["run", "--replay", "a", "--speed", "0", "--dst", "10.0.1.1"], "from 0.001 to 1000"),
+        (&["run", "--rate", "5k", "--speed", "2", "--dst", "10.0.1.1"], "cannot be used with"),
     ] {
         let output = pktgen(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(stderr(&output).contains(part), "{arguments:?}: {}", stderr(&output));
     }
+}
+
+/// A file with this text, gone with the test.
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), text).expect("it can be written");
+    file
+}
+
+#[test]
+fn a_trace_is_checked_before_anything_is_opened() {
+    let trace = file("time_us,class,service_us,size\n0,1,5,0\n10,65,5,0\n");
+    let path = trace.path().to_str().unwrap();
+    let output = pktgen(&["run", "--replay", path, "--dst", "10.0.1.1"]);
+    assert_eq!(output.status.code(), Some(2));
+    let expected =
+        format!("cannot replay {path}, line 3: class is `65`, and must be a whole number, 1 to 64");
+    assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+    let trace = file("time_us,class,service_us,size\n0,1,5,0\n10,1,5,0\n");
+    let path = trace.path().to_str().unwrap();
+    let output = pktgen(&["run", "--replay", path, "--warmup", "1s", "--dst", "10.0.1.1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("is not shorter than the replay"), "{}", stderr(&output));
 }
 
 #[cfg(not(feature = "dpdk"))]
@@ -87,9 +122,11 @@ mod dpdk {
         let server = format!("net_memif0,role=server,{socket}");
         let _reflector = Reflector::start(&server, queues);
         let device = format!("net_memif0,role=client,{socket}");
-        let common = ["--dst", "10.0.1.1", "--device", &device, "--duration", "300ms"];
+        let common = ["--dst", "10.0.1.1", "--device", &device, "--warmup", "50ms", "--seed", "7"];
         let patient = ["--patience", "300s", "--drain", "30s"];
-        pktgen(&[command, &common, &patient, &["--warmup", "50ms", "--seed", "7"]].concat())
+        let replayed = command.contains(&"--replay");
+        let duration: &[_] = if replayed { &[] } else { &["--duration", "300ms"] };
+        pktgen(&[command, &common, &patient, duration].concat())
     }
 
     /// The report of such a run, in which most tasks were answered. Its time is real, so a machine that stands still for a
@@ -131,6 +168,31 @@ mod dpdk {
         assert!(manifest["dpdk"].as_str().unwrap().starts_with("DPDK"));
         assert_eq!(manifest["seeds"][0]["seed"], "0x1355be76d7eee8ba");
         assert!(stderr(&output).contains("0x1355be76d7eee8ba"), "seeds are logged");
+    }
+
+    #[test]
+    fn a_trace_is_replayed_over_memif() {
+        // 300 tasks in 300 ms, a third of them of class 2; twice, and twice as fast.
+        let time = |i: u32| if i == 0 { 0 } else { i * 1000 + 500 };
+        let line = |i: u32| format!("{},{},5,{}\n", time(i), 1 + i32::from(i % 3 == 0), i % 200);
+        let lines: String = (0..300).map(line).collect();
+        let trace = file(&format!("time_us,class,service_us,size\n{lines}"));
+        let path = trace.path().to_str().unwrap();
+        let load = ["run", "--replay", path, "--speed", "2", "--repeat", "2", "--no-floor"];
+        let (_, report) = report("replay", "1", &[&load[..], &["--format", "json"]].concat());
+        let config = &report["manifest"]["config"];
+        // All but the warm-up's 50 ms of 300 ms are measured: no task is drawn, so their number is known.
+        assert_eq!((&report["scheduled"], &config["warmup_s"]), (&500.into(), &0.05.into()));
+        assert_eq!(report["offered_pps"].as_f64().map(f64::round), Some(1997.0));
+        let classes = report["classes"].as_array().unwrap();
+        let scheduled: Vec<_> = classes.iter().map(|class| class["scheduled"].as_u64()).collect();
+        assert_eq!(scheduled, [Some(334), Some(166)]);
+        assert_eq!(
+            (&classes[1]["name"], &config["replay"]["tasks"]),
+            (&"class 2".into(), &300.into())
+        );
+        assert_eq!(config["replay"]["file"], path);
+        assert_eq!(report["manifest"]["seeds"].as_array().map(Vec::len), Some(0));
     }
 
     #[test]

@@ -1,0 +1,634 @@
+//! A trace of tasks: when each was sent, of which class, how long it takes, how large it is.
+//!
+//! As text, a task a line; empty lines and those that begin with `#` are left out:
+//!
+//! ```text
+//! time_us,class,service_us,size
+//! 0,1,40,0
+//! 12.5,2,650,1000
+//! ```
+//!
+//! | column | meaning | allowed |
+//! |---|---|---|
+//! | `time_us` | when it is to be sent, in microseconds; only the time since the first task counts | a decimal number, never below that of the line before |
+//! | `class` | its class | 1 to 64 |
+//! | `service_us` | time asked of the worker, in microseconds | 0 to 4294967.295 |
+//! | `size` | bytes of its frame at least | 0 to 1514 |
+//!
+//! Or a capture, pcap or pcapng, whose tasks of one packet are taken; the other packets are counted by what they are. A file is
+//! read whole, and a task takes 16 bytes of memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use pcap_file::pcap::{PcapPacket, PcapReader};
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption::{
+    IfTsOffset, IfTsResol,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, PcapError};
+use wedjat::reason::DropReason;
+use wedjat::wire::task::{Code, Extension, Header};
+use wedjat::wire::{ether, udp, vlan};
+
+use crate::payload::{self, Work};
+use crate::service::CLASSES_MAX;
+use crate::template::FRAME_MAX;
+
+const COLUMNS: [&str; 4] = ["time_us", "class", "service_us", "size"];
+/// How captures begin: pcap of microseconds and nanoseconds, of either byte order.
+const PCAP: [u32; 4] = [0xA1B2_C3D4, 0xD4C3_B2A1, 0xA1B2_3C4D, 0x4D3C_B2A1];
+/// And pcapng.
+const PCAPNG: u32 = 0x0A0D_0D0A;
+/// A time longer than a year is a mistake; below it, nanoseconds are exact as floating-point numbers.
+const SPAN_MAX_NS: u64 = 365 * 86_400 * 1_000_000_000;
+
+/// A task of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When it is to be sent, in nanoseconds since the first task.
+    pub at_ns: u64,
+    /// Time asked of the worker.
+    pub service_ns: u32,
+    /// Its type.
+    pub class: u16,
+    /// Bytes of its frame at least.
+    pub size: u16,
+}
+
+/// A trace, checked: it has a task, times never fall, and all else is in range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    path: PathBuf,
+    tasks: Box<[Entry]>,
+    /// Of each class, how many tasks and their mean service time.
+    classes: Vec<(u64, f64)>,
+    others: BTreeMap<&'static str, u64>,
+}
+
+/// A trace that cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot replay {}{place}: {problem}", path.display())]
+pub struct TraceError {
+    path: PathBuf,
+    place: Place,
+    problem: String,
+}
+
+/// Where in a file.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Whole,
+    Line(u64),
+    Packet(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Line(number) => write!(f, ", line {number}"),
+            Self::Packet(number) => write!(f, ", packet {number}"),
+        }
+    }
+}
+
+/// A problem and where it is; the file's name is added to it.
+type Problem = (Place, String);
+
+impl Trace {
+    /// Reads a trace, whichever form it has.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no trace: what is wrong where, and what is allowed.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let mut tasks = Collected::default();
+        read(path, &mut tasks)
+            .and_then(|()| tasks.finish(path))
+            .map_err(|(place, problem)| TraceError { path: path.to_owned(), place, problem })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its tasks, in the order of their times; the first is at 0.
+    #[must_use]
+    pub fn tasks(&self) -> &[Entry] {
+        &self.tasks
+    }
+
+    /// The highest class of a task.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Mean service time of the tasks of a class; 0 when there is none.
+    #[must_use]
+    pub fn class_mean_ns(&self, class: u16) -> f64 {
+        let place = usize::from(class).checked_sub(1);
+        place.and_then(|place| self.classes.get(place)).map_or(0.0, |(_, mean_ns)| *mean_ns)
+    }
+
+    /// Mean service time of all tasks.
+    #[must_use]
+    pub fn mean_ns(&self) -> f64 {
+        let sum: f64 = self.classes.iter().map(|(tasks, mean_ns)| *tasks as f64 * mean_ns).sum();
+        sum / self.tasks.len() as f64
+    }
+
+    /// Bytes of the largest frame that is asked for.
+    #[must_use]
+    pub fn size_max(&self) -> usize {
+        self.tasks.iter().map(|task| usize::from(task.size)).max().unwrap_or_default()
+    }
+
+    /// Packets of a capture that are not replayed, by what they are.
+    #[must_use]
+    pub fn others(&self) -> &BTreeMap<&'static str, u64> {
+        &self.others
+    }
+}
+
+fn read(path: &Path, tasks: &mut Collected) -> Result<(), Problem> {
+    let unreadable = |error: std::io::Error| (Place::Whole, error.to_string());
+    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let first = file.fill_buf().map_err(unreadable)?;
+    let magic = first.first_chunk().map(|magic| u32::from_be_bytes(*magic));
+    match magic {
+        Some(magic) if PCAP.contains(&magic) => read_pcap(file, tasks),
+        Some(PCAPNG) => read_pcapng(file, tasks),
+        _ => read_lines(file, tasks),
+    }
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Collected {
+    tasks: Vec<Entry>,
+    /// The first task's time, and the last one's.
+    times: Option<(u64, u64)>,
+    /// Of each class, how many tasks and the sum of their service times.
+    classes: Vec<(u64, u64)>,
+    others: BTreeMap<&'static str, u64>,
+}
+
+impl Collected {
+    /// The next task; its time counts from anywhere.
+    fn push(&mut self, entry: Entry) -> Result<(), String> {
+        let (first, last) = *self.times.get_or_insert((entry.at_ns, entry.at_ns));
+        if entry.at_ns < last {
+            let early = Micros(last - entry.at_ns);
+            return Err(format!(
+                "its time is {early} us before that of the task before it; sort the tasks by time"
+            ));
+        }
+        if entry.at_ns - first > SPAN_MAX_NS {
+            return Err("its time is more than a year after the first task's".to_owned());
+        }
+        let class = usize::from(entry.class);
+        if class > self.classes.len() {
+            self.classes.resize(class, (0, 0));
+        }
+        let (tasks, sum_ns) = &mut self.classes[class - 1];
+        (*tasks, *sum_ns) = (*tasks + 1, *sum_ns + u64::from(entry.service_ns));
+        self.times = Some((first, entry.at_ns));
+        self.tasks.push(Entry { at_ns: entry.at_ns - first, ..entry });
+        Ok(())
+    }
+
+    fn finish(self, path: &Path) -> Result<Trace, Problem> {
+        if self.tasks.is_empty() {
+            let problem = match self.others.is_empty() {
+                true => "there is no task in it".to_owned(),
+                false => format!("there is no task in it, but {}", Others(&self.others)),
+            };
+            return Err((Place::Whole, problem));
+        }
+        let mean = |(tasks, sum_ns): (u64, u64)| (tasks, sum_ns as f64 / tasks.max(1) as f64);
+        let classes = self.classes.into_iter().map(mean).collect();
+        let (path, tasks) = (path.to_owned(), self.tasks.into_boxed_slice());
+        Ok(Trace { path, tasks, classes, others: self.others })
+    }
+
+    fn other(&mut self, what: &'static str) {
+        *self.others.entry(what).or_default() += 1;
+    }
+}
+
+/// Packets that are no tasks, by what they are.
+pub struct Others<'a>(pub &'a BTreeMap<&'static str, u64>);
+
+impl fmt::Display for Others<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} other packets (", self.0.values().sum::<u64>())?;
+        for (i, (what, packets)) in self.0.iter().enumerate() {
+            write!(f, "{}{what} {packets}", if i == 0 { "" } else { ", " })?;
+        }
+        write!(f, ")")
+    }
+}
+
+/// Nanoseconds, written as microseconds.
+struct Micros(u64);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
+        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+fn read_lines(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
+    let mut has_header = false;
+    for (number, line) in (1..).zip(file.lines()) {
+        let problem = |problem| (Place::Line(number), problem);
+        let line =
+            line.map_err(|error| problem(format!("{error}; a trace is text or a capture")))?;
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let fields: Vec<_> = line.split(',').map(str::trim).collect();
+        if !has_header {
+            if fields != COLUMNS {
+                let columns = COLUMNS.join(",");
+                let shown: String = line.chars().take(80).collect();
+                return Err(problem(format!("`{shown}` is not the header, `{columns}`")));
+            }
+            has_header = true;
+            continue;
+        }
+        entry(&fields).and_then(|entry| tasks.push(entry)).map_err(problem)?;
+    }
+    Ok(())
+}
+
+fn entry(fields: &[&str]) -> Result<Entry, String> {
+    let [time, class, service, size] = fields else {
+        let columns = COLUMNS.join(",");
+        return Err(format!("it has {} values and not the four of `{columns}`", fields.len()));
+    };
+    let decimal = "a decimal number of microseconds that is not negative, as in 12.5";
+    let refused = |column: usize, text: &str, allowed: &str| {
+        format!("{} is `{text}`, and must be {allowed}", COLUMNS[column])
+    };
+    let whole = |column: usize, text: &str, low: usize, high: usize| {
+        let number =
+            text.parse().ok().filter(|number| (low..=high).contains(&usize::from(*number)));
+        let allowed = || format!("a whole number, {low} to {high}");
+        number.ok_or_else(|| refused(column, text, &allowed()))
+    };
+    let service_ns = nanoseconds(service).ok_or_else(|| refused(2, service, decimal))?;
+    Ok(Entry {
+        at_ns: nanoseconds(time).ok_or_else(|| refused(0, time, decimal))?,
+        class: whole(1, class, 1, CLASSES_MAX)?,
+        service_ns: u32::try_from(service_ns).map_err(|_| {
+            refused(2, service, &format!("{} us at most", Micros(u64::from(u32::MAX))))
+        })?,
+        size: whole(3, size, 0, FRAME_MAX)?,
+    })
+}
+
+/// Reads microseconds. Times since 1970 have more digits than a floating-point number keeps; what is less than a
+/// nanosecond is cut off.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let fraction: u64 = format!("{fraction:0<3}")[..3].parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(fraction)
+}
+
+fn read_pcap(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
+    let mut reader = PcapReader::new(file).map_err(|error| broken(0, &error))?;
+    let header = reader.header();
+    check_link(header.datalink, 0)?;
+    // 0 says that there is no limit.
+    let snaplen = if header.snaplen == 0 { u32::MAX } else { header.snaplen };
+    let mut number = 0;
+    while let Some(packet) = reader.next_raw_packet() {
+        number += 1;
+        let packet = packet
+            .and_then(|raw| PcapPacket::try_from_raw_packet(raw, header.ts_resolution, snaplen))
+            .map_err(|error| broken(number, &error))?;
+        let at_ns = packet.timestamp.as_nanos() as u64;
+        take_frame(&packet.data, at_ns, tasks).map_err(|text| (Place::Packet(number), text))?;
+    }
+    Ok(())
+}
+
+fn read_pcapng(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
+    let mut reader = PcapNgReader::new(file).map_err(|error| broken(0, &error))?;
+    // Of each interface, what turns its times into nanoseconds.
+    let mut clocks: Vec<(u8, u64)> = Vec::new();
+    let mut number = 0;
+    while let Some(block) = reader.next_block() {
+        match block.map_err(|error| broken(number + 1, &error))? {
+            Block::SectionHeader(_) => clocks.clear(),
+            Block::InterfaceDescription(interface) => {
+                check_link(interface.linktype, number)?;
+                let mut clock = (6, 0); // microseconds, where nothing else is said
+                for option in &interface.options {
+                    match option {
+                        IfTsResol(resolution) => clock.0 = *resolution,
+                        IfTsOffset(seconds) => clock.1 = *seconds,
+                        _ => {}
+                    }
+                }
+                clocks.push(clock);
+            }
+            Block::EnhancedPacket(packet) => {
+                number += 1;
+                let problem = |text: &str| (Place::Packet(number), text.to_owned());
+                let clock = clocks.get(packet.interface_id as usize);
+                let clock = clock.ok_or_else(|| problem("its interface is not described"))?;
+                // The reader takes all units for nanoseconds.
+                let at_ns = since_epoch(packet.timestamp.as_nanos() as u64, *clock);
+                let at_ns = at_ns.ok_or_else(|| problem("its time cannot be"))?;
+                take_frame(&packet.data, at_ns, tasks).map_err(|text| problem(&text))?;
+            }
+            Block::SimplePacket(_) | Block::Packet(_) => {
+                number += 1;
+                let text = "blocks of its kind (simple, or obsolete) are not read; convert with editcap -F pcapng";
+                return Err((Place::Packet(number), text.to_owned()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A pcapng time in nanoseconds. A resolution is a power of ten, or of two where its highest bit is set.
+fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
+    let exponent = u32::from(resolution & 0x7F);
+    let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
+    let per_second = base.checked_pow(exponent)?;
+    let ns = u128::from(units) * 1_000_000_000 / per_second;
+    u64::try_from(ns + u128::from(offset_s) * 1_000_000_000).ok()
+}
+
+fn check_link(link: DataLink, packets: u64) -> Result<(), Problem> {
+    if link == DataLink::ETHERNET {
+        return Ok(());
+    }
+    let place = if packets == 0 { Place::Whole } else { Place::Packet(packets) };
+    Err((place, format!("its link type is {link:?}; captures of Ethernet are read")))
+}
+
+fn broken(packet: u64, error: &PcapError) -> Problem {
+    let place = if packet == 0 { Place::Whole } else { Place::Packet(packet) };
+    (place, format!("the capture is broken or cut off: {error}"))
+}
+
+/// Takes the task that the frame is; counts it if it is none.
+fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut Collected) -> Result<(), String> {
+    match task(frame, at_ns) {
+        Ok(_) if frame.len() > FRAME_MAX => {
+            Err(format!("it has {} bytes, and may have {FRAME_MAX} at most", frame.len()))
+        }
+        Ok(entry) if !(1..=CLASSES_MAX).contains(&usize::from(entry.class)) => {
+            Err(format!("its class is {}, and must be 1 to {CLASSES_MAX}", entry.class))
+        }
+        Ok(entry) => tasks.push(entry),
+        Err(what) => {
+            tasks.other(what);
+            Ok(())
+        }
+    }
+}
+
+/// The task that a frame is, or what the frame is instead. Checksums are not looked at: most machines capture packets before
+/// the device fills them in.
+fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
+    if frame.len() < ether::LEN {
+        return Err("runt");
+    }
+    match ether::ether_type(frame) {
+        ether::IPV4 => {}
+        ether::ARP => return Err("arp"),
+        _ => return Err(vlan::reason(frame).name()),
+    }
+    let datagram = udp::parse(frame, true).map_err(|reason| reason.name())?;
+    // An end beyond 64 KiB, as of what a machine put together after receipt, does not fit the datagram's.
+    let payload = frame.get(datagram.payload()..usize::from(datagram.end));
+    let payload = payload.ok_or(DropReason::UdpLength.name())?;
+    let header = Header::parse(payload).map_err(|reason| reason.name())?;
+    match header.code {
+        Code::NewTask if header.more => return Err("task_of_several_packets"),
+        Code::NewTask => {}
+        Code::TaskContinuation => return Err("task_of_several_packets"),
+        _ => return Err("no_task"),
+    }
+    let extension = if header.extended { Extension::parse(payload) } else { Extension::default() };
+    let work = Work::parse(&payload[header.len()..]).unwrap_or_default();
+    let told = payload::service_ns(payload, &header);
+    Ok(Entry {
+        at_ns,
+        service_ns: told.unwrap_or(extension.service_ns),
+        // 0 says that the class is not known.
+        class: [extension.class, work.operation].into_iter().find(|class| *class > 0).unwrap_or(1),
+        size: frame.len() as u16,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Target;
+    use crate::template::{Task, Template};
+    use pcap_file::TsResolution;
+    use pcap_file::pcap::{PcapHeader, PcapWriter, RawPcapPacket};
+    use std::borrow::Cow;
+    use std::time::Duration;
+    use wedjat::wire::ether::Mac;
+
+    const HEADER: &str = "time_us,class,service_us,size\n";
+
+    /// The trace that `bytes` are, and its errors without the file's path.
+    fn read(bytes: &[u8]) -> Result<Trace, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let path = file.path().display().to_string();
+        Trace::read(file.path()).map_err(|error| error.to_string().replace(&path, "FILE"))
+    }
+
+    fn entry(at_ns: u64, class: u16, service_ns: u32, size: u16) -> Entry {
+        Entry { at_ns, service_ns, class, size }
+    }
+
+    #[test]
+    fn lines_are_tasks() {
+        let lines = "# from 1 May\n\n time_us, class,service_us,size\n1700000000000000.001,1,40,0\r\n\
+                     # later\n1700000000000012.5,3,0.5,1514\n1700000000000012.5,1,60.0009,85";
+        let trace = read(lines.as_bytes()).unwrap();
+        let expected =
+            [entry(0, 1, 40_000, 0), entry(12_499, 3, 500, 1514), entry(12_499, 1, 60_000, 85)];
+        assert_eq!(trace.tasks(), expected);
+        assert_eq!((trace.classes(), trace.size_max()), (3, 1514));
+        assert_eq!([1, 2, 3, 4].map(|class| trace.class_mean_ns(class)), [50e3, 0.0, 500.0, 0.0]);
+        assert_eq!(trace.mean_ns().round(), 33_500.0);
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused_with_line_value_and_what_is_allowed() {
+        let line = |line: &str| format!("{HEADER}5,1,40,0\n{line}\n");
+        for (text, said) in [
+            (String::new(), "FILE: there is no task in it"),
+            (HEADER.to_owned(), "FILE: there is no task in it"),
+            (
+                "5,1,40,0\n".to_owned(),
+                "line 1: `5,1,40,0` is not the header, `time_us,class,service_us,size`",
+            ),
+            ("time,class\n".to_owned(), "line 1: `time,class` is not the header"),
+            (line("6,1,40"), "line 3: it has 3 values and not the four of `time_us,"),
+            (
+                line("4.999,1,40,0"),
+                "line 3: its time is 0.001 us before that of the task before it; sort",
+            ),
+            (line("NaN,1,40,0"), "line 3: time_us is `NaN`, and must be a decimal number"),
+            (line("-1,1,40,0"), "line 3: time_us is `-1`, and must be"),
+            (line("1e3,1,40,0"), "line 3: time_us is `1e3`, and must be"),
+            (line(",1,40,0"), "line 3: time_us is ``, and must be"),
+            (line("99999999999999999999,1,40,0"), "line 3: time_us is `99999999999999999999`"),
+            (line("99999999999999,1,40,0"), "line 3: its time is more than a year after"),
+            (line("6,0,40,0"), "line 3: class is `0`, and must be a whole number, 1 to 64"),
+            (line("6,65,40,0"), "line 3: class is `65`"),
+            (line("6,a,40,0"), "line 3: class is `a`"),
+            (line("6,1,-2,0"), "line 3: service_us is `-2`, and must be a decimal number"),
+            (
+                line("6,1,4294968,0"),
+                "line 3: service_us is `4294968`, and must be 4294967.295 us at most",
+            ),
+            (line("6,1,40,1515"), "line 3: size is `1515`, and must be a whole number, 0 to 1514"),
+            (line("6,1,40,-1"), "line 3: size is `-1`"),
+        ] {
+            let error = read(text.as_bytes()).unwrap_err();
+            assert!(error.starts_with("cannot replay FILE"), "{error}");
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let error = read(b"time_us,class\xFF").unwrap_err();
+        assert!(error.contains("line 1") && error.contains("text or a capture"), "{error}");
+        let error = Trace::read(Path::new("/no/trace.csv")).unwrap_err().to_string();
+        assert!(error.contains("/no/trace.csv") && error.contains("No such file"), "{error}");
+    }
+
+    /// A task's frame as the generator sends it.
+    fn frame(class: u16, service_ns: u32, extended: bool) -> Vec<u8> {
+        let target = Target { extended, ..Target::new(Mac([2, 0, 0, 0, 0, 1]), 1, 2) };
+        let mut template = Template::new(&target.frame(7));
+        let mut bytes = vec![0; template.frame_len()];
+        template.write(&mut bytes, Task { seq: 9, service_ns, class });
+        bytes
+    }
+
+    /// Tasks with and without extension, and what else may be in a capture.
+    fn frames() -> Vec<Vec<u8>> {
+        let mut answer = frame(1, 5, true);
+        answer[udp::PAYLOAD] = Code::TaskDone as u8;
+        let mut tagged = frame(1, 5, true);
+        tagged[12..14].copy_from_slice(&vlan::TAG.to_be_bytes());
+        let cut = frame(1, 5, true)[..60].to_vec();
+        vec![frame(2, 9_000, true), answer, vec![0; 9], tagged, cut, frame(3, 7_000, false)]
+    }
+
+    fn others() -> BTreeMap<&'static str, u64> {
+        let cut = udp::parse(&frame(1, 5, true)[..60], true).unwrap_err().name();
+        BTreeMap::from([("no_task", 1), ("runt", 1), ("vlan_tag", 1), (cut, 1)])
+    }
+
+    /// A capture of these frames, 1.5 us apart.
+    fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+        let ts_resolution = TsResolution::NanoSecond;
+        let header = PcapHeader { snaplen: 0, ts_resolution, ..PcapHeader::default() };
+        let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
+        for (i, frame) in (0..).zip(frames) {
+            let time = Duration::new(1_700_000_000, 1 + i * 1500);
+            let raw = RawPcapPacket {
+                ts_sec: time.as_secs() as u32,
+                ts_frac: time.subsec_nanos(),
+                incl_len: frame.len() as u32,
+                orig_len: frame.len() as u32,
+                data: Cow::Borrowed(frame),
+            };
+            writer.write_raw_packet(&raw).unwrap();
+        }
+        writer.into_writer()
+    }
+
+    #[test]
+    fn tasks_of_a_capture_are_taken_and_the_rest_is_counted() {
+        let bytes = pcap(&frames());
+        let trace = read(&bytes).unwrap();
+        assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(7_500, 3, 7_000, 69)]);
+        assert_eq!(trace.others(), &others());
+        // Cut off anywhere, it is refused, or ends with a whole packet.
+        for len in 4..bytes.len() {
+            if let Err(error) = read(&bytes[..len]) {
+                assert!(error.contains("cut off") || error.contains("no task"), "{len}: {error}");
+            }
+        }
+        let error = read(&pcap(&frames()[1..2])).unwrap_err();
+        assert!(error.contains("no task in it, but 1 other packets (no_task 1)"), "{error}");
+        let mut large = frame(1, 1, true);
+        large.resize(1515, 0);
+        let error = read(&pcap(&[large])).unwrap_err();
+        assert!(
+            error.contains("packet 1: it has 1515 bytes, and may have 1514 at most"),
+            "{error}"
+        );
+        let error = read(&pcap(&[frame(65, 1, true)])).unwrap_err();
+        assert!(error.contains("packet 1: its class is 65, and must be 1 to 64"), "{error}");
+    }
+
+    #[test]
+    fn a_datagram_of_64_kib_is_no_task() {
+        let mut large = frame(1, 5, true);
+        large.resize(ether::LEN + 65_535, 0);
+        large[ether::LEN + 2..ether::LEN + 4].copy_from_slice(&65_535_u16.to_be_bytes());
+        large[ether::LEN + 24..ether::LEN + 26].copy_from_slice(&65_515_u16.to_be_bytes());
+        assert_eq!(task(&large, 0), Err("udp_length"));
+    }
+
+    #[test]
+    fn times_of_pcapng_have_the_resolution_of_their_interface() {
+        use pcap_file::pcapng::PcapNgWriter;
+        use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+        use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
+        // 7.5 us in each unit: microseconds where nothing is said, nanoseconds, 2^-30 s.
+        for (options, units, ns) in [
+            (vec![], [1_000_000, 1_000_008], 8_000),
+            (vec![IfTsResol(9)], [5, 7_505], 7_500),
+            (vec![IfTsResol(0x80 | 30), IfTsOffset(3)], [0, 1 << 20], 976_562),
+        ] {
+            let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+            let linktype = DataLink::ETHERNET;
+            let interface = InterfaceDescriptionBlock { linktype, snaplen: 0, options };
+            writer.write_pcapng_block(interface).unwrap();
+            for (units, frame) in
+                units.into_iter().zip([frame(2, 9_000, true), frame(3, 7_000, false)])
+            {
+                let packet = EnhancedPacketBlock {
+                    interface_id: 0,
+                    timestamp: Duration::from_nanos(units),
+                    original_len: frame.len() as u32,
+                    data: Cow::Owned(frame),
+                    options: vec![],
+                };
+                writer.write_pcapng_block(packet).unwrap();
+            }
+            let trace = read(&writer.into_inner()).unwrap();
+            assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(ns, 3, 7_000, 69)]);
+            assert!(trace.others().is_empty());
+        }
+        assert_eq!(since_epoch(1, (100, 0)), None);
+    }
+}
