@@ -174,7 +174,8 @@ mod dpdk {
     fn a_trace_is_replayed_over_memif() {
         // 300 tasks in 300 ms, a third of them of class 2; twice, and twice as fast.
         let time = |i: u32| if i == 0 { 0 } else { i * 1000 + 500 };
-        let line = |i: u32| format!("{},{},5,{}\n", time(i), 1 + i32::from(i % 3 == 0), i % 200);
+        let line =
+            |i: u32| format!("{},{},5,{}\n", time(i), 1 + i32::from(i.is_multiple_of(3)), i % 200);
         let lines: String = (0..300).map(line).collect();
         let trace = file(&format!("time_us,class,service_us,size\n{lines}"));
         let path = trace.path().to_str().unwrap();
