@@ -119,7 +119,7 @@ impl Load {
     pub fn service_text(&self) -> String {
         self.replay
             .as_ref()
-            .map_or_else(|| self.service.to_string(), |_| "as in the trace".to_owned())
+            .map_or_else(|| self.service.to_string(), |_| "service times of the trace".to_owned())
     }
 
     /// What a class is called, and its service times.

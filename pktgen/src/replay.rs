@@ -52,7 +52,8 @@ impl Replay {
         let tasks = trace.tasks();
         let last_s = tasks.last().map_or(0.0, |task| task.at_ns as f64 / 1e9 / speed);
         let gap_s = (last_s / (tasks.len().max(2) - 1) as f64).max(GAP_MIN_S);
-        let pass_s = (last_s + gap_s).max(PASS_MIN_S);
+        // In whole microseconds, as people would say it.
+        let pass_s = ((last_s + gap_s).max(PASS_MIN_S) * 1e6).round() / 1e6;
         let replay = Self { trace, speed, repeat, pass_s };
         if replay.length_s() > LENGTH_MAX_S {
             return Err(ReplayError::TooLong(replay.length_s()));

@@ -414,7 +414,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{} tasks/s offered, {}, {} arrivals, {} measured after {} of warm-up",
-            Rate::Pps(self.offered_pps),
+            Rate::Pps((self.offered_pps * 100.0).round() / 100.0),
             config.service,
             config.arrivals,
             Time(self.duration_s * 1e9),
