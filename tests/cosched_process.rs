@@ -129,7 +129,7 @@ mod batches {
     impl Home {
         fn new(core: usize, cpu: usize) -> Self {
             let home = Self { folder: tempfile::tempdir().unwrap(), cpu, core };
-            write_frames(&home.path("in.pcap"), &(0..50).map(task).collect::<Vec<_>>()).unwrap();
+            write_frames(&home.path("in.pcap"), (0..50).map(task).collect::<Vec<_>>()).unwrap();
             let text = format!(
                 "[agent]\nid = 6\nname = '{}'\ncore = {core}\nworker_timeout_ms = 0\nstate = '{}'\n\
                  [[port]]\ndevice = 'net_pcap0,rx_pcap={}'\nip = '10.0.2.11/24'\nmac = '{AGENT}'\n\
@@ -195,12 +195,12 @@ mod batches {
         /// The note of this one, once it runs and its group is there.
         fn running(&self, id: u32) -> Note {
             let found = || {
-                let notes = self.jobs().into_iter();
+                let mut notes = self.jobs().into_iter();
                 let is_it = |note: &Note| {
                     let is_made = note.made.paths().next().is_some_and(Path::exists);
                     note.id() == id && note.state == JobState::Running && is_made
                 };
-                notes.filter(is_it).next_back()
+                notes.rfind(is_it)
             };
             wait_until("the job runs", || {
                 found().is_some_and(|note| !self.members(&note).is_empty())
