@@ -38,7 +38,7 @@ refusals! {
     Stranger => PeerStranger;
     /// A value is not a number, or is infinite.
     NotFinite => PeerNotFinite;
-    /// A value is beyond what can be: a load below 0, or waits and counts that no node has.
+    /// A value is beyond what can be: a load below 0, or where no task waits, or waits and counts that no node has.
     OutOfRange => PeerOutOfRange;
     /// From before one that was heard, or for a consensus that is over or far ahead.
     Old => PeerOld;

@@ -225,7 +225,8 @@ fn what_cannot_be_is_counted_by_its_reason_and_changes_nothing() {
         (with(|beat| beat.load = f32::NAN), Refusal::NotFinite),
         (with(|beat| beat.load = f32::INFINITY), Refusal::NotFinite),
         (with(|beat| beat.load = -1e-9), Refusal::OutOfRange),
-        (with(|beat| beat.load = 1.1e6), Refusal::OutOfRange),
+        (with(|beat| (beat.load, beat.waiting) = (1.1e6, 9)), Refusal::OutOfRange),
+        (with(|beat| (beat.load, beat.waiting) = (1e-9, 0)), Refusal::OutOfRange),
         (with(|beat| beat.waiting = u32::MAX), Refusal::OutOfRange),
         (with(|beat| beat.done.failed_tasks = u32::MAX), Refusal::OutOfRange),
         (with(|beat| beat.number -= 1), Refusal::Doubled),
@@ -236,7 +237,7 @@ fn what_cannot_be_is_counted_by_its_reason_and_changes_nothing() {
         assert_eq!(peers.hear(&bad), Err(reason), "{bad:?}");
         assert_eq!(peers.refusals().of(reason), counted + 1);
     }
-    assert_eq!(peers.refusals().total(), 14);
+    assert_eq!(peers.refusals().total(), 15);
     let mut other = before;
     for peers in [&mut *peers, &mut other] {
         peers.hear(&good).unwrap();

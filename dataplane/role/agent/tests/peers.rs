@@ -364,7 +364,7 @@ fn learners_hear_each_other_and_agree() {
 
 fn heartbeat(origin: Origin, number: u64, load: f32) -> Vec<u8> {
     let mut bytes = vec![0; crate::wire::peer::HEARTBEAT_LEN];
-    Heartbeat { origin, number, load, waiting: 0, done: Done::default() }.emit(&mut bytes);
+    Heartbeat { origin, number, load, waiting: 1, done: Done::default() }.emit(&mut bytes);
     bytes
 }
 
