@@ -492,7 +492,8 @@ impl Peers {
         let Done { migrations, steals, failed_tasks, failed_steals } = beat.done;
         let counts = [beat.waiting, migrations, steals, failed_tasks, failed_steals];
         // Load is of tasks that wait.
-        let can_be = (0.0..=LOAD_MAX).contains(&beat.load) && (beat.waiting > 0 || beat.load == 0.0);
+        let can_be =
+            (0.0..=LOAD_MAX).contains(&beat.load) && (beat.waiting > 0 || beat.load == 0.0);
         if !can_be || counts.into_iter().any(|count| count > COUNT_MAX) {
             return Err(Refusal::OutOfRange);
         }
