@@ -27,6 +27,8 @@ fn main() {
 }
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod echo;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod patience;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
@@ -48,6 +50,7 @@ mod processes {
     use wedjat::wire::udp::{self, Flow};
     use wedjat::worker::{Gone, Options, Worker};
 
+    use super::echo::echo;
     use super::patience::*;
 
     /// Names the agent to a worker process.
@@ -70,16 +73,10 @@ mod processes {
         let worker = std::env::var(WORKER).ok().map(|id| id.parse().unwrap());
         let options = Options { worker, ..patient() };
         let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
-        loop {
-            match worker.recv(PATIENCE) {
-                Ok(Some(task)) => task.reply_with(|request, reply| {
-                    reply[..request.len()].copy_from_slice(request);
-                    request.len()
-                }),
-                Ok(None) => panic!("nothing came for {PATIENCE:?}"),
-                Err(Gone::Stopped) => return,
-                Err(gone) => panic!("{gone}"),
-            }
+        match echo(&mut worker) {
+            Some(Gone::Stopped) => {}
+            Some(gone) => panic!("{gone}"),
+            None => panic!("nothing came for {PATIENCE:?}"),
         }
     }
 

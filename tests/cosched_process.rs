@@ -20,6 +20,8 @@ fn main() {
 }
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod echo;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod patience;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
@@ -39,6 +41,7 @@ mod batches {
     use wedjat::worker::{Gone, Options, Worker};
     use wedjat_cosched::mechanism::{Group, Hierarchies, Limits, Process, Scheduling};
 
+    use super::echo::echo;
     use super::patience::*;
 
     /// Names the agent to the worker process.
@@ -89,14 +92,10 @@ mod batches {
         let options = Options { cpu, patience: PATIENCE, ..Options::default() };
         let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
         loop {
-            match worker.recv(PATIENCE) {
-                Ok(Some(task)) => task.reply_with(|request, reply| {
-                    reply[..request.len()].copy_from_slice(request);
-                    request.len()
-                }),
-                Ok(None) => {}
-                Err(Gone::Stopped | Gone::AgentDied) => return,
-                Err(gone) => panic!("{gone}"),
+            match echo(&mut worker) {
+                None => {}
+                Some(Gone::Stopped | Gone::AgentDied) => return,
+                Some(gone) => panic!("{gone}"),
             }
         }
     }

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod echo;
 mod patience;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
 use wedjat::worker::{Gone, Options, Worker};
 
+use echo::echo;
 use patience::*;
 
 const NODES: usize = 3;
@@ -91,16 +93,10 @@ impl Home {
             let options = Options { patience: PATIENCE, ..Options::default() };
             let mut worker =
                 Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
-            loop {
-                match worker.recv(PATIENCE) {
-                    Ok(Some(task)) => task.reply_with(|request, reply| {
-                        reply[..request.len()].copy_from_slice(request);
-                        request.len()
-                    }),
-                    Ok(None) => panic!("nothing came for {PATIENCE:?}"),
-                    Err(Gone::Stopped | Gone::AgentDied) => return,
-                    Err(gone) => panic!("{gone}"),
-                }
+            match echo(&mut worker) {
+                Some(Gone::Stopped | Gone::AgentDied) => {}
+                Some(gone) => panic!("{gone}"),
+                None => panic!("nothing came for {PATIENCE:?}"),
             }
         })
     }
