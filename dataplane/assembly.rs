@@ -1,6 +1,8 @@
 //! From a checked configuration to a node's parts: its state, its network, and each core's stages.
 
 pub mod agent;
+#[cfg(feature = "peers")]
+pub mod peers;
 pub mod takeover;
 
 use std::path::Path;

@@ -333,7 +333,7 @@ fn crates_of_the_control_stay_out_of_the_library_and_of_builds_without_it() {
 fn who_embeds_the_library_gets_no_front_end_and_few_crates() {
     let front_ends = ["clap", "env_logger", "indicatif", "pcap-file", "signal-hook"];
     for (of, how, most) in
-        [("wedjat", &["--no-default-features"][..], 41), ("wedjat-capi", &[], 50)]
+        [("wedjat", &["--no-default-features"][..], 34), ("wedjat-capi", &[], 43)]
     {
         let names = packages(of, how);
         let foreign: Vec<_> = front_ends.iter().filter(|name| names.contains(**name)).collect();

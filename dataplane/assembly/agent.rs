@@ -2,23 +2,21 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use crossbeam_queue::ArrayQueue;
-use rand::{Rng as _, SeedableRng as _};
+use rand::SeedableRng as _;
 
 use super::{make, seed};
-use crate::config::{AgentConfig, AgentPool, Config, HostConfig, LeafAddress};
+use crate::config::{AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig};
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};
 use crate::limits::CORES_MAX;
 use crate::node::Timing;
-use crate::peers::Settings;
 use crate::policy::{Core, Dispatcher, Rng, stream_seed};
 use crate::ring::{Place, WorkerRegion};
 use crate::role::agent::{
-    AgentCommands, Packet, Parts, PeerGroup, PoolWorkers, QueueReports, Registrar, Signer,
-    WorkerLink, WorkerSet,
+    AgentCommands, Packet, Parts, PoolWorkers, QueueReports, Registrar, Signer, WorkerLink,
+    WorkerSet,
 };
 use crate::role::colocated;
 use crate::state::table::{Entries, Role, Spec, agents_file};
@@ -31,7 +29,7 @@ use crate::state::{StateError, Table};
 pub fn table(config: &AgentConfig, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
     let seed = seed(config.seed);
     let spec = spec(&config.host, &membership(config), config.id, ticks_hz, seed);
-    let peers = config.peers.as_ref().map_or(0, |peers| peers.nodes.len());
+    let peers = config.peers.as_ref().map_or(0, PeersConfig::count);
     make(config.state.as_deref(), &Spec { group: config.state_group, peers, ..spec })
 }
 
@@ -111,44 +109,11 @@ pub fn parts<B: Buf + Token, A>(
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);
     let parts = parts_of(&config.host, (config.udp_port, registrars), table, link, pool);
-    let peers =
-        peer_settings(config, table).and_then(|settings| peer_group(config, settings, table));
+    #[cfg(feature = "peers")]
+    let peers = super::peers::peers(config, table);
+    #[cfg(not(feature = "peers"))]
+    let peers = None;
     Parts { reports, peers, ..parts }
-}
-
-/// What the configured agent decides by among its peers, when it has any; it is told apart from its earlier lives by the time.
-#[must_use]
-pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
-    let peers = config.peers.as_ref()?;
-    let pool = config.host.pools.first()?;
-    let (own, beat_ns) = (peers.own, peers.beat_ns());
-    // Beside those of the only core and of its reports.
-    let mut rng = Rng::seed_from_u64(stream_seed(table.seed(), 2, own));
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Some(Settings {
-        nodes: peers.nodes.len(),
-        own,
-        policy: peers.policy,
-        slots: pool.workers.len() as u32 * tasks_of_each(pool),
-        beat_ns,
-        // Beats are out of step: anywhere within one.
-        first_beat_ns: rng.next_u64() % beat_ns,
-        born: since.map_or(0, |since| since.as_nanos() as u64),
-        seed: table.seed(),
-    })
-}
-
-/// What passes tasks between the configured agent and its peers, by these settings.
-#[must_use]
-pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Option<PeerGroup> {
-    let (peers, pool) = (config.peers.as_ref()?, config.host.pools.first()?);
-    let addresses: Vec<_> = peers.nodes.iter().map(|node| node.to_bits()).collect();
-    Some(PeerGroup::new(settings, pool.id, &addresses, tasks_of_each(pool)).shown_in(table.peers()))
-}
-
-/// Tasks that a worker of the pool may have at once; one where the policy finds its bound itself.
-fn tasks_of_each(pool: &AgentPool) -> u32 {
-    pool.policy.bound().unwrap_or(1)
 }
 
 /// What has workers tell so many leaves of their queues, where their pools do.

@@ -16,6 +16,7 @@ pub(crate) mod ids;
 mod key;
 mod leaf;
 mod local;
+#[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
 mod peers;
 mod port;
 mod racks;

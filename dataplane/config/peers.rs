@@ -27,6 +27,12 @@ pub struct PeersConfig {
 }
 
 impl PeersConfig {
+    /// How many nodes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Nanoseconds of a beat.
     #[must_use]
     pub fn beat_ns(&self) -> u64 {

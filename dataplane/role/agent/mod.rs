@@ -8,6 +8,7 @@ mod link;
 mod named_load;
 mod next_hop;
 mod packet;
+#[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
 mod peers;
 mod register;
 mod reports;
@@ -278,8 +279,10 @@ where
     /// What it has done so far, and when it has something to do next without a packet or a worker's word.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let beat =
-            self.peers().map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
+        let beat = self
+            .peers
+            .as_ref()
+            .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
         let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
         let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
         Progress { awaits_workers: self.held() > 0, ..progress }

@@ -98,6 +98,11 @@ impl PeerGroup {
         &self.peers
     }
 
+    /// When a beat ends next.
+    pub fn next_beat_ns(&self) -> u64 {
+        self.peers.next_beat_ns()
+    }
+
     fn own(&self) -> usize {
         self.peers.settings().own
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wedjat::assembly::{self, agent};
+use wedjat::assembly::{self, agent, peers};
 use wedjat::clock::{ClockFile, Line, Progress, TurnError};
 use wedjat::config::{AgentConfig, Config};
 use wedjat::control::{Control, Membership};
@@ -219,7 +219,7 @@ impl LocalAgent {
         let link = |channel| region.channel(channel).into();
         let mut parts = agent::parts(config, &table, link, pool.clone());
         if let Some(settings) = settings {
-            parts.peers = agent::peer_group(config, settings, &table);
+            parts.peers = peers::peer_group(config, settings, &table);
         }
         let ports = [near].into_iter().zip(config.addresses([Mac([2, 0, 0, 0, 0, 2])]));
         let agent = Agent::new(parts, ports.collect());

@@ -1,0 +1,29 @@
+//! `[peers]` of an agent's file, in a build without the feature `peers`: refused.
+
+use super::faults::Faults;
+use super::port::PortConfig;
+use super::raw_agent;
+
+/// A rack without a leaf, of which this build knows nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PeersConfig {}
+
+impl PeersConfig {
+    /// How many nodes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match *self {}
+    }
+}
+
+/// Refuses the table.
+pub(super) fn peers(
+    faults: &mut Faults<'_>,
+    raw: &raw_agent::File,
+    _: &[PortConfig],
+) -> Option<PeersConfig> {
+    let entry = raw.peers.as_ref()?;
+    let found = "[peers], and this build has no feature `peers`";
+    faults.note(&entry.nodes, "peers", found, "a build with it, as `wedjat` has by default");
+    None
+}

@@ -1,0 +1,73 @@
+//! In a build without the feature `peers`, no agent has any.
+
+use crate::io::{Pool, Port, Token};
+use crate::reason::DropReason;
+use crate::state::Counter;
+use crate::wire::ether::Mac;
+use crate::wire::task::Header;
+
+use super::Agent;
+use super::next_hop::NextHop;
+use super::packet::{Packet, Passed};
+use super::worker_set::Completion;
+
+/// A node of a rack without a leaf: none.
+#[derive(Debug)]
+pub enum PeerGroup {}
+
+impl PeerGroup {
+    pub(super) fn pool(&self) -> u16 {
+        match *self {}
+    }
+
+    pub(super) fn hop_of(&mut self, _: usize, _: u32) -> Option<&mut NextHop> {
+        match *self {}
+    }
+
+    pub(super) fn note_waiting(&mut self, _: usize) {
+        match *self {}
+    }
+
+    pub(super) fn note_done<T>(&mut self, _: &Completion<'_, T>) {
+        match *self {}
+    }
+
+    pub(super) fn note_failed(&mut self) {
+        match *self {}
+    }
+
+    pub(super) fn destination(&mut self) -> Option<usize> {
+        match *self {}
+    }
+
+    pub(super) fn passed(&self, _: usize, _: Mac, _: &[u8]) -> Result<Passed, DropReason> {
+        match *self {}
+    }
+
+    pub(super) fn next_beat_ns(&self) -> u64 {
+        match *self {}
+    }
+}
+
+impl<P, A> Agent<P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
+    /// Refuses a peer's word.
+    pub(super) fn hear(
+        &mut self,
+        _: usize,
+        _: (u32, Mac),
+        _: &Header,
+        _: &[u8],
+    ) -> Result<(), DropReason> {
+        Err(DropReason::TaskRole)
+    }
+
+    pub(super) fn pass(&mut self, _: Packet<P::Buf>, _: usize, _: Counter) {}
+
+    pub(super) fn work_with_peers(&mut self) {}
+
+    pub(super) fn look_after_peers(&mut self, _: u64) {}
+}
