@@ -105,13 +105,9 @@ export LIBDIR ?= lib
 PROFILE ?= release
 BUILT = $${CARGO_TARGET_DIR:-target}/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
-# FEATURES=wedjat-testbed/rocksdb has the RocksDB workload as well. Of the whole workspace, so that crates of others have the features
-# that they have in tests, and what tests were built from is not built again.
-# The C library is built by itself: beside crates that use DPDK it would need libdpdk, too.
-define BUILD
-	$(CARGO) build --locked --profile $(PROFILE) --workspace --bins $(if $(FEATURES),--features $(FEATURES))
-	$(CARGO) build --locked --profile $(PROFILE) --package wedjat-capi
-endef
+# FEATURES=wedjat-testbed/rocksdb has the RocksDB workload as well. Of the whole workspace at once, so that commands and C library are
+# made of the same crates, which are built once: with the features that they have in tests, whose builds serve as well.
+BUILD = $(CARGO) build --locked --profile $(PROFILE) --workspace --lib --bins $(if $(FEATURES),--features $(FEATURES))
 
 install: deps ## commands, C library, headers, manual pages, completions, units into PREFIX (/usr/local), below DESTDIR
 	$(BUILD)
