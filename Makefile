@@ -60,7 +60,7 @@ bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	$(CARGO) build --locked --release
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench.py --bin "$$target/release" $(BENCH)
 
-bench-sockets: ## compare the leaf on AF_PACKET with nginx's balancing of UDP, over kernel sockets; as root, some two minutes
+bench-sockets: ## compare the leaf on AF_PACKET with nginx's balancing of UDP, over kernel sockets; as root, some three minutes
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release -p wedjat
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench-sockets.py --bin "$$target/release" $(BENCH)

@@ -1,5 +1,5 @@
 /* Both ends of scripts/bench-sockets.py over sockets of the kernel: workers that answer at once, and a client that keeps a window of
- * tasks under way and prints what came of them as JSON. */
+ * tasks under way, or sends one after a pause, and prints what came of them as JSON. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <poll.h>
@@ -94,6 +94,53 @@ static void send_task(int socket, uint16_t seq, uint64_t *sent)
 	send(socket, task, sizeof(task), 0);
 }
 
+/* Prints what came of tasks, the latencies in nanoseconds; exit status 1 if no task was answered. */
+static int report(uint32_t *latency, uint64_t room, uint64_t answered, uint64_t lost, uint64_t begin)
+{
+	uint64_t kept = answered < room ? answered : room;
+	double took = (now_ns() - begin) / 1e9;
+
+	qsort(latency, kept, sizeof(*latency), by_size);
+	printf("{\"tasks\": %.1f, \"p50\": %.2f, \"p99\": %.2f, \"lost\": %llu}\n", answered / took,
+	       kept ? latency[kept / 2] / 1e3 : 0.0, kept ? latency[kept * 99 / 100] / 1e3 : 0.0, (unsigned long long)lost);
+	return kept == 0;
+}
+
+/* Sends a task, waits for its answer, and pauses for so many milliseconds before the next. */
+static int ask_seldom(const char *scheduler, double pause_ms, double seconds)
+{
+	struct sockaddr_in to = address(scheduler);
+	int own = socket(AF_INET, SOCK_DGRAM, 0);
+	uint64_t sent, begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9), answered = 0, lost = 0, room = 1 << 16;
+	uint32_t *latency = malloc(room * sizeof(*latency));
+	struct timespec pause = {.tv_nsec = (long)(pause_ms * 1e6)};
+	uint8_t reply[2048];
+
+	if (!(pause_ms > 0 && pause_ms < 1000)) {
+		fputs("a pause is more than 0 and less than 1000 ms\n", stderr);
+		exit(2);
+	}
+	if (latency == NULL || own < 0 || connect(own, (struct sockaddr *)&to, sizeof(to)) != 0)
+		fail("client");
+	for (uint16_t seq = 0; now_ns() < end; seq++) {
+		struct pollfd ready = {.fd = own, .events = POLLIN};
+		int is_answered = 0;
+
+		nanosleep(&pause, NULL);
+		send_task(own, seq, &sent);
+		while (!is_answered && poll(&ready, 1, LOST_NS / 1000000) > 0) {
+			ssize_t got = recv(own, reply, sizeof(reply), MSG_DONTWAIT);
+
+			is_answered = got >= HEADER && (reply[9] << 8 | reply[10]) == seq;
+		}
+		if (!is_answered)
+			lost++;
+		else if (answered < room)
+			latency[answered++] = (uint32_t)(now_ns() - sent);
+	}
+	return report(latency, room, answered, lost, begin);
+}
+
 /* Keeps a window of tasks under way for so many seconds. */
 static int ask(const char *scheduler, int window, double seconds)
 {
@@ -145,13 +192,7 @@ static int ask(const char *scheduler, int window, double seconds)
 			send_task(own, turns[place] * window + place, &sent[place]);
 		}
 	}
-	uint64_t kept = answered < room ? answered : room;
-	double took = (now_ns() - begin) / 1e9;
-
-	qsort(latency, kept, sizeof(*latency), by_size);
-	printf("{\"tasks\": %.1f, \"p50\": %.2f, \"p99\": %.2f, \"lost\": %llu}\n", answered / took,
-	       kept ? latency[kept / 2] / 1e3 : 0.0, kept ? latency[kept * 99 / 100] / 1e3 : 0.0, (unsigned long long)lost);
-	return kept == 0;
+	return report(latency, room, answered, lost, begin);
 }
 
 int main(int argc, char **argv)
@@ -160,6 +201,8 @@ int main(int argc, char **argv)
 		serve(argc - 2, argv + 2);
 	if (argc == 5 && strcmp(argv[1], "ask") == 0)
 		return ask(argv[2], atoi(argv[3]), atof(argv[4]));
-	fprintf(stderr, "usage: %s serve ADDRESS... | ask ADDRESS WINDOW SECONDS\n", argv[0]);
+	if (argc == 5 && strcmp(argv[1], "ask-seldom") == 0)
+		return ask_seldom(argv[2], atof(argv[3]), atof(argv[4]));
+	fprintf(stderr, "usage: %s serve ADDRESS... | ask ADDRESS WINDOW SECONDS | ask-seldom ADDRESS PAUSE_MS SECONDS\n", argv[0]);
 	return 2;
 }

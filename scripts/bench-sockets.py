@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The leaf on AF_PACKET beside nginx's balancing of UDP, between sockets of the kernel in network namespaces of one machine.
 
-Alternating runs, on a quiet machine and beside busy neighbours; needs root, ip, a C compiler and nginx with its stream module.
+Alternating runs, on a quiet machine and beside busy neighbours; and a leaf that sleeps beside one that polls, for tasks with pauses between
+them. Needs root, ip, a C compiler and nginx with its stream module.
 """
 
 import argparse
@@ -136,14 +137,14 @@ class Process:
             sys.exit(f"{self.command[0]} ended early, with {ended}")
 
 
-def ask(net, ends, window, seconds):
-    """What a client sees; again for as long as the scheduler does not answer yet."""
+def ask(net, ends, *how):
+    """What a client sees; before that it asks for as long as the scheduler does not answer yet."""
     until = time.monotonic() + 30
     probe = net.within("c", ends, "ask", SCHEDULER, 1, 0.1)
     while subprocess.run(probe, capture_output=True).returncode != 0:
         if time.monotonic() > until:
             sys.exit("the scheduler does not answer")
-    return json.loads(call(*net.within("c", ends, "ask", SCHEDULER, window, seconds)))
+    return json.loads(call(*net.within("c", ends, *how)))
 
 
 def scheduler(name, net, arguments, folder):
@@ -155,7 +156,8 @@ def scheduler(name, net, arguments, folder):
         path.write_text(NGINX.format(module=MODULE, folder=folder, servers=upstream))
         return net.within("l", "taskset", "-c", arguments.cpu, "nginx", "-c", path)
     path = folder / "leaf.toml"
-    text = LEAF.format(cpu=arguments.cpu, poll=arguments.poll, folder=folder, policy=arguments.policy)
+    poll = arguments.poll if name == "leaf" else name
+    text = LEAF.format(cpu=arguments.cpu, poll=poll, folder=folder, policy=arguments.policy)
     path.write_text(text + "".join(SERVER.format(ip=ip, worker=worker) for worker, ip in servers))
     return net.within("l", arguments.bin / "wedjat", "leaf", "--quiet", "--config", path)
 
@@ -165,16 +167,16 @@ def busy(count):
     return [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
 
 
-def measure(net, arguments, folder, ends, neighbours):
+def measure(net, arguments, folder, ends, names, neighbours, *how):
     """A run of each scheduler for each round, the order turned every other time."""
-    rows = {"leaf": [], "nginx": []}
+    rows = {name: [] for name in names}
     others = busy(neighbours)
     try:
         for turn in range(arguments.runs):
             for name in sorted(rows, reverse=turn % 2 == 1):
                 net.own_addresses(name == "nginx")
                 with Process(scheduler(name, net, arguments, folder), stdout=subprocess.DEVNULL):
-                    rows[name].append(ask(net, ends, arguments.window, arguments.seconds))
+                    rows[name].append(ask(net, ends, *how))
     finally:
         for other in others:
             other.kill()
@@ -188,11 +190,14 @@ def show(title, rows):
     for name, runs in rows.items():
         figures = {key: statistics.median(run[key] for run in runs) for key in FIGURES}
         lost = sum(run["lost"] for run in runs)
-        print(f"  {name:6}{figures['tasks']:10.0f} tasks/s   p50 {figures['p50']:8.1f} us   p99 {figures['p99']:8.1f} us   {lost} lost")
-    pairs = list(zip(rows["leaf"], rows["nginx"]))
-    ratios = {key: statistics.median(leaf[key] / nginx[key] for leaf, nginx in pairs) for key in FIGURES}
-    print("  leaf/nginx: " + "   ".join(f"{key} {ratio:.2f}" for key, ratio in ratios.items()))
-    return {"runs": rows, "ratios": ratios}
+        print(f"  {name:9}{figures['tasks']:10.0f} tasks/s   p50 {figures['p50']:8.1f} us   p99 {figures['p99']:8.1f} us   {lost} lost")
+    (one, ours), (other, theirs) = rows.items()
+    pairs = list(zip(ours, theirs))
+    ratios = {key: statistics.median(own[key] / its[key] for own, its in pairs) for key in FIGURES}
+    print(f"  {one}/{other}: " + "   ".join(f"{key} {ratio:.2f}" for key, ratio in ratios.items()))
+    more = {key: statistics.median(own[key] - its[key] for own, its in pairs) for key in FIGURES[1:]}
+    print(f"  {one}-{other}: " + "   ".join(f"{key} {us:.1f} us" for key, us in more.items()))
+    return {"runs": rows, "ratios": ratios, "differences": more}
 
 
 def main():
@@ -202,6 +207,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--window", type=int, default=16, help="tasks that the client has under way, 1 to 1024")
     parser.add_argument("--neighbours", type=int, default=4, help="busy processes")
+    parser.add_argument("--pause", type=float, default=5.0, help="milliseconds between tasks of which each wakes the leaf")
     parser.add_argument("--cpu", type=int, default=min(os.sched_getaffinity(0)), help="of both schedulers")
     parser.add_argument("--poll", choices=["adaptive", "busy"], default="adaptive", help="of the leaf")
     parser.add_argument("--policy", default="horus", help="of the leaf")
@@ -218,9 +224,15 @@ def main():
         served = Process(net.within("w", ends, "serve", *WORKERS), stdout=subprocess.PIPE)
         with served as workers:
             workers.stdout.readline()  # they are ready
+            schedulers, window = ["leaf", "nginx"], ["ask", SCHEDULER, arguments.window, arguments.seconds]
+            seldom = ["ask-seldom", SCHEDULER, arguments.pause, arguments.seconds]
             figures = {
-                title: show(title, measure(net, arguments, folder, ends, neighbours))
-                for title, neighbours in [("quiet", 0), (f"beside {arguments.neighbours} busy processes", arguments.neighbours)]
+                title: show(title, measure(net, arguments, folder, ends, *how))
+                for title, how in [
+                    ("quiet", [schedulers, 0, *window]),
+                    (f"beside {arguments.neighbours} busy processes", [schedulers, arguments.neighbours, *window]),
+                    (f"a task {arguments.pause:g} ms after each answer", [["adaptive", "busy"], 0, *seldom]),
+                ]
             }
     if arguments.out:
         arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
