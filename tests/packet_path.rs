@@ -185,7 +185,7 @@ fn a_tap_allocates_nothing_on_the_core() {
         if round % 50 == 0 {
             let recorder = TapRecorder::new(&[0, 1], 256, Arc::clone(&buffers));
             let recorder = (round != 100).then_some(recorder);
-            commands.push(TapOrder { number: 2 + round, recorder }).unwrap();
+            commands.push(TapOrder::record(2 + round, recorder)).unwrap();
         }
         assert_eq!(rig.round(&packets), 0, "round {round}");
         if !(150..950).contains(&round) {
