@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::node::explain::{Explainer, Filter, Records};
 use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
 use wedjat::peers::{Peers, Settings};
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
@@ -170,6 +171,33 @@ fn polls_allocate_nothing() {
         assert!(counters.read(Counter::Continuations) > 0, "{policy}: tasks had several packets");
         assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");
         assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
+    }
+}
+
+#[test]
+fn to_explain_packets_allocates_nothing_on_the_core() {
+    let packets = packets();
+    for policy in ["horus", "jsq", "jbsq(k=1)"] {
+        let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
+        let Rig { leaf, far, now } = rig(policy);
+        let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
+        let mut told = 0;
+        for round in 0..300 {
+            // On, off and on again; and for a while nobody takes what is told.
+            if round % 50 == 0 {
+                let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
+                let explainer = (round != 100).then_some(explainer);
+                commands.push(TapOrder::explain(2 + round, explainer)).unwrap();
+            }
+            assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
+            if !(150..250).contains(&round) {
+                told += std::iter::from_fn(|| records.next()).count();
+            }
+            while commands.next_done().is_some() {}
+        }
+        assert!(told > 50 * packets.len(), "{policy}: {told}");
+        assert!(records.lost() > 0, "{policy}: the queue was full");
+        assert!(rig.leaf.stages().counters().balances(), "{policy}");
     }
 }
 

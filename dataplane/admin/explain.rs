@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stamps::Stamps;
+use crate::io::vdev;
 use crate::node::explain::{Filter, Record, Records};
 
 /// What is to be explained.
@@ -73,9 +74,10 @@ impl Explaining {
         self.records.iter().map(|records| records.lost()).sum()
     }
 
-    /// The device of a port; the wire to the agent on a leaf's core comes behind the devices.
+    /// The device of a port, without what it is made with; the wire to the agent on a leaf's core comes behind the devices.
     pub fn port(&self, index: u8) -> &str {
-        self.ports.get(usize::from(index)).map_or("the agent on this core", String::as_str)
+        let device = self.ports.get(usize::from(index));
+        device.map_or("the agent on this core", |device| vdev::name(device))
     }
 }
 

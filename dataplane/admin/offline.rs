@@ -17,6 +17,7 @@ use crate::control::Membership;
 use crate::io::Buf as _;
 use crate::io::memory::{FramePool, RingPort, pair};
 use crate::io::pcap::{self, CaptureError, Captured};
+use crate::io::vdev;
 use crate::node::explain::{Explainer, Records};
 use crate::node::tap::{TapCommands, TapOrder};
 use crate::node::{Commands, Timing};
@@ -86,7 +87,8 @@ impl Offline {
         config.leaf.state = None;
         config.leaf.seed.get_or_insert(1);
         config.leaf.cores.truncate(1);
-        let named = |name: &str| config.ports.iter().position(|one| one.device == name);
+        let is = |device: &str, name: &str| device == name || vdev::name(device) == name;
+        let named = |name: &str| config.ports.iter().position(|one| is(&one.device, name));
         let index = |name: &str| name.parse().ok().filter(|&at: &usize| at < config.ports.len());
         let port = match port {
             None => None,

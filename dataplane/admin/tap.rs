@@ -17,6 +17,7 @@ use super::cpus::stay_on;
 use super::explain::{ExplainSpec, Explaining};
 use super::stamps::Stamps;
 use crate::io::pcap::{Capture, CaptureError};
+use crate::io::vdev;
 use crate::limits::SNAPLEN_MAX;
 use crate::node::explain::{Explainer, Filter, Records};
 use crate::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
@@ -435,7 +436,8 @@ impl TapPoints {
     /// The indices of the ports that are meant.
     fn indices(&self, port: Option<&str>) -> Result<Vec<usize>, TapError> {
         let Some(port) = port else { return Ok((0..self.ports.len()).collect()) };
-        let named = self.ports.iter().position(|device| device == port);
+        let is_named = |device: &String| device == port || vdev::name(device) == port;
+        let named = self.ports.iter().position(is_named);
         let index = || port.parse().ok().filter(|&index: &usize| index < self.ports.len());
         let there = || {
             let one = |(index, device): (usize, &String)| format!("{index} ({device})");
