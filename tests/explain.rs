@@ -9,8 +9,9 @@ mod rig;
 mod running;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -540,14 +541,15 @@ fn a_running_leaf_explains_its_packets() {
     fails(&explain(&["--reason", "rnt"]), &["reason rnt"]);
     // One at a time, and who goes away is noticed.
     let mut other = Command::new(WEDJAT)
-        .args(["explain", "--node", state, "--host", "10.9.9.9"])
-        .stderr(std::process::Stdio::null())
+        .args(["explain", "--node", state, "--count", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_until("the other has begun", || {
-        let output = explain(&["--count", "1"]);
-        said(&output).1.contains("packets are explained to somebody already")
-    });
+    let mut line = String::new();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("net_pcap0: "), "{line}");
+    fails(&explain(&["--count", "1"]), &["packets are explained to somebody already"]);
     other.kill().unwrap();
     other.wait().unwrap();
     wait_until("it has ended", || explain(&["--count", "1"]).status.success());
