@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::node::explain::{Explainer, Filter, Records};
 use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
 use wedjat::peers::{Peers, Settings};
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
@@ -174,6 +175,33 @@ fn polls_allocate_nothing() {
 }
 
 #[test]
+fn to_explain_packets_allocates_nothing_on_the_core() {
+    let packets = packets();
+    for policy in ["horus", "jsq", "jbsq(k=1)"] {
+        let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
+        let Rig { leaf, far, now } = rig(policy);
+        let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
+        let mut told = 0;
+        for round in 0..300 {
+            // On, off and on again; and for a while nobody takes what is told.
+            if round % 50 == 0 {
+                let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
+                let explainer = (round != 100).then_some(explainer);
+                commands.push(TapOrder::explain(2 + round, explainer)).unwrap();
+            }
+            assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
+            if !(150..250).contains(&round) {
+                told += std::iter::from_fn(|| records.next()).count();
+            }
+            while commands.next_done().is_some() {}
+        }
+        assert!(told > 50 * packets.len(), "{policy}: {told}");
+        assert!(records.lost() > 0, "{policy}: the queue was full");
+        assert!(rig.leaf.stages().counters().balances(), "{policy}");
+    }
+}
+
+#[test]
 fn a_tap_allocates_nothing_on_the_core() {
     let packets = packets();
     let (commands, buffers) = (TapCommands::default(), Arc::<TapBuffers>::default());
@@ -185,7 +213,7 @@ fn a_tap_allocates_nothing_on_the_core() {
         if round % 50 == 0 {
             let recorder = TapRecorder::new(&[0, 1], 256, Arc::clone(&buffers));
             let recorder = (round != 100).then_some(recorder);
-            commands.push(TapOrder { number: 2 + round, recorder }).unwrap();
+            commands.push(TapOrder::record(2 + round, recorder)).unwrap();
         }
         assert_eq!(rig.round(&packets), 0, "round {round}");
         if !(150..950).contains(&round) {

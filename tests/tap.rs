@@ -466,7 +466,7 @@ fn an_agent_is_tapped_as_a_leaf_is() {
     let (commands, buffers) = (TapCommands::default(), Arc::<TapBuffers>::default());
     let mut agent = agent.with_tap(commands.clone());
     let recorder = Some(TapRecorder::new(&[0], 100, Arc::clone(&buffers)));
-    commands.push(TapOrder { number: 2, recorder }).unwrap();
+    commands.push(TapOrder::record(2, recorder)).unwrap();
     agent.poll(1_000_000);
     assert_eq!(commands.epoch(), 2);
     let mut question = vec![0; arp::FRAME_LEN];

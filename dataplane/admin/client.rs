@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Runtime;
@@ -144,6 +144,33 @@ impl Connection {
     pub fn stop_tap(&mut self) -> Result<proto::Tap, ClientError> {
         let call = self.client.stop_tap(timed(proto::StopTapRequest {}));
         tap(self.runtime.block_on(call)?.into_inner().tap)
+    }
+
+    /// Has it explain what becomes of packets; `each` gets one after the other, and says whether more are wanted. Ends by itself after
+    /// as many as were asked for, or after `time`.
+    ///
+    /// # Errors
+    /// When it refuses, ends, or does not answer.
+    pub fn explain(
+        &mut self,
+        asked: proto::ExplainRequest,
+        time: Option<Duration>,
+        mut each: impl FnMut(proto::Explanation) -> bool,
+    ) -> Result<(), ClientError> {
+        let (client, began) = (&mut self.client, Instant::now());
+        self.runtime.block_on(async {
+            let mut stream = client.explain(tonic::Request::new(asked)).await?.into_inner();
+            loop {
+                let left = time.map_or(Duration::MAX, |time| time.saturating_sub(began.elapsed()));
+                let Ok(next) = tokio::time::timeout(left, stream.message()).await else {
+                    return Ok(());
+                };
+                let Some(explanation) = next? else { return Ok(()) };
+                if !each(explanation) {
+                    return Ok(());
+                }
+            }
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use tonic::{Code, Status};
 
+use super::explain::ExplainSpec;
 use super::generated as proto;
 use super::requests::{RequestError, Seen};
 use super::tap::{TapError, TapSpec, TapStats};
@@ -14,7 +15,10 @@ use crate::control::{
     signals_named, text,
 };
 use crate::limits::{QUEUE, WORKER_ID_MAX};
+use crate::nearest::nearest;
+use crate::node::explain::Filter;
 use crate::policy::PolicySpec;
+use crate::reason::DropReason;
 use crate::state::table::{MemberSnapshot, PoolSnapshot};
 use crate::wire::ether::Mac;
 
@@ -326,6 +330,45 @@ pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
     TapSpec { file, port, snaplen: snaplen.map(|bytes| bytes as usize), packets }
 }
 
+/// Which packets are to be explained.
+///
+/// # Errors
+/// What there can't be.
+pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapError> {
+    let argument = |what: String, allowed: String| TapError::Argument { what, allowed };
+    let proto::ExplainRequest { pool, worker, host, port, drops, reason, count } = request;
+    let id = |what: &str, id: Option<u32>, most: u16| match id.map(u16::try_from) {
+        None => Ok(None),
+        Some(Ok(id)) if id <= most => Ok(Some(id)),
+        Some(_) => {
+            Err(argument(format!("{what} {}", id.unwrap_or_default()), format!("0 to {most}")))
+        }
+    };
+    let host = match host.as_str() {
+        "" => None,
+        host => Some(host.parse::<Ipv4Addr>().map_err(|_| {
+            argument(format!("host {}", shown(host)), "an IPv4 address such as 10.0.1.2".into())
+        })?),
+    };
+    let named = DropReason::ALL.into_iter().find(|one| one.name() == reason);
+    if named.is_none() && !reason.is_empty() {
+        let near = nearest(&reason, DropReason::ALL.iter().map(|one| one.name()));
+        let near = near.map_or_else(String::new, |near| format!(", as in {near}"));
+        let allowed = format!("one that docs/failures.md lists{near}");
+        return Err(argument(format!("reason {}", shown(&reason)), allowed));
+    }
+    let filter = Filter {
+        ports: 0,
+        pool: id("pool", pool, u16::MAX)?,
+        worker: id("worker", worker, WORKER_ID_MAX)?,
+        host: host.map(Ipv4Addr::to_bits),
+        drops,
+        reason: named,
+    };
+    let (port, packets) = ((!port.is_empty()).then_some(port), (count > 0).then_some(count));
+    Ok(ExplainSpec { filter, port, packets })
+}
+
 /// A tap, as it is told.
 pub fn shown_tap(tap: &TapStats) -> proto::Tap {
     proto::Tap {
@@ -347,8 +390,9 @@ pub fn tap_status(error: &TapError) -> Status {
         TapError::Running { .. } | TapError::None | TapError::File { .. } | TapError::Nowhere => {
             Code::FailedPrecondition
         }
+        TapError::Explaining => Code::FailedPrecondition,
         TapError::Incomplete { .. } => Code::DataLoss,
-        TapError::Late => Code::DeadlineExceeded,
+        TapError::Late | TapError::LateToExplain => Code::DeadlineExceeded,
         TapError::Busy => Code::Unavailable,
     };
     Status::new(code, error.to_string())

@@ -442,6 +442,159 @@ pub struct Tap {
     #[prost(bool, tag = "6")]
     pub ended: bool,
 }
+/// Packets that pass all that is set are explained.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainRequest {
+    /// Whose task header names this pool.
+    #[prost(uint32, optional, tag = "1")]
+    pub pool: ::core::option::Option<u32>,
+    /// Tasks that go to this worker, and what comes from it; at a spine this leaf.
+    #[prost(uint32, optional, tag = "2")]
+    pub worker: ::core::option::Option<u32>,
+    /// From or to this IPv4 address, or ARP that speaks of it; empty: all.
+    #[prost(string, tag = "3")]
+    pub host: ::prost::alloc::string::String,
+    /// Received by this port, its index or its device; empty: all ports.
+    #[prost(string, tag = "4")]
+    pub port: ::prost::alloc::string::String,
+    /// Those alone that are dropped.
+    #[prost(bool, tag = "5")]
+    pub drops: bool,
+    /// Those alone that are dropped for this reason, by its name in docs/failures.md; empty: any.
+    #[prost(string, tag = "6")]
+    pub reason: ::prost::alloc::string::String,
+    /// It ends after so many packets; 0: when the caller ends it.
+    #[prost(uint64, tag = "7")]
+    pub count: u64,
+}
+/// What became of a packet, and why.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Explanation {
+    /// When it did, nanoseconds since 1970; to the poll of its core.
+    #[prost(uint64, tag = "1")]
+    pub time_ns: u64,
+    /// The dispatcher core, from 0.
+    #[prost(uint32, tag = "2")]
+    pub core: u32,
+    /// The device that received it, or did not send it; empty when that is not known any more.
+    #[prost(string, tag = "3")]
+    pub port: ::prost::alloc::string::String,
+    /// Its length in bytes.
+    #[prost(uint32, tag = "4")]
+    pub length: u32,
+    /// What it is, in words.
+    #[prost(string, tag = "5")]
+    pub packet: ::prost::alloc::string::String,
+    /// The pool that its task header names.
+    #[prost(uint32, optional, tag = "6")]
+    pub pool: ::core::option::Option<u32>,
+    /// Its source and destination addresses, with UDP's ports; or of ARP who speaks and of whom.
+    #[prost(string, tag = "7")]
+    pub source: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub destination: ::prost::alloc::string::String,
+    /// When that became of it: "arrived", "waited" (it had, for a worker or for a next hop), "ended" (at an agent: its worker has done it)
+    /// or "leaving".
+    #[prost(string, tag = "9")]
+    pub moment: ::prost::alloc::string::String,
+    /// What became of it: "sent", "held" (for a next hop's MAC address), "queued" (for a worker), "given" (at an agent: to a worker),
+    /// "passed" (to a peer), "answered" (it was turned into an answer), "consumed" or "dropped".
+    #[prost(string, tag = "10")]
+    pub fate: ::prost::alloc::string::String,
+    /// The worker that it goes to or comes from; at a spine a leaf.
+    #[prost(uint32, optional, tag = "11")]
+    pub worker: ::core::option::Option<u32>,
+    /// That worker's server, where the node knows it.
+    #[prost(string, tag = "12")]
+    pub server: ::prost::alloc::string::String,
+    /// The device that it is sent by.
+    #[prost(string, tag = "13")]
+    pub out: ::prost::alloc::string::String,
+    /// Why it is dropped: the reason's name, what is so of such packets, and what to look at.
+    #[prost(string, tag = "14")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(string, tag = "15")]
+    pub help: ::prost::alloc::string::String,
+    #[prost(string, tag = "16")]
+    pub look_at: ::prost::alloc::string::String,
+    /// What was believed of the pool when a task was decided on.
+    #[prost(message, optional, tag = "17")]
+    pub beliefs: ::core::option::Option<Beliefs>,
+    /// Packets so far that were to be explained and are not, since this call was slow to take them.
+    #[prost(uint64, tag = "18")]
+    pub lost: u64,
+    /// All of this in a sentence.
+    #[prost(string, tag = "19")]
+    pub text: ::prost::alloc::string::String,
+}
+/// What a decision is made from.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Beliefs {
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    /// How the policy comes to its worker: "idle" (one that is believed idle), "drawn" (the best of some drawn at random), "best" (of
+    /// all), "turn" or "asked" (when those that are asked about the task have answered); "first" when it goes where the first packet of
+    /// its task went.
+    #[prost(string, tag = "2")]
+    pub basis: ::prost::alloc::string::String,
+    /// Tasks that wait in the pool's queue, and how many may.
+    #[prost(uint64, tag = "3")]
+    pub waiting: u64,
+    #[prost(uint64, tag = "4")]
+    pub queue: u64,
+    /// Tasks that a worker may have at a time, under a policy with a central queue.
+    #[prost(uint64, optional, tag = "5")]
+    pub bound: ::core::option::Option<u64>,
+    /// Workers that may be chosen, and those of them that this core believes idle.
+    #[prost(uint64, tag = "6")]
+    pub active: u64,
+    #[prost(uint64, tag = "7")]
+    pub idle: u64,
+    /// Workers that may not be chosen: silent ones, those behind a server that does not answer, and others, drained or not registered.
+    #[prost(uint64, tag = "8")]
+    pub silent: u64,
+    #[prost(uint64, tag = "9")]
+    pub unreachable: u64,
+    #[prost(uint64, tag = "10")]
+    pub out: u64,
+    /// Workers that the policy looks at, or up to 8 of those that are believed to have the least; and the one that was chosen.
+    #[prost(message, repeated, tag = "11")]
+    pub candidates: ::prost::alloc::vec::Vec<Candidate>,
+}
+/// A worker, as it was believed to be.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Candidate {
+    #[prost(uint32, tag = "1")]
+    pub worker: u32,
+    /// Tasks in its last report.
+    #[prost(double, tag = "2")]
+    pub reported: f64,
+    /// What this core has sent it since.
+    #[prost(double, tag = "3")]
+    pub sent_since: f64,
+    /// Tasks sent there and not answered, as far as this core knows.
+    #[prost(uint32, tag = "4")]
+    pub outstanding: u32,
+    /// It is believed idle.
+    #[prost(bool, tag = "5")]
+    pub idle: bool,
+    /// The policy drew it, or it is its turn.
+    #[prost(bool, tag = "6")]
+    pub drawn: bool,
+    /// It was chosen.
+    #[prost(bool, tag = "7")]
+    pub chosen: bool,
+    /// It has as many tasks as it may have.
+    #[prost(bool, tag = "8")]
+    pub full: bool,
+    /// Its numbers have this task already, since it was not among those that were looked at.
+    #[prost(bool, tag = "9")]
+    pub with_this: bool,
+}
 /// Generated client implementations.
 pub mod control_client {
     #![allow(
@@ -641,6 +794,31 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "StopTap"));
             self.inner.unary(req, path, codec).await
         }
+        /// Tells what becomes of packets from now on, and why; until there were as many as were asked for, or the caller ends the call. One at
+        /// a time.
+        pub async fn explain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Explanation>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/wedjat.v1.Control/Explain",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Explain"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -686,6 +864,18 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::StopTapRequest>,
         ) -> std::result::Result<tonic::Response<super::StopTapReply>, tonic::Status>;
+        /// Server streaming response type for the Explain method.
+        type ExplainStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Explanation, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Tells what becomes of packets from now on, and why; until there were as many as were asked for, or the caller ends the call. One at
+        /// a time.
+        async fn explain(
+            &self,
+            request: tonic::Request<super::ExplainRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ExplainStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -1017,6 +1207,52 @@ pub mod control_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/wedjat.v1.Control/Explain" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainSvc<T: Control>(pub Arc<T>);
+                    impl<
+                        T: Control,
+                    > tonic::server::ServerStreamingService<super::ExplainRequest>
+                    for ExplainSvc<T> {
+                        type Response = super::Explanation;
+                        type ResponseStream = T::ExplainStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::explain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

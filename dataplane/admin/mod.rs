@@ -10,6 +10,9 @@ mod client;
 #[cfg(feature = "control")]
 mod convert;
 mod cpus;
+mod explain;
+#[cfg(feature = "control")]
+mod explanation;
 #[cfg(feature = "control")]
 mod follow;
 #[cfg(feature = "control")]
@@ -20,6 +23,8 @@ mod lines;
 #[cfg(feature = "control")]
 pub(crate) mod listen;
 pub mod metrics;
+#[cfg(feature = "control")]
+mod offline;
 pub mod reload;
 mod requests;
 #[cfg(feature = "control")]
@@ -28,6 +33,7 @@ mod server;
 mod service;
 #[cfg(feature = "control")]
 mod socket;
+mod stamps;
 mod tally;
 mod tap;
 
@@ -40,11 +46,14 @@ pub(crate) use client::{channel_at, channel_to};
 pub use convert::refusal;
 #[cfg(feature = "control")]
 pub(crate) use cpus::stay_on;
+pub use explain::{ExplainSpec, Explaining};
 #[cfg(feature = "control")]
 pub use follow::{Followed, Follows, Told};
 pub use lines::read_lines;
 #[cfg(feature = "control")]
 pub use listen::ServerError;
+#[cfg(feature = "control")]
+pub use offline::{Offline, OfflineError};
 pub use requests::{Handle, Reader, Reloaded, RequestError, Requests, Seen};
 #[cfg(feature = "control")]
 pub use server::Server;

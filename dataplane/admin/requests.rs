@@ -7,10 +7,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
+use super::explain::{ExplainSpec, Explaining};
 #[cfg(feature = "control")]
 use super::follow::{Followed, Follows};
 use super::tally::Tally;
-use super::tap::{TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
+use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
 use crate::state::Table;
 use crate::state::table::Snapshot;
@@ -98,6 +99,8 @@ enum Request {
     },
     StartTap(TapSpec, TapAnswer),
     StopTap(TapAnswer),
+    Explain(ExplainSpec, ExplainAnswer),
+    EndExplaining(u64),
 }
 
 impl fmt::Debug for Request {
@@ -112,6 +115,8 @@ impl fmt::Debug for Request {
             Self::Follow { .. } => "Follow",
             Self::StartTap(..) => "StartTap",
             Self::StopTap(_) => "StopTap",
+            Self::Explain(..) => "Explain",
+            Self::EndExplaining(_) => "EndExplaining",
         })
     }
 }
@@ -177,6 +182,15 @@ impl Handle {
     /// For the end of it. The answer is what was recorded, when the file is complete.
     pub fn stop_tap(&self, answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static) {
         let _ = self.0.send(Request::StopTap(Box::new(answer)));
+    }
+
+    /// For what becomes of packets, and why. The answer is what tells it, when all cores do; they end when it is dropped.
+    pub fn explain(
+        &self,
+        spec: ExplainSpec,
+        answer: impl FnOnce(Result<Explaining, TapError>) + Send + 'static,
+    ) {
+        let _ = self.0.send(Request::Explain(spec, Box::new(answer)));
     }
 }
 
@@ -389,6 +403,12 @@ impl<'a, C: Cores> Requests<'a, C> {
             }
             Request::StartTap(spec, answer) => self.taps.start(&spec, answer),
             Request::StopTap(answer) => self.taps.stop(answer),
+            Request::Explain(spec, answer) => {
+                let sender = self.sender.clone();
+                let end = move |number| _ = sender.send(Request::EndExplaining(number));
+                self.taps.explain(&spec, end, answer);
+            }
+            Request::EndExplaining(number) => self.taps.end_explaining(number),
         }
         None
     }

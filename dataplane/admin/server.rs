@@ -140,6 +140,7 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
 
 fn service(
     handle: Handle,
+    stopped: watch::Receiver<bool>,
     tls: Option<ServerTlsConfig>,
 ) -> Result<Router, tonic::transport::Error> {
     let mut server = tonic::transport::Server::builder()
@@ -156,7 +157,8 @@ fn service(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTOR)
     };
-    let control = ControlServer::new(Service::new(handle)).max_decoding_message_size(REQUEST_MAX);
+    let control =
+        ControlServer::new(Service::new(handle, stopped)).max_decoding_message_size(REQUEST_MAX);
     let mut router = server.add_service(control);
     // The descriptor is that of the generated code, which tests/control_generated.rs holds.
     if let (Ok(v1), Ok(v1alpha)) = (builder().build_v1(), builder().build_v1alpha()) {
@@ -173,7 +175,7 @@ async fn run_grpc<S>(
 ) where
     S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let served = match service(handle, tls) {
+    let served = match service(handle, stopped.clone(), tls) {
         Ok(router) => {
             let stop = async move { _ = stopped.wait_for(|stop| *stop).await };
             router.serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop).await

@@ -1,26 +1,78 @@
 //! The calls of the control's gRPC.
 
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::convert::{changes, refusal, shown_node, shown_tap, status, tap_spec, tap_status};
+use super::convert::{
+    changes, explain_spec, refusal, shown_node, shown_tap, status, tap_spec, tap_status,
+};
+use super::explain::Explaining;
+use super::explanation::Around;
 use super::generated as proto;
 use super::generated::control_server::Control;
 use super::requests::{Handle, Seen};
+
+/// Between two looks for what cores have told of packets.
+const READ: Duration = Duration::from_millis(2);
+/// The node is looked at anew so often for the names that packets are explained with.
+const NAMES: Duration = Duration::from_secs(1);
+/// Explained packets that wait for a caller to take them.
+const EXPLAINED: usize = 256;
 
 /// Answers by asking the thread that watches the node.
 #[derive(Debug)]
 pub struct Service {
     handle: Handle,
+    /// The node ends.
+    stopped: watch::Receiver<bool>,
 }
 
 impl Service {
-    /// Of the node behind this handle.
-    pub fn new(handle: Handle) -> Self {
-        Self { handle }
+    /// Of the node behind this handle, until it is stopped.
+    pub fn new(handle: Handle, stopped: watch::Receiver<bool>) -> Self {
+        Self { handle, stopped }
+    }
+}
+
+/// Tells a caller what becomes of packets, so many of them, until he has gone or the node ends.
+async fn tell(
+    handle: Handle,
+    explaining: Explaining,
+    mut left: u64,
+    to: mpsc::Sender<Result<proto::Explanation, Status>>,
+    stopped: watch::Receiver<bool>,
+) {
+    let mut seen: Option<(Seen, Instant)> = None;
+    while !to.is_closed() && !*stopped.borrow() {
+        let told = explaining.take();
+        let is_old = seen.as_ref().is_none_or(|(_, since)| since.elapsed() > NAMES);
+        if !told.is_empty() && is_old {
+            match look(&handle).await {
+                Ok(now) => seen = Some((now, Instant::now())),
+                Err(status) => {
+                    let _ = to.send(Err(status)).await;
+                    return;
+                }
+            }
+        }
+        for told in &told {
+            let Some((seen, _)) = &seen else { break };
+            let (role, membership) = (seen.snapshot.role, &seen.membership);
+            let around = Around { role, membership, explaining: &explaining };
+            if to.send(Ok(around.explanation(told))).await.is_err() {
+                return;
+            }
+            left -= 1;
+            if left == 0 {
+                return;
+            }
+        }
+        tokio::time::sleep(READ).await;
     }
 }
 
@@ -104,5 +156,21 @@ impl Control for Service {
         self.handle.stop_tap(move |done| _ = answer.send(done));
         let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
         Ok(Response::new(proto::StopTapReply { tap: Some(shown_tap(&tap)) }))
+    }
+
+    type ExplainStream = ReceiverStream<Result<proto::Explanation, Status>>;
+
+    async fn explain(
+        &self,
+        request: Request<proto::ExplainRequest>,
+    ) -> Result<Response<Self::ExplainStream>, Status> {
+        let spec = explain_spec(request.into_inner()).map_err(|error| tap_status(&error))?;
+        let left = spec.packets.unwrap_or(u64::MAX);
+        let (answer, answered) = oneshot::channel();
+        self.handle.explain(spec, move |done| _ = answer.send(done));
+        let explaining = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
+        let (to, from) = mpsc::channel(EXPLAINED);
+        tokio::spawn(tell(self.handle.clone(), explaining, left, to, self.stopped.clone()));
+        Ok(Response::new(ReceiverStream::new(from)))
     }
 }

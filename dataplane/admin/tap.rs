@@ -10,12 +10,16 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
 use super::cpus::stay_on;
+use super::explain::{ExplainSpec, Explaining};
+use super::stamps::Stamps;
 use crate::io::pcap::{Capture, CaptureError};
+use crate::io::vdev;
 use crate::limits::SNAPLEN_MAX;
+use crate::node::explain::{Explainer, Filter, Records};
 use crate::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
 use crate::state::files::{Found, Scratch, advice};
 
@@ -115,6 +119,12 @@ pub enum TapError {
     /// A core has not taken what it was told.
     #[error("the tap is on, and a core has not begun with it for 5 s: it does not poll")]
     Late,
+    /// One at a time.
+    #[error("packets are explained to somebody already: that is to end first")]
+    Explaining,
+    /// A core has not taken what it was told.
+    #[error("a core has not begun to explain packets for 5 s: it does not poll")]
+    LateToExplain,
     /// Cores have not taken enough of the orders before.
     #[error("a core has not ended the taps before: it does not poll; try again")]
     Busy,
@@ -152,13 +162,34 @@ pub struct Taps {
     running: Option<Running>,
     /// One that has ended by itself, and nobody has asked for yet.
     ended: Option<Result<TapStats, TapError>>,
+    /// To whom packets are explained.
+    explained: Option<Explained>,
+}
+
+/// What becomes of a request that packets be explained.
+pub type ExplainAnswer = Answer<Result<Explaining, TapError>>;
+
+/// Packets are explained, or are about to be.
+struct Explained {
+    /// That of the order which cores are to take.
+    number: u64,
+    /// When they were given it.
+    since: Instant,
+    /// Who waits for that.
+    waiting: Option<(Explaining, ExplainAnswer)>,
+}
+
+impl fmt::Debug for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Explained").field("number", &self.number).finish_non_exhaustive()
+    }
 }
 
 impl Taps {
     /// Of a node that can be tapped there.
     pub fn of(points: TapPoints) -> Self {
         let number = points.cores.iter().map(TapCommands::epoch).max().unwrap_or_default();
-        Self { points: Some(points), number, running: None, ended: None }
+        Self { points: Some(points), number, running: None, ended: None, explained: None }
     }
 
     /// Begins a tap; answered when all cores record.
@@ -201,7 +232,7 @@ impl Taps {
             buffers: buffers.clone(),
             shared: Arc::default(),
             packets: spec.packets.unwrap_or(u64::MAX),
-            stamps: Stamps::from_now(points),
+            stamps: Stamps::from_now((points.clock)(), points.ticks_hz),
         };
         let (shared, cpus) = (Arc::clone(&writer.shared), points.cpus.clone());
         let thread = std::thread::Builder::new().name("wedjat-tap".to_owned());
@@ -215,7 +246,7 @@ impl Taps {
         })?;
         for (commands, buffers) in points.cores.iter().zip(&buffers) {
             let recorder = Some(TapRecorder::new(&ports, snaplen, Arc::clone(buffers)));
-            let _ = commands.push(TapOrder { number: self.number, recorder }); // there is room
+            let _ = commands.push(TapOrder::record(self.number, recorder)); // there is room
         }
         let names = ports.iter().map(|&port| points.ports[port].clone());
         let stats = TapStats {
@@ -251,15 +282,88 @@ impl Taps {
         }
         self.number += 1;
         for commands in &points.cores {
-            let _ = commands.push(TapOrder { number: self.number, recorder: None });
+            let _ = commands.push(TapOrder::record(self.number, None));
         }
         (running.phase, running.number, running.since) =
             (Phase::Ending, self.number, Instant::now());
     }
 
+    /// Begins to explain packets; answered when all cores do. `end` is to be called when nobody reads any more, with the number that
+    /// [`Taps::end_explaining`] is given.
+    pub fn explain(
+        &mut self,
+        spec: &ExplainSpec,
+        end: impl FnOnce(u64) + Send + Sync + 'static,
+        answer: ExplainAnswer,
+    ) {
+        match self.begin_to_explain(spec, end) {
+            Ok(explaining) => {
+                let (number, since) = (self.number, Instant::now());
+                self.explained =
+                    Some(Explained { number, since, waiting: Some((explaining, answer)) });
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+
+    fn begin_to_explain(
+        &mut self,
+        spec: &ExplainSpec,
+        end: impl FnOnce(u64) + Send + Sync + 'static,
+    ) -> Result<Explaining, TapError> {
+        let points = self.points.as_ref().filter(|points| !points.ports.is_empty());
+        let points = points.ok_or(TapError::Nowhere)?;
+        if self.explained.is_some() {
+            return Err(TapError::Explaining);
+        }
+        let ports = match &spec.port {
+            Some(port) => points.indices(Some(port))?,
+            None => Vec::new(),
+        };
+        let ports = ports.iter().fold(0, |all, &port| all | 1 << port);
+        if !points.cores.iter().all(TapCommands::has_room) {
+            return Err(TapError::Busy);
+        }
+        self.number += 1;
+        let number = self.number;
+        let filter = Filter { ports, ..spec.filter };
+        let count = spec.packets.unwrap_or(u64::MAX);
+        let records: Vec<Arc<Records>> = points.cores.iter().map(|_| Arc::default()).collect();
+        for (commands, records) in points.cores.iter().zip(&records) {
+            let explainer = Explainer::new(filter, count, Arc::clone(records));
+            let _ = commands.push(TapOrder::explain(number, Some(explainer))); // there is room
+        }
+        let stamps = Stamps::from_now((points.clock)(), points.ticks_hz);
+        Ok(Explaining::new(records, points.ports.clone(), stamps, Box::new(move || end(number))))
+    }
+
+    /// Nobody reads any more what was begun under this number.
+    pub fn end_explaining(&mut self, number: u64) {
+        let Some(points) = self.points.as_ref() else { return };
+        if self.explained.take_if(|one| one.number == number).is_some() {
+            self.number += 1;
+            for commands in &points.cores {
+                let _ = commands.push(TapOrder::explain(self.number, None));
+            }
+        }
+    }
+
+    /// Answers who waits for cores to explain packets.
+    fn tend_explained(&mut self) {
+        let (Some(points), Some(explained)) = (&self.points, &mut self.explained) else { return };
+        let is_taken = points.cores.iter().all(|core| core.epoch() >= explained.number);
+        let is_late = explained.since.elapsed() > TAKEN_MAX;
+        if let Some((explaining, answer)) = explained.waiting.take_if(|_| is_taken || is_late) {
+            // One that is given up ends itself.
+            answer(if is_taken { Ok(explaining) } else { Err(TapError::LateToExplain) });
+        }
+    }
+
     /// Somebody waits for what will be done soon.
     pub fn is_pending(&self) -> bool {
-        self.running.as_ref().is_some_and(|one| one.on.is_some() || one.phase != Phase::On)
+        let explained = self.explained.as_ref().is_some_and(|one| one.waiting.is_some());
+        let running = self.running.as_ref();
+        explained || running.is_some_and(|one| one.on.is_some() || one.phase != Phase::On)
     }
 
     /// The tap that is on.
@@ -275,7 +379,8 @@ impl Taps {
                 drop(order);
             }
         }
-        let Some(running) = &mut self.running else { return };
+        self.tend_explained();
+        let (Some(points), Some(running)) = (&self.points, &mut self.running) else { return };
         let is_taken = points.cores.iter().all(|core| core.epoch() >= running.number);
         let is_late = !is_taken && running.since.elapsed() > TAKEN_MAX;
         if running.phase == Phase::On {
@@ -331,7 +436,8 @@ impl TapPoints {
     /// The indices of the ports that are meant.
     fn indices(&self, port: Option<&str>) -> Result<Vec<usize>, TapError> {
         let Some(port) = port else { return Ok((0..self.ports.len()).collect()) };
-        let named = self.ports.iter().position(|device| device == port);
+        let is_named = |device: &String| device == port || vdev::name(device) == port;
+        let named = self.ports.iter().position(is_named);
         let index = || port.parse().ok().filter(|&index: &usize| index < self.ports.len());
         let there = || {
             let one = |(index, device): (usize, &String)| format!("{index} ({device})");
@@ -453,27 +559,6 @@ struct Shared {
     lost: AtomicU64,
 }
 
-/// From ticks to time since the Unix epoch.
-struct Stamps {
-    ticks: u64,
-    at: Duration,
-    ticks_hz: u64,
-}
-
-impl Stamps {
-    fn from_now(points: &TapPoints) -> Self {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { ticks: (points.clock)(), at, ticks_hz: points.ticks_hz.max(1) }
-    }
-
-    fn at(&self, ticks: u64) -> Duration {
-        let since = i128::from(ticks) - i128::from(self.ticks);
-        let ns = since * 1_000_000_000 / i128::from(self.ticks_hz);
-        let ns = (self.at.as_nanos() as i128).saturating_add(ns).max(0);
-        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
-    }
-}
-
 /// A packet that is not written yet.
 struct Packet {
     ticks: u64,
@@ -569,14 +654,5 @@ mod tests {
         let error = indices(Some("3")).unwrap_err().to_string();
         assert_eq!(error, "port 3: there is none; there are 0 (c), 1 (1), 2 (w)");
         assert!(indices(Some("")).is_err());
-    }
-
-    #[test]
-    fn stamps_are_the_time_at_which_packets_passed() {
-        let stamps = Stamps { at: Duration::from_secs(100), ..Stamps::from_now(&points(1)) };
-        assert_eq!(stamps.at(5_000), Duration::from_secs(100));
-        assert_eq!(stamps.at(5_001), Duration::from_millis(100_001));
-        assert_eq!(stamps.at(3_000), Duration::from_secs(98), "on a core that was ahead");
-        assert_eq!(stamps.at(u64::MAX).as_secs() >> 40, 0, "far away, and no panic");
     }
 }

@@ -408,19 +408,33 @@ fn tell(arguments: &Arguments, text: &str, json: &Value) -> Outcome {
 }
 
 fn access(arguments: &Arguments) -> Result<Access, Box<dyn std::error::Error>> {
-    if let Some(url) = &arguments.connect {
-        let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
-            (Some(ca), Some(certificate), Some(key)) => {
-                Some([ca.clone(), certificate.clone(), key.clone()])
-            }
-            _ if url.starts_with("https:") => {
-                return Err("https needs --ca, --certificate and --key".into());
-            }
-            _ => None,
-        };
-        return Ok(Access::Tcp { url: url.clone(), tls });
-    }
-    Ok(Access::State(state_file(arguments.node.clone())?))
+    let files = [&arguments.ca, &arguments.certificate, &arguments.key];
+    access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)
+}
+
+/// Where a node is asked: over TCP when there is a URL, with `files` the authority's, our certificate and its key; else beside its state
+/// file.
+///
+/// # Errors
+/// When no node is named and there is not one, or files are missing.
+pub fn access_to(
+    node: Option<&Path>,
+    url: Option<&str>,
+    files: [&Option<PathBuf>; 3],
+) -> Result<Access, Box<dyn std::error::Error>> {
+    let Some(url) = url else {
+        return Ok(Access::State(state_file(node.map(Path::to_owned))?));
+    };
+    let tls = match files {
+        [Some(ca), Some(certificate), Some(key)] => {
+            Some([ca.clone(), certificate.clone(), key.clone()])
+        }
+        _ if url.starts_with("https:") => {
+            return Err("https needs --ca, --certificate and --key".into());
+        }
+        _ => None,
+    };
+    Ok(Access::Tcp { url: url.to_owned(), tls })
 }
 
 /// A key of a change, if it has a value.

@@ -8,6 +8,8 @@ mod cosched;
 #[cfg(feature = "control")]
 mod ctl;
 mod doctor;
+#[cfg(feature = "control")]
+mod explain;
 mod launch;
 mod leaf;
 mod logs;
@@ -68,6 +70,10 @@ enum Command {
     #[cfg(feature = "control")]
     #[command(after_help = ctl::EXAMPLE)]
     Ctl(Box<ctl::Arguments>),
+    /// Tell why packets go where they go: of a running leaf, spine or agent, or of a capture.
+    #[cfg(feature = "control")]
+    #[command(after_help = explain::EXAMPLE)]
+    Explain(explain::Arguments),
     /// Watch a running leaf or agent: rates, cores, pools, drops, the worst workers.
     #[command(after_help = top::EXAMPLE)]
     Top(top::Arguments),
@@ -123,6 +129,8 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::State(arguments) => state::run(&arguments),
         #[cfg(feature = "control")]
         Command::Ctl(arguments) => ctl::run(&arguments),
+        #[cfg(feature = "control")]
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
         Command::Completions { shell } => {

@@ -245,6 +245,25 @@ pub fn write_frames<F: AsRef<[u8]>>(
 /// # Errors
 /// When the file cannot be read, or is not a whole capture of Ethernet frames.
 pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
+    Ok(read_packets(path)?.into_iter().map(|packet| packet.bytes).collect())
+}
+
+/// A packet of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// When it was, since the Unix epoch.
+    pub time: Duration,
+    /// Its length in bytes.
+    pub len: u32,
+    /// Its first bytes; all of them unless it was cut off.
+    pub bytes: Vec<u8>,
+}
+
+/// The packets of a capture, in its order.
+///
+/// # Errors
+/// When the file cannot be read, or is not a whole capture of Ethernet frames.
+pub fn read_packets(path: &Path) -> Result<Vec<Captured>, CaptureError> {
     let file =
         File::open(path).map_err(|reason| CaptureError::Open { path: path.to_owned(), reason })?;
     let malformed = |packet, reason| CaptureError::Format { path: path.to_owned(), packet, reason };
@@ -256,14 +275,15 @@ pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
     let PcapHeader { snaplen, ts_resolution, .. } = reader.header();
     // 0 says that there is no limit (DPDK 26.07 writes it, and libpcap reads it so).
     let snaplen = if snaplen == 0 { u32::MAX } else { snaplen };
-    let mut frames = Vec::new();
+    let mut packets = Vec::new();
     while let Some(packet) = reader.next_raw_packet() {
         let packet = packet
             .and_then(|packet| PcapPacket::try_from_raw_packet(packet, ts_resolution, snaplen))
-            .map_err(|error| malformed(frames.len() + 1, whole_text(&error)))?;
-        frames.push(packet.data.into_owned());
+            .map_err(|error| malformed(packets.len() + 1, whole_text(&error)))?;
+        let (time, len) = (packet.timestamp, packet.orig_len);
+        packets.push(Captured { time, len, bytes: packet.data.into_owned() });
     }
-    Ok(frames)
+    Ok(packets)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! through [`Keeper`].
 
 pub mod arp;
+pub mod explain;
 pub(crate) mod outbox;
 pub mod refusals;
 pub mod tap;

@@ -130,7 +130,7 @@ impl<P: Port> Outbox<P> {
     #[inline]
     fn flush_port(&mut self, port: usize) {
         let (device, burst) = (&mut self.ports[port], &mut self.tx[port]);
-        let (sent, unsent) = send_by(&mut self.tap, port, device, burst);
+        let (sent, unsent) = send_by(&mut self.tap, port, device, burst, true);
         self.counters.add(Counter::Forwarded, sent + unsent);
         if unsent > 0 {
             self.counters.drop(DropReason::TxFull, unsent);
@@ -140,7 +140,7 @@ impl<P: Port> Outbox<P> {
     #[cold]
     fn flush_own(&mut self, port: usize) {
         let (device, burst) = (&mut self.ports[port], &mut self.own[port]);
-        let (sent, unsent) = send_by(&mut self.tap, port, device, burst);
+        let (sent, unsent) = send_by(&mut self.tap, port, device, burst, false);
         self.counters.add(Counter::Originated, sent + unsent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
     }
@@ -149,30 +149,52 @@ impl<P: Port> Outbox<P> {
 /// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
 #[inline]
 pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
-    let mut sent = port.tx_burst(burst);
-    if !burst.is_empty() {
-        sent += port.tx_burst(burst);
-    }
+    let sent = try_to_send(port, burst);
     let unsent = burst.len();
     burst.clear();
     (sent as u64, unsent as u64)
 }
 
-/// The same; what the port at this index sends is recorded while a tap is on there.
+/// Tries twice; returns how many were sent, and leaves the others in the burst.
+#[inline]
+fn try_to_send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> usize {
+    let mut sent = port.tx_burst(burst);
+    if !burst.is_empty() {
+        sent += port.tx_burst(burst);
+    }
+    sent
+}
+
+/// The same as [`send`]; what the port at this index sends is recorded while a tap is on there, and what it does not send of packets
+/// that `pass` is explained while that is on.
 #[inline]
 fn send_by<P: Port>(
     tap: &mut TapCore,
     at: usize,
     port: &mut P,
     burst: &mut Burst<P::Buf>,
+    pass: bool,
 ) -> (u64, u64) {
-    if tap.covers(at) { send_tapped(tap, port, burst) } else { send(port, burst) }
+    if tap.watches(at) { send_watched(tap, at, port, burst, pass) } else { send(port, burst) }
 }
 
 #[cold]
-fn send_tapped<P: Port>(tap: &mut TapCore, port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
-    let start = tap.copy(burst);
-    let (sent, unsent) = send(port, burst);
-    tap.keep(start, sent as usize);
-    (sent, unsent)
+fn send_watched<P: Port>(
+    tap: &mut TapCore,
+    at: usize,
+    port: &mut P,
+    burst: &mut Burst<P::Buf>,
+    pass: bool,
+) -> (u64, u64) {
+    let copied = tap.covers(at).then(|| tap.copy(burst));
+    let sent = try_to_send(port, burst);
+    if let Some(start) = copied {
+        tap.keep(start, sent);
+    }
+    if pass && let Some(explainer) = tap.explainer() {
+        explainer.unsent(at, burst);
+    }
+    let unsent = burst.len();
+    burst.clear();
+    (sent as u64, unsent as u64)
 }

@@ -1,4 +1,5 @@
-//! A core's part of a tap: while one is on, it copies what passes into buffers that another thread writes into a capture.
+//! A core's part of a tap: while one is on, it copies what passes into buffers that another thread writes into a capture; and the
+//! orders by which it begins that and ends it, or explains what becomes of packets ([`super::explain`]).
 //!
 //! The buffers are taken, and their pages written once, before the core gets them; they go back and forth over two queues with
 //! one end each. What finds none is counted. While no tap is on, a burst costs one comparison.
@@ -11,6 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crossbeam_queue::ArrayQueue;
 
 use super::Commands;
+use super::explain::{Explainer, Fate, Moment};
 use crate::io::Buf;
 use crate::limits::{BURST, SNAPLEN_MAX};
 
@@ -191,8 +193,31 @@ impl Drop for TapRecorder {
 pub struct TapOrder {
     /// Its number, which the core acknowledges.
     pub number: u64,
-    /// None ends a tap.
-    pub recorder: Option<TapRecorder>,
+    /// What it is to do so with.
+    pub what: TapChange,
+}
+
+/// What a core is to do otherwise from now on.
+#[derive(Debug)]
+pub enum TapChange {
+    /// Copies what passes with this; none ends a tap.
+    Record(Option<TapRecorder>),
+    /// Tells by this what becomes of packets; none ends that.
+    Explain(Option<Box<Explainer>>),
+}
+
+impl TapOrder {
+    /// Copies what passes from now on, or no longer.
+    #[must_use]
+    pub fn record(number: u64, recorder: Option<TapRecorder>) -> Self {
+        Self { number, what: TapChange::Record(recorder) }
+    }
+
+    /// Tells what becomes of packets from now on, or no longer.
+    #[must_use]
+    pub fn explain(number: u64, explainer: Option<Box<Explainer>>) -> Self {
+        Self { number, what: TapChange::Explain(explainer) }
+    }
 }
 
 /// A core's orders.
@@ -201,9 +226,13 @@ pub type TapCommands = Commands<TapOrder>;
 /// The tap of one core, off unless it is ordered.
 #[derive(Debug, Default)]
 pub struct TapCore {
-    /// A bit for each port; none while no tap is on.
+    /// A bit for each port that is copied; none while no tap is on.
     ports: u32,
+    /// What leaves by these ports is looked at: the same, or all while packets are explained.
+    watched: u32,
+    explains: bool,
     recorder: Option<TapRecorder>,
+    explainer: Option<Box<Explainer>>,
     commands: Option<TapCommands>,
 }
 
@@ -224,6 +253,34 @@ impl TapCore {
     #[inline]
     pub fn covers(&self, port: usize) -> bool {
         self.ports >> port & 1 != 0
+    }
+
+    /// What leaves by this port is copied or explained.
+    #[inline]
+    pub fn watches(&self, port: usize) -> bool {
+        self.watched >> port & 1 != 0
+    }
+
+    /// What becomes of packets is written down.
+    #[inline]
+    pub fn explains(&self) -> bool {
+        self.explains
+    }
+
+    /// What writes it down while that is so.
+    #[cold]
+    pub fn explainer(&mut self) -> Option<&mut Explainer> {
+        self.explainer.as_deref_mut()
+    }
+
+    /// Tells of a packet that has waited, unless whoever decided on it did.
+    #[cold]
+    pub fn explain_released(&mut self, now: u64, frame: &[u8], fate: Fate) {
+        let Some(explainer) = &mut self.explainer else { return };
+        if !explainer.take_told() {
+            explainer.draft(None, now, frame, |_| None);
+            explainer.settle(Moment::Waited, fate, |_| ());
+        }
     }
 
     /// A port has received these packets, of a poll that began at `now` ticks.
@@ -260,14 +317,29 @@ impl TapCore {
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now);
         }
+        if self.explains && self.explainer.as_ref().is_none_or(|one| one.has_ended()) {
+            self.review();
+        }
     }
 
     #[cold]
     fn take(&mut self, order: &mut TapOrder, now: u64) {
-        self.recorder.iter_mut().for_each(TapRecorder::hand_over);
-        std::mem::swap(&mut self.recorder, &mut order.recorder);
+        match &mut order.what {
+            TapChange::Record(recorder) => {
+                self.recorder.iter_mut().for_each(TapRecorder::hand_over);
+                std::mem::swap(&mut self.recorder, recorder);
+                self.recorder.iter_mut().for_each(|recorder| recorder.now = now);
+            }
+            TapChange::Explain(explainer) => std::mem::swap(&mut self.explainer, explainer),
+        }
+        self.review();
+    }
+
+    /// What it does, by what it was ordered.
+    fn review(&mut self) {
         self.ports = self.recorder.as_ref().map_or(0, |recorder| recorder.ports);
-        self.recorder.iter_mut().for_each(|recorder| recorder.now = now);
+        self.explains = self.explainer.as_ref().is_some_and(|one| !one.has_ended());
+        self.watched = if self.explains { u32::MAX } else { self.ports };
     }
 }
 
@@ -300,7 +372,7 @@ mod tests {
         }
 
         fn order(&mut self, number: u64, recorder: Option<TapRecorder>) {
-            self.commands.push(TapOrder { number, recorder }).unwrap();
+            self.commands.push(TapOrder::record(number, recorder)).unwrap();
             self.tap.tick(1);
             assert_eq!(self.commands.epoch(), number);
         }
@@ -353,7 +425,7 @@ mod tests {
         assert_eq!(rig.handed_over(), [(5, 60, 5)], "what was copied is handed over at the end");
         let done = std::iter::from_fn(|| rig.commands.next_done());
         assert_eq!(
-            done.map(|order| order.recorder.is_some()).collect::<Vec<_>>(),
+            done.map(|order| matches!(order.what, TapChange::Record(Some(_)))).collect::<Vec<_>>(),
             [false, true, true]
         );
     }

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, Asking, Probe};
-use super::{AnyPolicy, Bounded, Caller, Core, Pick, Picks, Policy, PolicySpec, Rng, Task};
+use super::{
+    AnyPolicy, Basis, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec, Rng, Task,
+};
 use crate::limits::{QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
 use crate::state::{Exchange, Heard, Member, Peers, Report, Sharing, Topic, View};
@@ -183,6 +185,15 @@ impl Dispatcher {
     #[inline]
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.policy.next_benchmark()
+    }
+
+    /// The members that the next decision is between, as far as the policy looks at some alone.
+    #[must_use]
+    pub fn candidates(&self) -> Candidates {
+        if self.asking.is_some() {
+            return Candidates::new(Basis::Asked, []);
+        }
+        self.policy.candidates(&self.view, &mut self.rng.clone())
     }
 
     /// Chooses for a run of tasks, counting each as sent.

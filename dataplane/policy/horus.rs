@@ -5,9 +5,13 @@
 //! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
 //! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
 
+use super::beliefs::idle_first;
 use super::sample::{compare, sample_two, select, share_idle, take_shared};
 use super::structure::{Losses, Watch};
-use super::{AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task};
+use super::{
+    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    Task,
+};
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, Sharing, View};
 
@@ -62,6 +66,15 @@ fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     }
 }
 
+/// An idle member, or the two that are drawn.
+fn candidates(view: &View, rng: &mut Rng) -> Candidates {
+    let drawn = |rng: &mut Rng| {
+        let pair = sample_two(view.active(), rng);
+        Candidates::new(Basis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
+    };
+    idle_first(view).unwrap_or_else(|| drawn(rng))
+}
+
 /// Draws all pairs before it looks at the first: either loop alone has registers enough.
 #[inline(never)]
 fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
@@ -98,6 +111,10 @@ fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
 impl Policy for Horus {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         pick_run(tasks.len(), picks, view, rng);
+    }
+
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        candidates(view, rng)
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
@@ -141,6 +158,10 @@ pub struct HorusInflight {
 impl Policy for HorusInflight {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         pick_run(tasks.len(), picks, view, rng);
+    }
+
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        candidates(view, rng)
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {

@@ -14,7 +14,8 @@ use rand::Rng as _;
 use super::sample::{below, compare, sample_one, sample_two, select};
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs, Task,
+    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    Runs, Task,
 };
 use crate::limits::BURST;
 use crate::state::{Load, Member, MemberWords, Parts, Report, Sharing, View};
@@ -187,6 +188,19 @@ impl Policy for HorusSpine {
                 self.of_few(picks, &mut parts, rng);
             }
         }
+    }
+
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        if !view.idle().is_empty() {
+            return Candidates::new(Basis::Idle, []); // any of them
+        }
+        let active = view.active();
+        let pair = match (self.weighted, active.len()) {
+            (true, 1..) => self.by_size.sample(rng).zip(self.by_size.sample(rng)),
+            (false, 3..) => sample_two(active, rng),
+            _ => return Candidates::new(Basis::Drawn, sample_one(active, rng)),
+        };
+        Candidates::new(Basis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     }
 
     /// A rack's average load. Idleness has signals of its own.

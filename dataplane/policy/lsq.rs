@@ -10,11 +10,14 @@
 
 use rand::Rng as _;
 
+use super::beliefs::idle_shared;
 use super::member::Notify;
 use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Found, Front, Rank, Ranking};
-use super::{AnyPolicy, Asked, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task};
+use super::{
+    AnyPolicy, Asked, Asks, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, Rng, Task,
+};
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
@@ -321,6 +324,11 @@ impl Policy for Lsq {
             rng.next_u64(); // finds one of those that tie
         }
         asked
+    }
+
+    /// Those that it asks are brought up to date before the best of all is taken.
+    fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
+        idle_shared(view).unwrap_or_else(Candidates::all)
     }
 
     #[inline]

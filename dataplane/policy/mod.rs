@@ -5,6 +5,7 @@
 //! parameters are in [`CATALOGUE`]; each policy's file cites its paper and states its deviations.
 
 mod asking;
+pub mod beliefs;
 mod bounded;
 mod dispatcher;
 pub mod fifo;
@@ -32,6 +33,7 @@ mod structure;
 mod waterfill;
 
 pub use asking::{Answer, Probe};
+pub use beliefs::{Basis, Beliefs, Candidates};
 pub use bounded::Bounded;
 pub use dispatcher::{Dispatcher, Overflow, Prepared, Reports, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
@@ -163,6 +165,13 @@ pub trait Policy {
     /// decision will leave it. Of those that ask some ([`Asks::Some`]), where asking takes time.
     fn ask(&self, _view: &View, _rng: &mut Rng) -> Asked {
         Asked::new()
+    }
+
+    /// The members that its next decision on one task is between; `rng` is as that decision will find it. Of one that begins with
+    /// idle members, as things are now. For those who ask why a member was chosen, not for each task.
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        let asked = self.ask(view, rng);
+        if asked.is_empty() { Candidates::all() } else { Candidates::new(Basis::Drawn, asked) }
     }
 
     /// A task was sent to `member`, and counted, without a pick of its own: it follows another one.

@@ -1,12 +1,14 @@
 //! Members that tell when they have little to do come first: JIQ, JBT and their kin.
 
+use super::beliefs::idle_shared;
 use super::forgotten::Forgotten;
 use super::member::Notify;
 use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
 use super::{
-    AnyPolicy, Asks, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Reports, Rng, Task,
+    AnyPolicy, Asks, Basis, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy,
+    Reports, Rng, Task,
 };
 use crate::state::{Member, Parts, Report, Sharing, View};
 
@@ -206,6 +208,22 @@ impl Policy for Notified {
             pick.iter().for_each(|pick| parts.words.of(pick.member).sent());
         }
         *rng = local;
+    }
+
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        if let Some(shared) = idle_shared(view) {
+            return shared;
+        }
+        if let Some(first) = self.line.first() {
+            return Candidates::new(Basis::Idle, [first]);
+        }
+        match (self.otherwise, self.last) {
+            (Otherwise::Last, Some(last)) if view.is_active(last) => {
+                Candidates::new(Basis::Turn, [last])
+            }
+            (Otherwise::Weighted, _) => Candidates::new(Basis::Drawn, self.alias.sample(rng)),
+            _ => Candidates::new(Basis::Drawn, sample_one(view.active(), rng)),
+        }
     }
 
     #[inline]

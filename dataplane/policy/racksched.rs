@@ -2,7 +2,10 @@
 //! update.
 
 use super::sample::{sample_two, select};
-use super::{AnyPolicy, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one};
+use super::{
+    AnyPolicy, Basis, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task,
+    one_by_one,
+};
 use crate::state::{Report, Sharing, View};
 
 /// `racksched`.
@@ -29,6 +32,11 @@ impl Policy for RackSched {
             view.picks.po2 += 1;
             Some(Pick { member, idle: false })
         });
+    }
+
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        let pair = sample_two(view.active(), rng);
+        Candidates::new(Basis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

@@ -3,7 +3,8 @@
 use super::sample::sample_one;
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one,
+    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    Task, one_by_one,
 };
 use crate::state::{Report, Sharing, View};
 
@@ -37,6 +38,10 @@ impl Policy for Random {
         });
     }
 
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        Candidates::new(Basis::Drawn, sample_one(view.active(), rng))
+    }
+
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         view.take_loads(reports)
     }
@@ -53,6 +58,10 @@ impl Policy for WeightedRandom {
         one_by_one(tasks, picks, view, rng, |_, _, rng| {
             self.alias.sample(rng).map(|member| Pick { member, idle: false })
         });
+    }
+
+    fn candidates(&self, _view: &View, rng: &mut Rng) -> Candidates {
+        Candidates::new(Basis::Drawn, self.alias.sample(rng))
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

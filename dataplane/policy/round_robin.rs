@@ -1,7 +1,8 @@
 //! One member after the other.
 
 use super::{
-    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task, one_by_one,
+    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    Task, one_by_one,
 };
 use crate::state::{Report, Sharing, View};
 
@@ -31,6 +32,12 @@ impl Policy for RoundRobin {
             self.next += 1;
             Some(Pick { member, idle: false })
         });
+    }
+
+    fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
+        let active = view.active();
+        let next = if self.next < active.len() { self.next } else { 0 };
+        Candidates::new(Basis::Turn, active.get(next).copied())
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

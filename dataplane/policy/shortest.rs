@@ -6,10 +6,12 @@
 
 use rand::Rng as _;
 
+use super::beliefs::idle_shared;
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
 use super::structure::{Front, Losses, Rank, Ranking, Watch};
 use super::{
-    AnyPolicy, Asked, Asks, Caller, Entry, Parameter, Pick, Picks, Policy, Rng, Task, one_by_one,
+    AnyPolicy, Asked, Asks, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, Rng, Task,
+    one_by_one,
 };
 use crate::state::{Member, Parts, Report, Sharing, View, Words};
 
@@ -180,6 +182,10 @@ impl Policy for Shortest {
             Ranking::Delay(ranks) => pick_run(ranks, picks, view.words(), &mut local),
         }
         *rng = local;
+    }
+
+    fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
+        idle_shared(view).unwrap_or_else(Candidates::all)
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng as _};
 use super::Rng;
 use super::sample::below;
 use super::*;
-use crate::state::{Exchange, Load};
+use crate::state::{Exchange, Load, Presence};
 
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
@@ -74,6 +74,55 @@ fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
         policy.reply_run(&[report], &mut view, &mut rng);
     }
     (all, rng != start)
+}
+
+#[test]
+fn who_is_chosen_is_one_of_those_that_were_said_to_be_looked_at() {
+    for entry in CATALOGUE {
+        let mut dispatcher = dispatcher(entry.name, 12);
+        dispatcher.set_active(Member(5), false);
+        let mut seen = 0;
+        for round in 0..400_u16 {
+            dispatcher.tick(u64::from(round) * 100_000);
+            let told = dispatcher.candidates();
+            let beliefs = Beliefs::of(&dispatcher);
+            assert_eq!((beliefs.basis, beliefs.active), (told.basis, 11), "{}", entry.name);
+            let Some(pick) = picks(&mut dispatcher, 1)[0] else {
+                assert!(entry.holds() && beliefs.bound.is_some(), "{}", entry.name);
+                reply(&mut dispatcher, round % 12, 0);
+                continue;
+            };
+            if !told.members.is_empty() {
+                assert!(told.members.contains(&pick.member), "{}: {told:?}, {pick:?}", entry.name);
+                assert!(beliefs.candidate(pick.member).unwrap().is_drawn, "{}", entry.name);
+                seen += 1;
+            }
+            if round % 3 > 0 {
+                reply(&mut dispatcher, pick.member.0, round % 4);
+            }
+        }
+        // Those that look at all say so, and so do those that take any rack that is idle.
+        let looks_at_some = Beliefs::of(&dispatcher).basis != Basis::Best;
+        let is_told = seen > 0 || ["scd", "twf"].contains(&entry.name);
+        assert!(is_told || !looks_at_some || entry.name.ends_with("-spine"), "{}", entry.name);
+    }
+}
+
+#[test]
+fn beliefs_are_those_of_the_members_with_the_least() {
+    let mut dispatcher = dispatcher("jsq", 12);
+    for member in 0..12 {
+        (0..member).for_each(|_| dispatcher.follow(Member(member)));
+    }
+    dispatcher.set_active(Member(1), false);
+    let beliefs = Beliefs::of(&dispatcher);
+    let told: Vec<_> =
+        beliefs.candidates.iter().map(|one| (one.member.0, one.outstanding)).collect();
+    assert_eq!(told, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
+    assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (Basis::Best, 11, [0, 0, 1]));
+    assert_eq!(beliefs.candidates[1].drift, Load::tasks(2));
+    dispatcher.view().set_presence(Member(1), Presence::Silent);
+    assert_eq!(Beliefs::of(&dispatcher).out, [1, 0, 0]);
 }
 
 #[test]

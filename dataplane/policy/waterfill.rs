@@ -6,7 +6,7 @@
 
 use rand::Rng as _;
 
-use super::{AnyPolicy, Asks, Caller, Entry, Pick, Picks, Policy, Rng, Task};
+use super::{AnyPolicy, Asks, Basis, Caller, Candidates, Entry, Pick, Picks, Policy, Rng, Task};
 use crate::state::{Member, View};
 
 /// `scd`.
@@ -119,6 +119,11 @@ impl Policy for WaterFill {
                 view.sent(pick.member);
             }
         }
+    }
+
+    /// With chances that depend on all of them.
+    fn candidates(&self, _view: &View, _rng: &mut Rng) -> Candidates {
+        Candidates::new(Basis::Drawn, [])
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {

@@ -1,11 +1,14 @@
 //! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
 //! for every packet. A spine is the same over members that are leaves.
 
+use std::slice;
+
 use super::PollTime;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::node::arp::Ask;
+use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
@@ -18,12 +21,33 @@ use crate::wire::arp;
 use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 
-/// A leaf keeps its packets itself.
-struct Own;
+/// A leaf keeps its packets itself, and tells of those that have waited while it is asked.
+struct Own<'a>(&'a mut TapCore);
 
-impl<B: Buf> Keeper<B> for Own {
+impl<B: Buf> Keeper<B> for Own<'_> {
     fn frame<'a>(&'a mut self, packet: &'a mut B) -> Option<&'a mut [u8]> {
         Some(packet.bytes_mut())
+    }
+
+    fn offer(
+        &mut self,
+        stages: &mut Stages,
+        (pool, port): (usize, usize),
+        now: u64,
+        packet: &mut B,
+    ) -> Option<Verdict> {
+        let Some(explainer) = self.0.explains().then(|| self.0.explainer()).flatten() else {
+            return stages.offer(pool, port, now, packet.bytes_mut());
+        };
+        explainer.draft_at(stages, Some(port as u8), now, packet.bytes());
+        let verdict = stages.offer(pool, port, now, packet.bytes_mut());
+        match verdict {
+            Some(verdict) => {
+                explainer.settle_at(stages, Moment::Waited, verdict.into(), packet.bytes());
+            }
+            None => explainer.forget(),
+        }
+        verdict
     }
 }
 
@@ -143,7 +167,10 @@ where
         let count = burst.len();
         let mut verdicts = [Verdict::Consumed; BURST];
         self.node.note_time(now);
-        self.node.stages.process(port, now, &mut burst, &mut verdicts[..]);
+        match self.out.tap.explains() {
+            false => self.node.stages.process(port, now, &mut burst, &mut verdicts[..]),
+            true => self.explain(port, now, &mut burst, &mut verdicts),
+        }
         self.node.stages.counters().add(Counter::RxPackets, count as u64);
         // Most bursts go out as they are, by one port.
         let whole = match verdicts[0] {
@@ -156,6 +183,28 @@ where
         };
         if let Err(burst) = whole {
             self.distribute(port, now, burst, &verdicts);
+        }
+    }
+
+    /// Has a burst decided on a packet at a time, and tells what is decided and why.
+    #[cold]
+    fn explain(
+        &mut self,
+        port: usize,
+        now: u64,
+        burst: &mut Burst<P::Buf>,
+        verdicts: &mut [Verdict; BURST],
+    ) {
+        let stages = &mut self.node.stages;
+        for (packet, verdict) in burst.iter_mut().zip(verdicts) {
+            let mut explainer = self.out.tap.explainer();
+            if let Some(explainer) = &mut explainer {
+                explainer.draft_at(stages, Some(port as u8), now, packet.bytes());
+            }
+            stages.process(port, now, slice::from_mut(packet), slice::from_mut(verdict));
+            if let Some(explainer) = explainer {
+                explainer.settle_at(stages, Moment::Arrived, (*verdict).into(), packet.bytes());
+            }
         }
     }
 
@@ -180,17 +229,30 @@ where
         match verdict {
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
             Verdict::Hold { port, worker, slot } => {
-                if self.node.hold(packet, port, worker, slot, now).is_some() {
+                if let Some(oldest) = self.node.hold(packet, port, worker, slot, now) {
                     self.node.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
+                    self.give_up(&oldest, now, DropReason::NeighbourQueueFull);
                 }
             }
-            Verdict::Queue { pool } => drop(self.node.enqueue(packet, usize::from(pool), from)),
+            Verdict::Queue { pool } => {
+                if let Err(packet) = self.node.enqueue(packet, usize::from(pool), from) {
+                    self.give_up(&packet, now, DropReason::QueueFull);
+                }
+            }
             Verdict::Answer => {
                 self.node.stages.counters().add(Counter::Consumed, 1);
                 self.out.originate(packet, from);
             }
             Verdict::Consumed => self.node.stages.counters().add(Counter::Consumed, 1),
             Verdict::Drop(reason) => self.out.refusals.note(from, reason),
+        }
+    }
+
+    /// A packet that waited, or was to, is dropped, and has been counted.
+    #[cold]
+    fn give_up(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
+        if self.out.tap.explains() {
+            self.out.tap.explain_released(now, packet.bytes(), Fate::Dropped(reason));
         }
     }
 
@@ -247,9 +309,17 @@ where
     #[inline]
     fn release(&mut self, now: u64) -> bool {
         for released in 0..BURST {
-            let Some((packet, outcome)) = self.node.next_released(now, &mut Own) else {
+            let keeper = &mut Own(&mut self.out.tap);
+            let Some((packet, outcome)) = self.node.next_released(now, keeper) else {
                 return released > 0;
             };
+            if self.out.tap.explains() {
+                let fate = match outcome {
+                    Ok(Egress { port, worker }) => Fate::Sent { port, worker },
+                    Err(reason) => Fate::Dropped(reason),
+                };
+                self.out.tap.explain_released(now, packet.bytes(), fate);
+            }
             if let Ok(Egress { port, .. }) = outcome {
                 self.out.forward(packet, usize::from(port));
             }

@@ -19,10 +19,14 @@ pub struct Home(tempfile::TempDir);
 
 impl Home {
     pub fn new() -> Self {
-        let home = Self(tempfile::tempdir().unwrap());
         let tasks = (0..100).map(|seq| task(Header::new_task(POOL, seq)));
-        let frames: Vec<_> = tasks.chain([vec![0xFF; 60]]).collect();
-        write_frames(&home.path("in.pcap"), &frames).unwrap();
+        Self::given(&tasks.chain([vec![0xFF; 60]]).collect::<Vec<_>>())
+    }
+
+    /// The same, with these packets.
+    pub fn given(frames: &[Vec<u8>]) -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        write_frames(&home.path("in.pcap"), frames).unwrap();
         let cpu = core_affinity::get_core_ids().unwrap()[0].id;
         let text = format!(
             "[leaf]\nid = 1\ncores = [{cpu}]\nseed = 7\nstate = '{}'\n\

@@ -46,10 +46,12 @@ use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
+use crate::node::explain::{Fate, Moment, PoolBeliefs};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
-use crate::policy::{Dispatcher, Overflow};
+use crate::policy::beliefs::Candidate;
+use crate::policy::{Beliefs, Dispatcher, Overflow};
 use crate::reason::DropReason;
 use crate::ring::{Place, Watch};
 use crate::stage::PortAddress;
@@ -246,8 +248,12 @@ where
             received += self.responder.out.receive(port, now, &mut burst);
             self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
             burst.iter().for_each(Buf::prefetch);
+            let explains = self.responder.out.tap.explains();
             for packet in burst {
-                self.take(port, packet, now);
+                match explains {
+                    false => _ = self.take(port, packet, now),
+                    true => self.explain(port, packet, now),
+                }
             }
         }
         let (mut replied, mut ended) = (0, 0);
@@ -288,43 +294,83 @@ where
         Progress { awaits_workers: self.held() > 0, ..progress }
     }
 
-    /// Deals with a packet that port `port` received.
+    /// As [`Agent::take`], and tells what becomes of the packet and why.
+    #[cold]
+    fn explain(&mut self, port: usize, packet: P::Buf, now: u64) {
+        if let Some(explainer) = self.responder.out.tap.explainer() {
+            let beliefs = |pool| {
+                let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
+                let id = |member| set.workers.id_of(member).unwrap_or(NO_MEMBER);
+                Some(PoolBeliefs::named(Beliefs::of(set.workers.dispatcher()), id))
+            };
+            explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
+        }
+        let fate = self.take(port, packet, now);
+        let Some(explainer) = self.responder.out.tap.explainer() else { return };
+        let (member, pool) = match (fate, explainer.pool()) {
+            (Fate::Given { member }, Some(pool)) => (Some(member), pool),
+            _ => (None, 0),
+        };
+        let set = self.worker_sets.iter().find(|set| set.pool == Some(pool)).zip(member);
+        let chosen = set.map(|(set, member)| (&set.workers, member));
+        explainer.name_worker(chosen.and_then(|(workers, member)| workers.id_of(member)));
+        explainer.settle(Moment::Arrived, fate, |record| {
+            let believed = |(workers, member): (&WorkerSet<_>, _)| {
+                Candidate::of(workers.dispatcher().view(), member)
+            };
+            record.chosen = chosen.map(believed);
+        });
+    }
+
+    /// Deals with a packet that port `port` received; what became of it.
     #[inline]
-    fn take(&mut self, port: usize, packet: P::Buf, now: u64) {
+    fn take(&mut self, port: usize, packet: P::Buf, now: u64) -> Fate {
         let mut packet = Some(packet);
         match self.read(port, &mut packet) {
             Ok(Arrival::Task(task)) => self.submit(task, now),
             Ok(Arrival::Acknowledgement { from, header, signed }) => {
-                match self.acknowledged(port, from, &header, signed.as_ref()) {
-                    Ok(()) => self.responder.out.counters.add(Counter::Consumed, 1),
-                    Err(reason) => self.responder.out.counters.drop(reason, 1),
-                }
+                let taken = self.acknowledged(port, from, &header, signed.as_ref());
+                self.count_word(taken)
             }
             Ok(Arrival::Probe { from, header }) => {
-                let counters = match self.answer_probe(port, from, &header) {
-                    Ok(()) => &self.responder.out.counters,
-                    Err(reason) => return self.responder.out.counters.drop(reason, 1),
-                };
-                counters.add(Counter::Consumed, 1);
-                counters.add(Counter::QueueProbes, 1);
+                let answered = self.answer_probe(port, from, &header);
+                if answered.is_ok() {
+                    self.responder.out.counters.add(Counter::QueueProbes, 1);
+                }
+                self.count_word(answered)
             }
             Ok(Arrival::Word { from, header, word }) => {
                 let word = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[word]);
-                match self.hear(port, from, &header, word) {
-                    Ok(()) => self.responder.out.counters.add(Counter::Consumed, 1),
-                    Err(reason) => self.responder.out.counters.drop(reason, 1),
-                }
+                let heard = self.hear(port, from, &header, word);
+                self.count_word(heard)
             }
-            Ok(Arrival::Arp) => {
-                if let Some(packet) = packet {
-                    self.arp(port, packet);
-                }
-            }
+            Ok(Arrival::Arp) => match packet {
+                Some(packet) => self.arp(port, packet),
+                None => Fate::Consumed,
+            },
             Err(reason) => {
-                self.responder.out.counters.drop(reason, 1);
                 self.responder.out.refusals.note(port, reason);
+                self.drop_for(reason)
             }
         }
+    }
+
+    /// A packet was used up, or dropped.
+    fn count_word(&self, taken: Result<(), DropReason>) -> Fate {
+        match taken {
+            Ok(()) => {
+                self.responder.out.counters.add(Counter::Consumed, 1);
+                Fate::Consumed
+            }
+            Err(reason) => self.drop_for(reason),
+        }
+    }
+
+    /// A packet is dropped.
+    #[inline]
+    fn drop_for(&self, reason: DropReason) -> Fate {
+        self.responder.out.counters.drop(reason, 1);
+        Fate::Dropped(reason)
     }
 
     /// A leaf has acknowledged one of the workers.
@@ -458,18 +504,18 @@ where
     }
 
     #[inline]
-    fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) {
+    fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
         let (pool, worker) = task.addressed();
         let counters = &self.responder.out.counters;
         let Some(at) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
-            return counters.drop(DropReason::UnknownPool, 1);
+            return self.drop_for(DropReason::UnknownPool);
         };
         let named = self.responder.named.get(usize::from(worker)).copied();
         let named = named.filter(|named| named.set != NO_SET);
         match named {
-            None if worker != NO_MEMBER => return counters.drop(DropReason::UnknownWorker, 1),
+            None if worker != NO_MEMBER => return self.drop_for(DropReason::UnknownWorker),
             Some(named) if usize::from(named.set) != at => {
-                return counters.drop(DropReason::PoolMismatch, 1);
+                return self.drop_for(DropReason::PoolMismatch);
             }
             _ => {}
         }
@@ -497,7 +543,13 @@ where
             }
         }
         match workers.submit(task, now) {
-            Ok(()) => self.responder.out.counters.add(Counter::Scheduled, 1),
+            Ok(given) => {
+                self.responder.out.counters.add(Counter::Scheduled, 1);
+                match given {
+                    Some(member) => Fate::Given { member },
+                    None => Fate::Queued,
+                }
+            }
             Err((task, reason)) => {
                 if worker != NO_MEMBER {
                     self.responder.count(worker, -1);
@@ -507,20 +559,20 @@ where
                 }
                 match reason {
                     DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
-                        self.responder.refuse(task, waiting);
+                        self.responder.refuse(task, waiting)
                     }
-                    _ => self.responder.out.counters.drop(reason, 1),
+                    _ => self.drop_for(reason),
                 }
             }
         }
     }
 
     #[cold]
-    fn arp(&mut self, port: usize, mut buf: P::Buf) {
+    fn arp(&mut self, port: usize, mut buf: P::Buf) -> Fate {
         let address = self.addresses[port];
         let packet = match arp::Packet::parse(buf.bytes()) {
             Ok(packet) => packet,
-            Err(reason) => return self.responder.out.counters.drop(reason, 1),
+            Err(reason) => return self.drop_for(reason),
         };
         let is_to_us = packet.target == address.ip;
         let known = self.hop_of(port, packet.sender).map(|hop| {
@@ -533,10 +585,11 @@ where
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
             self.responder.out.counters.add(Counter::Consumed, 1);
             self.responder.out.originate(buf, port);
+            Fate::Answered
         } else if known.is_some() {
-            self.responder.out.counters.add(Counter::Consumed, 1);
+            self.count_word(Ok(()))
         } else {
-            self.responder.out.counters.drop(DropReason::ArpOther, 1);
+            self.drop_for(DropReason::ArpOther)
         }
     }
 

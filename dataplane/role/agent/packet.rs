@@ -113,6 +113,11 @@ impl<B: Buf> Packet<B> {
         Ok(self.buf)
     }
 
+    /// The frame that it came in.
+    pub fn frame(&self) -> &[u8] {
+        self.buf.bytes()
+    }
+
     /// Pool and worker that it names.
     pub fn addressed(&self) -> (u16, u16) {
         (self.header.pool, self.header.dst)

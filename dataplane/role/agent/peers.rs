@@ -2,6 +2,7 @@
 //! (docs/protocol.md). What is decided is [`Peers`]', as in the simulator.
 
 use crate::io::{Pool, Port, Token};
+use crate::node::explain::Fate;
 use crate::peers::{Peers, Refusal, Settings};
 use crate::reason::DropReason;
 use crate::ring::Outcome;
@@ -230,13 +231,13 @@ where
         group.note_waiting(workers.waiting());
         let gives = group.peers.asked().then(|| workers.next_waiting()).flatten();
         match gives {
-            Some(task) => self.pass(task, node, Counter::TasksGiven),
+            Some(task) => _ = self.pass(task, node, Counter::TasksGiven),
             None => self.responder.out.counters.add(Counter::StealsFailed, 1),
         }
     }
 
     /// Sends a task to a peer.
-    pub(super) fn pass(&mut self, task: Packet<P::Buf>, node: usize, counter: Counter) {
+    pub(super) fn pass(&mut self, task: Packet<P::Buf>, node: usize, counter: Counter) -> Fate {
         let counters = &self.responder.out.counters;
         let own = self.addresses[0].mac;
         let route = self.peers.as_ref().and_then(|group| group.route(node, own));
@@ -245,8 +246,9 @@ where
             Some(packet) => {
                 counters.add(counter, 1);
                 self.responder.out.forward(packet, 0);
+                Fate::Passed { node: node as u16 }
             }
-            None => counters.drop(DropReason::TaskTooLong, 1),
+            None => self.drop_for(DropReason::TaskTooLong),
         }
     }
 

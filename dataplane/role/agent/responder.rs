@@ -12,6 +12,7 @@ use super::worker_set::Completion;
 use crate::io::Token;
 use crate::io::{Buf, Port};
 use crate::limits::WORKER_ID_MAX;
+use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::reason::DropReason;
 use crate::ring::{Outcome, Place};
@@ -152,7 +153,27 @@ impl<P: Port<Buf: Token>> Responder<P> {
     /// A task has ended: its reply goes out, or it is counted.
     #[inline]
     pub fn finish(&mut self, done: Completion<'_, Packet<P::Buf>>) {
-        let (port, (_, named)) = (done.task.port, done.task.addressed());
+        match self.out.tap.explains() {
+            false => _ = self.end(done),
+            true => self.explain(done),
+        }
+    }
+
+    /// The same, and tells what became of the task.
+    #[cold]
+    fn explain(&mut self, done: Completion<'_, Packet<P::Buf>>) {
+        if let Some(explainer) = self.out.tap.explainer() {
+            explainer.draft(Some(done.task.port), self.now, done.task.frame(), |_| None);
+        }
+        let fate = self.end(done);
+        if let Some(explainer) = self.out.tap.explainer() {
+            explainer.settle(Moment::Ended, fate, |_| ());
+        }
+    }
+
+    #[inline(always)]
+    fn end(&mut self, done: Completion<'_, Packet<P::Buf>>) -> Fate {
+        let (port, (_, named), by) = (done.task.port, done.task.addressed(), done.place.id);
         let (mut worker, mut left) = (done.place.id, done.left);
         if named != NO_MEMBER {
             // The sender counts by the name that it used, whichever core did the task.
@@ -166,21 +187,26 @@ impl<P: Port<Buf: Token>> Responder<P> {
         if let Some(times) = &self.response_times {
             times.note(done.task.since, self.now);
         }
-        match done.outcome {
+        let reason = match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {
                 self.out.counters.add(Counter::Replies, 1);
                 let credential = self.signer.as_deref().and_then(|signer| signer.of(worker));
                 let signature = Signature { worker, left, service_ns, credential };
                 let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
                 match done.task.into_reply(signature, len, fill) {
-                    Ok(reply) => self.out.forward(reply, usize::from(port)),
-                    Err(_) => self.out.counters.drop(DropReason::BadReply, 1),
+                    Ok(reply) => {
+                        self.out.forward(reply, usize::from(port));
+                        return Fate::Sent { port, worker: by };
+                    }
+                    Err(_) => DropReason::BadReply,
                 }
             }
-            Ok(Outcome::Unanswered) => self.out.counters.drop(DropReason::Unanswered, 1),
-            Ok(Outcome::Refused) => self.out.counters.drop(DropReason::BadReply, 1),
-            Err(reason) => self.out.counters.drop(reason, 1),
-        }
+            Ok(Outcome::Unanswered) => DropReason::Unanswered,
+            Ok(Outcome::Refused) => DropReason::BadReply,
+            Err(reason) => reason,
+        };
+        self.out.counters.drop(reason, 1);
+        Fate::Dropped(reason)
     }
 
     /// A task that no worker had is given up.
@@ -191,10 +217,14 @@ impl<P: Port<Buf: Token>> Responder<P> {
             self.count(named, -1);
         }
         self.out.counters.drop(reason, 1);
+        if self.out.tap.explains() {
+            self.out.tap.explain_released(self.now, task.frame(), Fate::Dropped(reason));
+        }
     }
 
+    /// Gives a task back to whoever sent it, undone.
     #[cold]
-    pub fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) {
+    pub fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) -> Fate {
         let (port, (_, named)) = (task.port, task.addressed());
         let tasks = match named {
             NO_MEMBER => waiting.min(usize::from(u16::MAX)) as u16,
@@ -205,8 +235,12 @@ impl<P: Port<Buf: Token>> Responder<P> {
             Ok(refusal) => {
                 self.out.counters.add(Counter::Refused, 1);
                 self.out.forward(refusal, usize::from(port));
+                Fate::Answered
             }
-            Err(_) => self.out.counters.drop(DropReason::QueueFull, 1),
+            Err(_) => {
+                self.out.counters.drop(DropReason::QueueFull, 1);
+                Fate::Dropped(DropReason::QueueFull)
+            }
         }
     }
 }

@@ -297,16 +297,26 @@ impl<T: Work> WorkerSet<T> {
         there.map(|entry| entry.place)
     }
 
-    /// Gives the task to a worker, or lets it wait.
+    /// Gives the task to a worker, or lets it wait; who has it.
     ///
     /// # Errors
     /// The task, and why nobody can have it.
     #[inline]
-    pub fn submit(&mut self, task: T, now: u64) -> Result<(), (T, DropReason)> {
+    pub fn submit(&mut self, task: T, now: u64) -> Result<Option<Member>, (T, DropReason)> {
         match self.dispatcher.offer(Task::new(task.ids().class), task)? {
-            Some((task, pick)) => self.give(pick.member, task, now),
-            None => Ok(()),
+            Some((task, pick)) => {
+                self.give(pick.member, task, now)?;
+                Ok(Some(pick.member))
+            }
+            None => Ok(None),
         }
+    }
+
+    /// The id of the worker that is this member; none when nobody is.
+    #[must_use]
+    pub fn id_of(&self, member: Member) -> Option<u16> {
+        let at = usize::from(self.entry_of[member.index()]);
+        self.entries.get(at).map(|entry| entry.place.id)
     }
 
     #[inline]

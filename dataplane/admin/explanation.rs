@@ -1,0 +1,363 @@
+//! What a core has told of a packet, as it is told to people: in words, with the names that the configuration has.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+use super::explain::{Explaining, Told};
+use super::generated as proto;
+use crate::control::{Membership, Pool};
+use crate::node::explain::{Fate, Moment, PoolBeliefs, Record, Seen};
+use crate::policy::beliefs::Candidate;
+use crate::reason::DropReason;
+use crate::state::Load;
+use crate::state::table::Role;
+use crate::wire::arp::Operation;
+use crate::wire::ether;
+use crate::wire::task::{Code, Header};
+use crate::wire::udp::Datagram;
+
+/// What a packet's words are made of, besides its record.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<'a> {
+    /// What the node is.
+    pub role: Role,
+    /// Its pools and servers.
+    pub membership: &'a Membership,
+    /// Its ports, and how many packets were lost.
+    pub explaining: &'a Explaining,
+}
+
+impl Around<'_> {
+    /// A packet that a core has told of.
+    #[must_use]
+    pub fn explanation(&self, told: &Told) -> proto::Explanation {
+        let record = &told.record;
+        let reason = match record.fate {
+            Fate::Dropped(reason) => Some(reason),
+            _ => None,
+        };
+        let out = match record.fate {
+            Fate::Sent { port, .. } | Fate::Held { port, .. } => self.explaining.port(port),
+            _ => "",
+        };
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        let pool = record.seen.header().map(|header| header.pool);
+        let (source, destination) = ends(&record.seen);
+        let server = record.worker.zip(pool).and_then(|(worker, pool)| self.server(pool, worker));
+        let mut explanation = proto::Explanation {
+            time_ns: u64::try_from(told.time.as_nanos()).unwrap_or(u64::MAX),
+            core: told.core as u32,
+            port: record.port.map_or("", |port| self.explaining.port(port)).to_owned(),
+            length: record.len,
+            packet: packet(&record.seen, record.len),
+            pool: pool.map(u32::from),
+            source,
+            destination,
+            moment: record.moment.name().to_owned(),
+            fate: fate_name(record.fate).to_owned(),
+            worker: record.worker.map(u32::from),
+            server: server.map_or_else(String::new, |server| server.to_string()),
+            out: out.to_owned(),
+            reason: text(reason.map(DropReason::name)),
+            help: text(reason.map(DropReason::help)),
+            look_at: text(reason.map(DropReason::look_at)),
+            beliefs: record.beliefs.as_ref().map(|told| self.beliefs(record, told)),
+            lost: self.explaining.lost(),
+            text: String::new(),
+        };
+        explanation.text = self.sentence(record, &explanation);
+        explanation
+    }
+
+    fn pool(&self, id: u16) -> Option<&Pool> {
+        self.membership.pools.iter().flatten().find(|pool| pool.id == id)
+    }
+
+    /// The address of a worker's server.
+    fn server(&self, pool: u16, worker: u16) -> Option<Ipv4Addr> {
+        let mut members = self.pool(pool)?.members.iter().flatten();
+        let server = members.find(|member| member.id == worker)?.server;
+        Some(self.membership.servers.get(usize::from(server)).copied().flatten()?.ip)
+    }
+
+    /// What a member of a pool is called.
+    fn member(&self) -> &'static str {
+        if self.role == Role::Spine { "leaf" } else { "worker" }
+    }
+
+    fn members(&self) -> &'static str {
+        if self.role == Role::Spine { "leaves" } else { "workers" }
+    }
+
+    fn beliefs(&self, record: &Record, told: &PoolBeliefs) -> proto::Beliefs {
+        let PoolBeliefs { beliefs, workers } = told;
+        let pool = record.seen.header().and_then(|header| self.pool(header.pool));
+        let one = |(believed, &worker): (&Candidate, &u16)| {
+            let is_chosen = record.chosen.is_some_and(|one| one.member == believed.member);
+            let full = beliefs.bound.is_some_and(|bound| believed.outstanding as usize >= bound);
+            proto::Candidate { chosen: is_chosen, full, ..candidate(believed, worker) }
+        };
+        let all = beliefs.candidates.iter().zip(workers);
+        let mut candidates: Vec<_> = all.map(one).collect();
+        let is_new = |one: &Candidate| beliefs.candidate(one.member).is_none();
+        if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
+            let one = candidate(&chosen, worker);
+            candidates.push(proto::Candidate { chosen: true, with_this: true, ..one });
+        }
+        proto::Beliefs {
+            policy: pool.map_or_else(String::new, |pool| pool.policy.to_string()),
+            basis: if record.follows { "first" } else { beliefs.basis.name() }.to_owned(),
+            waiting: beliefs.queue.0 as u64,
+            queue: beliefs.queue.1 as u64,
+            bound: beliefs.bound.map(|bound| bound as u64),
+            active: beliefs.active as u64,
+            idle: beliefs.idle as u64,
+            silent: beliefs.out[0] as u64,
+            unreachable: beliefs.out[1] as u64,
+            out: beliefs.out[2] as u64,
+            candidates,
+        }
+    }
+
+    /// A packet's sentence.
+    fn sentence(&self, record: &Record, told: &proto::Explanation) -> String {
+        let mut text = String::new();
+        if !told.port.is_empty() {
+            let _ = write!(text, "{}: ", told.port);
+        }
+        let _ = write!(text, "{} ", told.packet);
+        match record.moment {
+            Moment::Waited => text.push_str("had waited, and "),
+            Moment::Ended => {
+                if let Some(worker) = record.worker {
+                    let _ = write!(text, "is done by worker {worker}, and ");
+                }
+            }
+            Moment::Arrived | Moment::Leaving => {}
+        }
+        text.push_str(&self.becomes(record, told));
+        if let Some(why) = told.beliefs.as_ref().and_then(|beliefs| self.why(record, beliefs)) {
+            let _ = write!(text, ": {why}");
+        }
+        text
+    }
+
+    /// What becomes of it.
+    fn becomes(&self, record: &Record, told: &proto::Explanation) -> String {
+        let is_task = record.seen.header().is_some_and(|header| header.code.carries_task());
+        let to = |worker: u16| {
+            let server = &told.server;
+            let at = if server.is_empty() { String::new() } else { format!(" ({server})") };
+            format!("{} {worker}{at}", self.member())
+        };
+        match record.fate {
+            Fate::Sent { .. } if record.moment == Moment::Ended => {
+                format!("is answered by {}", told.out)
+            }
+            Fate::Sent { worker, .. } if is_task => {
+                format!("goes to {} by {}", to(worker), told.out)
+            }
+            Fate::Sent { .. } => format!("goes on to its client by {}", told.out),
+            Fate::Held { worker, .. } if is_task => {
+                let to = to(worker);
+                format!("is for {to}, and waits until the MAC address of its next hop is known")
+            }
+            Fate::Held { .. } => "waits until the MAC address of its next hop is known".to_owned(),
+            Fate::Queued => "waits in its pool's queue".to_owned(),
+            Fate::Given { .. } => record.worker.map_or_else(
+                || "is given to a worker".to_owned(),
+                |one| format!("is given to {}", to(one)),
+            ),
+            Fate::Passed { node } => format!("is passed on to node {node}"),
+            Fate::Answered if is_task => {
+                "is given back to its client undone, since its pool's queue is full".to_owned()
+            }
+            Fate::Answered => "is answered".to_owned(),
+            Fate::Consumed => "is taken note of".to_owned(),
+            Fate::Dropped(reason) => {
+                let help = reason.help();
+                let help = help.strip_suffix('.').unwrap_or(help);
+                format!("is dropped, {}: {help}; look at: {}", reason.name(), reason.look_at())
+            }
+        }
+    }
+
+    /// Why it became so.
+    fn why(&self, record: &Record, beliefs: &proto::Beliefs) -> Option<String> {
+        let members = self.members();
+        let all = beliefs.active + beliefs.silent + beliefs.unreachable + beliefs.out;
+        match record.fate {
+            Fate::Sent { .. } | Fate::Held { .. } | Fate::Given { .. } => {}
+            Fate::Dropped(DropReason::NoMember) | Fate::Queued if beliefs.active == 0 => {
+                return Some(format!(
+                    "of its {all} {members} {} are silent, {} out of reach, {} drained or not registered",
+                    beliefs.silent, beliefs.unreachable, beliefs.out
+                ));
+            }
+            Fate::Queued | Fate::Dropped(DropReason::QueueFull) | Fate::Answered => {
+                let (waiting, queue) = (beliefs.waiting, beliefs.queue);
+                let bound = match beliefs.bound {
+                    _ if beliefs.basis == "asked" => {
+                        format!(
+                            "; it goes when the {members} that are asked about it have answered"
+                        )
+                    }
+                    Some(bound) => {
+                        format!("; each of {} {members} may have {bound}", beliefs.active)
+                    }
+                    None => String::new(),
+                };
+                return Some(format!("{waiting} tasks wait before it, and {queue} may{bound}"));
+            }
+            _ => return None,
+        }
+        if record.follows {
+            return Some("the first packet of its task went there".to_owned());
+        }
+        let policy = &beliefs.policy;
+        let (active, idle) = (beliefs.active, beliefs.idle);
+        let drawn = beliefs.candidates.iter().filter(|one| one.drawn).count();
+        let basis = match beliefs.basis.as_str() {
+            _ if record.idle && idle == 0 => {
+                format!("it is believed idle, of {active} {members}, as another core told")
+            }
+            "idle" => format!("it is one of {idle} that are believed idle, of {active} {members}"),
+            "drawn" if drawn > 1 => format!("the best of {drawn} drawn from {active} {members}"),
+            "drawn" => format!("drawn from {active} {members}"),
+            "turn" => format!("its turn among {active} {members}"),
+            "asked" => format!("of {active} {members}, by what those that were asked answered"),
+            _ => format!("the least of {active} {members}"),
+        };
+        let mut text = format!("{policy}, {basis}");
+        for one in &beliefs.candidates {
+            let _ = write!(text, "{}", believed(one));
+        }
+        Some(text)
+    }
+}
+
+/// What is believed of a worker, as the end of a sentence.
+fn believed(one: &proto::Candidate) -> String {
+    let proto::Candidate { worker, reported, sent_since, outstanding, .. } = one;
+    let mut text = format!("; {worker} reported {}", Tasks(*reported));
+    let _ = write!(text, ", was sent {} since, has {outstanding} unanswered", Tasks(*sent_since));
+    for (is_so, what) in [(one.full, ", is full"), (one.with_this, ", with this one")] {
+        text.push_str(if is_so { what } else { "" });
+    }
+    text
+}
+
+/// A number of tasks, which is a fraction for a rack.
+struct Tasks(f64);
+
+impl std::fmt::Display for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.fract() == 0.0 { write!(f, "{}", self.0) } else { write!(f, "{:.3}", self.0) }
+    }
+}
+
+fn candidate(one: &Candidate, worker: u16) -> proto::Candidate {
+    let tasks = |load: Load| f64::from(load.0) / f64::from(Load::ONE.0);
+    proto::Candidate {
+        worker: worker.into(),
+        reported: tasks(one.load),
+        sent_since: tasks(one.drift),
+        outstanding: one.outstanding,
+        idle: one.is_idle,
+        drawn: one.is_drawn,
+        chosen: false,
+        full: false,
+        with_this: false,
+    }
+}
+
+fn fate_name(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Sent { .. } => "sent",
+        Fate::Held { .. } => "held",
+        Fate::Queued => "queued",
+        Fate::Given { .. } => "given",
+        Fate::Passed { .. } => "passed",
+        Fate::Answered => "answered",
+        Fate::Consumed => "consumed",
+        Fate::Dropped(_) => "dropped",
+    }
+}
+
+fn ip(address: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(address)
+}
+
+/// Where it is from and to.
+fn ends(seen: &Seen) -> (String, String) {
+    match *seen {
+        Seen::Task(datagram, _) | Seen::Udp(datagram) => {
+            let Datagram { src, dst, src_port, dst_port, .. } = datagram;
+            (format!("{}:{src_port}", ip(src)), format!("{}:{dst_port}", ip(dst)))
+        }
+        _ => seen
+            .addresses()
+            .map_or_else(Default::default, |(from, to)| (ip(from).to_string(), ip(to).to_string())),
+    }
+}
+
+/// What a packet is, in words.
+fn packet(seen: &Seen, len: u32) -> String {
+    let (from, to) = ends(seen);
+    match seen {
+        Seen::Runt => format!("a frame of {len} bytes"),
+        Seen::Arp(arp) => match arp.operation {
+            Operation::Request => format!("ARP of {from}, who asks for {to},"),
+            Operation::Reply => format!("ARP of {from}, who says to be at {},", arp.sender_mac),
+        },
+        Seen::Task(_, header) => of_task(header, &from, &to),
+        Seen::Udp(_) => format!("UDP from {from} to {to} without a task header"),
+        Seen::Ipv4 { protocol, .. } => {
+            let name = match protocol {
+                1 => " (ICMP)",
+                6 => " (TCP)",
+                17 => " (UDP)",
+                _ => "",
+            };
+            format!("IPv4 from {from} to {to} of protocol {protocol}{name}")
+        }
+        Seen::Other(ether_type) => {
+            let name = match *ether_type {
+                ether::ARP => " (ARP)",
+                0x86dd => " (IPv6)",
+                0x8100 => " (a VLAN tag)",
+                _ => "",
+            };
+            format!("a frame of EtherType {ether_type:#06x}{name}")
+        }
+    }
+}
+
+fn of_task(header: &Header, from: &str, to: &str) -> String {
+    let &Header { code, pool, src, dst, qlen, seq, more, .. } = header;
+    match code {
+        Code::NewTask if more => format!("first packet of task {seq} of pool {pool} from {from}"),
+        Code::NewTask => format!("task {seq} of pool {pool} from {from}"),
+        Code::TaskContinuation => {
+            format!("later packet of task {seq} of pool {pool} from {from}")
+        }
+        Code::PassedTask => format!("task {seq} of pool {pool} from {from}, passed on by a node,"),
+        Code::TaskDone | Code::TaskDoneIdle => {
+            let left = if code == Code::TaskDoneIdle { 0 } else { qlen };
+            format!("reply of worker {src} of pool {pool} to {to}, which has {left} tasks left,")
+        }
+        Code::TaskRefused => format!("task {seq} of pool {pool} given back to {to}"),
+        Code::WorkerId => format!("registration of worker {src} of pool {pool} from {from}"),
+        Code::KeepAlive => format!("keep-alive of {src} from {from}"),
+        Code::WorkerIdAck => format!("acknowledgement of worker {dst} of pool {pool} from {from}"),
+        Code::QueueReport => format!("word of worker {src} of pool {pool} on its {qlen} tasks"),
+        Code::QueueProbe => format!("question of {from} how many tasks worker {dst} has"),
+        Code::ProbeAnswer => format!("answer of worker {src} of pool {pool} on its {qlen} tasks"),
+        Code::IdleAdd | Code::LoadUpdate | Code::IdleRemove => {
+            format!("signal of leaf {src} about pool {pool} from {from}")
+        }
+        Code::Heartbeat | Code::StealRequest | Code::Parameters => {
+            format!("word of node {src} to its peer {dst} from {from}")
+        }
+    }
+}

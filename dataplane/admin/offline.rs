@@ -1,0 +1,382 @@
+//! A node without devices, which explains the packets of a capture: what would become of them, and why.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::convert::explain_spec;
+use super::explain::Explaining;
+use super::explanation::Around;
+use super::generated as proto;
+use super::stamps::Stamps;
+use super::tap::TapError;
+use crate::assembly;
+use crate::config::Config;
+use crate::control::Membership;
+use crate::io::Buf as _;
+use crate::io::memory::{FramePool, RingPort, pair};
+use crate::io::pcap::{self, CaptureError, Captured};
+use crate::io::vdev;
+use crate::node::explain::{Explainer, Records};
+use crate::node::tap::{TapCommands, TapOrder};
+use crate::node::{Commands, Timing};
+use crate::role::Leaf;
+use crate::stage::auth::ReplyAuthenticator;
+use crate::stage::network::NetworkError;
+use crate::state::StateError;
+use crate::wire::arp::{self, Operation};
+use crate::wire::ether::{self, Mac};
+use crate::wire::{ipv4, udp, vlan};
+
+/// A tick is a nanosecond.
+const TICKS_HZ: u64 = 1_000_000_000;
+/// When the first packet comes: the node has been there for a while.
+const BEGIN: u64 = 10 * TICKS_HZ;
+/// Polls before it, in which servers are asked for and answer.
+const POLLS: u64 = 64;
+/// Polls between two packets at most, as time passes.
+const STEPS: u64 = 200;
+/// Packets that a port has room for in each direction.
+const DEPTH: usize = 512;
+/// Buffers, of the longest packets that there are.
+const FRAMES: usize = 4096;
+const FRAME_BYTES: usize = 16_384;
+
+/// Why a capture can't be explained.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// It can't be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// There is no such port, or not such packets.
+    #[error(transparent)]
+    Asked(#[from] TapError),
+    /// No port leads to a server.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// There is no memory for its state.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Offline {
+    config: Config,
+    packets: Vec<Captured>,
+    /// The MAC addresses of its ports.
+    macs: Vec<Mac>,
+    /// Where hosts are, by the capture.
+    hosts: BTreeMap<u32, Mac>,
+    /// All packets came there.
+    port: Option<usize>,
+    notes: Vec<String>,
+}
+
+impl Offline {
+    /// The node that this configuration makes, and a capture's packets, which came to one of its ports, by index or device, if that is
+    /// said.
+    ///
+    /// # Errors
+    /// When the capture can't be read, or there is no such port.
+    pub fn new(config: &Config, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
+        let packets = pcap::read_packets(capture)?;
+        let mut config = config.clone();
+        // It is nobody's but this process's, and the same at each call.
+        config.leaf.state = None;
+        config.leaf.seed.get_or_insert(1);
+        config.leaf.cores.truncate(1);
+        let is = |device: &str, name: &str| device == name || vdev::name(device) == name;
+        let named = |name: &str| config.ports.iter().position(|one| is(&one.device, name));
+        let index = |name: &str| name.parse().ok().filter(|&at: &usize| at < config.ports.len());
+        let port = match port {
+            None => None,
+            Some(name) => Some(named(name).or_else(|| index(name)).ok_or_else(|| {
+                let one = |(at, port): (usize, &crate::config::PortConfig)| {
+                    format!("{at} ({})", port.device)
+                };
+                let there: Vec<_> = config.ports.iter().enumerate().map(one).collect();
+                TapError::Port { port: name.to_owned(), there: there.join(", ") }
+            })?),
+        };
+        let mut offline = Self {
+            config,
+            packets,
+            macs: Vec::new(),
+            hosts: BTreeMap::new(),
+            port,
+            notes: Vec::new(),
+        };
+        offline.look_for_macs();
+        offline.look_for_hosts();
+        if offline.config.controller.is_some() {
+            offline.note("pools and workers that its controller tells of are not known here");
+        }
+        let cut = offline.packets.iter().filter(|one| one.len as usize > one.bytes.len()).count();
+        if cut > 0 {
+            offline.note(format!(
+                "{cut} packets are cut off: their UDP checksums are taken for right"
+            ));
+        }
+        Ok(offline)
+    }
+
+    /// What was taken for granted.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// The ports' MAC addresses: of the configuration, else those that the capture's packets are sent to.
+    fn look_for_macs(&mut self) {
+        for at in 0..self.config.ports.len() {
+            let port = &self.config.ports[at];
+            let (ip, device) = (port.ip.to_bits(), port.device.clone());
+            let found = port.mac.or_else(|| {
+                let own = |one: &Captured| sent_to(&one.bytes, ip);
+                let by_server = |one: &Captured| sent_by(&one.bytes, &self.servers_behind(port));
+                let packets = &self.packets;
+                packets.iter().find_map(own).or_else(|| packets.iter().find_map(by_server))
+            });
+            let is_said = self.config.ports[at].mac.is_some();
+            let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, at as u8 + 1]));
+            match (found, is_said) {
+                (Some(mac), false) => self.note(format!(
+                    "port {at} ({device}) is taken to have {mac}, to which packets of the capture are sent"
+                )),
+                (None, _) => self.note(format!(
+                    "port {at} ({device}) is taken to have {mac}: neither `port.mac` nor a packet for {} says otherwise",
+                    std::net::Ipv4Addr::from_bits(ip)
+                )),
+                _ => {}
+            }
+            self.macs.push(mac);
+        }
+    }
+
+    /// Addresses of the servers on a port's network, whose replies come there whoever they are for.
+    fn servers_behind(&self, port: &crate::config::PortConfig) -> Vec<u32> {
+        let address = port.address(Mac::default());
+        let servers = self.config.servers.iter().map(|server| server.ip.to_bits());
+        servers.filter(|&server| address.reaches(server)).collect()
+    }
+
+    /// Where hosts on the ports' networks are, by what they sent.
+    fn look_for_hosts(&mut self) {
+        for packet in &self.packets {
+            let frame = &packet.bytes[..];
+            let Some((ip, mac)) = sender(frame) else { continue };
+            let near = |(port, &own): (&crate::config::PortConfig, &Mac)| {
+                port.address(own).reaches(ip) && mac != own
+            };
+            if !mac.is_group() && self.config.ports.iter().zip(&self.macs).any(near) {
+                self.hosts.entry(ip).or_insert(mac);
+            }
+        }
+    }
+
+    /// The port that a packet came to; none of one that the node sent itself.
+    fn port_of(&self, frame: &[u8]) -> Option<usize> {
+        if frame.len() < ether::LEN {
+            return Some(self.port.unwrap_or(0));
+        }
+        let (src, dst) = (ether::src(frame), ether::dst(frame));
+        if self.macs.contains(&src) {
+            return None;
+        }
+        let to = || self.macs.iter().position(|&mac| mac == dst);
+        let near = || {
+            let (ip, _) = sender(frame)?;
+            let mut ports = self.config.ports.iter().zip(&self.macs);
+            ports.position(|(port, &mac)| port.address(mac).reaches(ip))
+        };
+        Some(self.port.or_else(to).or_else(near).unwrap_or(0))
+    }
+
+    /// Explains the packets that are asked for; `each` says whether more are wanted.
+    ///
+    /// # Errors
+    /// When there can't be such packets, or the configuration makes no node.
+    pub fn explain(
+        &self,
+        asked: proto::ExplainRequest,
+        mut each: impl FnMut(proto::Explanation) -> bool,
+    ) -> Result<(), OfflineError> {
+        let spec = explain_spec(asked)?;
+        let mut node = self.node()?;
+        let records = Arc::<Records>::default();
+        let count = spec.packets.unwrap_or(u64::MAX);
+        let explainer = Explainer::new(spec.filter, count, Arc::clone(&records));
+        let order = TapOrder::explain(1, Some(explainer));
+        let _ = node.tap.push(order); // there is room
+        node.poll(BEGIN);
+        let first = self.packets.first().map_or(Duration::ZERO, |packet| packet.time);
+        let ports = self.config.ports.iter().map(|port| port.device.clone()).collect();
+        let stamps = Stamps::from(BEGIN, first, TICKS_HZ);
+        let explaining = Explaining::new(vec![records], ports, stamps, Box::new(|| ()));
+        let (role, membership) = (self.config.role, &node.membership);
+        let around = Around { role, membership: &membership.clone(), explaining: &explaining };
+        let mut left = count;
+        for packet in &self.packets {
+            let since = packet.time.saturating_sub(first);
+            let Some(port) = self.port_of(&packet.bytes) else { continue };
+            node.go_on(BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2));
+            node.receive(port, &self.frame(packet, port));
+            for told in explaining.take() {
+                if left == 0 || !each(around.explanation(&told)) {
+                    return Ok(());
+                }
+                left -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A packet as the port's device would give it: whole, and without the port's VLAN tag.
+    fn frame(&self, packet: &Captured, port: usize) -> Vec<u8> {
+        let config = &self.config.ports[port];
+        let mut frame = packet.bytes.clone();
+        frame.truncate(FRAME_BYTES);
+        if frame.len() < packet.len as usize {
+            frame.resize((packet.len as usize).min(FRAME_BYTES), 0);
+            forget_checksum(&mut frame);
+        } else if config.trust_checksums {
+            forget_checksum(&mut frame);
+        }
+        if config.vlan.is_some() && vlan::id(&frame) == config.vlan {
+            vlan::cover(&mut frame);
+            frame.drain(..vlan::LEN);
+        }
+        frame
+    }
+
+    fn node(&self) -> Result<Node, OfflineError> {
+        let (config, timing) = (&self.config, Timing { ticks_hz: TICKS_HZ });
+        let table = assembly::table(config, TICKS_HZ)?;
+        let mut membership = Membership::of(config);
+        for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
+            // However old the capture is.
+            let proof = |key: &crate::wire::auth::Key| {
+                Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
+            };
+            entry.authenticator = pool.key.as_ref().map(proof);
+        }
+        let macs = self.macs.iter().copied();
+        let mut stages = assembly::stages(config, &membership, macs, &table)?;
+        let frames = FramePool::new(FRAMES, FRAME_BYTES);
+        let ports = stages[0].network().ports().len();
+        let (near, far): (Vec<_>, _) = (0..ports).map(|_| pair(DEPTH, &frames)).unzip();
+        let tap = TapCommands::default();
+        let leaf = Leaf::new(stages.remove(0), near, frames, Commands::default(), timing);
+        let leaf = leaf.with_tap(tap.clone());
+        let hosts = self.hosts.clone();
+        let mut node = Node { leaf, far, tap, membership, hosts, now: 0 };
+        (0..POLLS).for_each(|at| node.poll(BEGIN - (POLLS - at) * TICKS_HZ / 1000));
+        Ok(node)
+    }
+}
+
+/// A leaf or spine between ports in memory, whose neighbours all answer ARP.
+struct Node {
+    leaf: Leaf<RingPort, FramePool>,
+    far: Vec<RingPort>,
+    tap: TapCommands,
+    membership: Membership,
+    hosts: BTreeMap<u32, Mac>,
+    now: u64,
+}
+
+impl Node {
+    /// A pass over its ports, whose far ends answer its questions and forget all else.
+    fn poll(&mut self, now: u64) {
+        self.now = now.max(self.now);
+        self.leaf.poll(self.now);
+        for far in &mut self.far {
+            let mut answers = Vec::new();
+            while let Some(frame) = far.receive() {
+                answers.extend(answer(frame.bytes(), &self.hosts));
+            }
+            answers.iter().for_each(|answer| _ = far.send(answer));
+        }
+    }
+
+    /// Time passes until then.
+    fn go_on(&mut self, until: u64) {
+        let gap = until.saturating_sub(self.now);
+        let step = (gap / STEPS).max(TICKS_HZ / 10_000);
+        while self.now + step < until {
+            self.poll(self.now + step);
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// A packet comes, and what it has the node ask for is answered.
+    fn receive(&mut self, port: usize, frame: &[u8]) {
+        let _ = self.far[port].send(frame); // there is room: all that comes is taken at once
+        (0..2).for_each(|_| self.poll(self.now));
+        self.poll(self.now + TICKS_HZ / 1_000_000);
+    }
+}
+
+/// The answer to a question by ARP for a host, of which nobody knows whether it would have answered.
+fn answer(frame: &[u8], hosts: &BTreeMap<u32, Mac>) -> Option<Vec<u8>> {
+    if frame.len() < ether::LEN || ether::ether_type(frame) != ether::ARP {
+        return None;
+    }
+    let asked = arp::Packet::parse(frame).ok()?;
+    if asked.operation != Operation::Request || asked.sender == asked.target {
+        return None;
+    }
+    let [a, b, c, d] = asked.target.to_be_bytes();
+    let mac = hosts.get(&asked.target).copied().unwrap_or(Mac([2, 0xfe, a, b, c, d]));
+    let mut answer = vec![0; arp::FRAME_LEN];
+    asked.answer(mac).emit(&mut answer, asked.sender_mac);
+    Some(answer)
+}
+
+/// The host that a frame is from, with its MAC address.
+fn sender(frame: &[u8]) -> Option<(u32, Mac)> {
+    if frame.len() < ether::LEN + ipv4::LEN {
+        return None;
+    }
+    match ether::ether_type(frame) {
+        ether::IPV4 => Some((ipv4::src(&frame[ether::LEN..]), ether::src(frame))),
+        ether::ARP => arp::Packet::parse(frame).ok().map(|arp| (arp.sender, arp.sender_mac)),
+        _ => None,
+    }
+}
+
+/// The MAC address of a node with this address, if the frame is sent to it or from it.
+fn sent_to(frame: &[u8], ip: u32) -> Option<Mac> {
+    let (from, mac) = sender(frame)?;
+    let dst = ether::dst(frame);
+    match ether::ether_type(frame) {
+        ether::IPV4 if ipv4::dst(&frame[ether::LEN..]) == ip && !dst.is_group() => Some(dst),
+        _ => (from == ip).then_some(mac),
+    }
+}
+
+/// The MAC address that one of these hosts sends to.
+fn sent_by(frame: &[u8], hosts: &[u32]) -> Option<Mac> {
+    let (from, _) = sender(frame)?;
+    let dst = ether::dst(frame);
+    (hosts.contains(&from) && !dst.is_group()).then_some(dst)
+}
+
+/// A UDP checksum of 0 is none.
+fn forget_checksum(frame: &mut [u8]) {
+    if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
+        return;
+    }
+    let at = ether::LEN + usize::from(frame[ether::LEN] & 0xF) * 4;
+    if frame[ether::LEN + 9] == ipv4::UDP
+        && let Some(checksum) = frame.get_mut(at + 6..at + 8)
+    {
+        checksum.fill(0);
+    }
+}

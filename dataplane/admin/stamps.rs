@@ -1,0 +1,46 @@
+//! From ticks of a node's clock to the time of day.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// From ticks to time since the Unix epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamps {
+    ticks: u64,
+    at: Duration,
+    ticks_hz: u64,
+}
+
+impl Stamps {
+    /// The clock has so many ticks now, and makes so many a second.
+    pub fn from_now(ticks: u64, ticks_hz: u64) -> Self {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::from(ticks, at, ticks_hz)
+    }
+
+    /// The clock had so many ticks then.
+    pub fn from(ticks: u64, at: Duration, ticks_hz: u64) -> Self {
+        Self { ticks, at, ticks_hz: ticks_hz.max(1) }
+    }
+
+    /// When the clock has so many.
+    pub fn at(&self, ticks: u64) -> Duration {
+        let since = i128::from(ticks) - i128::from(self.ticks);
+        let ns = since * 1_000_000_000 / i128::from(self.ticks_hz);
+        let ns = (self.at.as_nanos() as i128).saturating_add(ns).max(0);
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_the_time_at_which_packets_passed() {
+        let stamps = Stamps::from(5_000, Duration::from_secs(100), 1_000);
+        assert_eq!(stamps.at(5_000), Duration::from_secs(100));
+        assert_eq!(stamps.at(5_001), Duration::from_millis(100_001));
+        assert_eq!(stamps.at(3_000), Duration::from_secs(98), "on a core that was ahead");
+        assert_eq!(stamps.at(u64::MAX).as_secs() >> 40, 0, "far away, and no panic");
+    }
+}

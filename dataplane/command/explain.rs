@@ -1,0 +1,174 @@
+//! `wedjat explain`: why packets go where they go, at a running node or in a capture.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use wedjat::admin::generated::{ExplainRequest, Explanation};
+use wedjat::admin::{Connection, Offline};
+use wedjat::config::{AgentConfig, Config, ControllerConfig};
+
+use super::Outcome;
+use super::ctl::access_to;
+
+/// Shown below its options.
+pub const EXAMPLE: &str = "Examples:
+  wedjat explain --drops --count 10
+  wedjat explain --node /dev/shm/wedjat-leaf1 --host 10.0.1.2 --for 5s
+  wedjat explain --pool 1 --worker 12 --format json
+  wedjat explain --file client.pcap leaf.toml
+A line for each packet: what it is, what becomes of it and why, by what the node believed of its workers at that moment. With --file the
+packets of a capture go through a node that the configuration makes of it, without devices: nobody answers its tasks unless the capture
+does, and all hosts are taken to answer ARP. Exit status: 0 when packets could be explained, also if none came, 1 otherwise.";
+
+/// What `wedjat explain` is told.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The configuration of the node that the packets of --file go through
+    #[arg(value_name = "CONFIG", requires = "file")]
+    config: Option<PathBuf>,
+    /// Explain the packets of this capture (pcap) instead of a running node's
+    #[arg(long, value_name = "CAPTURE", requires = "config", conflicts_with_all = ["node", "connect"])]
+    file: Option<PathBuf>,
+    /// The node's state file [default: that of WEDJAT_STATE, else of the only node running whose state file is in /dev/shm]
+    #[arg(long, value_name = "STATEFILE", conflicts_with = "connect")]
+    node: Option<PathBuf>,
+    /// Ask over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or http://127.0.0.1:7070
+    #[arg(long, value_name = "URL")]
+    connect: Option<String>,
+    /// With https, who signs nodes' certificates, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"])]
+    ca: Option<PathBuf>,
+    /// With https, our certificate, in PEM
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// With https, our certificate's key, in PEM
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// End after so many packets; 0: only when interrupted
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    count: u64,
+    /// End after this time at the latest, as in 5s
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "file")]
+    time: Option<Duration>,
+    /// Those packets alone that are dropped
+    #[arg(long)]
+    drops: bool,
+    /// Those alone that are dropped for this reason, by its name in docs/failures.md
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+    /// Those alone whose task header names this pool
+    #[arg(long, value_name = "ID")]
+    pool: Option<u32>,
+    /// Those alone that go to this worker, or come from it; at a spine a leaf
+    #[arg(long, value_name = "ID")]
+    worker: Option<u32>,
+    /// Those alone that are from or to this IPv4 address, and ARP that speaks of it
+    #[arg(long, value_name = "ADDRESS")]
+    host: Option<String>,
+    /// Those alone that this port received, by its index or its device; with --file all packets of the capture came there [default: all,
+    /// and with --file the port that a packet is addressed to]
+    #[arg(long, value_name = "NAME|INDEX")]
+    port: Option<String>,
+    /// How they are told
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line in plain words
+    Text,
+    /// A line of JSON, with all that the sentence is made of
+    Json,
+}
+
+/// Does it.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let mut told = Told { format: arguments.format, packets: 0, lost: 0, failed: None };
+    match (&arguments.file, &arguments.config) {
+        (Some(file), Some(config)) => {
+            let offline = Offline::new(&leaf(config)?, file, arguments.port.as_deref())?;
+            offline.notes().iter().for_each(|note| eprintln!("note: {note}"));
+            offline.explain(request(arguments), |explanation| told.tell(&explanation))?;
+        }
+        _ => {
+            let files = [&arguments.ca, &arguments.certificate, &arguments.key];
+            let to = access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)?;
+            let mut node = Connection::open(&to)?;
+            node.explain(request(arguments), arguments.time, |one| told.tell(&one))?;
+        }
+    }
+    if let Some(error) = told.failed {
+        return Err(error);
+    }
+    let lost =
+        if told.lost > 0 { format!(", {} more were lost", told.lost) } else { String::new() };
+    eprintln!("{} packets explained{lost}", told.packets);
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+/// The configuration of a leaf or spine: what an agent does depends on its workers, which there are none of.
+fn leaf(path: &std::path::Path) -> Result<Config, Box<dyn Error>> {
+    let other = if AgentConfig::is_agents(path) {
+        "an agent's: what it does with tasks depends on its workers, so ask it while it runs (--node)"
+    } else if ControllerConfig::is_controllers(path) {
+        "a controller's, which no packets pass"
+    } else {
+        return Ok(Config::load(path)?);
+    };
+    Err(format!("{}: this configuration is {other}", path.display()).into())
+}
+
+fn request(arguments: &Arguments) -> ExplainRequest {
+    let Arguments { pool, worker, drops, count, .. } = *arguments;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (host, reason) = (text(&arguments.host), text(&arguments.reason));
+    // In a capture the port is where its packets came, not which of them are meant.
+    let port = if arguments.file.is_some() { String::new() } else { text(&arguments.port) };
+    ExplainRequest { pool, worker, host, port, drops, reason, count }
+}
+
+/// What has been told.
+struct Told {
+    format: Format,
+    packets: u64,
+    lost: u64,
+    failed: Option<Box<dyn Error>>,
+}
+
+impl Told {
+    /// Tells of one more; false when nobody reads it, or that can't be told.
+    fn tell(&mut self, one: &Explanation) -> bool {
+        if one.lost > self.lost {
+            eprintln!("{} packets that were to be explained here are lost", one.lost - self.lost);
+            self.lost = one.lost;
+        }
+        let line = match self.format {
+            Format::Text => Ok(format!("{} {}", time(one.time_ns), one.text)),
+            Format::Json => serde_json::to_string(one),
+        };
+        let written = line.map_err(Box::<dyn Error>::from).and_then(|line| {
+            let mut out = std::io::stdout().lock();
+            Ok(writeln!(out, "{line}").and_then(|()| out.flush())?)
+        });
+        match written {
+            Ok(()) => self.packets += 1,
+            Err(error) => {
+                let gone = error.downcast_ref::<std::io::Error>();
+                let is_gone = gone.is_some_and(|one| one.kind() == std::io::ErrorKind::BrokenPipe);
+                self.failed = (!is_gone).then_some(error);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The time of day, to the microsecond.
+fn time(ns: u64) -> String {
+    let text = humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_nanos(ns)).to_string();
+    text.split_once('T').map_or(text.clone(), |(_, time)| time.trim_end_matches('Z').to_owned())
+}

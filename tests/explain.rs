@@ -1,0 +1,557 @@
+//! Packets are explained: what became of each and why, as leaf and agent tell it while they run, and of a capture.
+#![cfg(feature = "control")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+mod patience;
+mod rig;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod running;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use serde_json::Value;
+use wedjat::io::Buf as _;
+use wedjat::io::memory::{FramePool, RingPort, pair};
+use wedjat::io::pcap::{Capture, write_frames};
+use wedjat::node::explain::{Explainer, Fate, Filter, Moment, Record, Records};
+use wedjat::node::tap::{TapCommands, TapOrder};
+use wedjat::policy::Basis;
+use wedjat::reason::DropReason;
+use wedjat::role::Leaf;
+use wedjat::state::{Counter, Load};
+use wedjat::wire::arp;
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp;
+
+use frames::*;
+
+const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+
+/// Workers 10 to 13 of the first server, whose MAC address is left to ARP if `asks`.
+fn config(policy: &str, asks: bool) -> String {
+    let mac = if asks { "" } else { "mac = '02:00:00:00:02:0b'\n" };
+    format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{}'\n\
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\nqueue = 2\n\
+         [[server]]\nip = '10.0.2.11'\n{mac}workers = '10-13'\npool = {POOL}\n",
+        LEAF_MACS[0], LEAF_MACS[1]
+    )
+}
+
+/// A leaf that explains its packets, and what is around it.
+struct Node {
+    leaf: Leaf<RingPort, FramePool>,
+    far: Vec<RingPort>,
+    commands: TapCommands,
+    records: Arc<Records>,
+    now: u64,
+}
+
+impl Node {
+    fn new(text: &str, filter: Option<Filter>) -> Self {
+        let sizes = rig::Sizes { depth: 64, frames: 1024, bytes: 256 };
+        let rig::Built { leaf, far, .. } = rig::leaf(text, sizes);
+        let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
+        let leaf = leaf.with_tap(commands.clone());
+        let mut node = Self { leaf, far, commands, records, now: 1 };
+        node.order(2, filter, u64::MAX);
+        node
+    }
+
+    fn order(&mut self, number: u64, filter: Option<Filter>, count: u64) {
+        let explainer = |filter| Explainer::new(filter, count, Arc::clone(&self.records));
+        self.commands.push(TapOrder::explain(number, filter.map(explainer))).unwrap();
+        self.poll();
+        assert_eq!(self.commands.epoch(), number);
+        self.sent();
+    }
+
+    fn poll(&mut self) {
+        self.now += 1_000_000;
+        self.leaf.poll(self.now);
+    }
+
+    /// What has left both ports since.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        for port in &mut self.far {
+            sent.extend(std::iter::from_fn(|| Some(port.receive()?.bytes().to_vec())));
+        }
+        sent
+    }
+
+    /// These come to a port, at once; what is told of them.
+    fn told(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Record> {
+        assert!(frames.iter().all(|frame| self.far[port].send(frame)));
+        self.poll();
+        std::iter::from_fn(|| self.records.next()).collect()
+    }
+}
+
+fn explained(text: &str) -> Node {
+    Node::new(text, Some(Filter::default()))
+}
+
+fn tasks(count: u16) -> Vec<Vec<u8>> {
+    (0..count).map(|seq| task(Header::new_task(POOL, seq))).collect()
+}
+
+/// Dropped, for each of these reasons.
+fn refused() -> Vec<(DropReason, Vec<u8>)> {
+    let (mut damaged, mut last_hop) = (tasks(1).remove(0), tasks(1).remove(0));
+    damaged[50] ^= 1;
+    last_hop[ether::LEN + 8] = 1;
+    let sum = u16::from_be_bytes([last_hop[24], last_hop[25]]);
+    // 63 less in the upper half of a word: as much more in the sum's complement.
+    let (sum, carry) = sum.overflowing_add(63 << 8);
+    last_hop[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+    vec![
+        (DropReason::UdpChecksum, damaged),
+        (DropReason::TtlExpired, last_hop),
+        (DropReason::UnknownPool, task(Header::new_task(99, 3))),
+        (DropReason::EtherType, vec![0xFF; 60]),
+        (DropReason::Runt, vec![1; 10]),
+    ]
+}
+
+#[test]
+fn each_task_is_told_with_what_it_was_decided_by() {
+    let mut node = explained(&config("horus", false));
+    let told = node.told(0, &tasks(6));
+    assert_eq!(told.len(), 6);
+    for (at, one) in told.iter().enumerate() {
+        let Fate::Sent { port: 1, worker } = one.fate else { panic!("{one:?}") };
+        let beliefs = one.beliefs.as_ref().unwrap();
+        assert_eq!((one.port, one.moment, one.worker), (Some(0), Moment::Arrived, Some(worker)));
+        assert_eq!((beliefs.beliefs.active, one.follows), (4, false));
+        // The idle ones first; then the better of two, each of which has one.
+        let idle = 4_usize.saturating_sub(at);
+        assert_eq!((beliefs.beliefs.idle, one.idle), (idle, idle > 0), "{at}");
+        let basis = if idle > 0 { Basis::Idle } else { Basis::Drawn };
+        assert_eq!(beliefs.beliefs.basis, basis, "{at}");
+        let chosen = one.chosen.unwrap();
+        let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
+        let before = beliefs.beliefs.candidates[known];
+        assert!(before.is_drawn && before.member == chosen.member, "{one:?}");
+        assert_eq!(chosen.outstanding, before.outstanding + 1, "{at}");
+        assert_eq!(chosen.drift.0, before.drift.0 + Load::ONE.0, "{at}");
+    }
+    assert_eq!(node.sent().len(), 6);
+    // A reply, and what is believed then.
+    let told = node.told(1, &[reply(12, 3, LEAF_MACS[1])]);
+    assert_eq!(told[0].fate, Fate::Sent { port: 0, worker: 12 });
+    let mut node = explained(&config("jsq", false));
+    node.told(0, &tasks(1));
+    let first = node.sent().pop().unwrap();
+    let worker = Header::parse(&first[udp::PAYLOAD..]).unwrap().dst;
+    node.told(1, &[reply(worker, 5, LEAF_MACS[1])]);
+    let told = node.told(0, &tasks(1));
+    let beliefs = told[0].beliefs.as_ref().unwrap();
+    let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
+    assert_eq!(beliefs.beliefs.candidates[known].load, Load::tasks(5));
+    assert_eq!(beliefs.beliefs.basis, Basis::Best);
+}
+
+#[test]
+fn drops_are_told_with_their_reasons_and_filters_hold() {
+    let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
+    let all: Vec<_> = tasks(3).into_iter().chain(frames).collect();
+    let fates = |told: &[Record]| told.iter().map(|one| one.fate).collect::<Vec<_>>();
+    let dropped: Vec<_> = reasons.iter().map(|&reason| Fate::Dropped(reason)).collect();
+    let mut node = explained(&config("random", false));
+    let told = node.told(0, &all);
+    assert_eq!(fates(&told)[3..], dropped);
+    assert!(told[..3].iter().all(|one| matches!(one.fate, Fate::Sent { .. })));
+    assert!(told[3..].iter().all(|one| one.chosen.is_none()));
+    let drops = Filter { drops: true, ..Filter::default() };
+    assert_eq!(fates(&Node::new(&config("random", false), Some(drops)).told(0, &all)), dropped);
+    let counted = |filter| Node::new(&config("random", false), Some(filter)).told(0, &all).len();
+    let all = Filter::default();
+    assert_eq!(counted(Filter { reason: Some(DropReason::Runt), ..all }), 1);
+    assert_eq!(counted(Filter { pool: Some(99), ..all }), 1);
+    assert_eq!(counted(Filter { pool: Some(POOL), ..all }), 5);
+    assert_eq!(counted(Filter { host: Some(CLIENT), ..all }), 6);
+    assert_eq!(counted(Filter { host: Some(CLIENT + 1), ..all }), 0);
+    assert_eq!(counted(Filter { ports: 2, ..all }), 0);
+    let of_each: Vec<_> = (10..14).map(|id| counted(Filter { worker: Some(id), ..all })).collect();
+    assert_eq!(of_each.iter().sum::<usize>(), 3, "{of_each:?}");
+}
+
+#[test]
+fn what_waits_is_told_when_it_comes_and_when_it_goes() {
+    let mut node = explained(&config("jbsq(k=1)", false));
+    let told = node.told(0, &tasks(7));
+    let fates: Vec<_> = told.iter().map(|one| one.fate).collect();
+    assert!(fates[..4].iter().all(|fate| matches!(fate, Fate::Sent { .. })), "{fates:?}");
+    let full = Fate::Dropped(DropReason::QueueFull);
+    assert_eq!(fates[4..], [Fate::Queued, Fate::Queued, full]);
+    let beliefs = &told[5].beliefs.as_ref().unwrap().beliefs;
+    assert_eq!((beliefs.queue, beliefs.bound), ((1, 2), Some(1)));
+    assert!(beliefs.candidates.iter().all(|one| one.outstanding == 1));
+    let told = node.told(1, &[reply(12, 0, LEAF_MACS[1])]);
+    let waited: Vec<_> = told.iter().filter(|one| one.moment == Moment::Waited).collect();
+    assert_eq!(waited.len(), 1, "{told:?}");
+    assert_eq!(waited[0].fate, Fate::Sent { port: 1, worker: 12 });
+    assert_eq!(waited[0].seen.header().unwrap().seq, 4, "the first that waits");
+    // For a next hop: each is told of when it comes and once it goes.
+    let mut node = explained(&config("random", true));
+    let told = node.told(0, &tasks(2));
+    assert!(told.iter().all(|one| matches!(one.fate, Fate::Held { port: 1, .. })), "{told:?}");
+    let question = node.sent().into_iter().find_map(|frame| arp::Packet::parse(&frame).ok());
+    let question =
+        question.unwrap_or_else(|| arp::Packet::request(LEAF_MACS[1], 0x0A00_0201, SERVERS[0]));
+    let told = node.told(1, &[arp_answer(&question, mac_of(SERVERS[0]))]);
+    let waited = told.iter().filter(|one| one.moment == Moment::Waited).count();
+    assert_eq!((told[0].fate, waited), (Fate::Consumed, 2), "{told:?}");
+    assert!(told[1..].iter().all(|one| matches!(one.fate, Fate::Sent { port: 1, .. })), "{told:?}");
+}
+
+#[test]
+fn later_packets_of_a_task_follow_the_first() {
+    let mut node = explained(&config("random", false));
+    let first = Header { more: true, ..Header::new_task(POOL, 9) };
+    let next = Header { code: Code::TaskContinuation, ..first };
+    let last = Header { more: false, ..next };
+    let told = node.told(0, &[first, next, last].map(task));
+    let follows: Vec<_> = told.iter().map(|one| one.follows).collect();
+    assert_eq!(follows, [false, true, true]);
+    assert!(told.iter().all(|one| one.worker == told[0].worker && one.worker.is_some()));
+    let told = node.told(0, &[task(Header { seq: 10, ..last })]);
+    assert_eq!(told[0].fate, Fate::Dropped(DropReason::UnknownConnection));
+}
+
+#[test]
+fn explaining_changes_no_decision_and_what_is_not_read_is_counted() {
+    for policy in ["horus", "jsq", "racksched", "round-robin", "lsq-update"] {
+        let mut both =
+            [None, Some(Filter::default())].map(|filter| Node::new(&config(policy, false), filter));
+        for round in 0..60_u16 {
+            let sent = both.each_mut().map(|node| {
+                node.told(0, &tasks(5));
+                let report = reply(10 + round % 4, round % 3, LEAF_MACS[1]);
+                node.told(1, &[report]);
+                node.sent()
+            });
+            assert!(!sent[0].is_empty() && sent[0] == sent[1], "{policy}, {round}");
+        }
+    }
+    let mut node = explained(&config("random", false));
+    for _ in 0..200 {
+        let frames = tasks(32);
+        assert!(frames.iter().all(|frame| node.far[0].send(frame)));
+        node.poll();
+        node.sent();
+    }
+    let read = std::iter::from_fn(|| node.records.next()).count() as u64;
+    assert!(read >= 4096 && node.records.lost() > 0, "{read}");
+    assert_eq!(read + node.records.lost(), 200 * 32);
+    assert_eq!(node.leaf.stages().counters().read(Counter::Scheduled), 200 * 32);
+    // So many, and none after the end.
+    node.order(3, Some(Filter::default()), 5);
+    assert_eq!(node.told(0, &tasks(8)).len(), 5);
+    node.order(4, Some(Filter::default()), 5);
+    node.order(5, None, 0);
+    assert!(node.told(0, &tasks(8)).is_empty());
+}
+
+#[test]
+fn what_a_device_does_not_take_is_told() {
+    let mut node = explained(&config("random", false));
+    for _ in 0..2 {
+        assert!(tasks(32).iter().all(|frame| node.far[0].send(frame)));
+        node.poll();
+    }
+    while node.records.next().is_some() {}
+    let told = node.told(0, &tasks(3)); // the ring to the workers is full
+    let unsent: Vec<_> = told.iter().filter(|one| one.moment == Moment::Leaving).collect();
+    assert_eq!(unsent.len(), 3, "{told:?}");
+    assert!(unsent.iter().all(|one| one.fate == Fate::Dropped(DropReason::TxFull)));
+    assert!(unsent.iter().all(|one| one.port == Some(1)));
+}
+
+#[test]
+fn an_agent_tells_who_is_given_a_task_and_how_it_ended() {
+    let text = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
+                [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
+                [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 64\nworkers = '10-11'\n";
+    let pool = FramePool::new(64, 2048);
+    let (near, mut far) = pair(16, &pool);
+    let built = rig::agent(text, rig::TICKS_HZ, (vec![near], &pool), None);
+    let rig::BuiltAgent { agent, handles, .. } = built;
+    let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
+    let mut agent = agent.with_tap(commands.clone());
+    let mut workers = rig::Workers::default();
+    assert!(workers.attach(&handles, 10));
+    let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
+    commands.push(TapOrder::explain(2, Some(explainer))).unwrap();
+    let mut now = 0;
+    let mut poll = |agent: &mut wedjat::role::Agent<RingPort, FramePool>| {
+        now += 1_000_000;
+        agent.poll(now);
+    };
+    poll(&mut agent);
+    workers.work(|| false); // it is let in
+    let to_agent = |seq| {
+        let flow = udp::Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: mac_of(SERVERS[0]),
+            src: CLIENT,
+            dst: SERVERS[0],
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        let header = Header::new_task(POOL, seq);
+        let mut frame = vec![0; udp::PAYLOAD + header.len()];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        flow.emit(&mut frame, header.len());
+        frame
+    };
+    let mut question = vec![0; arp::FRAME_LEN];
+    arp::Packet::request(CLIENT_MAC, CLIENT, SERVERS[0]).emit(&mut question, Mac::BROADCAST);
+    for frame in [to_agent(1), to_agent(2), question, task(Header::new_task(POOL, 3))] {
+        assert!(far.send(&frame));
+    }
+    poll(&mut agent);
+    let told: Vec<_> = std::iter::from_fn(|| records.next()).collect();
+    let fates: Vec<_> = told.iter().map(|one| (one.fate, one.worker)).collect();
+    let other = Fate::Dropped(DropReason::OtherMac);
+    assert!(matches!(fates[0], (Fate::Given { .. }, Some(10))), "{fates:?}");
+    assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
+    let beliefs = &told[1].beliefs.as_ref().unwrap().beliefs;
+    assert_eq!((beliefs.active, beliefs.bound, beliefs.out), (1, Some(1), [0, 0, 1]));
+    let mut told = Vec::new();
+    for _ in 0..8 {
+        workers.work(|| true);
+        poll(&mut agent);
+        told.extend(std::iter::from_fn(|| records.next()));
+    }
+    let ended: Vec<_> = told.iter().map(|one| (one.moment, one.fate)).collect();
+    let answered = (Moment::Ended, Fate::Sent { port: 0, worker: 10 });
+    assert_eq!(ended, [answered, answered]);
+}
+
+/// A folder with a configuration and a capture.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new(config: &str, frames: &[Vec<u8>]) -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        fs::write(home.path("node.toml"), config).unwrap();
+        write_frames(&home.path("in.pcap"), frames).unwrap();
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Explains a capture of this name, with these arguments besides.
+    fn explain(&self, capture: &str, more: &[&str]) -> Output {
+        let (capture, config) = (self.path(capture), self.path("node.toml"));
+        let (capture, config) = (capture.to_str().unwrap(), config.to_str().unwrap());
+        wedjat(&[&["explain", "--file", capture, config], more].concat())
+    }
+}
+
+fn wedjat(arguments: &[&str]) -> Output {
+    Command::new(WEDJAT).args(arguments).env_remove("WEDJAT_STATE").output().unwrap()
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// It fails, and says all of these words.
+fn fails(output: &Output, words: &[&str]) {
+    let (_, said) = said(output);
+    assert!(!output.status.success() && !said.contains("panicked"), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+}
+
+fn json(output: &Output) -> Vec<Value> {
+    let (out, error) = said(output);
+    assert!(output.status.success(), "{error}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_capture_is_explained_without_a_node() {
+    let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
+    let all: Vec<_> = tasks(2).into_iter().chain(frames).collect();
+    // Without MAC addresses: they are taken from the capture, and ARP is answered.
+    let text = config("horus", true).replace(&format!("mac = '{}'\n", LEAF_MACS[0]), "");
+    let home = Home::new(&text, &all);
+    let told = json(&home.explain("in.pcap", &["--format", "json"]));
+    assert_eq!(told.len(), all.len());
+    for one in &told[..2] {
+        assert_eq!(
+            (&one["fate"], &one["port"], &one["out"]),
+            (&"sent".into(), &"c".into(), &"w".into())
+        );
+        assert_eq!(one["server"], "10.0.2.11", "{one}");
+        let beliefs = &one["beliefs"];
+        assert_eq!((&beliefs["policy"], &beliefs["basis"]), (&"horus".into(), &"idle".into()));
+        let chosen =
+            beliefs["candidates"].as_array().unwrap().iter().find(|one| one["chosen"] == true);
+        assert_eq!(chosen.unwrap()["worker"], one["worker"]);
+    }
+    for (one, reason) in told[2..].iter().zip(&reasons) {
+        assert_eq!((&one["fate"], &one["reason"]), (&"dropped".into(), &reason.name().into()));
+        assert_eq!(one["look_at"], reason.look_at());
+    }
+    let (out, error) = said(&home.explain("in.pcap", &["--drops", "--count", "3"]));
+    let lines: Vec<_> = out.lines().collect();
+    assert!(error.contains("note: port 0 (c) is taken to have 02:00:00:00:00:01"), "{error}");
+    assert!(error.ends_with("3 packets explained\n"), "{error}");
+    assert!(
+        lines[0].ends_with(
+            "c: task 0 of pool 7 from 10.0.1.2:40000 is dropped, udp_checksum: UDP checksum present and wrong; look at: the \
+             sender, the link; `port.checksums`"
+        ),
+        "{out}"
+    );
+    assert!(lines[2].contains("task 3 of pool 99") && lines[2].contains("unknown_pool"), "{out}");
+    assert_eq!(lines.len(), 3);
+    let (out, _) = said(&home.explain("in.pcap", &["--count", "1"]));
+    assert!(
+        out.contains("goes to worker 13 (10.0.2.11) by w: horus, it is one of 4 that are believed idle, of 4 workers; 13 reported 0"),
+        "{out}"
+    );
+    assert_eq!(json(&home.explain("in.pcap", &["--pool", "99", "--format", "json"])).len(), 1);
+}
+
+#[test]
+fn captures_of_a_node_and_cut_off_ones_are_explained() {
+    // What a leaf received and sent: what it sent itself is left out.
+    let mut node = Node::new(&config("random", false), None);
+    let mut both = tasks(3);
+    node.told(0, &both.clone());
+    let sent = node.sent();
+    assert_eq!(sent.len(), 3);
+    both.extend(sent);
+    both.push(reply(10, 0, LEAF_MACS[1]));
+    let home = Home::new(&config("random", false), &both);
+    let told = json(&home.explain("in.pcap", &["--format", "json"]));
+    let fates: Vec<_> = told
+        .iter()
+        .map(|one| (one["port"].as_str().unwrap(), one["moment"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        fates[..4],
+        [("c", "arrived"), ("c", "arrived"), ("c", "arrived"), ("w", "arrived")]
+    );
+    assert!(told[3]["packet"].as_str().unwrap().contains("reply of worker 10"), "{}", told[3]);
+    // The client is found by ARP, and the reply goes on.
+    assert!(told[3]["fate"] == "sent" || told[4]["fate"] == "sent", "{told:?}");
+    // Cut off, as `tap start --snaplen` writes them.
+    let file = fs::File::create(home.path("cut.pcap")).unwrap();
+    let mut capture = Capture::into_file(file, &home.path("cut.pcap")).unwrap();
+    for (at, frame) in tasks(4).iter().enumerate() {
+        let time = std::time::Duration::from_millis(at as u64);
+        capture.write(time, frame.len() as u32, &frame[..56]).unwrap();
+    }
+    capture.finish().unwrap();
+    let output = home.explain("cut.pcap", &["--format", "json"]);
+    assert!(said(&output).1.contains("4 packets are cut off"), "{output:?}");
+    assert!(json(&output).iter().all(|one| one["fate"] == "sent"));
+}
+
+#[test]
+fn what_can_not_be_explained_says_why() {
+    let home = Home::new(&config("random", false), &tasks(1));
+    let absent = home.path("absent");
+    let absent = absent.to_str().unwrap();
+    fails(&home.explain("absent", &[]), &["cannot read the capture", "No such file"]);
+    fs::write(home.path("text"), "no capture at all, but some text in a file").unwrap();
+    fails(&home.explain("text", &[]), &["is not a whole pcap file"]);
+    let capture = home.path("in.pcap");
+    let capture = capture.to_str().unwrap();
+    fails(&wedjat(&["explain", "--file", capture, absent]), &["absent", "No such file"]);
+    let wrong = home.path("wrong.toml");
+    fs::write(&wrong, config("horos", false)).unwrap();
+    fails(
+        &wedjat(&["explain", "--file", capture, wrong.to_str().unwrap()]),
+        &["wrong.toml", "horos"],
+    );
+    let agent = home.path("agent.toml");
+    fs::write(&agent, "[agent]\nname = 'a'\ncore = 0\n").unwrap();
+    fails(
+        &wedjat(&["explain", "--file", capture, agent.to_str().unwrap()]),
+        &["an agent's", "--node"],
+    );
+    fails(&home.explain("in.pcap", &["--port", "3"]), &["port 3: there is none", "0 (c), 1 (w)"]);
+    fails(&home.explain("in.pcap", &["--reason", "udp_chksum"]), &["udp_chksum", "udp_checksum"]);
+    fails(&home.explain("in.pcap", &["--host", "here"]), &["host here", "IPv4"]);
+    fails(&home.explain("in.pcap", &["--pool", "70000"]), &["pool 70000", "0 to 65535"]);
+    fails(&home.explain("in.pcap", &["--worker", "32767"]), &["worker 32767"]);
+    fails(&wedjat(&["explain", "--file", capture]), &["CONFIG"]);
+    fails(&wedjat(&["explain", "node.toml"]), &["--file"]);
+    fails(&wedjat(&["explain", "--node", absent]), &["no node answers there"]);
+}
+
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+#[test]
+fn a_running_leaf_explains_its_packets() {
+    use patience::wait_until;
+
+    let (_, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
+    let home = running::Home::given(&tasks(20).into_iter().chain(frames).collect::<Vec<_>>());
+    let leaf = home.start(home.leaf(&[]));
+    let state = home.state();
+    let state = state.to_str().unwrap();
+    let explain = |more: &[&str]| wedjat(&[&["explain", "--node", state], more].concat());
+    let told = json(&explain(&["--count", "200", "--format", "json"]));
+    assert_eq!(told.len(), 200);
+    let of = |key: &str, value: &str| told.iter().filter(|one| one[key] == value).count();
+    assert_eq!(of("fate", "sent") + of("fate", "dropped"), 200, "{told:?}");
+    assert_eq!(of("port", "net_pcap0"), 200, "{}", told[0]);
+    for reason in ["udp_checksum", "ttl_expired", "unknown_pool", "ether_type", "runt"] {
+        let count = of("reason", reason);
+        assert!((4..=12).contains(&count), "{reason}: {count}");
+    }
+    for one in told.iter().filter(|one| one["fate"] == "sent") {
+        assert_eq!((&one["server"], &one["pool"]), (&"10.0.2.11".into(), &POOL.into()));
+        let candidates = one["beliefs"]["candidates"].as_array().unwrap();
+        assert!(
+            candidates.iter().any(|one| one["drawn"] == true && one["chosen"] == true),
+            "{one}"
+        );
+    }
+    let times: Vec<_> = told.iter().map(|one| one["time_ns"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted());
+    let (out, error) = said(&explain(&["--reason", "unknown_pool", "--count", "3"]));
+    assert_eq!(out.lines().count(), 3, "{error}");
+    let line = "net_pcap0: task 3 of pool 99 from 10.0.1.2:40000 is dropped, unknown_pool: No pool of that id; look at: `[[pool]]`, `[[server]]`";
+    assert!(out.lines().all(|one| one.ends_with(line)), "{out}");
+    let (out, error) = said(&explain(&["--host", "10.9.9.9", "--for", "200ms"]));
+    assert!(out.is_empty() && error.contains("0 packets explained"), "{out}{error}");
+    assert!(explain(&["--port", "net_pcap0", "--count", "1"]).status.success());
+    fails(&explain(&["--port", "net_pcap7"]), &["port net_pcap7: there is none", "net_pcap0"]);
+    fails(&explain(&["--reason", "rnt"]), &["reason rnt"]);
+    // One at a time, and who goes away is noticed.
+    let mut other = Command::new(WEDJAT)
+        .args(["explain", "--node", state, "--count", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("net_pcap0: "), "{line}");
+    fails(&explain(&["--count", "1"]), &["packets are explained to somebody already"]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    wait_until("it has ended", || explain(&["--count", "1"]).status.success());
+    leaf.stop();
+}
