@@ -92,6 +92,7 @@ pub fn agent(
     kept.same("agent.worker_sends", &started.sends, &wanted.sends);
     kept.same("agent.leaf", &started.leaves, &wanted.leaves);
     kept.same("peers", &started.peers, &wanted.peers);
+    kept.same("cosched", &started.jobs, &wanted.jobs);
     kept.same("port", &started.ports, &wanted.ports);
     kept.host("agent", &started.host, &wanted.host);
     kept.control(&started.control, &wanted.control);

@@ -37,7 +37,7 @@ const TURN: Duration = Duration::from_millis(50);
 const GONE: Duration = Duration::from_secs(10);
 
 /// A batch, and how it is to be run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The agent.
     pub agent: String,
@@ -165,13 +165,16 @@ impl Job {
             let what = if self.policy == Policy::Shares { "a weight" } else { "a quota" };
             return Err(wedjat_cosched::mechanism::GroupError::Missing(what).into());
         }
-        if let (Class::Normal, Policy::Idle | Policy::Shares) = (self.class, self.policy) {
-            // Without a quota nothing stalls a worker for the rest of a period.
-        } else if self.class == Class::Normal
+        if self.class == Class::Normal
             && !self.force
             && let Some(worker) = watching.normal_worker()
         {
-            return Err(CoschedError::Harmful { actuator: actuator.name(), worker });
+            return Err(CoschedError::Harmful { limit: actuator.name(), worker });
+        }
+        // Cores that were named may be of nobody who can be watched; then the guard would see no load and allow all.
+        if self.policy.is_guarded() && watching.workers().is_empty() && !self.force {
+            let (agent, policy) = (self.agent.clone(), self.policy.to_string());
+            return Err(CoschedError::Unwatched { agent, policy });
         }
         let own = Process::own();
         let made =

@@ -40,8 +40,7 @@ pub enum Batch {
 
 impl Batch {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::Hash, Self::Memory, Self::Compress, Self::SerialThenParallel];
+    pub const ALL: [Self; 4] = [Self::Hash, Self::Memory, Self::Compress, Self::SerialThenParallel];
 
     /// Its name on command lines.
     #[must_use]

@@ -17,12 +17,10 @@ use super::Failure;
 use super::accounts::{self, Machine, Used};
 use super::children::{Held, JobSetup, PATIENCE, Process, Told, WorkerSetup};
 use super::dispatch::{self, Course, Dispatched, NEVER, Rig, now_ns};
-use super::plan::{Arm, Block, Cell, Phase, Purpose};
+use super::plan::{Block, Cell, Phase, Purpose};
 use crate::app::Spin;
 use crate::batch::Batch;
 
-/// The share of one CPU's time that others may have in a window that counts.
-pub const FOREIGN_MAX: f64 = 0.05;
 /// Tasks that come due so soon after accounts were read do not count: reading takes the dispatcher's CPU for a moment.
 const SETTLE_NS: u64 = 2_000_000;
 /// Between a block's being ready and its begin.
@@ -44,6 +42,8 @@ pub struct Setting {
     pub service_ns: f64,
     /// What their 99.9th percentile may be.
     pub objective: Objective,
+    /// The share of one CPU's time that others may have in a window that counts.
+    pub foreign_max: f64,
     /// The worker's pace.
     pub spin: Spin,
     /// Where learners' logs are left.
@@ -219,7 +219,10 @@ pub fn run(setting: &Setting, block: &Block) -> Result<Measured, Failure> {
     if !dispatched.balances() {
         let Dispatched { tasks, answered, refused, left, wrong, .. } = dispatched;
         let sent = tasks.len();
-        return Err(format!("{sent} tasks: {answered} answered, {refused} refused, {left} left, {wrong} wrong").into());
+        return Err(format!(
+            "{sent} tasks: {answered} answered, {refused} refused, {left} left, {wrong} wrong"
+        )
+        .into());
     }
     let windows = windows(setting, block, &dispatched, &snapshots);
     let steps = match block.purpose {
@@ -243,12 +246,7 @@ fn phase_of_each(phases: &[Phase]) -> impl Iterator<Item = &Phase> {
     phases.iter().flat_map(|phase| std::iter::repeat_n(phase, phase.windows))
 }
 
-fn dispatch_on(
-    cpu: usize,
-    mut rig: Rig,
-    course: &Course<'_>,
-    flags: &Flags,
-) -> (Rig, Dispatched) {
+fn dispatch_on(cpu: usize, mut rig: Rig, course: &Course<'_>, flags: &Flags) -> (Rig, Dispatched) {
     // That the CPU is there was seen at the start.
     let _ = wedjat::cpus::pin(cpu);
     if dispatch::admit(&mut rig, || flags.stop.load(Relaxed)) {
@@ -345,9 +343,8 @@ fn settled(
     let is_there = |id: u32| {
         let scheduling = Scheduling::of(id);
         flags.is_admitted.load(Acquire)
-            && scheduling.is_some_and(|it| {
-                it.cpus.iter().eq([&cpu]) && it.is_real_time() == is_real_time
-            })
+            && scheduling
+                .is_some_and(|it| it.cpus.iter().eq([&cpu]) && it.is_real_time() == is_real_time)
     };
     while !is_there(worker.id()) {
         if worker.has_ended() || began.elapsed() > PATIENCE {
@@ -382,6 +379,7 @@ fn windows(
     for (phase, ends) in phase_of_each(&block.phases).zip(snapshots.windows(2)) {
         let (from, to) = (&ends[0], &ends[1]);
         let mut window = Window::between(from, to, block, phase);
+        window.is_calm = window.foreign <= setting.foreign_max;
         let mut worked_ns = 0_u64;
         while let Some(task) = tasks.next_if(|task| task.due_ns < to.at_ns) {
             if task.due_ns < from.at_ns + SETTLE_NS {
@@ -413,7 +411,7 @@ impl Window {
             seed: block.seed,
             load: phase.load.name(),
             foreign,
-            is_calm: foreign <= FOREIGN_MAX,
+            is_calm: false,
             tasks: 0,
             violates: false,
             p999_us: None,
@@ -522,7 +520,8 @@ mod tests {
     fn a_step_is_held_when_the_batch_has_little_from_then_on() {
         const MS: u64 = 1_000_000;
         // All of the core for 60 ms, then nothing but 1 ms in 100.
-        let at = |ms: u64| (ms * MS, if ms <= 60 { ms * MS } else { 60 * MS + (ms - 60) * MS / 100 });
+        let at =
+            |ms: u64| (ms * MS, if ms <= 60 { ms * MS } else { 60 * MS + (ms - 60) * MS / 100 });
         let samples: Vec<_> = (0..50).map(|sample| at(sample * 10)).collect();
         let (share, held_ms) = step(0, 500 * MS, &samples).unwrap();
         assert!((share - 0.01).abs() < 1e-9 && held_ms == 60.0, "{share} {held_ms}");

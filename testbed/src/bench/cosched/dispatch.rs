@@ -205,7 +205,8 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(course.seed);
     let mut unit = move || -> f64 { Exp1.sample(&mut random) };
     let phases_ns = course.ends_ns(began);
-    let mut done = Dispatched { tasks: Vec::with_capacity(course.tasks()), ..Dispatched::default() };
+    let mut done =
+        Dispatched { tasks: Vec::with_capacity(course.tasks()), ..Dispatched::default() };
     let mut accounts = Accounts::default();
     let (mut phase, mut due, mut next_tick) = (0, began, began);
     let end = phases_ns[phases_ns.len() - 1];
@@ -242,7 +243,14 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
     }
     let refused = done.refused + accounts.refused;
     let left = done.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
-    Dispatched { answered: accounts.answered, refused, left, wrong: accounts.wrong, phases_ns, ..done }
+    Dispatched {
+        answered: accounts.answered,
+        refused,
+        left,
+        wrong: accounts.wrong,
+        phases_ns,
+        ..done
+    }
 }
 
 fn offer(rig: &mut Rig, done: &mut Dispatched, due_ns: u64, service_ns: u32) {

@@ -87,6 +87,9 @@ pub struct Arguments {
     /// Mean of the tasks' exponential times in us
     #[arg(long, default_value_t = 50.0)]
     pub service_us: f64,
+    /// Windows in which others have had more than this part of one CPU's time do not count
+    #[arg(long, default_value_t = 0.05)]
+    pub foreign_max: f64,
     /// What the 99.9th percentile of a window may be in us [default: 5 times what it is without batch under 20% load]
     #[arg(long)]
     pub objective_us: Option<f64>,
@@ -122,6 +125,9 @@ impl Arguments {
         }
         if !(self.service_us.is_finite() && self.service_us >= 1.0) {
             return Err(format!("--service-us {}: it must be 1 at least", self.service_us).into());
+        }
+        if !(self.foreign_max >= 0.0) {
+            return Err(format!("--foreign-max {}: it must be 0 at least", self.foreign_max).into());
         }
         if self.objective_us.is_some_and(|us| !(us.is_finite() && us > 0.0)) {
             return Err("--objective-us: it must be a number above 0".into());
@@ -197,6 +203,7 @@ pub fn measure(
         window: Duration::from_millis(arguments.window_ms),
         service_ns: arguments.service_us * 1e3,
         objective: Objective::default(),
+        foreign_max: arguments.foreign_max,
         spin: calibrated(cpus[1])?,
         logs: Some(arguments.out.clone()),
         alone: BTreeMap::new(),
@@ -239,8 +246,7 @@ fn calibrated(cpu: usize) -> Result<Spin, Failure> {
 
 /// The percentile of the objective without batch under the least load.
 fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
-    let cell =
-        Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
+    let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
     let windows = if arguments.quick { 2 } else { UNLOADED_WINDOWS };
     let phase = |windows, is_measured| Phase { load: Load::Steady(0.2), windows, is_measured };
     let phases = vec![phase(1, false), phase(windows, true)];

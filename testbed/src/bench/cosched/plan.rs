@@ -1,8 +1,8 @@
 //! What is measured: which batch is held how, beside which worker, under which load, and in which order.
 
 use clap::ValueEnum;
-use rand::seq::SliceRandom;
 use rand::SeedableRng;
+use rand::seq::SliceRandom;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 use wedjat::cosched::Policy;
@@ -153,10 +153,10 @@ impl WorkerKind {
 pub struct Cell {
     /// What the worker is like.
     pub worker: WorkerKind,
-    /// How the batch is held.
-    pub arm: Arm,
     /// What the batch does.
     pub batch: Batch,
+    /// How the batch is held.
+    pub arm: Arm,
 }
 
 /// Part of the worker's capacity that tasks ask for.
@@ -170,13 +170,8 @@ pub enum Load {
 
 impl Load {
     /// The steps, and bursts.
-    pub const STEPS: [Self; 5] = [
-        Self::Steady(0.2),
-        Self::Steady(0.4),
-        Self::Steady(0.6),
-        Self::Steady(0.8),
-        Self::Bursts,
-    ];
+    pub const STEPS: [Self; 5] =
+        [Self::Steady(0.2), Self::Steady(0.4), Self::Steady(0.6), Self::Steady(0.8), Self::Bursts];
     /// Of bursts: how long much comes and how long little does, in nanoseconds, and how much each is.
     pub const BURSTS: [(u64, f64); 2] = [(50_000_000, 0.8), (150_000_000, 0.1)];
 
@@ -186,6 +181,18 @@ impl Load {
         match self {
             Self::Steady(part) => format!("{:.0}%", part * 100.0),
             Self::Bursts => "bursts".to_owned(),
+        }
+    }
+
+    /// The part in the mean.
+    #[must_use]
+    pub fn mean(self) -> f64 {
+        match self {
+            Self::Steady(part) => part,
+            Self::Bursts => {
+                let [(long, much), (longer, little)] = Self::BURSTS;
+                (long as f64 * much + longer as f64 * little) / (long + longer) as f64
+            }
         }
     }
 
@@ -279,8 +286,7 @@ pub struct Choice {
 }
 
 /// Windows in which a block comes to itself.
-const WARM_UP: Phase =
-    Phase { load: Load::Steady(0.2), windows: 1, is_measured: false };
+const WARM_UP: Phase = Phase { load: Load::Steady(0.2), windows: 1, is_measured: false };
 
 impl Choice {
     /// A row is measured. Of the whole product that is: all arms beside the worker that the mechanism is made for, with the batch
@@ -288,20 +294,21 @@ impl Choice {
     /// what they do to caches, memory and processes, the mechanism alone, the guard, and for memory a quota and a learner.
     fn has(&self, cell: Cell) -> bool {
         let Cell { worker, arm, batch } = cell;
-        let is_chosen =
-            self.arms.contains(&arm) && self.workers.contains(&worker) && self.batches.contains(&batch);
+        let is_chosen = self.arms.contains(&arm)
+            && self.workers.contains(&worker)
+            && self.batches.contains(&batch);
         let is_plain = batch == self.batches[0];
         let is_main = worker == self.workers[0];
         let by_mechanism = matches!(arm, Arm::Static | Arm::Shares | Arm::Idle | Arm::Guard);
         let of_batches = match batch {
-            Batch::Memory => matches!(arm, Arm::Static | Arm::Idle | Arm::Guard | Arm::AsaxBalanced),
+            Batch::Memory => {
+                matches!(arm, Arm::Static | Arm::Idle | Arm::Guard | Arm::AsaxBalanced)
+            }
             _ => matches!(arm, Arm::Idle | Arm::Guard),
         };
         is_chosen
             && arm != Arm::None
-            && (self.is_full
-                || (is_main && (is_plain || of_batches))
-                || (is_plain && by_mechanism))
+            && (self.is_full || (is_main && (is_plain || of_batches)) || (is_plain && by_mechanism))
     }
 
     /// The rows that are measured.
@@ -319,7 +326,10 @@ impl Choice {
 
     fn phases(&self, arm: Arm) -> Vec<Phase> {
         let laps = if arm.is_slow() { self.laps } else { 1 };
-        let lap = self.loads.iter().map(|load| Phase {
+        // From the least to the most, so that what waits after one spoils the next the least.
+        let mut loads = self.loads.clone();
+        loads.sort_by(|one, other| one.mean().total_cmp(&other.mean()));
+        let lap = loads.iter().map(|load| Phase {
             load: *load,
             windows: self.windows,
             is_measured: true,
@@ -371,7 +381,8 @@ impl Choice {
 
     fn bars(&self, seed: u64) -> Vec<Block> {
         let (worker, batch) = (WorkerKind::ParkedFifo, self.batches[0]);
-        let measured = |part, windows| Phase { load: Load::Steady(part), windows, is_measured: true };
+        let measured =
+            |part, windows| Phase { load: Load::Steady(part), windows, is_measured: true };
         // Which of the two is first changes with the seed.
         let mut pair = [Arm::None, Arm::Idle].map(|arm| Block {
             cell: Cell { worker, arm, batch },
@@ -449,6 +460,7 @@ mod tests {
         for wrong in ["", "20", "120%", "many"] {
             assert!(wrong.parse::<Load>().unwrap_err().contains("20%"));
         }
+        assert!((Load::Bursts.mean() - 0.275).abs() < 1e-9);
         let parts = [0, 49, 51, 199, 201].map(|ms| Load::Bursts.at(ms * 1_000_000));
         assert_eq!(parts, [0.8, 0.8, 0.1, 0.1, 0.8]);
     }

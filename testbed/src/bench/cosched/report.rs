@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::block::{FOREIGN_MAX, Learner, STEP_SHARE, Setting, Step, Window, percentile_us};
+use super::block::{Learner, STEP_SHARE, Setting, Step, Window, percentile_us};
 use super::plan::{Arm, Cell, Choice, Load, Purpose, WorkerKind};
 use super::{Failure, Gathered};
 use crate::batch::Batch;
@@ -163,7 +163,7 @@ pub(super) fn of(
         window_ms: setting.window.as_millis(),
         service_us: setting.service_ns / 1e3,
         objective_us: setting.objective.us,
-        foreign_max: FOREIGN_MAX,
+        foreign_max: setting.foreign_max,
         seconds: took.as_secs_f64(),
         windows,
         kept,
@@ -273,11 +273,13 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let batch = with.first().map(|window| window.cell.batch);
     let rate = batch.and_then(|batch| alone.get(&batch)).copied().unwrap_or(0.0);
     let mean = |of: &dyn Fn(&Window) -> f64| {
-        with.iter().map(|window| of(window)).sum::<f64>() / with.len().max(1) as f64
+        with.iter().map(|window| of(window)).fold(0.0, |sum, one| sum + one)
+            / with.len().max(1) as f64
     };
-    let (progress, worked) =
-        (mean(&|it| it.done_rate) / rate.max(f64::MIN_POSITIVE), mean(&|it| it.worked));
-    let share = (rate > 0.0 && !with.is_empty()).then(|| progress / (1.0 - worked).max(1e-3));
+    let is_told = rate > 0.0 && !with.is_empty();
+    let progress = if is_told { mean(&|it| it.done_rate) / rate } else { 0.0 };
+    let worked = mean(&|it| it.worked);
+    let share = is_told.then(|| progress / (1.0 - worked).max(1e-3));
     let gain = Bar {
         name: "batch over what it does alone in the time that tasks do not need, 20% load",
         value: share,
@@ -286,7 +288,7 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
             "{progress:.3} of what it does alone, tasks needed {worked:.3}; {} windows",
             with.len()
         ),
-        verdict: verdict(with.len() >= 10, share.is_some_and(|share| share >= 0.85)),
+        verdict: verdict(is_told && with.len() >= 10, share.is_some_and(|share| share >= 0.85)),
     };
     vec![cost, gain]
 }
@@ -297,12 +299,16 @@ fn held_back(steps: &[Step]) -> Bar {
     let worst = calm.iter().map(|step| step.share_after).fold(0.0, f64::max);
     let mut after: Vec<_> = calm.iter().map(|step| step.held_after_ms).collect();
     after.sort_by(f64::total_cmp);
-    let median = after.get(after.len() / 2).copied().unwrap_or(f64::NAN);
+    let median = after.get(after.len() / 2).copied().unwrap_or(0.0);
     Bar {
         name: "core that the guard leaves the batch from 100 ms after a step from 20% to 80% on, at worst",
         value: (!calm.is_empty()).then_some(worst),
         bar: format!("below {STEP_SHARE}"),
-        of: format!("{} of {} steps; it was held after {median:.0} ms", calm.len(), steps.len()),
+        of: format!(
+            "{} of {} steps count; it was held after {median:.0} ms in the median",
+            calm.len(),
+            steps.len()
+        ),
         verdict: verdict(calm.len() >= 5, worst < STEP_SHARE),
     }
 }
@@ -467,7 +473,12 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{} seeds, windows of {} ms, tasks exp({} us), objective p99.9 {:.0} us; dispatcher on CPU {}, worker and batch on CPU {}",
-            self.seeds, self.window_ms, self.service_us, self.objective_us, self.cpus[0], self.cpus[1],
+            self.seeds,
+            self.window_ms,
+            self.service_us,
+            self.objective_us,
+            self.cpus[0],
+            self.cpus[1],
         )?;
         writeln!(
             f,
@@ -479,7 +490,11 @@ impl fmt::Display for Report {
             self.tasks,
             self.seconds,
         )?;
-        writeln!(f, "{} of {} combinations of arm, worker and batch", self.cells[0], self.cells[1])?;
+        writeln!(
+            f,
+            "{} of {} combinations of arm, worker and batch",
+            self.cells[0], self.cells[1]
+        )?;
         for (batch, rate) in &self.alone {
             writeln!(f, "{batch} alone: {rate:.0} a second")?;
         }
@@ -493,7 +508,10 @@ impl fmt::Display for Report {
             writeln!(f, "{:14}{}{}", arm.name(), row, if refused { "  forced" } else { "" })?;
         }
         if !self.refused.is_empty() {
-            writeln!(f, "\nforced: refused by wedjat cosched run as harmful, and measured all the same")?;
+            writeln!(
+                f,
+                "\nforced: refused by wedjat cosched run as harmful, and measured all the same"
+            )?;
         }
         self.learners(f)?;
         self.bars(f)
@@ -533,10 +551,13 @@ impl Report {
         if self.learners.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nlearners: decisions, rounds, mean loss, excess risk and its bound, experts that weigh most at the end")?;
+        writeln!(
+            f,
+            "\nlearners: decisions, rounds, mean loss, excess risk and its bound, experts that weigh most at the end"
+        )?;
         for Learner { cell, seed, replayed } in &self.learners {
             let last = replayed.rounds.last().map(|it| &it.round);
-            let (risk, bound) = last.map_or((0.0, f64::NAN), |it| (it.excess_risk, it.bound));
+            let (risk, bound) = last.map_or((0.0, 0.0), |it| (it.excess_risk.max(0.0), it.bound));
             let mut experts: Vec<_> = last
                 .map(|it| it.alpha.iter().copied().zip(&replayed.experts).collect())
                 .unwrap_or_default();
