@@ -72,7 +72,7 @@ fn every_arm_has_a_row_and_every_window_is_counted() {
     for row in rows {
         let measured = number(&row["windows"]) + number(&row["discarded"]);
         assert_eq!(measured, if row["arm"] == "none" { 2 } else { 1 }, "{row}");
-        assert_eq!(row["tasks"] == 0, row["hand_over_p999_us"].is_null(), "{row}");
+        assert!(number(&row["tasks"]) > 0 || row["hand_over_p999_us"].is_null(), "{row}");
         assert!(number(&row["windows"]) > 0 || row["violating"].is_null(), "{row}");
     }
     assert!(number(&report["tasks"]) > 0 && report["bars"].as_array().unwrap().len() == 4);
