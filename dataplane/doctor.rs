@@ -929,6 +929,21 @@ mod tests {
     }
 
     #[test]
+    fn batch_jobs_need_a_core_beside_the_dispatchers() {
+        let setting = Setting {
+            agent: "no-such-agent-of-this-test".to_owned(),
+            policy: Policy::Guard,
+            objective: Objective::default(),
+            setup: Setup::built_in(),
+            processes: 10,
+        };
+        let found = |cores: &[usize]| batch_cores(&Job::new(setting.clone()), cores);
+        assert_eq!(found(&cpus::usable()).status, Status::Fail);
+        // None of the agent's workers is there before it runs.
+        assert!(found(&[]).status == Status::Ok && found(&[]).found.contains("will be"));
+    }
+
+    #[test]
     fn cores_that_cannot_be_used_fail() {
         let fake = Fake::new();
         fake.write("sys/devices/system/cpu/cpu2/online", "0");
