@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: bench-sockets test-prefix attack install uninstall deb deps clean
+.PHONY: bench-cosched bench-sockets test-prefix attack install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -69,6 +69,11 @@ bench-host: ## what handing a task to a worker core costs, beside DPDK's rings a
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-host $(BENCH)
+
+bench-cosched: ## what a batch on a worker's core costs and gets, by way of holding it; two CPUs, cgroups, a quarter of an hour; bench-report/
+	@scripts/deps.sh bench
+	$(CARGO) build --locked --release -p wedjat-testbed
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-cosched $(BENCH)
 
 # Files, futexes and loom's threads are beyond miri; the tests that need them are left out there.
 miri: ## the rings' memory under miri, if the nightly toolchain has it

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use wedjat_cosched::mechanism::{Class, Controller, Hierarchies, Place, System};
 
 use crate::config::{AgentConfig, Config, ControlConfig, PortConfig};
-use crate::cosched::{Job, Policy};
+use crate::cosched::{CoschedError, Job, Policy, Watching};
+use crate::cpus;
 use crate::io::vdev;
 use crate::ring::region;
 use crate::state::files::{Scratch, within_limits};
@@ -163,6 +164,7 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.extend(request.state.as_deref().map(|path| state(path, request.state_group)));
     findings.extend(request.region.as_deref().map(workers));
     findings.extend(request.jobs.first().map(|job| cgroups(&machine, job)));
+    findings.extend(request.jobs.first().map(|job| batch_cores(job, &request.cores)));
     let ControlConfig { listen, metrics, .. } = &request.control;
     findings.extend(listen.map(|address| listening("control.listen", address)));
     findings.extend(metrics.map(|address| listening("control.metrics", address)));
@@ -703,6 +705,27 @@ fn workers(path: &Path) -> Finding {
     }
 }
 
+/// Whether batch jobs like this one have cores: those of the workers, where the agent runs and they are there.
+fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
+    const NAME: &str = "cores of batch jobs";
+    if cpus::beside(dispatchers).is_empty() {
+        let found = "there is no CPU beside the dispatcher's, which is never idle";
+        return Finding::fail(NAME, found, "take [cosched] out, or give this process another CPU");
+    }
+    let Ok(watching) = Watching::open(&job.agent, job.objective) else {
+        return Finding::ok(NAME, "those that the agent's workers will be pinned to");
+    };
+    match watching.cpus(job.cpus.as_ref()) {
+        Ok(cpus) => {
+            let list: Vec<_> = cpus.iter().map(usize::to_string).collect();
+            Finding::ok(NAME, format!("{}, where the agent's workers are", list.join(", ")))
+        }
+        // They may be on their way.
+        Err(error @ CoschedError::NoWorkers(_)) => Finding::warn(NAME, error.to_string(), ""),
+        Err(error) => Finding::fail(NAME, error.to_string(), ""),
+    }
+}
+
 /// Whether batch jobs like this one could be held.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
@@ -726,10 +749,10 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
         let found = format!("no controller cpu, which policy {} needs", job.policy);
         return Finding::fail(NAME, found, "mount or enable it, or set cosched.policy = \"idle\"");
     }
-    if job.class == Class::Normal && !matches!(job.policy, Policy::Idle | Policy::Shares) {
+    if job.class == Class::Normal {
         return Finding::warn(
             NAME,
-            "batch jobs of the normal class with a quota are refused beside workers that are not of real time, which they delay",
+            "batch jobs of the normal class are refused beside workers that are not of real time, which they delay",
             "leave out cosched.class, or have the workers ask for real time",
         );
     }
@@ -903,6 +926,21 @@ mod tests {
         );
         let elsewhere = Job { cgroup: "/no/such".into(), ..job };
         assert!(found(&elsewhere).status == Status::Fail && !found(&elsewhere).fix.is_empty());
+    }
+
+    #[test]
+    fn batch_jobs_need_a_core_beside_the_dispatchers() {
+        let setting = Setting {
+            agent: "no-such-agent-of-this-test".to_owned(),
+            policy: Policy::Guard,
+            objective: Objective::default(),
+            setup: Setup::built_in(),
+            processes: 10,
+        };
+        let found = |cores: &[usize]| batch_cores(&Job::new(setting.clone()), cores);
+        assert_eq!(found(&cpus::usable()).status, Status::Fail);
+        // None of the agent's workers is there before it runs.
+        assert!(found(&[]).status == Status::Ok && found(&[]).found.contains("will be"));
     }
 
     #[test]

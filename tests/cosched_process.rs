@@ -62,6 +62,7 @@ mod batches {
         let home = Home::new(core, workers);
         {
             let agent = home.agent();
+            home.what_nobody_can_watch_is_refused();
             let _worker = home.worker();
             home.a_batch_runs_where_the_worker_does_and_leaves_nothing();
             home.progress_is_told_and_decisions_can_be_done_again();
@@ -314,6 +315,8 @@ mod batches {
                 &["--class", "normal", "--policy", "static(50%)"],
                 &["worker 20", "real time", "--force"],
             );
+            refused(&["--class", "normal", "--policy", "shares"], &["weight", "worker 20"]);
+            refused(&["--class", "normal", "--policy", "idle"], &["none", "worker 20"]);
             refused(&["--cpus", &self.core.to_string()], &["dispatcher", "--cpus"]);
             refused(&["--cpus", "4095"], &["CPU 4095"]);
             refused(&["--cgroup", "/no/such"], &["no/such", "--cgroup"]);
@@ -332,6 +335,15 @@ mod batches {
                 .output()
                 .unwrap();
             assert!(String::from_utf8(nobody.stderr).unwrap().contains("/no/agent"));
+        }
+
+        pub fn what_nobody_can_watch_is_refused(&self) {
+            let cpu = self.cpu.to_string();
+            for (options, says) in [(&[][..], "no worker"), (&["--cpus", &cpu][..], "go by")] {
+                let output = self.run(options, "echo ran").output().unwrap();
+                let error = String::from_utf8(output.stderr).unwrap();
+                assert!(error.contains(says) && output.stdout.is_empty(), "{says}: {error}");
+            }
         }
 
         pub fn a_batch_that_will_not_end_is_ended(&self) {

@@ -92,6 +92,7 @@ pub fn agent(
     kept.same("agent.worker_sends", &started.sends, &wanted.sends);
     kept.same("agent.leaf", &started.leaves, &wanted.leaves);
     kept.same("peers", &started.peers, &wanted.peers);
+    kept.same("cosched", &started.jobs, &wanted.jobs);
     kept.same("port", &started.ports, &wanted.ports);
     kept.host("agent", &started.host, &wanted.host);
     kept.control(&started.control, &wanted.control);
@@ -549,5 +550,25 @@ mod tests {
             assert!(error.contains(says), "{says}: {error}");
         }
         assert_eq!(error.lines().count(), 6, "{error}");
+    }
+
+    #[test]
+    fn batch_jobs_of_an_agent_can_not_change_while_it_runs() {
+        let file = |jobs: &str| {
+            let text = format!(
+                "[agent]\nname = 'memory'\ncore = 0\n[[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\n\
+                 [[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '0-1'\n{jobs}"
+            );
+            AgentConfig::parse(Path::new("agent"), &text).unwrap()
+        };
+        let jobs = "[cosched]\npolicy = 'idle'\n[[cosched.job]]\ncommand = ['true']\n";
+        let started = file(jobs);
+        let now = Membership::of_host(&started.host, "10.0.2.11".parse().unwrap());
+        let changes = |jobs: &str| agent(&started, &file(jobs), &now, &now);
+        assert_eq!(changes(jobs), Ok(Vec::new()));
+        for other in ["", &jobs.replace("idle", "guard"), &jobs.replace("true", "false")] {
+            let error = changes(other).unwrap_err();
+            assert_eq!(error, "`cosched` can't change while it runs: restart it for that");
+        }
     }
 }

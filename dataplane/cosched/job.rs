@@ -29,8 +29,6 @@ use crate::ring::region::path_of;
 
 /// Between two looks at the workers.
 const LOOK: Duration = Duration::from_millis(20);
-/// Between two choices of a share.
-const ROUND: Duration = Duration::from_secs(1);
 /// Between two notes of what it does.
 const NOTED: Duration = Duration::from_millis(200);
 /// Between two looks whether it is one's turn.
@@ -39,7 +37,7 @@ const TURN: Duration = Duration::from_millis(50);
 const GONE: Duration = Duration::from_secs(10);
 
 /// A batch, and how it is to be run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The agent.
     pub agent: String,
@@ -67,6 +65,8 @@ pub struct Job {
     pub work: Option<f64>,
     /// Where decisions are written down.
     pub log: Option<PathBuf>,
+    /// Between two choices of a share.
+    pub round: Duration,
     /// How long it has to end when it is told to.
     pub grace: Duration,
     /// Also what does harm.
@@ -120,6 +120,8 @@ pub struct Setting {
 impl Job {
     /// Processes and threads that a batch may have unless configured.
     pub const PROCESSES: u32 = 1024;
+    /// Between two choices of a share unless said otherwise.
+    pub const ROUND: Duration = Duration::from_secs(1);
     /// How long it has to end unless configured.
     pub const GRACE: Duration = Duration::from_secs(5);
 
@@ -141,6 +143,7 @@ impl Job {
             measure: Measure::Cpu,
             work: None,
             log: None,
+            round: Self::ROUND,
             grace: Self::GRACE,
             force: false,
         }
@@ -162,13 +165,16 @@ impl Job {
             let what = if self.policy == Policy::Shares { "a weight" } else { "a quota" };
             return Err(wedjat_cosched::mechanism::GroupError::Missing(what).into());
         }
-        if let (Class::Normal, Policy::Idle | Policy::Shares) = (self.class, self.policy) {
-            // Without a quota nothing stalls a worker for the rest of a period.
-        } else if self.class == Class::Normal
+        if self.class == Class::Normal
             && !self.force
             && let Some(worker) = watching.normal_worker()
         {
-            return Err(CoschedError::Harmful { actuator: actuator.name(), worker });
+            return Err(CoschedError::Harmful { limit: actuator.name(), worker });
+        }
+        // Cores that were named may be of nobody who can be watched; then the guard would see no load and allow all.
+        if self.policy.is_guarded() && watching.workers().is_empty() && !self.force {
+            let (agent, policy) = (self.agent.clone(), self.policy.to_string());
+            return Err(CoschedError::Unwatched { agent, policy });
         }
         let own = Process::own();
         let made =
@@ -386,7 +392,7 @@ impl<'a> Batch<'a> {
 
     /// Until the first process ends, or is to.
     fn watch(&mut self, signals: &Signals) -> Result<(Option<ExitStatus>, bool), CoschedError> {
-        let (mut rounds, mut noted) = (Instant::now() + ROUND, Instant::now());
+        let (mut rounds, mut noted) = (Instant::now() + self.job.round, Instant::now());
         loop {
             let now = Instant::now();
             if let Some(status) = self.child.try_wait().map_err(|error| self.broken(error))? {
@@ -405,7 +411,7 @@ impl<'a> Batch<'a> {
             self.pass_on(signals);
             self.look(now);
             if now >= rounds {
-                rounds = now + ROUND;
+                rounds = now + self.job.round;
                 self.choose(now)?;
                 self.hold();
             }

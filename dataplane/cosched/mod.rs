@@ -40,7 +40,8 @@ pub enum CoschedError {
     AgentGone(String),
     /// Nobody knows which cores it could have.
     #[error(
-        "agent {0} has no worker: attach one that is pinned to its core, or name the cores with --cpus"
+        "agent {0} has no worker that can be watched: attach one that is pinned to its core, or name the cores with --cpus; \
+         workers that are threads of the agent's own process are not seen"
     )]
     NoWorkers(String),
     /// The same.
@@ -71,15 +72,26 @@ pub enum CoschedError {
     },
     /// What does harm.
     #[error(
-        "a batch of the normal class with a {actuator} beside worker {worker}, which is of the normal class, too, delays its tasks by \
+        "a batch of the normal class (limited by: {limit}) beside worker {worker}, which is of the normal class, too, delays its tasks by \
          milliseconds: leave out --class normal, have the worker ask for real time (`real_time` of its options, or chrt -f), or \
          say --force"
     )]
     Harmful {
         /// What would limit the batch.
-        actuator: &'static str,
+        limit: &'static str,
         /// Whom it would harm.
         worker: u16,
+    },
+    /// Nobody tells what its guard would go by.
+    #[error(
+        "agent {agent} has no worker that can be watched, so that policy {policy} has nothing to go by: attach a worker that is a process \
+         (workers that are threads of the agent's own are not measured), or say --policy idle, or --force"
+    )]
+    Unwatched {
+        /// The agent.
+        agent: String,
+        /// Who would say how much the batch gets.
+        policy: String,
     },
     /// This machine has no cgroups at all.
     #[error(

@@ -241,7 +241,7 @@ fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
 }
 
 /// Labelled lines over a linear x and a logarithmic y; what has no logarithm is left out.
-fn draw(
+pub(crate) fn draw(
     title: &str,
     (x_label, y_label): (&str, &str),
     lines: &[(String, Vec<(f64, f64)>)],

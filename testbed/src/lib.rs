@@ -3,6 +3,7 @@
 
 pub mod app;
 pub mod attack;
+pub mod batch;
 pub mod bench;
 pub mod demo;
 pub mod drive;

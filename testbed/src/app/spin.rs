@@ -73,6 +73,12 @@ impl Spin {
         Self { rounds_per_ns, overhead_ns }
     }
 
+    /// What [`Spin::at`] makes it again of.
+    #[must_use]
+    pub fn pace(&self) -> (f64, f64) {
+        (self.rounds_per_ns, self.overhead_ns)
+    }
+
     /// Calibrates on this machine, where `now` tells nanoseconds. Takes some 50 ms, more on a busy machine.
     pub fn calibrate(now: impl Fn() -> u64) -> Calibration {
         Self::calibrate_on(|rounds| {

@@ -1,6 +1,7 @@
 //! The subcommands of `wedjat-testbed`: one file each, with its arguments and what it does.
 
 mod agent;
+mod batch;
 mod cosched_sim;
 mod demo;
 #[cfg(feature = "dpdk")]
@@ -125,6 +126,25 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
+    /// Measure what a batch on a worker's core costs the tasks and what it gets, under several ways to hold it; needs two CPUs and cgroups
+    #[command(after_help = bench::cosched::EXAMPLE)]
+    BenchCosched {
+        /// What to measure
+        #[command(flatten)]
+        arguments: Box<bench::cosched::Arguments>,
+        /// Output
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
+    /// Be the worker of bench-cosched
+    #[command(hide = true)]
+    BenchCoschedWorker(bench::cosched::children::WorkerArguments),
+    /// Hold the batch of bench-cosched
+    #[command(hide = true)]
+    BenchCoschedJob(bench::cosched::children::JobArguments),
+    /// Do batch work without end, as bench-cosched's, and count it where WEDJAT_PROGRESS says
+    #[command(after_help = batch::EXAMPLE)]
+    Batch(batch::Arguments),
     /// Hold the learner of nodes without a scheduler against a trace of another one
     #[command(after_help = learner::EXAMPLE)]
     Learner(learner::Arguments),
@@ -201,6 +221,14 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             bench::host::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
+        Command::BenchCosched { arguments, format } => {
+            let json = format == Format::Json;
+            bench::cosched::report(&arguments, json, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
+        Command::BenchCoschedWorker(arguments) => bench::cosched::children::work(&arguments),
+        Command::BenchCoschedJob(arguments) => bench::cosched::children::hold(&arguments),
+        Command::Batch(arguments) => batch::run(&arguments),
         Command::Learner(arguments) => learner::run(&arguments),
         Command::CoschedSim(arguments) => cosched_sim::run(&arguments),
         Command::Figures(arguments) => {

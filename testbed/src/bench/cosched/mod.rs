@@ -1,0 +1,282 @@
+//! What a batch on a worker's core costs the tasks and what it gets, on a real core, with the mechanism, the guard and the
+//! learners of `wedjat cosched run`.
+//!
+//! Two CPUs: dispatcher and load generator are one loop on the first ([`dispatch`]), a worker process has the second ([`children`]),
+//! and so has the batch, which a process of its own holds by cgroups as `wedjat cosched run` does. A run is a list of blocks
+//! ([`plan`]), each of which is one worker, one batch and one way to hold it under a course of loads ([`block`]), in
+//! another order for each seed. Each block is cut into windows. A window in which others than these processes had more
+//! than 5% of a CPU, or the host took as much, does not count, and is counted ([`accounts`]); the rule sees no response time.
+//! What comes out is in [`report`].
+
+pub mod accounts;
+pub mod block;
+pub mod children;
+pub mod dispatch;
+pub mod plan;
+pub mod report;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use wedjat::cosched::Objective;
+
+use crate::app::Spin;
+use crate::batch::Batch;
+use block::{Measured, Setting, Window, percentile_us};
+use plan::{Arm, Block, Cell, Choice, Load, Phase, Purpose, WorkerKind};
+use report::Report;
+
+/// Why there are no figures.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// What `--help` ends with.
+pub const EXAMPLE: &str = "Examples:
+  wedjat-testbed bench-cosched
+  wedjat-testbed bench-cosched --quick --arms none,idle,guard --workers parked-fifo --batches hash,memory
+  wedjat cosched replay bench-report/asax-iw-parked-fifo-hash-1.jsonl --mode paper";
+
+/// The objective is so many times what tasks take without batch under the least load.
+const TIMES_UNLOADED: f64 = 5.0;
+/// Windows of the run that this is taken from.
+const UNLOADED_WINDOWS: usize = 8;
+/// The part of what a batch does alone that it is to do, by which mode balanced tells its happiness.
+const WANTED: f64 = 0.4;
+
+/// Arguments of `bench-cosched`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// The dispatcher's CPU and the worker's
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub cpus: Vec<usize>,
+    /// Seeds, each of which goes through all blocks in another order
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    /// Milliseconds of a window
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(20..=10_000))]
+    pub window_ms: u64,
+    /// Windows of each load in a block
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub windows: u64,
+    /// How often arms that come to themselves slowly (aimd, asax) go through all loads in a block
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub laps: u64,
+    /// Windows of each half of a pair with and without batch, and of the steps in load, for the bars; 0 leaves them out
+    #[arg(long, default_value_t = 12)]
+    pub bar_windows: usize,
+    /// How the batch is held
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Arm::ALL)]
+    pub arms: Vec<Arm>,
+    /// What the worker is like; beside the first of them all arms are measured
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = WorkerKind::ALL)]
+    pub workers: Vec<WorkerKind>,
+    /// What the batch does; with the first of them all arms and workers are measured
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Batch::ALL)]
+    pub batches: Vec<Batch>,
+    /// Loads in parts of what the worker can do, or bursts (50 ms of 80%, 150 ms of 10%)
+    #[arg(long, value_delimiter = ',', default_value = "20%,40%,60%,80%,bursts")]
+    pub loads: Vec<Load>,
+    /// All combinations of arms, workers and batches: more than an hour
+    #[arg(long)]
+    pub full: bool,
+    /// One seed, one window a load and one lap: whether it works, not what it measures
+    #[arg(long)]
+    pub quick: bool,
+    /// Mean of the tasks' exponential times in us
+    #[arg(long, default_value_t = 50.0)]
+    pub service_us: f64,
+    /// Windows in which others have had more than this part of one CPU's time do not count
+    #[arg(long, default_value_t = 0.05)]
+    pub foreign_max: f64,
+    /// What the 99.9th percentile of a window may be in us [default: 5 times what it is without batch under 20% load]
+    #[arg(long)]
+    pub objective_us: Option<f64>,
+    /// Folder to write tables, plots and learners' logs to
+    #[arg(long, default_value = "bench-report")]
+    pub out: PathBuf,
+}
+
+impl Arguments {
+    fn choice(&self) -> Choice {
+        let sized = |full: u64| if self.quick { 1 } else { full as usize };
+        Choice {
+            arms: self.arms.clone(),
+            workers: self.workers.clone(),
+            batches: self.batches.clone(),
+            loads: self.loads.clone(),
+            is_full: self.full,
+            windows: sized(self.windows),
+            laps: sized(self.laps),
+            bar_windows: if self.quick { self.bar_windows.min(3) } else { self.bar_windows },
+        }
+    }
+
+    fn check(&self) -> Result<[usize; 2], Failure> {
+        let usable = wedjat::cpus::usable();
+        let [here, there] = self.cpus[..] else {
+            return Err("--cpus: two CPUs, the dispatcher's and the worker's, as in 0,1".into());
+        };
+        if here == there || !usable.contains(&here) || !usable.contains(&there) {
+            let text =
+                format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
+            return Err(text.into());
+        }
+        if !(self.service_us.is_finite() && self.service_us >= 1.0) {
+            return Err(format!("--service-us {}: it must be 1 at least", self.service_us).into());
+        }
+        if !(self.foreign_max >= 0.0) {
+            return Err(format!("--foreign-max {}: it must be 0 at least", self.foreign_max).into());
+        }
+        if self.objective_us.is_some_and(|us| !(us.is_finite() && us > 0.0)) {
+            return Err("--objective-us: it must be a number above 0".into());
+        }
+        let is_named_once = |names: Vec<&str>| {
+            let mut once = names.clone();
+            once.sort_unstable();
+            once.dedup();
+            once.len() == names.len()
+        };
+        let lists = [
+            ("--arms", self.arms.iter().map(|it| it.name()).collect::<Vec<_>>()),
+            ("--workers", self.workers.iter().map(|it| it.name()).collect()),
+            ("--batches", self.batches.iter().map(|it| it.name()).collect()),
+        ];
+        for (option, names) in lists {
+            if names.is_empty() || !is_named_once(names) {
+                return Err(format!("{option}: one at least, and each once").into());
+            }
+        }
+        Ok([here, there])
+    }
+}
+
+/// All that was measured.
+#[derive(Default)]
+struct Gathered {
+    windows: Vec<Window>,
+    steps: Vec<block::Step>,
+    learners: Vec<block::Learner>,
+    refused: BTreeMap<Cell, String>,
+    /// What each batch did alone, a second, by seed.
+    alone: BTreeMap<Batch, Vec<f64>>,
+    tasks: u64,
+    put_back: u64,
+}
+
+impl Gathered {
+    fn take(&mut self, block: &Block, measured: Measured) {
+        if block.purpose == Purpose::Alone {
+            self.alone.entry(block.cell.batch).or_default().extend(block::rate(&measured.windows));
+        }
+        if let Some(why) = measured.refused {
+            self.refused.insert(block.cell, why);
+        }
+        self.windows.extend(measured.windows);
+        self.steps.extend(measured.steps);
+        self.learners.extend(measured.learner);
+        self.tasks += measured.tasks;
+        self.put_back += measured.put_back;
+    }
+
+    fn alone(&self) -> BTreeMap<Batch, f64> {
+        let mean = |rates: &Vec<f64>| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+        self.alone.iter().map(|(batch, rates)| (*batch, mean(rates))).collect()
+    }
+}
+
+/// Measures; `tell` hears of each block that is over.
+///
+/// # Errors
+/// When CPUs or cgroups can't be had, or a block fails.
+pub fn measure(
+    arguments: &Arguments,
+    tell: &mut impl FnMut(usize, usize, &Block),
+) -> Result<Report, Failure> {
+    let cpus = arguments.check()?;
+    std::fs::create_dir_all(&arguments.out)
+        .map_err(|error| format!("{}: {error}", arguments.out.display()))?;
+    let began = Instant::now();
+    let mut setting = Setting {
+        cpus,
+        window: Duration::from_millis(arguments.window_ms),
+        service_ns: arguments.service_us * 1e3,
+        objective: Objective::default(),
+        foreign_max: arguments.foreign_max,
+        spin: calibrated(cpus[1])?,
+        logs: Some(arguments.out.clone()),
+        alone: BTreeMap::new(),
+        wanted: WANTED,
+    };
+    setting.objective.us = match arguments.objective_us {
+        Some(us) => us,
+        None => TIMES_UNLOADED * unloaded_us(&setting, arguments)?,
+    };
+    let (choice, mut gathered) = (arguments.choice(), Gathered::default());
+    let seeds = if arguments.quick { 1 } else { arguments.seeds };
+    let blocks: Vec<_> = (1..=seeds).flat_map(|seed| choice.blocks(seed)).collect();
+    for (at, block) in blocks.iter().enumerate() {
+        let measured = block::run(&setting, block).map_err(|error| {
+            let Cell { worker, arm, batch } = block.cell;
+            let seed = block.seed;
+            let cell = (worker.name(), arm.name(), batch.name());
+            format!("worker {}, arm {}, batch {}, seed {seed}: {error}", cell.0, cell.1, cell.2)
+        })?;
+        gathered.take(block, measured);
+        setting.alone = gathered.alone();
+        tell(at + 1, blocks.len(), block);
+    }
+    Ok(report::of(&setting, &choice, seeds, gathered, began.elapsed()))
+}
+
+/// The pace of the worker's CPU.
+fn calibrated(cpu: usize) -> Result<Spin, Failure> {
+    let calibrate = move || {
+        let _ = wedjat::cpus::pin(cpu); // that it is there was seen
+        Spin::calibrate(dispatch::now_ns)
+    };
+    let calibration =
+        std::thread::spawn(calibrate).join().map_err(|_| "the calibration has panicked")?;
+    if !calibration.is_good() {
+        log::warn!("busy work is off by more than 3% ({calibration}): is the CPU shared?");
+    }
+    Ok(calibration.spin)
+}
+
+/// The percentile of the objective without batch under the least load.
+fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
+    let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
+    let windows = if arguments.quick { 2 } else { UNLOADED_WINDOWS };
+    let phase = |windows, is_measured| Phase { load: Load::Steady(0.2), windows, is_measured };
+    let phases = vec![phase(1, false), phase(windows, true)];
+    let block = Block { cell, purpose: Purpose::Control, seed: 0, phases };
+    let windows = block::run(setting, &block)?.windows;
+    let has_calm = windows.iter().any(|window| window.is_calm);
+    if !has_calm {
+        log::warn!("the machine was busy while the objective was measured: give --objective-us");
+    }
+    let counted = windows.iter().filter(|window| window.is_calm || !has_calm);
+    let mut times: Vec<u32> = counted.flat_map(|it| it.responses.iter().copied()).collect();
+    percentile_us(&mut times, setting.objective.part)
+        .ok_or_else(|| "no task was answered without batch: give --objective-us".into())
+}
+
+/// Measures, writes tables and plots, and prints.
+///
+/// # Errors
+/// Those of [`measure`], and of the output.
+pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let mut tell = |at, all, block: &Block| {
+        let Cell { worker, arm, batch } = block.cell;
+        let names = (worker.name(), arm.name(), batch.name());
+        log::info!("{at} of {all}: seed {} {} {} {}", block.seed, names.0, names.1, names.2);
+    };
+    let report = measure(arguments, &mut tell)?;
+    report.write(&arguments.out)?;
+    match json {
+        true => serde_json::to_writer_pretty(&mut *out, &report)?,
+        false => write!(out, "{report}")?,
+    }
+    Ok(writeln!(out)?)
+}

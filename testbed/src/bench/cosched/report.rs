@@ -1,0 +1,592 @@
+//! Rows, bars and plots of what was measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::block::{Learner, STEP_SHARE, Setting, Step, Window, percentile_us};
+use super::plan::{Arm, Cell, Choice, Load, Purpose, WorkerKind};
+use super::{Failure, Gathered};
+use crate::batch::Batch;
+use crate::figures::draw;
+
+/// Tasks of which a 99.9th percentile is believed: 20 lie beyond it.
+const TASKS_MIN: u64 = 20_000;
+/// Windows of which a share of a hundredth is told.
+const WINDOWS_MIN: u64 = 100;
+
+/// A cell under one load, over all seeds; but for the counts only windows that count.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// Under which load.
+    pub load: String,
+    /// Windows that count.
+    pub windows: u64,
+    /// Windows that do not, since others had the CPUs.
+    pub discarded: u64,
+    /// The part of windows in which the objective was missed.
+    pub violating: Option<f64>,
+    /// Tasks that came due.
+    pub tasks: u64,
+    /// From due to answer, us: 99th percentile; none where more than the rest was not answered.
+    pub response_p99_us: Option<f64>,
+    /// 99.9th.
+    pub response_p999_us: Option<f64>,
+    /// From the ring of a worker that waited to its taking the task, us: median.
+    pub hand_over_p50_us: Option<f64>,
+    /// 99th percentile.
+    pub hand_over_p99_us: Option<f64>,
+    /// 99.9th.
+    pub hand_over_p999_us: Option<f64>,
+    /// What the batch did, as a part of what it does alone.
+    pub progress: Option<f64>,
+    /// What it had of its core.
+    pub batch: Option<f64>,
+    /// What worker and batch had of it.
+    pub core_use: Option<f64>,
+    /// What the tasks needed of it.
+    pub worked: Option<f64>,
+    /// The share that the batch was given at the windows' ends.
+    pub given: Option<f64>,
+}
+
+/// Whether something is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is.
+    Held,
+    /// It is not.
+    Missed,
+    /// Too little was measured, or too little of it counts.
+    TooFew,
+}
+
+/// Something that should be so.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bar {
+    /// What is measured.
+    pub name: &'static str,
+    /// What it is.
+    pub value: Option<f64>,
+    /// What it should be.
+    pub bar: String,
+    /// Of what it was told.
+    pub of: String,
+    /// Whether it is so.
+    pub verdict: Verdict,
+}
+
+/// All that came out.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Release and revision.
+    pub version: &'static str,
+    /// The dispatcher's CPU and the worker's.
+    pub cpus: [usize; 2],
+    /// Seeds.
+    pub seeds: u64,
+    /// Milliseconds of a window, and between two choices.
+    pub window_ms: u128,
+    /// Mean of the tasks' times, us.
+    pub service_us: f64,
+    /// What a window's 99.9th percentile may be, us.
+    pub objective_us: f64,
+    /// Others' share of a CPU above which a window does not count.
+    pub foreign_max: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Windows that were measured.
+    pub windows: u64,
+    /// Those that count.
+    pub kept: u64,
+    /// Those that do not.
+    pub discarded: u64,
+    /// Tasks sent, each of them answered, refused or left over.
+    pub tasks: u64,
+    /// Threads of batches that had to be put back into their class or onto their core.
+    pub put_back: u64,
+    /// Combinations of arms, workers and batches that were measured, and how many there are.
+    pub cells: [usize; 2],
+    /// What each batch does alone, a second, by its own count.
+    pub alone: BTreeMap<&'static str, f64>,
+    /// Why cells would have been refused by `wedjat cosched run`; they were run by force.
+    pub refused: Vec<Refused>,
+    /// The bars.
+    pub bars: Vec<Bar>,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Steps up in load under the guard.
+    pub steps: Vec<Step>,
+    /// What learners learnt.
+    pub learners: Vec<Learner>,
+    #[serde(skip)]
+    all: Vec<Window>,
+    #[serde(skip)]
+    main: Option<(WorkerKind, Batch)>,
+}
+
+/// What would have been refused.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refused {
+    /// Which.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// Why.
+    pub why: String,
+}
+
+/// The report of all this.
+pub(super) fn of(
+    setting: &Setting,
+    choice: &Choice,
+    seeds: u64,
+    gathered: Gathered,
+    took: Duration,
+) -> Report {
+    let alone = gathered.alone();
+    let kept = gathered.windows.iter().filter(|window| window.is_calm).count() as u64;
+    let windows = gathered.windows.len() as u64;
+    let refused = gathered.refused.iter();
+    let all = (Arm::ALL.len() - 1) * WorkerKind::ALL.len() * Batch::ALL.len();
+    Report {
+        version: wedjat::VERSION,
+        cpus: setting.cpus,
+        seeds,
+        window_ms: setting.window.as_millis(),
+        service_us: setting.service_ns / 1e3,
+        objective_us: setting.objective.us,
+        foreign_max: setting.foreign_max,
+        seconds: took.as_secs_f64(),
+        windows,
+        kept,
+        discarded: windows - kept,
+        tasks: gathered.tasks,
+        put_back: gathered.put_back,
+        cells: [choice.cells().len(), all],
+        refused: refused.map(|(cell, why)| Refused { cell: *cell, why: why.clone() }).collect(),
+        bars: match choice.bar_windows {
+            0 => Vec::new(),
+            _ => bars(&gathered.windows, &gathered.steps, &alone),
+        },
+        rows: rows(choice, &gathered.windows, &alone),
+        alone: alone.into_iter().map(|(batch, rate)| (batch.name(), rate)).collect(),
+        steps: gathered.steps,
+        learners: gathered.learners,
+        main: choice.workers.first().copied().zip(choice.batches.first().copied()),
+        all: gathered.windows,
+    }
+}
+
+fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Row> {
+    let counts = |window: &&Window| matches!(window.purpose, Purpose::Row | Purpose::Control);
+    let cells: BTreeSet<_> = windows.iter().filter(counts).map(|window| window.cell).collect();
+    let loads: Vec<_> = choice.loads.iter().map(|load| load.name()).collect();
+    let row = |cell: Cell, load: &String| {
+        let of = |window: &&Window| counts(window) && window.cell == cell && window.load == *load;
+        let all: Vec<_> = windows.iter().filter(of).collect();
+        Row::of(cell, load, &all, alone.get(&cell.batch).copied())
+    };
+    cells.into_iter().flat_map(|cell| loads.iter().map(move |load| row(cell, load))).collect()
+}
+
+impl Row {
+    fn of(cell: Cell, load: &str, all: &[&Window], alone: Option<f64>) -> Self {
+        let calm: Vec<_> = all.iter().filter(|window| window.is_calm).copied().collect();
+        let mean = |of: &dyn Fn(&Window) -> f64| {
+            let sum: f64 = calm.iter().map(|window| of(window)).sum();
+            (!calm.is_empty()).then(|| sum / calm.len() as f64)
+        };
+        let mut responses = times(&calm, |window| &window.responses);
+        let mut hand_overs = times(&calm, |window| &window.hand_overs);
+        let has_batch = cell.arm != Arm::None;
+        let alone = alone.filter(|rate| has_batch && *rate > 0.0);
+        Self {
+            cell,
+            load: load.to_owned(),
+            windows: calm.len() as u64,
+            discarded: (all.len() - calm.len()) as u64,
+            violating: mean(&|window| f64::from(u8::from(window.violates))),
+            tasks: responses.len() as u64,
+            response_p99_us: percentile_us(&mut responses, 0.99),
+            response_p999_us: percentile_us(&mut responses, 0.999),
+            hand_over_p50_us: percentile_us(&mut hand_overs, 0.5),
+            hand_over_p99_us: percentile_us(&mut hand_overs, 0.99),
+            hand_over_p999_us: percentile_us(&mut hand_overs, 0.999),
+            progress: alone.and_then(|rate| mean(&|window| window.done_rate / rate)),
+            batch: mean(&|window| window.batch).filter(|_| has_batch),
+            core_use: mean(&|window| window.batch + window.worker),
+            worked: mean(&|window| window.worked),
+            given: mean(&|window| window.given).filter(|_| has_batch),
+        }
+    }
+}
+
+fn times(windows: &[&Window], of: fn(&Window) -> &Vec<u32>) -> Vec<u32> {
+    windows.iter().flat_map(|window| of(window).iter().copied()).collect()
+}
+
+fn verdict(is_enough: bool, holds: bool) -> Verdict {
+    match (is_enough, holds) {
+        (false, _) => Verdict::TooFew,
+        (true, true) => Verdict::Held,
+        (true, false) => Verdict::Missed,
+    }
+}
+
+fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
+    let mut bars = pairs(windows, alone);
+    bars.push(held_back(steps));
+    bars.push(guarded(windows));
+    bars
+}
+
+/// With and without batch under the least load: what it costs, and what the batch gets.
+fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
+    let of = |arm: Arm| -> Vec<&Window> {
+        let is_of = |window: &&Window| {
+            window.purpose == Purpose::Pair && window.cell.arm == arm && window.is_calm
+        };
+        windows.iter().filter(is_of).collect()
+    };
+    let (without, with) = (of(Arm::None), of(Arm::Idle));
+    let [mut before, mut beside] =
+        [&without, &with].map(|windows| times(windows, |window| &window.hand_overs));
+    let fewest = before.len().min(beside.len()) as u64;
+    let [none, idle] = [&mut before, &mut beside].map(|times| percentile_us(times, 0.999));
+    let ratio = none.zip(idle).map(|(none, idle)| idle / none.max(1e-3));
+    let show = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{us:.1} us"));
+    let cost = Bar {
+        name: "hand-over p99.9 with a batch of the idle class over without, 20% load",
+        value: ratio,
+        bar: "at most 1.3".to_owned(),
+        of: format!("{} over {}, {fewest} hand-overs each at least", show(idle), show(none)),
+        verdict: verdict(fewest >= TASKS_MIN, ratio.is_some_and(|ratio| ratio <= 1.3)),
+    };
+    let batch = with.first().map(|window| window.cell.batch);
+    let rate = batch.and_then(|batch| alone.get(&batch)).copied().unwrap_or(0.0);
+    let mean = |of: &dyn Fn(&Window) -> f64| {
+        with.iter().map(|window| of(window)).fold(0.0, |sum, one| sum + one)
+            / with.len().max(1) as f64
+    };
+    let is_told = rate > 0.0 && !with.is_empty();
+    let progress = if is_told { mean(&|it| it.done_rate) / rate } else { 0.0 };
+    let worked = mean(&|it| it.worked);
+    let share = is_told.then(|| progress / (1.0 - worked).max(1e-3));
+    let gain = Bar {
+        name: "batch over what it does alone in the time that tasks do not need, 20% load",
+        value: share,
+        bar: "at least 0.85".to_owned(),
+        of: format!(
+            "{progress:.3} of what it does alone, tasks needed {worked:.3}; {} windows",
+            with.len()
+        ),
+        verdict: verdict(is_told && with.len() >= 10, share.is_some_and(|share| share >= 0.85)),
+    };
+    vec![cost, gain]
+}
+
+/// Steps up in load under the guard.
+fn held_back(steps: &[Step]) -> Bar {
+    let calm: Vec<_> = steps.iter().filter(|step| step.is_calm).collect();
+    let worst = calm.iter().map(|step| step.share_after).fold(0.0, f64::max);
+    let mut after: Vec<_> = calm.iter().map(|step| step.held_after_ms).collect();
+    after.sort_by(f64::total_cmp);
+    let median = after.get(after.len() / 2).copied().unwrap_or(0.0);
+    Bar {
+        name: "core that the guard leaves the batch from 100 ms after a step from 20% to 80% on, at worst",
+        value: (!calm.is_empty()).then_some(worst),
+        bar: format!("below {STEP_SHARE}"),
+        of: format!(
+            "{} of {} steps count; it was held after {median:.0} ms in the median",
+            calm.len(),
+            steps.len()
+        ),
+        verdict: verdict(calm.len() >= 5, worst < STEP_SHARE),
+    }
+}
+
+/// Windows that miss the objective under the guard where none does without batch, beside the worker that batches are meant for: one
+/// that polls leaves nothing, whoever guards it.
+fn guarded(windows: &[Window]) -> Bar {
+    let mut without: BTreeMap<&str, bool> = BTreeMap::new();
+    let counts = |window: &&Window| {
+        let is_meant = window.cell.worker == WorkerKind::ParkedFifo;
+        window.is_calm && is_meant && window.purpose != Purpose::Alone
+    };
+    for window in windows.iter().filter(counts).filter(|window| window.cell.arm == Arm::None) {
+        *without.entry(&window.load).or_default() |= window.violates;
+    }
+    let is_of = |window: &&Window| {
+        window.cell.arm == Arm::Guard && without.get(window.load.as_str()) == Some(&false)
+    };
+    let of: Vec<_> = windows.iter().filter(counts).filter(is_of).collect();
+    let missed = of.iter().filter(|window| window.violates).count();
+    let share = missed as f64 / of.len().max(1) as f64;
+    let places: Vec<_> =
+        without.iter().filter(|(_, violates)| !**violates).map(|(load, _)| *load).collect();
+    Bar {
+        name: "windows that miss the objective under the guard, under loads where none does without batch, worker parked-fifo",
+        value: (!of.is_empty()).then_some(share),
+        bar: "at most 0.01".to_owned(),
+        of: format!("{missed} of {} windows ({})", of.len(), places.join(", ")),
+        verdict: verdict(of.len() as u64 >= WINDOWS_MIN, share <= 0.01),
+    }
+}
+
+impl Report {
+    /// Writes cosched.json, cosched.csv, cosched-windows.csv and the plots.
+    ///
+    /// # Errors
+    /// When a file can't be written.
+    pub fn write(&self, out: &Path) -> Result<(), Failure> {
+        let path = out.join("cosched.json");
+        let text = serde_json::to_vec_pretty(self)?;
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        write_csv(&out.join("cosched.csv"), &self.rows)?;
+        write_csv(&out.join("cosched-windows.csv"), &self.all)?;
+        for (name, plot) in self.plots()? {
+            std::fs::write(out.join(format!("{name}.svg")), plot)
+                .map_err(|error| format!("{name}.svg: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Names and texts of the plots that there is something for.
+    fn plots(&self) -> Result<Vec<(String, String)>, String> {
+        let mut plots = Vec::new();
+        let mut add = |name: &str, title: &str, axes: (&str, &str), lines: Lines| {
+            let is_there = |line: &(String, Vec<(f64, f64)>)| line.1.iter().any(|(_, y)| *y > 0.0);
+            if lines.iter().any(is_there) {
+                plots.push((name.to_owned(), draw(title, axes, &lines)?));
+            }
+            Ok::<_, String>(())
+        };
+        let over_load = |of: fn(&Row) -> Option<f64>| self.by_arm(of);
+        let load = "load, %";
+        add(
+            "cosched-progress",
+            "What the batch does",
+            (load, "part of what it does alone"),
+            over_load(|row| row.progress),
+        )?;
+        add(
+            "cosched-hand-over",
+            "Hand-over to a worker that waits",
+            (load, "99.9th percentile, us"),
+            over_load(|row| row.hand_over_p999_us),
+        )?;
+        add(
+            "cosched-response",
+            "From due to answer",
+            (load, "99.9th percentile, us"),
+            over_load(|row| row.response_p999_us),
+        )?;
+        add(
+            "cosched-violations",
+            "Windows that miss the objective; 0.1 stands for none",
+            (load, "% of windows"),
+            over_load(|row| row.violating.map(|part| (100.0 * part).max(0.1))),
+        )?;
+        for mode in [Arm::AsaxPaper, Arm::AsaxIw, Arm::AsaxBalanced] {
+            let of = self.learners.iter().filter(|learner| learner.cell.arm == mode);
+            let Some(longest) = of.max_by_key(|learner| learner.replayed.rounds.len()) else {
+                continue;
+            };
+            let (name, title) = (format!("cosched-alpha-{}", mode.name()), mode.name());
+            let title = format!("Weights of the experts, {title}, seed {}", longest.seed);
+            add(&name, &title, ("round", "alpha"), alphas(longest))?;
+            let title = format!("Excess risk and its bound, {}", mode.name());
+            let name = format!("cosched-risk-{}", mode.name());
+            add(&name, &title, ("round", "risk"), risks(longest))?;
+        }
+        Ok(plots)
+    }
+
+    /// Over the steady loads, a line for each arm, beside the first worker and with the first batch.
+    fn by_arm(&self, of: fn(&Row) -> Option<f64>) -> Lines {
+        let line = |arm: Arm| {
+            let is_of = |row: &&Row| {
+                row.cell.arm == arm && Some((row.cell.worker, row.cell.batch)) == self.main
+            };
+            let point = |row: &Row| match row.load.parse() {
+                Ok(Load::Steady(part)) => of(row).map(|value| (100.0 * part, value)),
+                _ => None,
+            };
+            (arm.name().to_owned(), self.rows.iter().filter(is_of).filter_map(point).collect())
+        };
+        Arm::ALL.map(line).into_iter().filter(|line: &(_, Vec<_>)| !line.1.is_empty()).collect()
+    }
+}
+
+type Lines = Vec<(String, Vec<(f64, f64)>)>;
+
+fn alphas(learner: &Learner) -> Lines {
+    let replayed = &learner.replayed;
+    let even = 1.0 / replayed.experts.len().max(1) as f64;
+    let line = |(at, name): (usize, &String)| {
+        let rounds = replayed.rounds.iter().map(|it| (it.round.round as f64, it.round.alpha[at]));
+        (name.clone(), std::iter::once((0.0, even)).chain(rounds).collect())
+    };
+    replayed.experts.iter().enumerate().map(line).collect()
+}
+
+fn risks(learner: &Learner) -> Lines {
+    let line = |name: &str, of: fn(&wedjat_cosched::Round) -> f64| {
+        let rounds = learner.replayed.rounds.iter();
+        (name.to_owned(), rounds.map(|it| (it.round.round as f64, of(&it.round))).collect())
+    };
+    vec![line("excess risk", |it| it.excess_risk), line("bound", |it| it.bound)]
+}
+
+/// Writes a line for each, with the names of what is in it above.
+fn write_csv(path: &Path, lines: &[impl Serialize]) -> Result<(), Failure> {
+    let named = |error: csv::Error| format!("{}: {error}", path.display());
+    let mut writer = csv::Writer::from_path(path).map_err(named)?;
+    for (at, line) in lines.iter().enumerate() {
+        let line = serde_json::to_value(line)?;
+        let fields = line.as_object().ok_or("a line without names")?;
+        if at == 0 {
+            writer.write_record(fields.keys()).map_err(named)?;
+        }
+        let texts = fields.values().map(|value| match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+        writer.write_record(texts).map_err(named)?;
+    }
+    Ok(writer.flush()?)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} seeds, windows of {} ms, tasks exp({} us), objective p99.9 {:.0} us; dispatcher on CPU {}, worker and batch on CPU {}",
+            self.seeds,
+            self.window_ms,
+            self.service_us,
+            self.objective_us,
+            self.cpus[0],
+            self.cpus[1],
+        )?;
+        writeln!(
+            f,
+            "{} windows: {} count, {} are discarded, since others had more than {:.0}% of a CPU; {} tasks; {:.0} s",
+            self.windows,
+            self.kept,
+            self.discarded,
+            100.0 * self.foreign_max,
+            self.tasks,
+            self.seconds,
+        )?;
+        writeln!(
+            f,
+            "{} of {} combinations of arm, worker and batch",
+            self.cells[0], self.cells[1]
+        )?;
+        for (batch, rate) in &self.alone {
+            writeln!(f, "{batch} alone: {rate:.0} a second")?;
+        }
+        let mut last = None;
+        for row in &self.rows {
+            let Cell { worker, arm, batch } = row.cell;
+            if last.replace((worker, batch)) != Some((worker, batch)) {
+                write!(f, "\nworker {}, batch {}\n{HEAD}\n", worker.name(), batch.name())?;
+            }
+            let refused = self.refused.iter().any(|refused| refused.cell == row.cell);
+            writeln!(f, "{:14}{}{}", arm.name(), row, if refused { "  forced" } else { "" })?;
+        }
+        if !self.refused.is_empty() {
+            writeln!(
+                f,
+                "\nforced: refused by wedjat cosched run as harmful, and measured all the same"
+            )?;
+        }
+        self.learners(f)?;
+        self.bars(f)
+    }
+}
+
+const HEAD: &str = "arm           load   windows      miss  resp p99   p99.9   hand p50    p99   p99.9  progress  batch  core  given";
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1}"));
+        let part = |part: Option<f64>| part.map_or("-".to_owned(), |part| format!("{part:.3}"));
+        let percent =
+            |part: Option<f64>| part.map_or("-".to_owned(), |part| format!("{:.1}%", 100.0 * part));
+        write!(
+            f,
+            "{:7}{:>4}+{:<4}{:>8}{:>10}{:>8}{:>11}{:>7}{:>8}{:>10}{:>7}{:>6}{:>7}",
+            self.load,
+            self.windows,
+            self.discarded,
+            percent(self.violating),
+            us(self.response_p99_us),
+            us(self.response_p999_us),
+            us(self.hand_over_p50_us),
+            us(self.hand_over_p99_us),
+            us(self.hand_over_p999_us),
+            part(self.progress),
+            part(self.batch),
+            part(self.core_use),
+            part(self.given),
+        )
+    }
+}
+
+impl Report {
+    fn learners(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.learners.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "\nlearners: decisions, rounds, mean loss, excess risk and its bound, experts that weigh most at the end"
+        )?;
+        for Learner { cell, seed, replayed } in &self.learners {
+            let last = replayed.rounds.last().map(|it| &it.round);
+            let (risk, bound) = last.map_or((0.0, 0.0), |it| (it.excess_risk.max(0.0), it.bound));
+            let mut experts: Vec<_> = last
+                .map(|it| it.alpha.iter().copied().zip(&replayed.experts).collect())
+                .unwrap_or_default();
+            experts.sort_by(|a: &(f64, _), b| b.0.total_cmp(&a.0));
+            let most: Vec<_> =
+                experts.iter().take(3).map(|(alpha, name)| format!("{name} {alpha:.2}")).collect();
+            writeln!(
+                f,
+                "{:14}{:14}{:21} seed {seed}: {:4}{:4}  {:.3}  {risk:.2} / {bound:.2}  {}",
+                cell.arm.name(),
+                cell.worker.name(),
+                cell.batch.name(),
+                replayed.decisions,
+                replayed.rounds.len(),
+                replayed.mean_loss,
+                most.join(", "),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn bars(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Bar { name, value, bar, of, verdict } in &self.bars {
+            let value = value.map_or("none".to_owned(), |value| format!("{value:.3}"));
+            let verdict = match verdict {
+                Verdict::Held => "held",
+                Verdict::Missed => "MISSED",
+                Verdict::TooFew => "TOO FEW to tell",
+            };
+            write!(f, "\n{verdict}: {name}: {value}, {bar}\n  {of}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! What `bench-cosched` measures, in a small run: that it measures and counts all of it, not what comes out.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use wedjat_cosched::mechanism::{Group, Hierarchies, Limits, Scheduling};
+
+const TESTBED: &str = env!("CARGO_BIN_EXE_wedjat-testbed");
+const ARMS: [&str; 9] =
+    ["none", "static", "shares", "idle", "guard", "aimd", "asax-paper", "asax-iw", "asax-balanced"];
+
+/// Why it can't be measured here.
+fn lacking() -> Option<String> {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return Some("it needs two CPUs".to_owned());
+    }
+    let hierarchies = Hierarchies::of_this_machine();
+    if hierarchies.folders().is_empty() {
+        return Some("this machine has no cgroups".to_owned());
+    }
+    let name = format!("try-bench-{}", std::process::id());
+    let planned = Group::planned(&hierarchies, Path::new("/"), &name);
+    let cpus = Scheduling::of(std::process::id()).unwrap().cpus;
+    let group = Group::make(&hierarchies, &planned, &Limits { cpus, processes: 1 });
+    let patience = std::time::Duration::from_secs(300);
+    if let Err(error) = group.and_then(|group| group.remove(patience)) {
+        return Some(error.to_string());
+    }
+    let fifo = Command::new("chrt").args(["-f", "1", "true"]).output();
+    (!fifo.is_ok_and(|it| it.status.success())).then(|| "it may not ask for real time".to_owned())
+}
+
+fn bench(out: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(TESTBED);
+    command.args(["bench-cosched", "--quick", "--format", "json", "--out"]).arg(out);
+    command.args(["--window-ms", "40", "--loads", "20%"]).args(arguments).output().unwrap()
+}
+
+fn skipped(name: &str) -> bool {
+    let lacking = lacking();
+    if let Some(why) = &lacking {
+        // Straight to standard error: what a passing test prints is not shown.
+        let _ = writeln!(io::stderr(), "{name}: SKIPPED, {why}");
+    }
+    lacking.is_some()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+#[test]
+fn every_arm_has_a_row_and_every_window_is_counted() {
+    if skipped("every_arm_has_a_row_and_every_window_is_counted") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--workers", "parked-normal", "--batches", "hash", "--objective-us", "5000"];
+    let output = bench(folder.path(), &[&arguments[..], &["--bar-windows", "3"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let arms: Vec<_> = rows.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+    assert_eq!(arms, ARMS);
+    let [all, kept, discarded] = ["windows", "kept", "discarded"].map(|it| number(&report[it]));
+    assert_eq!(all, kept + discarded);
+    // The controls before and after are the rows of arm none.
+    for row in rows {
+        let measured = number(&row["windows"]) + number(&row["discarded"]);
+        assert_eq!(measured, if row["arm"] == "none" { 2 } else { 1 }, "{row}");
+        assert!(number(&row["tasks"]) > 0 || row["hand_over_p999_us"].is_null(), "{row}");
+        assert!(number(&row["windows"]) > 0 || row["violating"].is_null(), "{row}");
+    }
+    assert!(number(&report["tasks"]) > 0 && report["bars"].as_array().unwrap().len() == 4);
+    // A quota and a weight of the normal class beside a worker of the normal class: run all the same, and told.
+    let refused: Vec<_> =
+        report["refused"].as_array().unwrap().iter().map(|it| &it["arm"]).collect();
+    assert_eq!(refused, ["static", "shares"]);
+    let learners = report["learners"].as_array().unwrap();
+    assert_eq!(learners.len(), 3);
+    assert!(learners.iter().all(|learner| learner["replayed"]["difference"].is_number()));
+    // The tables hold the same, and each window with what others took of it.
+    let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!(text("cosched.csv").lines().count(), 1 + ARMS.len());
+    assert_eq!(text("cosched-windows.csv").lines().count() as u64, 1 + all);
+    let head = text("cosched-windows.csv").lines().next().unwrap().to_owned();
+    assert!(
+        ["foreign", "is_calm", "violates"].iter().all(|it| head.split(',').any(|key| key == *it))
+    );
+}
+
+#[test]
+fn where_nothing_may_be_others_every_window_is_discarded_and_no_row_tells_anything() {
+    if skipped("where_nothing_may_be_others_every_window_is_discarded") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // With a bound of 0 only a machine without any other thread would do; accounts are read some microseconds after each other.
+    let arguments = ["--arms", "none,idle", "--workers", "parked-fifo", "--batches", "compress"];
+    let strict = ["--objective-us", "5000", "--foreign-max", "0", "--bar-windows", "0"];
+    let output = bench(folder.path(), &[&arguments[..], &strict].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows.iter().filter(|row| number(&row["windows"]) == 0) {
+        assert!(row["violating"].is_null() && row["progress"].is_null() && row["tasks"] == 0);
+    }
+    let in_rows: u64 = rows.iter().map(|row| number(&row["discarded"])).sum();
+    let kept: u64 = rows.iter().map(|row| number(&row["windows"])).sum();
+    assert_eq!(in_rows + kept, 3);
+    assert!(report["bars"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn what_cannot_be_measured_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, named) in [
+        (["--cpus", "0"], "--cpus"),
+        (["--cpus", "0,4095"], "0,4095"),
+        (["--loads", "120%"], "as in 20%"),
+        (["--arms", "idle,idle"], "--arms"),
+        (["--service-us", "0"], "--service-us"),
+        (["--foreign-max", "NaN"], "--foreign-max"),
+    ] {
+        let output = Command::new(TESTBED)
+            .args(["bench-cosched", "--out"])
+            .arg(folder.path())
+            .args(line)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(named), "{named}: {error}");
+    }
+}
