@@ -1,6 +1,5 @@
 //! From a checked configuration to the parts of an agent: what its state file says, its pools' workers, what registers them.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -8,7 +7,9 @@ use crossbeam_queue::ArrayQueue;
 use rand::{Rng as _, SeedableRng as _};
 
 use super::{make, seed};
-use crate::config::{AgentConfig, AgentPool, Config, HostConfig, LeafAddress};
+use crate::config::{
+    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, UNSPECIFIED, v4_bits,
+};
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};
 use crate::limits::CORES_MAX;
@@ -51,7 +52,7 @@ fn table_beside_leaf(
 /// What the configured agent begins with.
 #[must_use]
 pub fn membership(config: &AgentConfig) -> Membership {
-    let address = config.ports.first().map_or(Ipv4Addr::UNSPECIFIED, |port| port.ip);
+    let address = config.ports.first().map_or(UNSPECIFIED, |port| port.ip);
     Membership::of_host(&config.host, address)
 }
 
@@ -71,7 +72,7 @@ fn worker_sets<B: Buf + Token>(
     table: &Table,
     mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
 ) -> Vec<PoolWorkers<B>> {
-    let begin = Membership::of_host(host, Ipv4Addr::UNSPECIFIED);
+    let begin = Membership::of_host(host, UNSPECIFIED);
     let timeout = timeout(host, table);
     let mut channel = 0;
     let mut worker_sets = Vec::new();
@@ -106,7 +107,13 @@ pub fn parts<B: Buf + Token, A>(
 ) -> Parts<B, A> {
     let places = config.host.places();
     let registrar = |leaf: &LeafAddress| {
-        Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, &places, table.ticks_hz())
+        Registrar::new(
+            v4_bits(leaf.ip).unwrap_or_default(),
+            leaf.port,
+            leaf.mac,
+            &places,
+            table.ticks_hz(),
+        )
     };
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);
@@ -142,7 +149,7 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
 #[must_use]
 pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Option<PeerGroup> {
     let (peers, pool) = (config.peers.as_ref()?, config.host.pools.first()?);
-    let addresses: Vec<_> = peers.nodes.iter().map(|node| node.to_bits()).collect();
+    let addresses: Vec<_> = peers.nodes.iter().filter_map(|node| v4_bits(*node)).collect();
     Some(PeerGroup::new(settings, pool.id, &addresses, tasks_of_each(pool)).shown_in(table.peers()))
 }
 
