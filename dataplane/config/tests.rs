@@ -125,6 +125,14 @@ fn a_port_that_clients_and_workers_share_is_warned_of() {
     assert_eq!(parse(&far).unwrap().warnings().len(), 1, "behind a gateway as well");
 }
 
+#[test]
+fn the_example_with_ipv6_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/ipv6.toml");
+    let config = parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert!(config.ports.iter().all(|port| port.ip.is_ipv6()));
+    assert_eq!(config.warnings(), [""; 0]);
+}
+
 /// A leaf's file with IPv6 on both sides.
 const V6: &str = r#"
 [leaf]
