@@ -227,7 +227,7 @@ fn uses(name: &str, code: &str, modules: &BTreeMap<String, String>) -> BTreeSet<
 }
 
 /// Uses that close a circle between files of a room, and why they are left.
-const CIRCLES: [(&str, &str, &str); 3] = [
+const CIRCLES: [(&str, &str, &str); 4] = [
     (
         "ring/region",
         "ring/attach",
@@ -242,6 +242,11 @@ const CIRCLES: [(&str, &str, &str); 3] = [
         "stage/network",
         "stage/auth",
         "a pool has the authenticator that knows its key; whose workers are the network's",
+    ),
+    (
+        "stage/network",
+        "stage/v6",
+        "a network has what there is of IPv6 in it, which is of its ports, servers and pools",
     ),
 ];
 
@@ -548,7 +553,7 @@ fn every_key_of_an_account_and_of_a_state_is_explained() {
     let path = folder.path().join("state");
     let workers = vec![WorkerSpec { id: 1, server: 0 }];
     let pools = vec![PoolSpec { id: 1, policy: "horus".to_owned(), workers }];
-    let servers = vec![0x0A00_0001];
+    let servers = vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()];
     let spec = Spec { cores: 1, ports: 1, servers, pools, ticks_hz: 1, ..Spec::default() };
     let table = Table::create(&path, &spec).unwrap();
     table

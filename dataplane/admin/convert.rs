@@ -1,7 +1,7 @@
 //! Between messages of the control's gRPC and what they mean.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use tonic::{Code, Status};
@@ -97,7 +97,7 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
     Ok(if of_agent { Change::OfAgent(Box::new(change)) } else { change })
 }
 
-fn host(from: &str, field: &str) -> Result<Ipv4Addr, ChangeError> {
+fn host(from: &str, field: &str) -> Result<IpAddr, ChangeError> {
     let allowed = "a host's IPv4 address such as 10.0.2.11";
     from.parse().map_err(|_| text(format!("{field}={}", shown(from)), allowed))
 }
@@ -346,8 +346,11 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
     };
     let host = match host.as_str() {
         "" => None,
-        host => Some(host.parse::<Ipv4Addr>().map_err(|_| {
-            argument(format!("host {}", shown(host)), "an IPv4 address such as 10.0.1.2".into())
+        host => Some(host.parse::<IpAddr>().map_err(|_| {
+            argument(
+                format!("host {}", shown(host)),
+                "an address such as 10.0.1.2 or fd00:1::2".into(),
+            )
         })?),
     };
     let named = DropReason::ALL.into_iter().find(|one| one.name() == reason);
@@ -361,7 +364,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
         ports: 0,
         pool: id("pool", pool, u16::MAX)?,
         worker: id("worker", worker, WORKER_ID_MAX)?,
-        host: host.map(Ipv4Addr::to_bits),
+        host,
         drops,
         reason: named,
     };

@@ -1,7 +1,7 @@
 //! What a core has told of a packet, as it is told to people: in words, with the names that the configuration has.
 
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::explain::{Explaining, Told};
 use super::generated as proto;
@@ -12,9 +12,9 @@ use crate::reason::DropReason;
 use crate::state::Load;
 use crate::state::table::Role;
 use crate::wire::arp::Operation;
-use crate::wire::ether;
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::Datagram;
+use crate::wire::{ether, ipv4, ipv6, ndp};
 
 /// What a packet's words are made of, besides its record.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ impl Around<'_> {
     }
 
     /// The address of a worker's server.
-    fn server(&self, pool: u16, worker: u16) -> Option<Ipv4Addr> {
+    fn server(&self, pool: u16, worker: u16) -> Option<IpAddr> {
         let mut members = self.pool(pool)?.members.iter().flatten();
         let server = members.find(|member| member.id == worker)?.server;
         Some(self.membership.servers.get(usize::from(server)).copied().flatten()?.ip)
@@ -284,20 +284,17 @@ fn fate_name(fate: Fate) -> &'static str {
     }
 }
 
-fn ip(address: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(address)
-}
-
 /// Where it is from and to.
 fn ends(seen: &Seen) -> (String, String) {
     match *seen {
         Seen::Task(datagram, _) | Seen::Udp(datagram) => {
             let Datagram { src, dst, src_port, dst_port, .. } = datagram;
-            (format!("{}:{src_port}", ip(src)), format!("{}:{dst_port}", ip(dst)))
+            let end = |address, port| SocketAddr::new(address, port).to_string();
+            (end(src, src_port), end(dst, dst_port))
         }
         _ => seen
             .addresses()
-            .map_or_else(Default::default, |(from, to)| (ip(from).to_string(), ip(to).to_string())),
+            .map_or_else(Default::default, |(from, to)| (from.to_string(), to.to_string())),
     }
 }
 
@@ -310,21 +307,34 @@ fn packet(seen: &Seen, len: u32) -> String {
             Operation::Request => format!("ARP of {from}, who asks for {to},"),
             Operation::Reply => format!("ARP of {from}, who says to be at {},", arp.sender_mac),
         },
+        Seen::Neighbour(message) => match (message.operation, message.mac) {
+            (ndp::Operation::Solicitation, _) => {
+                format!("neighbour solicitation of {from}, who asks for {to},")
+            }
+            (ndp::Operation::Advertisement, Some(mac)) => {
+                format!("neighbour advertisement of {from}, which says that {to} is at {mac},")
+            }
+            (ndp::Operation::Advertisement, None) => {
+                format!("neighbour advertisement of {from} for {to} without a MAC address")
+            }
+        },
         Seen::Task(_, header) => of_task(header, &from, &to),
         Seen::Udp(_) => format!("UDP from {from} to {to} without a task header"),
-        Seen::Ipv4 { protocol, .. } => {
-            let name = match protocol {
+        Seen::Ip { src, protocol, .. } => {
+            let name = match *protocol {
                 1 => " (ICMP)",
                 6 => " (TCP)",
-                17 => " (UDP)",
+                ipv4::UDP => " (UDP)",
+                ipv6::ICMP => " (ICMPv6)",
                 _ => "",
             };
-            format!("IPv4 from {from} to {to} of protocol {protocol}{name}")
+            let version = if src.is_ipv6() { "IPv6" } else { "IPv4" };
+            format!("{version} from {from} to {to} of protocol {protocol}{name}")
         }
         Seen::Other(ether_type) => {
             let name = match *ether_type {
                 ether::ARP => " (ARP)",
-                0x86dd => " (IPv6)",
+                ether::IPV6 => " (IPv6)",
                 0x8100 => " (a VLAN tag)",
                 _ => "",
             };

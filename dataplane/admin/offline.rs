@@ -1,6 +1,7 @@
 //! A node without devices, which explains the packets of a capture: what would become of them, and why.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::stage::network::NetworkError;
 use crate::state::StateError;
 use crate::wire::arp::{self, Operation};
 use crate::wire::ether::{self, Mac};
-use crate::wire::{ipv4, udp, vlan};
+use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
 
 /// A tick is a nanosecond.
 const TICKS_HZ: u64 = 1_000_000_000;
@@ -68,7 +69,7 @@ pub struct Offline {
     /// The MAC addresses of its ports.
     macs: Vec<Mac>,
     /// Where hosts are, by the capture.
-    hosts: BTreeMap<u32, Mac>,
+    hosts: BTreeMap<IpAddr, Mac>,
     /// All packets came there.
     port: Option<usize>,
     notes: Vec<String>,
@@ -136,7 +137,7 @@ impl Offline {
     fn look_for_macs(&mut self) {
         for at in 0..self.config.ports.len() {
             let port = &self.config.ports[at];
-            let (ip, device) = (port.ip.to_bits(), port.device.clone());
+            let (ip, device) = (port.ip, port.device.clone());
             let found = port.mac.or_else(|| {
                 let own = |one: &Captured| sent_to(&one.bytes, ip);
                 let by_server = |one: &Captured| sent_by(&one.bytes, &self.servers_behind(port));
@@ -150,8 +151,7 @@ impl Offline {
                     "port {at} ({device}) is taken to have {mac}, to which packets of the capture are sent"
                 )),
                 (None, _) => self.note(format!(
-                    "port {at} ({device}) is taken to have {mac}: neither `port.mac` nor a packet for {} says otherwise",
-                    std::net::Ipv4Addr::from_bits(ip)
+                    "port {at} ({device}) is taken to have {mac}: neither `port.mac` nor a packet for {ip} says otherwise"
                 )),
                 _ => {}
             }
@@ -160,10 +160,9 @@ impl Offline {
     }
 
     /// Addresses of the servers on a port's network, whose replies come there whoever they are for.
-    fn servers_behind(&self, port: &crate::config::PortConfig) -> Vec<u32> {
-        let address = port.address(Mac::default());
-        let servers = self.config.servers.iter().map(|server| server.ip.to_bits());
-        servers.filter(|&server| address.reaches(server)).collect()
+    fn servers_behind(&self, port: &crate::config::PortConfig) -> Vec<IpAddr> {
+        let servers = self.config.servers.iter().map(|server| server.ip);
+        servers.filter(|&server| port.reaches(server)).collect()
     }
 
     /// Where hosts on the ports' networks are, by what they sent.
@@ -171,9 +170,8 @@ impl Offline {
         for packet in &self.packets {
             let frame = &packet.bytes[..];
             let Some((ip, mac)) = sender(frame) else { continue };
-            let near = |(port, &own): (&crate::config::PortConfig, &Mac)| {
-                port.address(own).reaches(ip) && mac != own
-            };
+            let near =
+                |(port, &own): (&crate::config::PortConfig, &Mac)| port.reaches(ip) && mac != own;
             if !mac.is_group() && self.config.ports.iter().zip(&self.macs).any(near) {
                 self.hosts.entry(ip).or_insert(mac);
             }
@@ -192,8 +190,7 @@ impl Offline {
         let to = || self.macs.iter().position(|&mac| mac == dst);
         let near = || {
             let (ip, _) = sender(frame)?;
-            let mut ports = self.config.ports.iter().zip(&self.macs);
-            ports.position(|(port, &mac)| port.address(mac).reaches(ip))
+            self.config.ports.iter().position(|port| port.reaches(ip))
         };
         Some(self.port.or_else(to).or_else(near).unwrap_or(0))
     }
@@ -281,13 +278,13 @@ impl Offline {
     }
 }
 
-/// A leaf or spine between ports in memory, whose neighbours all answer ARP.
+/// A leaf or spine between ports in memory, whose neighbours all answer ARP and neighbour discovery.
 struct Node {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
     tap: TapCommands,
     membership: Membership,
-    hosts: BTreeMap<u32, Mac>,
+    hosts: BTreeMap<IpAddr, Mac>,
     now: u64,
 }
 
@@ -323,53 +320,89 @@ impl Node {
     }
 }
 
-/// The answer to a question by ARP for a host, of which nobody knows whether it would have answered.
-fn answer(frame: &[u8], hosts: &BTreeMap<u32, Mac>) -> Option<Vec<u8>> {
-    if frame.len() < ether::LEN || ether::ether_type(frame) != ether::ARP {
+/// The answer to a question for a host, of which nobody knows whether it would have answered.
+fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
+    if frame.len() < ether::LEN {
         return None;
     }
-    let asked = arp::Packet::parse(frame).ok()?;
-    if asked.operation != Operation::Request || asked.sender == asked.target {
-        return None;
+    let mac = |host, low: u32| {
+        let [a, b, c, d] = low.to_be_bytes();
+        hosts.get(&host).copied().unwrap_or(Mac([2, 0xfe, a, b, c, d]))
+    };
+    match ether::ether_type(frame) {
+        ether::ARP => {
+            let asked = arp::Packet::parse(frame).ok()?;
+            if asked.operation != Operation::Request || asked.sender == asked.target {
+                return None;
+            }
+            let mac = mac(Ipv4Addr::from_bits(asked.target).into(), asked.target);
+            let mut answer = vec![0; arp::FRAME_LEN];
+            asked.answer(mac).emit(&mut answer, asked.sender_mac);
+            Some(answer)
+        }
+        ether::IPV6 => {
+            let asked = ndp::Packet::parse(frame).ok()?;
+            if asked.operation != ndp::Operation::Solicitation || asked.src == 0 {
+                return None;
+            }
+            let mac = mac(Ipv6Addr::from_bits(asked.target).into(), asked.target as u32);
+            let (says, to) = asked.answer(mac, ether::src(frame));
+            let mut answer = vec![0; ndp::FRAME_LEN];
+            says.emit(&mut answer, to, false);
+            Some(answer)
+        }
+        _ => None,
     }
-    let [a, b, c, d] = asked.target.to_be_bytes();
-    let mac = hosts.get(&asked.target).copied().unwrap_or(Mac([2, 0xfe, a, b, c, d]));
-    let mut answer = vec![0; arp::FRAME_LEN];
-    asked.answer(mac).emit(&mut answer, asked.sender_mac);
-    Some(answer)
 }
 
 /// The host that a frame is from, with its MAC address.
-fn sender(frame: &[u8]) -> Option<(u32, Mac)> {
-    if frame.len() < ether::LEN + ipv4::LEN {
-        return None;
+fn sender(frame: &[u8]) -> Option<(IpAddr, Mac)> {
+    if frame.len() >= ether::LEN && ether::ether_type(frame) == ether::ARP {
+        let arp = arp::Packet::parse(frame).ok()?;
+        return Some((Ipv4Addr::from_bits(arp.sender).into(), arp.sender_mac));
     }
+    let (from, _) = ends(frame)?;
+    (!from.is_unspecified()).then(|| (from, ether::src(frame)))
+}
+
+/// The addresses that a frame is from and to.
+fn ends(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let packet = frame.get(ether::LEN..)?;
     match ether::ether_type(frame) {
-        ether::IPV4 => Some((ipv4::src(&frame[ether::LEN..]), ether::src(frame))),
-        ether::ARP => arp::Packet::parse(frame).ok().map(|arp| (arp.sender, arp.sender_mac)),
+        ether::IPV4 if packet.len() >= ipv4::LEN => {
+            let ip = Ipv4Addr::from_bits;
+            Some((ip(ipv4::src(packet)).into(), ip(ipv4::dst(packet)).into()))
+        }
+        ether::IPV6 if packet.len() >= ipv6::LEN => {
+            let ip = Ipv6Addr::from_bits;
+            Some((ip(ipv6::src(packet)).into(), ip(ipv6::dst(packet)).into()))
+        }
         _ => None,
     }
 }
 
 /// The MAC address of a node with this address, if the frame is sent to it or from it.
-fn sent_to(frame: &[u8], ip: u32) -> Option<Mac> {
+fn sent_to(frame: &[u8], ip: IpAddr) -> Option<Mac> {
     let (from, mac) = sender(frame)?;
     let dst = ether::dst(frame);
-    match ether::ether_type(frame) {
-        ether::IPV4 if ipv4::dst(&frame[ether::LEN..]) == ip && !dst.is_group() => Some(dst),
+    match ends(frame) {
+        Some((_, to)) if to == ip && !dst.is_group() => Some(dst),
         _ => (from == ip).then_some(mac),
     }
 }
 
 /// The MAC address that one of these hosts sends to.
-fn sent_by(frame: &[u8], hosts: &[u32]) -> Option<Mac> {
+fn sent_by(frame: &[u8], hosts: &[IpAddr]) -> Option<Mac> {
     let (from, _) = sender(frame)?;
     let dst = ether::dst(frame);
     (hosts.contains(&from) && !dst.is_group()).then_some(dst)
 }
 
-/// A UDP checksum of 0 is none.
+/// Has the UDP checksum pass: over IPv4 0 is none, over IPv6 it is made anew.
 fn forget_checksum(frame: &mut [u8]) {
+    if frame.len() >= ether::LEN && ether::ether_type(frame) == ether::IPV6 {
+        return udp::renew_checksum_v6(frame);
+    }
     if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
         return;
     }

@@ -65,7 +65,7 @@ pub struct Arguments {
     /// Those alone that go to this worker, or come from it; at a spine a leaf
     #[arg(long, value_name = "ID")]
     worker: Option<u32>,
-    /// Those alone that are from or to this IPv4 address, and ARP that speaks of it
+    /// Those alone that are from or to this address, and ARP or neighbour discovery that speaks of it
     #[arg(long, value_name = "ADDRESS")]
     host: Option<String>,
     /// Those alone that this port received, by its index or its device; with --file all packets of the capture came there [default: all,

@@ -5,6 +5,7 @@
 //! room in the queue is counted. While nobody asks, a burst costs one comparison.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +21,7 @@ use crate::stage::{Stages, Verdict};
 use crate::state::{Counter, Member};
 use crate::wire::task::Header;
 use crate::wire::udp::Datagram;
-use crate::wire::{arp, ether, ipv4, udp};
+use crate::wire::{arp, ether, ipv4, ipv6, ndp, udp};
 
 /// Records that wait on one core to be read: what passes in some milliseconds at most.
 const RECORDS: usize = 4096;
@@ -32,17 +33,19 @@ pub enum Seen {
     Runt,
     /// ARP.
     Arp(arp::Packet),
+    /// Neighbour discovery.
+    Neighbour(ndp::Packet),
     /// UDP with a task header.
-    Task(Datagram, Header),
+    Task(Datagram<IpAddr>, Header),
     /// UDP without one.
-    Udp(Datagram),
-    /// IPv4 whose headers can't be read further.
-    Ipv4 {
+    Udp(Datagram<IpAddr>),
+    /// IPv4 or IPv6 whose headers can't be read further.
+    Ip {
         /// Source address.
-        src: u32,
+        src: IpAddr,
         /// Destination address.
-        dst: u32,
-        /// Payload protocol.
+        dst: IpAddr,
+        /// Payload protocol, or of IPv6 the next header.
         protocol: u8,
     },
     /// Of this EtherType.
@@ -59,23 +62,44 @@ impl Seen {
         match ether::ether_type(frame) {
             ether::ARP => arp::Packet::parse(frame).map_or(Self::Other(ether::ARP), Self::Arp),
             ether::IPV4 => Self::in_ipv4(frame),
+            ether::IPV6 => Self::in_ipv6(frame),
             other => Self::Other(other),
         }
     }
 
     fn in_ipv4(frame: &[u8]) -> Self {
         if let Ok(datagram) = udp::parse(frame, true) {
-            let payload = frame.get(datagram.payload()..usize::from(datagram.end));
-            let header = payload.and_then(|payload| Header::parse(payload).ok());
-            return header.map_or(Self::Udp(datagram), |header| Self::Task(datagram, header));
+            return Self::in_datagram(frame, datagram.named(v4));
         }
         match frame.get(ether::LEN..ether::LEN + ipv4::LEN) {
             Some(packet) => {
-                let (src, dst) = (ipv4::src(packet), ipv4::dst(packet));
-                Self::Ipv4 { src, dst, protocol: packet[9] }
+                let (src, dst) = (v4(ipv4::src(packet)), v4(ipv4::dst(packet)));
+                Self::Ip { src, dst, protocol: packet[9] }
             }
             None => Self::Other(ether::IPV4),
         }
+    }
+
+    fn in_ipv6(frame: &[u8]) -> Self {
+        if let Ok(datagram) = udp::parse_v6(frame, true) {
+            return Self::in_datagram(frame, datagram.named(v6));
+        }
+        if let Ok(message) = ndp::Packet::parse(frame) {
+            return Self::Neighbour(message);
+        }
+        match frame.get(ether::LEN..ether::LEN + ipv6::LEN) {
+            Some(packet) => {
+                let (src, dst) = (v6(ipv6::src(packet)), v6(ipv6::dst(packet)));
+                Self::Ip { src, dst, protocol: packet[6] }
+            }
+            None => Self::Other(ether::IPV6),
+        }
+    }
+
+    fn in_datagram(frame: &[u8], datagram: Datagram<IpAddr>) -> Self {
+        let payload = frame.get(datagram.payload()..usize::from(datagram.end));
+        let header = payload.and_then(|payload| Header::parse(payload).ok());
+        header.map_or(Self::Udp(datagram), |header| Self::Task(datagram, header))
     }
 
     /// Its task header, if it has one.
@@ -89,16 +113,25 @@ impl Seen {
 
     /// The addresses that it is from and to, or speaks of.
     #[must_use]
-    pub fn addresses(&self) -> Option<(u32, u32)> {
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match *self {
             Self::Runt | Self::Other(_) => None,
-            Self::Arp(arp::Packet { sender, target, .. }) => Some((sender, target)),
+            Self::Arp(arp::Packet { sender, target, .. }) => Some((v4(sender), v4(target))),
+            Self::Neighbour(ndp::Packet { src, target, .. }) => Some((v6(src), v6(target))),
             Self::Task(Datagram { src, dst, .. }, _) | Self::Udp(Datagram { src, dst, .. }) => {
                 Some((src, dst))
             }
-            Self::Ipv4 { src, dst, .. } => Some((src, dst)),
+            Self::Ip { src, dst, .. } => Some((src, dst)),
         }
     }
+}
+
+fn v4(address: u32) -> IpAddr {
+    Ipv4Addr::from_bits(address).into()
+}
+
+fn v6(address: u128) -> IpAddr {
+    Ipv6Addr::from_bits(address).into()
 }
 
 /// When something became of a packet.
@@ -291,8 +324,8 @@ pub struct Filter {
     pub pool: Option<u16>,
     /// Tasks that go to this worker, and what comes from it.
     pub worker: Option<u16>,
-    /// From or to this address, or ARP that speaks of it.
-    pub host: Option<u32>,
+    /// From or to this address, or ARP or neighbour discovery that speaks of it.
+    pub host: Option<IpAddr>,
     /// Those that are dropped.
     pub drops: bool,
     /// Those that are dropped for this reason.

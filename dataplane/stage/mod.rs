@@ -19,6 +19,7 @@ pub mod schedule;
 pub mod takeover;
 mod told;
 pub mod update;
+pub mod v6;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
 pub use told::Choice;
 pub use update::{Capacity, NewPool, Setting, Step, Update};
+pub use v6::PortV6;
 
 use fabric::{Fabric, Numbers, Word};
 use fast::template::Template;
@@ -238,8 +240,12 @@ impl Stages {
     ) {
         self.received += packets.len();
         self.learn(port, packets);
-        let done = fast::burst(self, port, packets, verdicts);
+        let mut done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
+            // Ports are of IPv4 or IPv6; those of IPv4 ask for this only where they leave the fast path anyway.
+            if done == 0 {
+                done = fast::v6::burst(self, port, packets, verdicts);
+            }
             let mut others = [Verdict::Consumed; BURST];
             let others = &mut others[..packets.len() - done];
             self.process_in_stages(port, now, &mut packets[done..], others);
