@@ -82,6 +82,7 @@ pub fn network(
         prefix: colocated::PREFIX,
         side: Side::Workers,
         gateway: None,
+        v6: None,
     });
     let is_told = config.ports.is_empty();
     let told = is_told.then_some(PortAddress {
@@ -90,6 +91,7 @@ pub fn network(
         prefix: 0,
         side: Side::Both,
         gateway: None,
+        v6: None,
     });
     let base = Base {
         udp_port: config.leaf.udp_port,

@@ -46,8 +46,8 @@ reasons! {
     Runt => "runt", "the sender";
     /// Sent to a MAC address that is neither the port's nor broadcast.
     OtherMac => "other_mac", "a switch that floods; `port.mac`";
-    /// Neither IPv4 nor ARP.
-    EtherType => "ether_type", "IPv6 on that network";
+    /// Neither IPv4, IPv6 nor ARP, or of another family than the port's address.
+    EtherType => "ether_type", "hosts there that speak the other of IPv4 and IPv6; `port.ip`";
     /// A VLAN tag on a port without `vlan`, or behind the port's own.
     VlanTag => "vlan_tag", "`port.vlan`; two tags (QinQ) are not taken";
     /// IPv4 header with a wrong version, header length or total length.
@@ -58,7 +58,7 @@ reasons! {
     Ipv4Fragment => "ipv4_fragment", "payloads beyond the MTU";
     /// Spread over several buffers.
     Segmented => "segmented", "jumbo frames";
-    /// IPv4, but not UDP: ICMP, TCP, ...
+    /// IPv4 or IPv6, but not UDP: ICMP, TCP, ...
     NotUdp => "not_udp", "usually harmless";
     /// UDP length beyond the packet, or below its own header.
     UdpLength => "udp_length", "the sender, the link";
@@ -122,11 +122,11 @@ reasons! {
     ArpMalformed => "arp_malformed", "usually harmless";
     /// ARP about other hosts.
     ArpOther => "arp_other", "usually harmless";
-    /// Waited for a next hop that did not answer ARP in time.
+    /// Waited for a next hop that did not answer ARP or neighbour discovery in time.
     NeighbourUnresolved => "neighbour_unresolved", "is that host up, is its address right";
     /// Came while too many packets waited for next hops.
     NeighbourQueueFull => "neighbour_queue_full", "is that host up, is its address right; `server.mac` spares the wait at start";
-    /// ARP in the name of a live host, from another MAC address.
+    /// ARP or neighbour discovery in the name of a live host, from another MAC address.
     ArpConflict => "arp_conflict", "a host that was replaced is asked for and found; two hosts with one address; an intruder";
     /// No port leads to the packet's destination.
     NoRoute => "no_route", "`port.gateway`";
@@ -164,6 +164,18 @@ reasons! {
     PeerDoubled => "peer_doubled", "the network";
     /// Parameters of a critic of another size.
     PeerLength => "peer_length", "that all nodes run the same release";
+    /// IPv6 header with a wrong version, or a length of 0 or beyond the packet.
+    Ipv6Header => "ipv6_header", "the sender, the link; jumbograms are not taken";
+    /// An IPv6 packet with an extension header, such as a fragment.
+    Ipv6Extension => "ipv6_extension", "payloads beyond the MTU; senders' options";
+    /// UDP over IPv6 without a checksum.
+    UdpNoChecksum => "udp_no_checksum", "the sender: over IPv6 the checksum must be there";
+    /// A task or a worker's word over the other of IPv4 and IPv6 than its pool's servers have.
+    AddressFamily => "address_family", "that clients and servers of a pool are both IPv4 or both IPv6";
+    /// Neighbour discovery from beyond the link (a hop limit below 255), or with a wrong checksum, length or option.
+    NdMalformed => "nd_malformed", "the sender; an intruder beyond a router";
+    /// Neighbour discovery about other hosts.
+    NdOther => "nd_other", "usually harmless";
 }
 
 impl DropReason {
@@ -172,7 +184,12 @@ impl DropReason {
     pub const fn is_of_strays(self) -> bool {
         matches!(
             self,
-            Self::OtherMac | Self::EtherType | Self::NotUdp | Self::ArpMalformed | Self::ArpOther
+            Self::OtherMac
+                | Self::EtherType
+                | Self::NotUdp
+                | Self::ArpMalformed
+                | Self::ArpOther
+                | Self::NdOther
         )
     }
 

@@ -548,7 +548,7 @@ fn every_key_of_an_account_and_of_a_state_is_explained() {
     let path = folder.path().join("state");
     let workers = vec![WorkerSpec { id: 1, server: 0 }];
     let pools = vec![PoolSpec { id: 1, policy: "horus".to_owned(), workers }];
-    let servers = vec![0x0A00_0001];
+    let servers = vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()];
     let spec = Spec { cores: 1, ports: 1, servers, pools, ticks_hz: 1, ..Spec::default() };
     let table = Table::create(&path, &spec).unwrap();
     table

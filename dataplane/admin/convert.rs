@@ -1,7 +1,7 @@
 //! Between messages of the control's gRPC and what they mean.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use tonic::{Code, Status};
@@ -93,7 +93,7 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
     Ok(if of_agent { Change::OfAgent(Box::new(change)) } else { change })
 }
 
-fn host(from: &str, field: &str) -> Result<Ipv4Addr, ChangeError> {
+fn host(from: &str, field: &str) -> Result<IpAddr, ChangeError> {
     let allowed = "a host's IPv4 address such as 10.0.2.11";
     from.parse().map_err(|_| text(format!("{field}={}", shown(from)), allowed))
 }

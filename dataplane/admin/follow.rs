@@ -134,7 +134,7 @@ fn find(of: &Membership, pool: Option<u16>, id: u16) -> Option<(&Pool, &Worker)>
     Some((pool, pool.members[place].as_ref()?))
 }
 
-fn is_leaving(now: &Membership, ip: Option<std::net::Ipv4Addr>) -> bool {
+fn is_leaving(now: &Membership, ip: Option<std::net::IpAddr>) -> bool {
     now.servers.iter().flatten().any(|server| Some(server.ip) == ip && server.is_leaving)
 }
 

@@ -1,7 +1,7 @@
 //! A configuration file read again while its node runs: what differs, as changes; or what can't change, which is told then.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Spine, Worker};
@@ -67,7 +67,7 @@ pub fn leaf(
 
 /// The agent on a leaf's core, as the leaf's file has it.
 fn agent_of(host: &HostConfig) -> Membership {
-    Membership::of_host(host, Ipv4Addr::from_bits(AGENT_IP))
+    Membership::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP)))
 }
 
 /// The same of an agent.
@@ -316,7 +316,7 @@ impl Kept {
 struct Placed {
     worker: Worker,
     pool: u16,
-    server: Ipv4Addr,
+    server: IpAddr,
 }
 
 /// Changes, by when they are made.
@@ -327,7 +327,7 @@ struct Found {
     removed: Vec<Change>,
     workers: Vec<Change>,
     /// Servers and pools whose workers leave with them.
-    leaving: Vec<Ipv4Addr>,
+    leaving: Vec<IpAddr>,
     ending: Vec<u16>,
 }
 
@@ -350,7 +350,7 @@ impl Found {
         }
     }
 
-    fn remove_server(&mut self, ip: Ipv4Addr) {
+    fn remove_server(&mut self, ip: IpAddr) {
         if !self.leaving.contains(&ip) {
             self.leaving.push(ip);
             self.removed.push(Change::RemoveServer { ip });

@@ -1,13 +1,14 @@
 //! From a checked configuration to the parts of an agent: what its state file says, its pools' workers, what registers them.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use rand::SeedableRng as _;
 
 use super::{make, seed};
-use crate::config::{AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig};
+use crate::config::{
+    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, UNSPECIFIED, v4_bits,
+};
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};
 use crate::limits::CORES_MAX;
@@ -49,7 +50,7 @@ fn table_beside_leaf(
 /// What the configured agent begins with.
 #[must_use]
 pub fn membership(config: &AgentConfig) -> Membership {
-    let address = config.ports.first().map_or(Ipv4Addr::UNSPECIFIED, |port| port.ip);
+    let address = config.ports.first().map_or(UNSPECIFIED, |port| port.ip);
     Membership::of_host(&config.host, address)
 }
 
@@ -69,7 +70,7 @@ fn worker_sets<B: Buf + Token>(
     table: &Table,
     mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
 ) -> Vec<PoolWorkers<B>> {
-    let begin = Membership::of_host(host, Ipv4Addr::UNSPECIFIED);
+    let begin = Membership::of_host(host, UNSPECIFIED);
     let timeout = timeout(host, table);
     let mut channel = 0;
     let mut worker_sets = Vec::new();
@@ -104,7 +105,13 @@ pub fn parts<B: Buf + Token, A>(
 ) -> Parts<B, A> {
     let places = config.host.places();
     let registrar = |leaf: &LeafAddress| {
-        Registrar::new(leaf.ip.to_bits(), leaf.port, leaf.mac, &places, table.ticks_hz())
+        Registrar::new(
+            v4_bits(leaf.ip).unwrap_or_default(),
+            leaf.port,
+            leaf.mac,
+            &places,
+            table.ticks_hz(),
+        )
     };
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);

@@ -3,11 +3,11 @@
 //! matter.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::config::Config;
+use crate::config::{Config, v4_bits};
 use crate::role::colocated::AGENT_IP;
 use crate::stage::Stages;
 use crate::stage::takeover::Belief;
@@ -88,13 +88,18 @@ impl Left {
             let mut beliefs = Vec::new();
             for (place, target) in network.members(pool).iter().enumerate() {
                 // Workers on the node's own core have ended with it.
-                let server = Ipv4Addr::from(target.ip);
-                let is_elsewhere = target.is_there() && server.to_bits() != AGENT_IP;
+                let member = Member(place as u16);
+                let v6 = network.v6().and_then(|v6| v6.member(pool, member));
+                let server = match v6 {
+                    Some(address) => IpAddr::V6(Ipv6Addr::from_bits(address)),
+                    None => IpAddr::V4(Ipv4Addr::from(target.ip)),
+                };
+                let is_elsewhere = target.is_there() && v4_bits(server) != Some(AGENT_IP);
                 let one = before.get(&(target.worker, server)).filter(|_| is_elsewhere);
                 beliefs.extend(one.map(|one| {
                     let load = Load::of(one.load + one.drift.iter().sum::<f64>());
                     let outstanding = u32::try_from(one.outstanding).unwrap_or(0);
-                    (Member(place as u16), Belief { load, outstanding, presence: one.presence })
+                    (member, Belief { load, outstanding, presence: one.presence })
                 }));
             }
             stages.iter_mut().for_each(|core| core.take_over(pool, &beliefs));
@@ -109,7 +114,10 @@ impl Left {
         let pinned: Vec<Slot> = neighbours.pinned_slots().collect();
         let mut taken = 0;
         for host in &self.snapshot.neighbours {
-            let slot = neighbours.find(host.port, host.address.to_bits());
+            let slot = match host.address {
+                IpAddr::V4(address) => neighbours.find(host.port, address.to_bits()),
+                IpAddr::V6(address) => neighbours.find_v6(host.port, address.to_bits()),
+            };
             let slot = slot.filter(|slot| pinned.contains(slot) && !neighbours.is_static(*slot));
             let mac = host.mac.as_deref().and_then(|mac| mac.parse::<Mac>().ok());
             if let Some((slot, mac)) = slot.zip(mac) {

@@ -1,6 +1,6 @@
 //! An agent's configuration file.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -142,7 +142,7 @@ impl HostConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafAddress {
     /// Its address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its MAC address, if ARP need not find it.
     pub mac: Option<Mac>,
     /// Index of the port that leads to it.
@@ -432,7 +432,7 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
     let vlan = raw.vlan.as_ref();
-    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums }
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6: false }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
@@ -610,7 +610,7 @@ overflow = "refuse"
         assert_eq!((config.udp_port, config.host.payload), (1234, PAYLOAD_MAX));
         let leaf = config.leaves[0];
         assert_eq!(config.sends, Sends::Try);
-        assert_eq!((leaf.ip, leaf.port, leaf.mac), (Ipv4Addr::new(10, 0, 2, 1), 0, None));
+        assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::new(10, 0, 2, 1), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
         assert_eq!(
             (config.host.pools[1].queue, config.host.pools[1].overflow),

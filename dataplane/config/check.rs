@@ -1,12 +1,12 @@
 //! Values that TOML can't judge: addresses, ranges, and what must fit together.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path;
 
 use toml::Spanned;
 
-use super::address::{self, is_edge, is_unicast, reaches};
+use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
 use super::faults::{Fault, Faults, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
@@ -36,7 +36,7 @@ const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
     let mut faults = Faults::new(text);
     let mut leaf = leaf(&mut faults, &raw);
-    let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
+    let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
     let pools: Vec<_> =
         raw.pool.iter().filter_map(|pool| self::pool(&mut faults, &raw, pool, &spines)).collect();
@@ -216,20 +216,28 @@ fn limits(
     Limits { pools, servers, workers }
 }
 
-fn keys(raw: &raw::Port) -> port::Keys<'_> {
+fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
     let vlan = raw.vlan.as_ref();
-    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums }
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6 }
 }
 
-fn port(faults: &mut Faults<'_>, raw: &raw::Port) -> PortConfig {
-    let port = keys(raw).check(faults);
+/// Leaves speak IPv6; spines, and leaves that a controller or a spine tells what to do, do not yet, nor do programs with the library.
+fn speaks_v6(raw: &raw::Config) -> bool {
+    raw.role == Role::Leaf && !raw.is_embedded && raw.controller.is_none() && raw.spine.is_empty()
+}
+
+fn port(faults: &mut Faults<'_>, config: &raw::Config, raw: &raw::Port) -> PortConfig {
+    let port = keys(raw, speaks_v6(config)).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
-        let address = faults.address(gateway, "port.gateway");
-        let fits = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
-        if !fits && is_unicast(address) && is_unicast(ip) {
+        let allowed = "a router's address, of the same of IPv4 and IPv6 as `port.ip`";
+        let of_family = |address: IpAddr| is_routers(address) && address.is_ipv4() == ip.is_ipv4();
+        let address = faults.host(gateway, "port.gateway", of_family, allowed);
+        let near = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
+        let fits = near || !is_unicast(address);
+        if !fits && is_unicast(ip) {
             faults.note(gateway, "port.gateway", quoted(gateway), &address::within(ip, prefix));
         }
         address
@@ -241,7 +249,7 @@ fn pool(
     faults: &mut Faults<'_>,
     config: &raw::Config,
     raw: &raw::Pool,
-    spines: &[(u16, Ipv4Addr)],
+    spines: &[(u16, IpAddr)],
 ) -> Option<PoolConfig> {
     let policy = match config.role {
         Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy"),
@@ -303,7 +311,12 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> S
     let proves = pools.iter().any(|pool| pool.id == *raw.pool.get_ref() && pool.key.is_some());
     ServerConfig {
         workers: faults.workers(&raw.workers, "server.workers"),
-        ip: faults.address(&raw.ip, "server.ip"),
+        ip: faults.host(
+            &raw.ip,
+            "server.ip",
+            is_unicast,
+            "a host's address such as 10.0.2.11 or fd00:2::b",
+        ),
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
         pool: *raw.pool.get_ref(),
         speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
@@ -409,7 +422,8 @@ fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
 }
 
 fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfig]) {
-    port::together(faults, &raw.port.iter().map(keys).collect::<Vec<_>>());
+    let keys = raw.port.iter().map(|port| keys(port, speaks_v6(raw)));
+    port::together(faults, &keys.collect::<Vec<_>>());
     if raw.is_embedded && ports.is_empty() {
         return; // tasks and reports are told
     }
@@ -466,7 +480,8 @@ fn servers_together(
         }
         reachable(faults, (&entry.ip, "leaf.ip"), rack, ports);
     }
-    let mut owners: BTreeMap<u16, Ipv4Addr> = BTreeMap::new();
+    families(faults, raw, ports, servers);
+    let mut owners: BTreeMap<u16, IpAddr> = BTreeMap::new();
     for (at, (entry, server)) in raw.server.iter().zip(servers).enumerate() {
         if !raw.pool.iter().any(|pool| *pool.id.get_ref() == server.pool) {
             let known: Vec<_> = raw.pool.iter().map(|pool| pool.id.get_ref().to_string()).collect();
@@ -502,6 +517,60 @@ fn servers_together(
     }
 }
 
+/// A pool's servers and clients are of one family, and what IPv6 does not have yet is not asked for.
+fn families(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) {
+    for pool in &raw.pool {
+        let id = *pool.id.get_ref();
+        let of_pool = || raw.server.iter().zip(servers).filter(|(_, server)| server.pool == id);
+        let is_known = |(_, server): &(&raw::Server, &ServerConfig)| server.ip != UNSPECIFIED;
+        let mut known = of_pool().filter(is_known);
+        let Some((_, first)) = known.next() else { continue };
+        let family = |ip: IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let same = |ip: IpAddr| ip.is_ipv4() == first.ip.is_ipv4();
+        if let Some((entry, _)) = known.find(|(_, other)| !same(other.ip)) {
+            let found = format!("{}, and {} in the same pool", quoted(&entry.ip), first.ip);
+            faults.note(&entry.ip, "server.ip", found, "IPv4 or IPv6 for all servers of a pool");
+        }
+        let local = raw.agent.iter().flat_map(|agent| &agent.pool);
+        let is_local = { local }.any(|local| *local.id.get_ref() == id);
+        let messages = |at: &&Spanned<Reports>| *at.get_ref() == Reports::Messages;
+        let is_v6 = first.ip.is_ipv6();
+        let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
+            faults.note(&Spanned::new(span, ()), key, found, allowed);
+        };
+        if is_v6 && is_local {
+            let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
+            refuse(pool.id.span(), "pool.id", found, "a pool of its own for [[agent.pool]]");
+        }
+        let no_proof = "none: with IPv6 servers there is no proof yet";
+        if let Some(at) = pool.key_file.as_ref().filter(|_| is_v6) {
+            refuse(at.span(), "pool.key_file", quoted(at), no_proof);
+        }
+        if let Some(at) = pool.reports.as_ref().filter(messages).filter(|_| is_v6) {
+            let allowed =
+                "\"replies\": with IPv6 servers workers tell their queues in replies alone";
+            refuse(at.span(), "pool.reports", "\"messages\"".to_owned(), allowed);
+        }
+        if let Some(at) = pool.service.as_ref().filter(|_| is_v6) {
+            refuse(at.span(), "pool.service", quoted(at), "none for a pool with IPv6 servers");
+        }
+        let has_clients = |port: &&PortConfig| port.side.has_clients() && same(port.ip);
+        if !ports.iter().any(|port| has_clients(&port))
+            && ports.iter().all(|port| port.ip != UNSPECIFIED)
+        {
+            let found =
+                format!("pool {id} with {} servers and no client that could ask", family(first.ip));
+            let allowed = "a [[port]] for clients with an address of that family: clients and servers of a pool speak the same";
+            refuse(pool.id.span(), "pool.id", found, allowed);
+        }
+    }
+}
+
 fn reachable(
     faults: &mut Faults<'_>,
     (at, key): (&Spanned<String>, &str),
@@ -527,8 +596,11 @@ fn reachable(
 }
 
 /// The port that leads to a server: the first in whose network it is, else the first with a gateway.
-fn port_to(ports: &[PortConfig], server: Ipv4Addr) -> Option<&PortConfig> {
+fn port_to(ports: &[PortConfig], server: IpAddr) -> Option<&PortConfig> {
     let workers = || ports.iter().filter(|port| port.side.has_workers());
     let near = workers().find(|port| reaches(port.ip, port.prefix, server));
-    near.or_else(|| workers().find(|port| port.gateway.is_some()))
+    let leads_on = |port: &&PortConfig| {
+        port.gateway.is_some_and(|gateway| gateway.is_ipv4() == server.is_ipv4())
+    };
+    near.or_else(|| workers().find(leads_on))
 }

@@ -1,12 +1,12 @@
 //! Faults of a file: collected with their places while its values are read, and told together.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::address::is_unicast;
+use super::address::{UNSPECIFIED, is_unicast};
 use super::ids;
 use crate::limits::WORKER_ID_MAX;
 use crate::policy::{CATALOGUE, Entry, PolicySpec, Runs};
@@ -138,12 +138,24 @@ impl<'a> Faults<'a> {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
     }
 
-    /// A host's address; 0.0.0.0 when it is none, which is noted then.
-    pub fn address(&mut self, at: &Spanned<String>, key: &str) -> Ipv4Addr {
-        let address = at.get_ref().parse().ok().filter(|&address| is_unicast(address));
+    /// A host's IPv4 address; 0.0.0.0 when it is none, which is noted then.
+    pub fn address(&mut self, at: &Spanned<String>, key: &str) -> IpAddr {
+        let allowed = "a host's IPv4 address such as 10.0.2.11";
+        self.host(at, key, |address| address.is_ipv4() && is_unicast(address), allowed)
+    }
+
+    /// A host's address, of either family if it `fits`; 0.0.0.0 when it is none, which is noted then.
+    pub fn host(
+        &mut self,
+        at: &Spanned<String>,
+        key: &str,
+        fits: impl Fn(IpAddr) -> bool,
+        allowed: &str,
+    ) -> IpAddr {
+        let address = at.get_ref().parse().ok().filter(|&address| fits(address));
         address.unwrap_or_else(|| {
-            self.note(at, key, quoted(at), "a host's IPv4 address such as 10.0.2.11");
-            Ipv4Addr::UNSPECIFIED
+            self.note(at, key, quoted(at), allowed);
+            UNSPECIFIED
         })
     }
 

@@ -1,6 +1,6 @@
 //! A leaf's or spine's configuration when it is checked.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::agent::HostConfig;
@@ -33,7 +33,7 @@ pub struct Config {
     /// `[[server]]`; `[[leaf]]` of a spine, each of which is its own only worker, as fast as it has workers.
     pub servers: Vec<ServerConfig>,
     /// `[[spine]]` of a leaf: ids and addresses.
-    pub spines: Vec<(u16, Ipv4Addr)>,
+    pub spines: Vec<(u16, IpAddr)>,
     /// `[agent]`: worker cores of the leaf's own host.
     pub agent: Option<HostConfig>,
     /// `[control]`.
@@ -95,7 +95,7 @@ pub struct PoolConfig {
     /// With it, what its workers say is believed with proof only.
     pub key: Option<Key>,
     /// The address that clients ask, where it is not the node's own: a spine takes tasks to it, and leaves answer from it.
-    pub service: Option<Ipv4Addr>,
+    pub service: Option<IpAddr>,
     /// At a leaf, the spine that is told of it, by its index, and what.
     pub link: Option<SpineLink>,
 }
@@ -104,7 +104,7 @@ pub struct PoolConfig {
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Its address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its MAC address, if ARP need not find it.
     pub mac: Option<Mac>,
     /// Its workers' global ids.

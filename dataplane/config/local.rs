@@ -1,6 +1,6 @@
 //! `[agent]` in a leaf's file: whether it fits what stands around it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::address::reaches;
 use super::agent::{self, HostConfig};
@@ -69,7 +69,7 @@ fn addresses(
     ports: &[PortConfig],
     servers: &[ServerConfig],
 ) {
-    let wire = Ipv4Addr::from_bits(colocated::AGENT_IP);
+    let wire = IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP));
     let allowed = format!("one without {wire}/{}, which leads to the [agent]", colocated::PREFIX);
     for (at, port) in raw.port.iter().zip(ports) {
         if reaches(port.ip, port.prefix, wire) || reaches(wire, colocated::PREFIX, port.ip) {

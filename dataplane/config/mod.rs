@@ -25,7 +25,7 @@ mod raw_agent;
 mod raw_control;
 mod raw_controller;
 
-pub use address::is_unicast;
+pub use address::{UNSPECIFIED, is_unicast, v4_bits};
 pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
 pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};

@@ -1,6 +1,6 @@
 //! `[peers]` of an agent's file: the nodes of a rack without a leaf, of which it is one.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::address::{is_edge, reaches};
@@ -19,7 +19,7 @@ pub struct PeersConfig {
     /// Where tasks go.
     pub policy: PeerPolicy,
     /// All nodes' addresses, by number.
-    pub nodes: Vec<Ipv4Addr>,
+    pub nodes: Vec<IpAddr>,
     /// This node's number.
     pub own: usize,
     /// How often a node tells the others of itself.
@@ -68,7 +68,7 @@ pub(super) fn peers(
 }
 
 /// The nodes' addresses.
-fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]) -> Vec<Ipv4Addr> {
+fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]) -> Vec<IpAddr> {
     let key = "peers.nodes";
     let listed = entry.nodes.get_ref();
     if !(1..=NODES_MAX).contains(&listed.len()) {

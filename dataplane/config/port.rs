@@ -1,15 +1,15 @@
 //! What a port of a leaf's file and one of an agent's have in common.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use toml::Spanned;
 
-use super::address::{is_edge, is_unicast};
+use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, v4_bits};
 use super::faults::{Faults, quoted};
 use super::raw_agent::Checksums;
 use crate::io::vdev;
 use crate::limits::PORTS_MAX;
-use crate::stage::{PortAddress, Side};
+use crate::stage::{PortAddress, PortV6, Side};
 use crate::wire::ether::Mac;
 use crate::wire::vlan;
 
@@ -24,13 +24,13 @@ pub struct PortConfig {
     /// Who is there; both at an agent.
     pub side: Side,
     /// The node's address there.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Bits of the network's prefix.
     pub prefix: u8,
     /// The node's MAC address there, if not the device's.
     pub mac: Option<Mac>,
     /// The router to other networks.
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<IpAddr>,
     /// Slots of each receive and transmit queue.
     pub queue_slots: u16,
     /// The VLAN whose tag packets have there; none of untagged ones.
@@ -43,12 +43,19 @@ impl PortConfig {
     /// The node's addresses there, at a device that has this MAC address.
     #[must_use]
     pub fn address(&self, device: Mac) -> PortAddress {
+        let of_v6 = |address| match address {
+            IpAddr::V6(address) => Some(address.to_bits()),
+            IpAddr::V4(_) => None,
+        };
+        let prefix = self.prefix;
+        let v6 = |ip| PortV6 { ip, prefix, gateway: self.gateway.and_then(of_v6) };
         PortAddress {
             mac: self.mac.unwrap_or(device),
-            ip: self.ip.to_bits(),
-            prefix: self.prefix,
+            ip: v4_bits(self.ip).unwrap_or_default(),
+            prefix,
             side: self.side,
-            gateway: self.gateway.map(Ipv4Addr::to_bits),
+            gateway: self.gateway.and_then(v4_bits),
+            v6: of_v6(self.ip).map(v6),
         }
     }
 }
@@ -61,6 +68,8 @@ pub struct Keys<'a> {
     pub queue_slots: Option<&'a Spanned<i64>>,
     pub vlan: Option<&'a Spanned<i64>>,
     pub checksums: Option<Checksums>,
+    /// The node speaks IPv6 as well.
+    pub may_be_v6: bool,
 }
 
 impl Keys<'_> {
@@ -76,10 +85,14 @@ impl Keys<'_> {
                 false => faults.warn(self.device, "port.device", unknown.found, &unknown.known),
             }
         }
-        let (ip, prefix) = network(self.ip.get_ref()).unwrap_or_else(|| {
-            let allowed = "a host's address with its prefix such as 10.0.1.1/24";
+        let found = network(self.ip.get_ref()).filter(|(ip, _)| self.may_be_v6 || ip.is_ipv4());
+        let (ip, prefix) = found.unwrap_or_else(|| {
+            let allowed = match self.may_be_v6 {
+                true => "a host's address with its prefix such as 10.0.1.1/24 or fd00:1::1/64",
+                false => "a host's address with its prefix such as 10.0.1.1/24; here IPv6 is not spoken yet",
+            };
             faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
-            (Ipv4Addr::UNSPECIFIED, 0)
+            (UNSPECIFIED, 0)
         });
         let slots = (64, 32_768);
         PortConfig {
@@ -118,9 +131,9 @@ pub fn together(faults: &mut Faults<'_>, ports: &[Keys<'_>]) {
 }
 
 /// An address and its network's prefix.
-fn network(text: &str) -> Option<(Ipv4Addr, u8)> {
+fn network(text: &str) -> Option<(IpAddr, u8)> {
     let (ip, prefix) = text.split_once('/')?;
-    let ip: Ipv4Addr = ip.parse().ok()?;
-    let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= 32)?;
+    let ip: IpAddr = ip.parse().ok()?;
+    let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= prefix_max(ip))?;
     (is_unicast(ip) && !is_edge(ip, prefix)).then_some((ip, prefix))
 }

@@ -1,6 +1,6 @@
 //! What a spine's file has of its leaves, and a leaf's of its spines.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use super::faults::{Faults, quoted};
 use super::leaf::{PoolConfig, ServerConfig};
@@ -56,8 +56,8 @@ pub fn racks_together(faults: &mut Faults<'_>, raw: &raw::Config, racks: &[Serve
 }
 
 /// A leaf's spines.
-pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, Ipv4Addr)> {
-    let mut spines: Vec<(u16, Ipv4Addr)> = Vec::new();
+pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
+    let mut spines: Vec<(u16, IpAddr)> = Vec::new();
     if raw.spine.len() > SPINES_MAX {
         let found = format!("{} spines", raw.spine.len());
         faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
@@ -81,7 +81,7 @@ pub fn link(
     faults: &mut Faults<'_>,
     raw: &raw::Config,
     pool: &raw::Pool,
-    spines: &[(u16, Ipv4Addr)],
+    spines: &[(u16, IpAddr)],
 ) -> Option<SpineLink> {
     if let (None, Some(signals)) = (&pool.spine, &pool.signals) {
         let found = "rules without a spine that is told";
@@ -107,7 +107,7 @@ pub fn link(
 }
 
 /// The service address of a pool.
-pub fn service(faults: &mut Faults<'_>, pool: &raw::Pool) -> Option<Ipv4Addr> {
+pub fn service(faults: &mut Faults<'_>, pool: &raw::Pool) -> Option<IpAddr> {
     let at = pool.service.as_ref()?;
     Some(faults.address(at, "pool.service")).filter(|ip| !ip.is_unspecified())
 }

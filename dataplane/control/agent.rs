@@ -1,7 +1,7 @@
 //! What a control changes at an agent: channels of its region, and what its core is given to go over to another membership.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use super::change::refused;
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool, Worker};
 use super::{Change, ChangeError, Cores};
-use crate::config::PAYLOAD_MAX;
+use crate::config::{PAYLOAD_MAX, UNSPECIFIED};
 use crate::io::{Buf, Token};
 use crate::limits::MEMBERS_MAX;
 use crate::policy::fifo::Slab;
@@ -52,7 +52,7 @@ pub struct AgentParts<B: Buf + Token> {
 pub struct AgentCores<B: Buf + Token> {
     parts: AgentParts<B>,
     /// The agent's address, which all its workers have.
-    address: Ipv4Addr,
+    address: IpAddr,
     /// The channel of each worker, by id.
     channels: BTreeMap<u16, usize>,
     /// Entries of channels that are nobody's.
@@ -74,7 +74,7 @@ impl<B: Buf + Token> AgentCores<B> {
             }
         }
         let server = membership.servers.first().copied().flatten();
-        let address = server.map_or(Ipv4Addr::UNSPECIFIED, |server| server.ip);
+        let address = server.map_or(UNSPECIFIED, |server| server.ip);
         let rooms = membership.pools.iter().flatten().map(|pool| pool.queue).collect();
         Self { parts, address, channels, free, rooms }
     }
@@ -126,7 +126,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         }
     }
 
-    fn own_host(&self) -> Ipv4Addr {
+    fn own_host(&self) -> IpAddr {
         self.address
     }
 

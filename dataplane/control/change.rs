@@ -1,7 +1,7 @@
 //! What can be changed while a node runs, as values and as text.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -17,7 +17,7 @@ pub enum Change {
     /// `add-server ip=… [mac=…] [registers=true]`: a host that workers may be added on.
     AddServer {
         /// Its address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Its MAC address, unless ARP is to find it.
         mac: Option<Mac>,
         /// Its workers register themselves.
@@ -26,21 +26,21 @@ pub enum Change {
     /// `remove-server ip=…`: its workers leave, then it does.
     RemoveServer {
         /// Its address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
     },
     /// `move-server ip=… to=… [mac=…]`: it has another address from now on. Its workers keep their places, and what they have.
     MoveServer {
         /// Its address so far.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Its new address, which may be the same.
-        to: Ipv4Addr,
+        to: IpAddr,
         /// Its MAC address there, unless ARP is to find it.
         mac: Option<Mac>,
     },
     /// `add-workers [server=…] pool=… workers=… [speed=…]`.
     AddWorkers {
         /// Their server's address; none for those of an agent's own host.
-        server: Option<Ipv4Addr>,
+        server: Option<IpAddr>,
         /// Id of their pool.
         pool: u16,
         /// Their ids.
@@ -115,7 +115,7 @@ pub enum Change {
         /// Id of the pool.
         pool: u16,
         /// The address.
-        ip: Option<Ipv4Addr>,
+        ip: Option<IpAddr>,
     },
     /// `link-pool pool=… spine=… ip=… [signals=…]`: the spine is told of the pool from now on.
     LinkPool {
@@ -124,7 +124,7 @@ pub enum Change {
         /// The spine's id.
         spine: u16,
         /// Its address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// What it is told, and when.
         signals: Protocol,
     },
@@ -312,7 +312,7 @@ impl<'a> Values<'a> {
         value.ok_or_else(|| self.refuse(format!("no `{key}`")))
     }
 
-    pub(crate) fn address(&self, key: &str) -> Result<Ipv4Addr, ChangeError> {
+    pub(crate) fn address(&self, key: &str) -> Result<IpAddr, ChangeError> {
         self.needed(key, HOST)
     }
 
@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(
             change,
             Ok(Change::AddWorkers {
-                server: Some(Ipv4Addr::new(10, 0, 2, 13)),
+                server: Some(IpAddr::new(10, 0, 2, 13)),
                 pool: 7,
                 workers: vec![8, 9, 12],
                 speed: 2.5,
@@ -544,7 +544,7 @@ mod tests {
         );
         let change = "add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true".parse();
         let mac = Some(Mac([2, 0, 0, 0, 2, 13]));
-        let ip = Ipv4Addr::new(10, 0, 2, 13);
+        let ip = IpAddr::new(10, 0, 2, 13);
         assert_eq!(change, Ok(Change::AddServer { ip, mac, registers: true }));
     }
 

@@ -6,7 +6,7 @@
 //! drained for as long as there are such tasks and nobody else to do them.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::agent::AgentCores;
@@ -60,8 +60,8 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         agent.after(&ahead(agent, next, of_agent)?).map(|_| ())
     }
 
-    fn own_host(&self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(AGENT_IP)
+    fn own_host(&self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP))
     }
 
     fn is_spine(&self) -> bool {

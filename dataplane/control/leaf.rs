@@ -1,14 +1,14 @@
 //! What a control changes at a leaf, or at a scheduler with its contexts: the network around it, and what each core is given to
 //! go over to another membership.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::change::{refused, text};
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool};
 use super::{Change, ChangeError, Cores, Moment};
-use crate::config::is_unicast;
+use crate::config::{is_unicast, v4_bits};
 use crate::limits::MEMBERS_MAX;
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
@@ -16,6 +16,7 @@ use crate::role::colocated;
 use crate::stage::affinity::AffinityTable;
 use crate::stage::fabric::{Fabric, Shared};
 use crate::stage::network::NetworkError;
+use crate::stage::v6::Network6;
 use crate::stage::{Network, NewPool, Recognition, Stages, Step, Update};
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
@@ -144,6 +145,9 @@ impl Cores for LeafCores {
                 NetworkError::Unreachable(ip) => format!("server {ip}"),
                 NetworkError::UnreachableSpine(ip) => format!("spine {ip}"),
                 NetworkError::TooManyNeighbours => "server".to_owned(),
+                NetworkError::MixedFamilies(pool) | NetworkError::KeyOverIpv6(pool) => {
+                    format!("pool {pool}")
+                }
             };
             ChangeError::Refused { what, reason: error.to_string() }
         })
@@ -187,19 +191,23 @@ impl Cores for LeafCores {
 }
 
 impl LeafCores {
-    fn check_address(&self, ip: Ipv4Addr) -> Result<(), ChangeError> {
-        match self.network.is_service(ip.to_bits()) {
+    fn check_address(&self, ip: IpAddr) -> Result<(), ChangeError> {
+        match v4_bits(ip).is_some_and(|ip| self.network.is_service(ip)) {
             true => refused(format!("server {ip}"), "it is a service address of the node's"),
             false => self.check_host("server", ip).and_then(|()| check_is_elsewhere(ip)),
         }
     }
 
     /// Somebody else's address.
-    fn check_host(&self, what: &str, ip: Ipv4Addr) -> Result<(), ChangeError> {
+    fn check_host(&self, what: &str, ip: IpAddr) -> Result<(), ChangeError> {
         match () {
-            () if self.network.is_own(ip.to_bits()) => {
+            () if self.network.is_own_address(ip) => {
                 refused(format!("{what} {ip}"), "it is the node's own address")
             }
+            () if what != "server" && ip.is_ipv6() => refused(
+                format!("{what} {ip}"),
+                "it is an IPv6 address, and that is to be one of IPv4",
+            ),
             () if !is_unicast(ip) => refused(format!("{what} {ip}"), "it is no host's address"),
             () => Ok(()),
         }
@@ -219,15 +227,16 @@ impl LeafCores {
         let gateway = self.network.gateway().map(|(_, slot, _)| slot);
         let servers = self.network.servers().map(|server| server.slot);
         let spines = self.network.spines().map(|spine| spine.slot);
-        let used: Vec<_> = servers.chain(spines).chain(gateway).collect();
+        let gateway_v6 = self.network.v6().and_then(Network6::gateway).map(|(_, slot, _)| slot);
+        let used: Vec<_> = servers.chain(spines).chain(gateway).chain(gateway_v6).collect();
         let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
         old.into_iter().for_each(|slot| neighbours.unpin(slot));
     }
 }
 
-fn check_is_elsewhere(ip: Ipv4Addr) -> Result<(), ChangeError> {
-    match ip.to_bits() {
-        colocated::AGENT_IP => {
+fn check_is_elsewhere(ip: IpAddr) -> Result<(), ChangeError> {
+    match v4_bits(ip) {
+        Some(colocated::AGENT_IP) => {
             refused(format!("server {ip}"), "it stands for this host's own workers")
         }
         _ => Ok(()),

@@ -1,11 +1,11 @@
 //! What a node schedules for: pools, worker servers and workers, as one value with an epoch. Everything else follows from it: the
 //! network, what the state names, and each core's dispatchers.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::config::{AgentPool, Config, HostConfig};
+use crate::config::{AgentPool, Config, HostConfig, v4_bits};
 use crate::limits::SPINES_MAX;
 use crate::policy::signals::Protocol;
 use crate::policy::{Overflow, PolicySpec, Reports};
@@ -22,7 +22,7 @@ use crate::wire::ether::Mac;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Its address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its MAC address, unless ARP finds it.
     pub mac: Option<Mac>,
     /// Its workers register themselves.
@@ -30,7 +30,7 @@ pub struct Server {
     /// It goes when its last worker has gone.
     pub is_leaving: bool,
     /// The address that it had until a short time ago.
-    pub was: Option<Ipv4Addr>,
+    pub was: Option<IpAddr>,
 }
 
 /// A spine over a leaf.
@@ -39,7 +39,7 @@ pub struct Spine {
     /// Its id.
     pub id: u16,
     /// Its address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
 }
 
 /// A worker; at a spine a leaf, which may be in several pools.
@@ -91,7 +91,7 @@ pub struct Pool {
     /// What its workers sign with, at an agent.
     pub key: Option<Key>,
     /// The address that clients ask, where it is not the node's own.
-    pub service: Option<Ipv4Addr>,
+    pub service: Option<IpAddr>,
     /// The spine that is told of it, at a leaf, and what.
     pub link: Option<SpineLink>,
     /// It takes no new tasks, and goes when those that it has are answered.
@@ -194,7 +194,11 @@ impl Membership {
             membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
         }
         for pool in config.agent.iter().flat_map(|agent| &agent.pools) {
-            let here = (Ipv4Addr::from_bits(colocated::AGENT_IP), Some(colocated::AGENT_MAC), true);
+            let here = (
+                IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)),
+                Some(colocated::AGENT_MAC),
+                true,
+            );
             membership.add(here, pool.id, &pool.workers, &pool.speeds);
         }
         membership
@@ -202,7 +206,7 @@ impl Membership {
 
     /// That of an agent: the workers of a host with this address, its only server.
     #[must_use]
-    pub fn of_host(host: &HostConfig, ip: Ipv4Addr) -> Self {
+    pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {
         let here = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
         let pool = |pool: &AgentPool| {
             let workers = pool.workers.iter().zip(&pool.speeds);
@@ -229,12 +233,12 @@ impl Membership {
     /// That of an agent on a leaf's core.
     #[must_use]
     pub fn beside_leaf(host: &HostConfig) -> Self {
-        Self::of_host(host, Ipv4Addr::from_bits(colocated::AGENT_IP))
+        Self::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)))
     }
 
     fn add(
         &mut self,
-        (ip, mac, registers): (Ipv4Addr, Option<Mac>, bool),
+        (ip, mac, registers): (IpAddr, Option<Mac>, bool),
         pool: u16,
         workers: &[u16],
         speeds: &[f64],
@@ -260,7 +264,7 @@ impl Membership {
         };
         Entries {
             epoch: self.epoch,
-            servers: self.servers.iter().map(|one| one.map(|one| one.ip.to_bits())).collect(),
+            servers: self.servers.iter().map(|one| one.map(|one| one.ip)).collect(),
             pools: self.pools.iter().map(|one| one.as_ref().map(pool)).collect(),
         }
     }
@@ -323,17 +327,19 @@ impl Membership {
         neighbours: &Neighbours,
     ) -> Result<Arc<Network>, NetworkError> {
         let (hosts, pools) = self.places(limits);
-        let spine = |spine: &Option<Spine>| spine.map(|spine| (spine.id, spine.ip.to_bits()));
+        let spine = |spine: &Option<Spine>| {
+            spine.map(|spine| (spine.id, v4_bits(spine.ip).unwrap_or_default()))
+        };
         let spines: Vec<_> = self.spines.iter().map(spine).collect();
         Network::with_places(base, &hosts, &spines, &pools, neighbours).map(Arc::new)
     }
 
     fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<NetworkPool>) {
         let host = |server: Server| Host {
-            ip: server.ip.to_bits(),
+            ip: server.ip,
             mac: server.mac,
             registers: server.registers,
-            was: server.was.map(Ipv4Addr::to_bits),
+            was: server.was,
         };
         let members = |pool: &Pool| {
             let places = pool.members.len().max(limits.workers);
@@ -346,7 +352,7 @@ impl Membership {
                 is_closed: pool.is_leaving,
                 members: members(pool),
                 authenticator: pool.authenticator.clone(),
-                service: pool.service.map(Ipv4Addr::to_bits),
+                service: pool.service.and_then(v4_bits),
                 link: pool.link,
             },
             None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
@@ -383,7 +389,7 @@ impl Membership {
     #[must_use]
     pub fn is_local(&self, worker: &Worker) -> bool {
         let server = self.servers[usize::from(worker.server)];
-        server.is_some_and(|server| server.ip.to_bits() == colocated::AGENT_IP)
+        server.is_some_and(|server| v4_bits(server.ip) == Some(colocated::AGENT_IP))
     }
 
     /// All workers, with the index of their pools.

@@ -13,7 +13,7 @@ mod leaf;
 mod membership;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub use leaf::LeafCores;
 pub(crate) use membership::first_believed;
 pub use membership::{Membership, Pool, Server, Spine, Worker};
 
-use crate::config::{KEY_FILE, read_key};
+use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
 use crate::limits::SPINES_MAX;
 use crate::policy::signals::Protocol;
 use crate::policy::{PolicySpec, Reports, Runs};
@@ -77,8 +77,8 @@ pub trait Cores {
     }
 
     /// Address of the host whose workers are added without a server.
-    fn own_host(&self) -> Ipv4Addr {
-        Ipv4Addr::UNSPECIFIED
+    fn own_host(&self) -> IpAddr {
+        UNSPECIFIED
     }
 
     /// Its members are leaves, each of which may be in several pools.
@@ -443,7 +443,7 @@ impl<C: Cores> Control<C> {
     fn add_workers(
         &self,
         next: &mut Membership,
-        (ip, id): (Ipv4Addr, u16),
+        (ip, id): (IpAddr, u16),
         workers: &[u16],
         speed: f64,
     ) -> Result<(), ChangeError> {
@@ -645,7 +645,7 @@ fn key_in(path: &Path) -> Result<Key, ChangeError> {
 }
 
 /// Indices of the servers with this address: one, or one for each pool that the configuration names it for.
-fn servers_at(membership: &Membership, ip: Ipv4Addr) -> Result<Vec<usize>, ChangeError> {
+fn servers_at(membership: &Membership, ip: IpAddr) -> Result<Vec<usize>, ChangeError> {
     let servers = membership.servers.iter().enumerate();
     let there = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
     let there: Vec<_> = there.map(|(at, _)| at).collect();
@@ -662,9 +662,9 @@ fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeErro
 fn set_service(
     membership: &mut Membership,
     id: u16,
-    ip: Option<Ipv4Addr>,
+    ip: Option<IpAddr>,
 ) -> Result<(), ChangeError> {
-    let what = |ip: Ipv4Addr| format!("service {ip}");
+    let what = |ip: IpAddr| format!("service {ip}");
     let is_taken = |ip| membership.servers.iter().flatten().any(|server| server.ip == ip);
     if let Some(ip) = ip.filter(|&ip| is_taken(ip)) {
         return refused(what(ip), "a server has that address");

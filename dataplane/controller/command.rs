@@ -183,7 +183,8 @@ impl FromStr for Command {
 
     fn from_str(from: &str) -> Result<Self, ChangeError> {
         let values = Values::read(from, VERBS)?;
-        let ip = || values.address("ip");
+        // Spines and leaves of a fabric have IPv4 addresses.
+        let ip = || values.needed("ip", "an IPv4 address such as 10.9.0.1");
         let id = || node(&values, "id");
         Ok(match values.verb {
             "add-spine" => Self::AddSpine { id: id()?, ip: ip()? },

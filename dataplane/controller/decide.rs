@@ -192,7 +192,7 @@ impl Draft {
     }
 
     fn check_address(&self, ip: Ipv4Addr) -> Decided {
-        if !is_unicast(ip) {
+        if !is_unicast(ip.into()) {
             return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
         }
         match self.fabric.owner_of(ip) {

@@ -2,7 +2,7 @@
 //! so. While no controller answers it stays as it is, and looks for one again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -329,7 +329,13 @@ fn presences(seen: &Seen) -> proto::Seen {
 pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
     let mut wanted =
         Membership { epoch: 0, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
-    let host = |ip, mac, registers| Server { ip, mac, registers, is_leaving: false, was: None };
+    let host = |ip: Ipv4Addr, mac, registers| Server {
+        ip: ip.into(),
+        mac,
+        registers,
+        is_leaving: false,
+        was: None,
+    };
     match node {
         NodeId::Leaf(_) => {
             let servers = view.servers.iter();
@@ -378,7 +384,7 @@ fn pool_of(
     for (&(_, leaf), rack) in view.racks.range((id, 0)..=(id, u16::MAX)) {
         members.push(Some(Worker::new(leaf, place(rack.ip)?, f64::from(rack.workers.max(1)))));
     }
-    let spine = of.spine.map(|(id, ip)| Some(Spine { id, ip }));
+    let spine = of.spine.map(|(id, ip)| Some(Spine { id, ip: ip.into() }));
     let link = spine.map(|spine| {
         let known = wanted.spines.iter().position(|one| *one == spine);
         let spine = known.unwrap_or_else(|| {
@@ -398,7 +404,8 @@ fn pool_of(
         key: None,
         service: settings
             .address
-            .filter(|_| settings.spines > 0 && !matches!(node, NodeId::Agent(_))),
+            .filter(|_| settings.spines > 0 && !matches!(node, NodeId::Agent(_)))
+            .map(IpAddr::V4),
         link,
         is_leaving: false,
         members,

@@ -1,4 +1,4 @@
-//! One core's ARP resolver: packets that wait for their next hop's MAC address, and the questions for it.
+//! One core's resolver: packets that wait for their next hop's MAC address, and the questions for it, by ARP or neighbour discovery.
 //!
 //! A host whose MAC address is not known is asked for by broadcast, three times. One that is known and is to be confirmed
 //! is asked by unicast first, three times, since whoever else answers a broadcast may be lying; only when it is silent
@@ -11,9 +11,11 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use crate::limits::UNRESOLVED_HELD_MAX;
+use crate::stage::PortAddress;
 use crate::state::Neighbours;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::Mac;
+use crate::wire::{arp, ndp};
 
 /// Hosts asked for at once by one core.
 const QUESTIONS_MAX: usize = 256;
@@ -81,6 +83,28 @@ pub struct Ask {
     pub address: u32,
     /// Whom to ask: the host itself, or everybody.
     pub to: Mac,
+    /// The address of an IPv6 host, for which neighbour discovery asks instead of ARP.
+    pub v6: Option<u128>,
+}
+
+impl Ask {
+    /// Bytes of the frame that asks, Ethernet header included.
+    #[must_use]
+    pub fn frame_len(&self) -> usize {
+        if self.v6.is_some() { ndp::FRAME_LEN } else { arp::FRAME_LEN }
+    }
+
+    /// Writes that frame, of the node with this address on the port.
+    pub fn emit(&self, own: &PortAddress, frame: &mut [u8]) {
+        match self.v6.zip(own.v6) {
+            None => arp::Packet::request(own.mac, own.ip, self.address).emit(frame, self.to),
+            Some((target, port)) => {
+                let known = (self.to != Mac::BROADCAST).then_some(self.to);
+                let (question, to) = ndp::Packet::question(own.mac, port.ip, target, known);
+                question.emit(frame, to, false);
+            }
+        }
+    }
 }
 
 /// Packets that wait for MAC addresses, and the questions for these. Times are milliseconds of the node's clock.
@@ -176,8 +200,9 @@ impl<B> ArpResolver<B> {
             question.asks += 1;
             question.due_ms = now_ms.saturating_add(interval_ms);
         }
-        let &mut Question { port, address, .. } = question;
-        Some(Ask { port, address, to: known.unwrap_or(Mac::BROADCAST) })
+        let &mut Question { port, address, slot, .. } = question;
+        let v6 = neighbours.v6(slot);
+        Some(Ask { port, address, to: known.unwrap_or(Mac::BROADCAST), v6 })
     }
 
     /// A packet whose next hop has become known.
@@ -220,7 +245,7 @@ mod tests {
     use crate::state::neighbour::LearnOutcome;
 
     const HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
-    const ALL: Ask = Ask { port: 0, address: 9, to: Mac::BROADCAST };
+    const ALL: Ask = Ask { port: 0, address: 9, to: Mac::BROADCAST, v6: None };
 
     fn neighbours() -> (Neighbours, Slot) {
         let table = Neighbours::heap(1, 0);

@@ -5,7 +5,6 @@ use super::PollTime;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
-use crate::node::arp::Ask;
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
@@ -202,12 +201,10 @@ where
         if self.patience.is_on {
             self.look_for_workers(now);
         }
-        while let Some(Ask { port, address, to }) = self.node.next_question(now) {
-            let port = usize::from(port);
+        while let Some(ask) = self.node.next_question(now) {
+            let port = usize::from(ask.port);
             let own = *self.node.stages.network().port(port);
-            self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
-                arp::Packet::request(own.mac, own.ip, address).emit(frame, to);
-            });
+            self.out.make(&mut self.pool, port, ask.frame_len(), |frame| ask.emit(&own, frame));
         }
         while let Some(address) = self.node.stages.next_announcement() {
             self.announce(address);

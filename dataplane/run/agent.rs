@@ -142,8 +142,9 @@ pub(super) fn start(
     let outside = Outside::open(&requests, options, reached, &cpus)?;
     #[cfg(feature = "control")]
     let _following = {
-        let node =
-            NodeId::Agent(config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)].ip);
+        let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
+        let ip = crate::config::v4_bits(port.ip).unwrap_or_default();
+        let node = NodeId::Agent(ip.into());
         super::follow(config.controller.as_ref(), node, &outside.handle, None, &cpus)?
     };
     let refusals = Refusals::default();

@@ -27,7 +27,7 @@ pub struct Key {
     pub pool: u16,
     /// The client's port.
     pub src_port: u16,
-    /// The client's address.
+    /// The client's address; 32 bits of a keyed hash of an IPv6 address.
     pub src: u32,
     /// Application id, 0 without the extension.
     pub app: u32,

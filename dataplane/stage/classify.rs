@@ -1,9 +1,9 @@
-//! Replies, what servers say of their workers, leaves of their pools, and ARP into the state; chooses nothing.
+//! Replies, what servers say of their workers, leaves of their pools, ARP and neighbour discovery into the state; chooses nothing.
 
 use super::fabric::{Age, set_idle};
 use super::network::{Network, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
-use super::{Newcomer, Stages, Verdict, auth, rewrite};
+use super::{Newcomer, Stages, Verdict, auth, rewrite, v6};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
 use crate::policy::{self, Reports};
@@ -11,8 +11,9 @@ use crate::reason::DropReason;
 use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::arp::{self, Operation};
+use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Extension, Header};
-use crate::wire::{ether, ipv4};
+use crate::wire::{ipv4, ipv6, ndp};
 
 /// Takes what replies, registrations and ARP packets say. Refused and used-up packets get their verdict here.
 #[inline]
@@ -54,6 +55,9 @@ pub fn burst<B: Buf>(
             PacketKind::Arp => {
                 *verdict = arp(stages, port, packet.bytes_mut()).unwrap_or_else(Verdict::Drop);
             }
+            PacketKind::NeighbourDiscovery => {
+                *verdict = neighbour_discovery(stages, port, packet).unwrap_or_else(Verdict::Drop);
+            }
             PacketKind::Refused(reason) => *verdict = Verdict::Drop(reason),
         }
     }
@@ -70,7 +74,7 @@ fn reply(
     frame: &[u8],
     parsed: &Packet,
 ) -> Result<(), DropReason> {
-    let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
+    let answer = Answer::of(&stages.network, frame, parsed)?;
     let worker = sender(&stages.network, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     auth::believe(&stages.network, port, &worker, frame, parsed)?;
@@ -89,6 +93,19 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// Reads the reply in a frame, whose source has a number if it has an IPv6 address.
+    fn of(network: &Network, frame: &[u8], parsed: &Packet) -> Result<Self, DropReason> {
+        let packet = &frame[ether::LEN..];
+        match network.v6().filter(|_| parsed.is_v6) {
+            None => Self::read(ipv4::src(packet), parsed.payload(frame)),
+            Some(v6) => {
+                let answer = Self::read(v6::NOBODY, parsed.payload(frame))?;
+                let server = network.worker(answer.worker).map(|worker| worker.server);
+                Ok(Self { src: v6.number(ipv6::src(packet), server), ..answer })
+            }
+        }
+    }
+
     /// Reads the reply in a UDP payload that came from `src`.
     ///
     /// # Errors
@@ -165,7 +182,7 @@ fn presence(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Result<Verdict, DropReason> {
-    let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
+    let answer = Answer::of(&stages.network, frame, parsed)?;
     let worker = sender(&stages.network, &answer).inspect_err(|reason| {
         if *reason == DropReason::UnknownWorker {
             tell_of_newcomer(stages, &answer);
@@ -214,7 +231,7 @@ fn queue_report(
     frame: &[u8],
     parsed: &Packet,
 ) -> Result<Verdict, DropReason> {
-    let answer = Answer::read(ipv4::src(&frame[ether::LEN..]), parsed.payload(frame))?;
+    let answer = Answer::of(&stages.network, frame, parsed)?;
     let worker = sender(&stages.network, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     let (pool, member) = (usize::from(worker.pool), worker.member);
@@ -251,6 +268,7 @@ fn queue_report(
 fn tell_of_newcomer(stages: &Stages, answer: &Answer) {
     if let Some(newcomers) = &stages.newcomers
         && answer.worker <= WORKER_ID_MAX
+        && answer.src != v6::NOBODY
     {
         let Answer { src: server, worker, pool, .. } = *answer;
         let _ = newcomers.push(Newcomer { server, worker, pool });
@@ -363,4 +381,51 @@ fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<Le
         && network.may_be_hosts(packet.sender_mac);
     let slot = neighbours.find(port, packet.sender).filter(|_| credible)?;
     Some(neighbours.learn(slot, packet.sender_mac, stages.now_ms()))
+}
+
+/// Answers a question of neighbour discovery, or takes what a message says (RFC 4861), as [`arp`] does.
+#[cold]
+fn neighbour_discovery<B: Buf>(
+    stages: &Stages,
+    port: usize,
+    packet: &mut B,
+) -> Result<Verdict, DropReason> {
+    let address = stages.network.port(port);
+    let own = address.v6.ok_or(DropReason::EtherType)?;
+    let frame = packet.bytes();
+    let (message, from) = (ndp::Packet::parse(frame)?, ether::src(frame));
+    let heard = learn_speaker(stages, port, &message, from);
+    if message.target == own.ip && message.operation == ndp::Operation::Solicitation {
+        let (answer, to) = message.answer(address.mac, from);
+        // A frame that can't become so long came in a buffer that is too small for any.
+        if !packet.resize(ndp::FRAME_LEN) {
+            return Err(DropReason::NdMalformed);
+        }
+        answer.emit(packet.bytes_mut(), to, address.side.has_workers());
+        return Ok(Verdict::Answer);
+    }
+    match heard {
+        Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
+        Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
+        None => Err(DropReason::NdOther),
+    }
+}
+
+/// Takes what a message says of its speaker, or of whom it tells, if that has a place among the neighbours.
+fn learn_speaker(
+    stages: &Stages,
+    port: usize,
+    message: &ndp::Packet,
+    from: Mac,
+) -> Option<LearnOutcome> {
+    let (network, neighbours) = (&stages.network, &stages.neighbours);
+    let (host, mac) = match message.operation {
+        // Who asks without an option expects to be known already.
+        ndp::Operation::Solicitation => (message.src, message.mac?),
+        ndp::Operation::Advertisement => (message.target, message.mac.unwrap_or(from)),
+    };
+    let is_own = network.v6().is_some_and(|v6| v6.is_own(host));
+    let slot = neighbours.find_v6(port, host);
+    let slot = slot.filter(|_| !is_own && network.may_be_hosts(mac))?;
+    Some(neighbours.learn(slot, mac, stages.now_ms()))
 }

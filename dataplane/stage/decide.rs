@@ -56,7 +56,8 @@ pub fn burst<B: Buf>(
             }
             PacketKind::Registration | PacketKind::KeepAlive => {}
             PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
-            PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
+            PacketKind::Arp | PacketKind::NeighbourDiscovery => {}
+            PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }
 }

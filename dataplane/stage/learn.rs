@@ -11,7 +11,7 @@ use crate::io::Buf;
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::{LearnOutcome, Slot};
 use crate::wire::ether::{self, Mac};
-use crate::wire::{ipv4, udp};
+use crate::wire::{ipv4, ipv6, udp};
 
 /// A port's bursts are looked at for so long after a reply there had to wait.
 const WANTED_MS: u32 = 1_000;
@@ -73,8 +73,10 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     }
     packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);
     let (own, mut contradicted, mut has_packets) = (stages.network.port(port).mac, None, false);
-    let whole = packets.iter().filter(|packet| !packet.is_segmented());
-    for frame in whole.map(Buf::bytes).filter(|frame| is_udp_to(own, frame)) {
+    let whole = packets.iter().filter(|packet| !packet.is_segmented()).map(Buf::bytes);
+    for frame in
+        whole.filter(|frame| frame.len() >= ether::LEN).filter(|frame| is_udp_to(own, frame))
+    {
         has_packets = true;
         let Some((slot, address, outcome)) = one(stages, port, frame) else { continue };
         if outcome == LearnOutcome::Conflict {
@@ -93,14 +95,20 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
 
 /// A frame that is to the node itself, and long enough for a datagram.
 fn is_udp_to(own: Mac, frame: &[u8]) -> bool {
-    frame.len() >= udp::PAYLOAD
-        && ether::ether_type(frame) == ether::IPV4
-        && ether::is_to(frame, own)
+    let least = match ether::ether_type(frame) {
+        ether::IPV4 => udp::PAYLOAD,
+        ether::IPV6 => udp::PAYLOAD_V6,
+        _ => return false,
+    };
+    frame.len() >= least && ether::is_to(frame, own)
 }
 
 /// Takes what a frame shows of a client: its place, its address and what that changed. None when it shows nothing. Whether its
 /// task will be taken is decided later.
 fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
+    if ether::ether_type(frame) == ether::IPV6 {
+        return one_v6(stages, port, frame);
+    }
     let (network, address) = (&stages.network, stages.network.port(port));
     let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
     if !address.reaches(source) || !network.is_client(source) || !network.may_be_hosts(mac) {
@@ -110,6 +118,20 @@ fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOu
     let slot = neighbours.find(port, source);
     let slot = slot.unwrap_or_else(|| neighbours.insert(port, source, now_ms));
     Some((slot, source, neighbours.learn(slot, mac, now_ms)))
+}
+
+/// As [`one`], of a frame with an IPv6 header; the host is named as [`crate::state::Neighbours::address`] has it.
+fn one_v6(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
+    let (network, own) = (&stages.network, stages.network.port(port).v6?);
+    let (source, mac) = (ipv6::src(&frame[ether::LEN..]), ether::src(frame));
+    let is_client = network.v6().is_some_and(|v6| v6.is_client(source));
+    if !own.reaches(source) || !is_client || !network.may_be_hosts(mac) {
+        return None;
+    }
+    let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
+    let slot = neighbours.find_v6(port, source);
+    let slot = slot.unwrap_or_else(|| neighbours.insert_v6(port, source, now_ms));
+    Some((slot, neighbours.address(slot), neighbours.learn(slot, mac, now_ms)))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod schedule;
 pub mod takeover;
 mod told;
 pub mod update;
+pub mod v6;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
 pub use told::Choice;
 pub use update::{Capacity, NewPool, Setting, Step, Update};
+pub use v6::PortV6;
 
 use fabric::{Fabric, Numbers, Word};
 use fast::template::Template;

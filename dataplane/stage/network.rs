@@ -1,10 +1,12 @@
 //! What the stages know of the networks around the node. A network is never changed: cores are given another one.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
 use super::auth::ReplyAuthenticator;
+use super::v6::{self, Network6, PortV6};
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
 use crate::policy::signals::Protocol;
 use crate::reason::DropReason;
@@ -47,7 +49,7 @@ impl Side {
 pub struct PortAddress {
     /// The node's MAC address there.
     pub mac: Mac,
-    /// The node's address there.
+    /// The node's address there; of a port with an IPv6 address a number that stands for it ([`super::v6`]).
     pub ip: u32,
     /// Bits of the network's prefix, 0 to 32.
     pub prefix: u8,
@@ -55,6 +57,8 @@ pub struct PortAddress {
     pub side: Side,
     /// The router to all other networks, if there is one.
     pub gateway: Option<u32>,
+    /// Its IPv6 address, in place of these.
+    pub v6: Option<PortV6>,
 }
 
 impl PortAddress {
@@ -73,11 +77,11 @@ impl PortAddress {
 /// A worker server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its address.
+    /// Its address; of one with an IPv6 address a number that stands for it.
     pub ip: u32,
     /// The port that leads to it.
     pub port: u8,
-    /// The next hop to it: itself, or a router.
+    /// The next hop to it: itself, or a router; as [`Neighbours::address`] has it.
     pub next_hop: u32,
     /// The next hop's place among the neighbours.
     pub slot: Slot,
@@ -210,13 +214,13 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Its address.
-    pub ip: u32,
+    pub ip: IpAddr,
     /// Its MAC address, unless ARP shall find it.
     pub mac: Option<Mac>,
     /// Its workers register themselves.
     pub registers: bool,
     /// The address that it had until a short time ago: answers to what was sent there come from there.
-    pub was: Option<u32>,
+    pub was: Option<IpAddr>,
 }
 
 /// A pool, as a network is built with it.
@@ -260,12 +264,22 @@ pub enum NetworkError {
     #[error(
         "no port on the workers' side reaches server {0}; give a port an `ip` in its network, or a `gateway`"
     )]
-    Unreachable(std::net::Ipv4Addr),
+    Unreachable(IpAddr),
     /// No port leads to a spine.
     #[error(
         "no port on the clients' side reaches spine {0}; give a port an `ip` in its network, or a `gateway`"
     )]
-    UnreachableSpine(std::net::Ipv4Addr),
+    UnreachableSpine(Ipv4Addr),
+    /// A pool with servers of both families.
+    #[error(
+        "pool {0} has servers with IPv4 and servers with IPv6 addresses; give it those of one kind, since its clients speak one of them"
+    )]
+    MixedFamilies(u16),
+    /// A pool with a key and servers with IPv6 addresses.
+    #[error(
+        "pool {0} has a key, and proof is of IPv4 addresses so far; give its servers IPv4 addresses, or take its `key_file` out"
+    )]
+    KeyOverIpv6(u16),
     /// More servers than neighbours.
     #[error("more servers than the neighbour table has room for")]
     TooManyNeighbours,
@@ -299,7 +313,7 @@ impl UnreachableSource {
 pub(super) type UnreachableSources = Vec<UnreachableSource>;
 
 /// This network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
-const NO_HOSTS: [UnreachableSource; 3] = [
+pub(super) const NO_HOSTS: [UnreachableSource; 3] = [
     UnreachableSource { network: 0, mask: 0xFF00_0000 },
     UnreachableSource { network: 0x7F00_0000, mask: 0xFF00_0000 },
     UnreachableSource { network: 0xE000_0000, mask: 0xE000_0000 },
@@ -358,6 +372,8 @@ pub struct Network {
     services: Vec<(Option<u32>, Option<SpineLink>)>,
     /// A spine's service addresses, in order.
     service_ips: Vec<u32>,
+    /// What there is of IPv6; none where no port has such an address.
+    v6: Option<Box<Network6>>,
 }
 
 impl Network {
@@ -372,14 +388,16 @@ impl Network {
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let Base { udp_port, node, ports, inside, is_spine, is_told } = base;
+        let Base { udp_port, node, mut ports, inside, is_spine, is_told } = base;
+        v6::number_ports(&mut ports);
         let mut network = Self {
             udp_port,
             node,
-            own: ports.iter().map(|port| port.ip).collect(),
+            own: ports.iter().filter(|port| port.v6.is_none()).map(|port| port.ip).collect(),
             to_clients: Routes::new(&ports, Side::has_clients),
             unreachable: unreachable(&ports),
             gateway: None,
+            v6: ports.iter().any(|port| port.v6.is_some()).then(Box::default),
             ports,
             servers: Vec::with_capacity(hosts.len()),
             server_ips: Vec::with_capacity(hosts.len()),
@@ -406,7 +424,7 @@ impl Network {
         }
         network.server_ips.sort_unstable();
         for (index, pool) in pools.iter().enumerate() {
-            network.add_pool(index as u16, pool);
+            network.add_pool(index as u16, pool)?;
         }
         network.leaves.sort_unstable_by_key(|(place, _)| *place);
         if pools.iter().any(|pool| pool.service.is_some() || pool.link.is_some()) {
@@ -427,6 +445,10 @@ impl Network {
             let slot = neighbours.pin(port, address).ok_or(NetworkError::TooManyNeighbours)?;
             network.gateway = Some((port, slot, address));
         }
+        if let Some(v6) = &mut network.v6 {
+            v6.settle(&network.ports, neighbours)?;
+            network.gateway = network.gateway.or(v6.gateway());
+        }
         Ok(network)
     }
 
@@ -435,19 +457,38 @@ impl Network {
         host: Option<&Host>,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let Some(&Host { ip, mac, registers, was }) = host else {
+        let Some(host @ &Host { ip, mac, registers, was }) = host else {
             self.servers.push(NO_SERVER);
             return Ok(());
         };
-        let (port, next_hop) = Routes::new(&self.ports, Side::has_workers)
-            .find(ip)
-            .ok_or(NetworkError::Unreachable(std::net::Ipv4Addr::from_bits(ip)))?;
-        let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
+        let unreachable = NetworkError::Unreachable(ip);
+        let index = self.servers.len();
+        let (port, next_hop, slot, ip) = match ip {
+            IpAddr::V4(ip) => {
+                let routes = Routes::new(&self.ports, Side::has_workers);
+                let (port, next_hop) = routes.find(ip.to_bits()).ok_or(unreachable)?;
+                (port, next_hop, neighbours.pin(port, next_hop), ip.to_bits())
+            }
+            IpAddr::V6(ip) => {
+                let route = v6::route(&self.ports, Side::has_workers, ip.to_bits());
+                let (port, next_hop) = route.ok_or(unreachable)?;
+                let slot = neighbours.pin_v6(port, next_hop);
+                let next_hop = slot.map_or(0, |slot| neighbours.address(slot));
+                (port, next_hop, slot, v6::number_of_server(index))
+            }
+        };
+        let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
         if let Some(mac) = mac.or(self.is_told.then_some(Mac([0; 6]))) {
             neighbours.set_static(slot, mac);
         }
         self.server_ips.push(ip);
-        self.moved.extend(was.map(|was| (self.servers.len() as u16, was)));
+        if let Some(v6) = &mut self.v6 {
+            v6.add_host(index, host.ip, was);
+        }
+        self.moved.extend(was.map(|was| match was {
+            IpAddr::V4(was) => (index as u16, was.to_bits()),
+            IpAddr::V6(_) => (index as u16, v6::number_of_old(index)),
+        }));
         self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers });
         Ok(())
     }
@@ -462,14 +503,17 @@ impl Network {
             return Ok(());
         };
         let route = self.to_clients.find(ip);
-        let unreachable = NetworkError::UnreachableSpine(std::net::Ipv4Addr::from_bits(ip));
+        let unreachable = NetworkError::UnreachableSpine(Ipv4Addr::from_bits(ip));
         let (port, next_hop) = route.ok_or(unreachable)?;
         let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
         self.spines.push(Some(Spine { id, ip, port: port as u8, next_hop, slot }));
         Ok(())
     }
 
-    fn add_pool(&mut self, pool: u16, places: &NetworkPool) {
+    fn add_pool(&mut self, pool: u16, places: &NetworkPool) -> Result<(), NetworkError> {
+        if let Some(v6) = &mut self.v6 {
+            v6.add_pool(places)?;
+        }
         if let Some(id) = places.id.filter(|_| !places.is_closed) {
             self.pool_index[usize::from(id)] = pool;
         }
@@ -487,6 +531,7 @@ impl Network {
         });
         let targets = targets.collect();
         self.members.push(targets);
+        Ok(())
     }
 
     /// What of it stays for as long as the node runs.
@@ -656,6 +701,28 @@ impl Network {
         self.own.contains(&address)
     }
 
+    /// What there is of IPv6, if anything is.
+    #[inline]
+    #[must_use]
+    pub fn v6(&self) -> Option<&Network6> {
+        self.v6.as_deref()
+    }
+
+    /// Packets of IPv4 may be about the pool at this index: it has no servers of the other family, unless there is none.
+    #[inline]
+    pub(super) fn takes_v4(&self, pool: usize) -> bool {
+        self.v6.as_ref().is_none_or(|v6| !v6.has_pool(pool))
+    }
+
+    /// A host with this address may not be a server's or a client's: it is the node's own.
+    #[must_use]
+    pub fn is_own_address(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.is_own(address.to_bits()),
+            IpAddr::V6(address) => v6::is_own(&self.ports, address.to_bits()),
+        }
+    }
+
     /// The router to clients on other networks, if there is one: its port, its place among the neighbours, its address.
     #[must_use]
     pub fn gateway(&self) -> Option<(usize, Slot, u32)> {
@@ -747,7 +814,7 @@ mod tests {
     }
 
     fn port(ip: u32, prefix: u8, side: Side, gateway: Option<u32>) -> PortAddress {
-        PortAddress { mac: Mac([2, 0, 0, 0, 0, 1]), ip, prefix, side, gateway }
+        PortAddress { mac: Mac([2, 0, 0, 0, 0, 1]), ip, prefix, side, gateway, v6: None }
     }
 
     /// With one server.
@@ -756,6 +823,7 @@ mod tests {
         ip: u32,
         pools: &[NetworkPool],
     ) -> Result<Network, NetworkError> {
+        let ip = Ipv4Addr::from_bits(ip).into();
         let host = Host { ip, mac: None, registers: false, was: None };
         let base =
             Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false, is_told: false };

@@ -1,13 +1,15 @@
 //! Bytes to values: what each packet of a burst is, or why it is refused. No state, no panic.
+//!
+//! IPv4 and IPv6 differ in their headers alone: what a task header means on which side is one function.
 
 use super::network::{Network, PortAddress};
+use super::v6::Network6;
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Member;
 use crate::wire::ether::{self, Mac};
-use crate::wire::ipv4;
 use crate::wire::task::{Code, Header};
-use crate::wire::{udp, vlan};
+use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
 
 /// Packets ahead for which the cache is asked.
 pub(super) const PREFETCH_AHEAD: usize = 4;
@@ -35,6 +37,8 @@ pub enum PacketKind {
     SpineAlive,
     /// ARP.
     Arp,
+    /// Neighbour discovery, which is to IPv6 what ARP is to IPv4.
+    NeighbourDiscovery,
     /// A task that waits for a member.
     Waiting,
     /// A task to be given back to its client.
@@ -52,6 +56,8 @@ pub struct Packet {
     pub extended: bool,
     /// Further packets of this task follow.
     pub more: bool,
+    /// It is one of IPv6.
+    pub is_v6: bool,
     /// The member was chosen from the idle list (a task, once scheduled; before that: by whoever sent it here).
     pub idle: bool,
     /// Offset of the UDP header in the frame.
@@ -68,6 +74,7 @@ impl Packet {
         kind: PacketKind::Refused(DropReason::Runt),
         extended: false,
         more: false,
+        is_v6: false,
         idle: false,
         at: 0,
         pool: 0,
@@ -139,8 +146,8 @@ pub fn one(
     if frame.len() < ether::LEN {
         return Err(DropReason::Runt);
     }
-    if ether::ether_type(frame) != ether::IPV4 {
-        return other_ether_type(address, frame);
+    if ether::ether_type(frame) != ether::IPV4 || address.v6.is_some() {
+        return other_ether_type(network, address, frame, verified, parsed);
     }
     if !ether::is_to(frame, address.mac) {
         return Err(DropReason::OtherMac);
@@ -157,8 +164,31 @@ pub fn one(
         return Err(DropReason::OtherAddress);
     }
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
+    let kind = kind(network, address, to_us, header.code, || network.has_spine_at(datagram.src))?;
+    if !network.takes_v4(network.pool_index(header.pool)) && !kind.is_of_fabric() {
+        return Err(DropReason::AddressFamily);
+    }
+    if header.code.is_task() && !network.is_client(datagram.src) {
+        return Err(DropReason::SourceUnreachable);
+    }
+    if ipv4::ttl(&frame[ether::LEN..]) < 2 {
+        return Err(DropReason::TtlExpired);
+    }
+    parsed.is_v6 = false;
+    Ok(parsed.take(kind, &header, datagram.at))
+}
+
+/// What a header says to the node at this port, or that it may not come there. `from_spine` says whether one of its spines sent it.
+#[inline(always)]
+fn kind(
+    network: &Network,
+    address: &PortAddress,
+    to_us: bool,
+    code: Code,
+    from_spine: impl FnOnce() -> bool,
+) -> Result<PacketKind, DropReason> {
     let (has_clients, has_workers) = (address.side.has_clients(), address.side.has_workers());
-    let (kind, right_side) = match (to_us, header.code) {
+    let (kind, right_side) = match (to_us, code) {
         (true, Code::NewTask) => (PacketKind::Task, has_clients),
         (true, Code::TaskContinuation) => (PacketKind::Continuation, has_clients),
         // Leaves answer clients without it, and know their workers themselves.
@@ -169,34 +199,37 @@ pub fn one(
         (false, code) if code.is_reply() => (PacketKind::Reply, has_workers),
         (true, Code::WorkerId) => (PacketKind::Registration, has_workers),
         (true, Code::QueueReport | Code::ProbeAnswer) => (PacketKind::QueueReport, has_workers),
-        (true, Code::KeepAlive) if network.has_spine_at(datagram.src) => {
-            (PacketKind::SpineAlive, true)
-        }
+        (true, Code::KeepAlive) if from_spine() => (PacketKind::SpineAlive, true),
         (true, Code::KeepAlive) if !has_workers && network.spines().next().is_some() => {
             return Err(DropReason::UnknownPeer);
         }
         (true, Code::KeepAlive) => (PacketKind::KeepAlive, has_workers),
         _ => return Err(DropReason::TaskRole),
     };
-    if !right_side {
-        return Err(DropReason::WrongSide);
+    if right_side { Ok(kind) } else { Err(DropReason::WrongSide) }
+}
+
+impl Packet {
+    /// Takes what a header says of a packet of this kind, whose UDP header is at `at`.
+    #[inline(always)]
+    fn take(&mut self, kind: PacketKind, header: &Header, at: u16) -> PacketKind {
+        self.extended = header.extended;
+        self.more = header.more;
+        self.idle = header.qlen != 0;
+        self.at = at;
+        self.pool = header.pool;
+        // A task in several packets is scheduled packet by packet, as its continuations are.
+        if header.more { kind.of_several() } else { kind }
     }
-    if header.code.is_task() && !network.is_client(datagram.src) {
-        return Err(DropReason::SourceUnreachable);
-    }
-    if ipv4::ttl(&frame[ether::LEN..]) < 2 {
-        return Err(DropReason::TtlExpired);
-    }
-    parsed.extended = header.extended;
-    parsed.more = header.more;
-    parsed.idle = header.qlen != 0;
-    parsed.at = datagram.at;
-    parsed.pool = header.pool;
-    // A task in several packets is scheduled packet by packet, as its continuations are.
-    Ok(if header.more { kind.of_several() } else { kind })
 }
 
 impl PacketKind {
+    /// What spines and leaves tell each other, about any pool.
+    #[inline]
+    const fn is_of_fabric(self) -> bool {
+        matches!(self, Self::Signal | Self::SpineAlive)
+    }
+
     /// This kind for a packet that others of its task follow.
     #[inline]
     const fn of_several(self) -> Self {
@@ -204,14 +237,65 @@ impl PacketKind {
     }
 }
 
-#[cold]
-fn other_ether_type(address: &PortAddress, frame: &[u8]) -> Result<PacketKind, DropReason> {
+#[inline(never)]
+fn other_ether_type(
+    network: &Network,
+    address: &PortAddress,
+    frame: &[u8],
+    verified: bool,
+    parsed: &mut Packet,
+) -> Result<PacketKind, DropReason> {
     let to = ether::dst(frame);
-    if ether::ether_type(frame) != ether::ARP {
-        return Err(vlan::reason(frame));
+    match (network.v6().filter(|_| address.v6.is_some()), ether::ether_type(frame)) {
+        (Some(v6), ether::IPV6) => return one_v6((network, v6), address, frame, verified, parsed),
+        (None, ether::ARP) => {}
+        _ => return Err(vlan::reason(frame)),
     }
     if to != address.mac && to != Mac::BROADCAST {
         return Err(DropReason::OtherMac);
     }
     Ok(PacketKind::Arp)
+}
+
+/// As [`one`], of a frame with an IPv6 header.
+fn one_v6(
+    (network, v6): (&Network, &Network6),
+    address: &PortAddress,
+    frame: &[u8],
+    verified: bool,
+    parsed: &mut Packet,
+) -> Result<PacketKind, DropReason> {
+    let packet = &frame[ether::LEN..];
+    let is_to_us = ether::is_to(frame, address.mac);
+    if ipv6::parse(packet)?.next == ipv6::ICMP {
+        return match ndp::is_one(&packet[ipv6::LEN..]) {
+            _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
+            true => Ok(PacketKind::NeighbourDiscovery),
+            false => Err(DropReason::NotUdp),
+        };
+    }
+    if !is_to_us {
+        return Err(DropReason::OtherMac);
+    }
+    let datagram = udp::parse_v6(frame, verified)?;
+    let to_us = v6.is_own(datagram.dst);
+    if to_us && datagram.dst_port != network.udp_port {
+        return Err(DropReason::UdpPort);
+    }
+    if !to_us && datagram.src_port != network.udp_port {
+        return Err(DropReason::OtherAddress);
+    }
+    let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
+    let kind = kind(network, address, to_us, header.code, || false)?;
+    if !v6.takes(network.pool_index(header.pool)) || kind.is_of_fabric() {
+        return Err(DropReason::AddressFamily);
+    }
+    if header.code.is_task() && !v6.is_client(datagram.src) {
+        return Err(DropReason::SourceUnreachable);
+    }
+    if ipv6::hop_limit(packet) < 2 {
+        return Err(DropReason::TtlExpired);
+    }
+    parsed.is_v6 = true;
+    Ok(parsed.take(kind, &header, datagram.at))
 }

@@ -15,7 +15,7 @@ use crate::state::Neighbours;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
-use crate::wire::{ipv4, task, udp};
+use crate::wire::{ipv4, ipv6, task, udp};
 
 /// Turns tasks towards their worker's server and replies towards their client.
 #[inline]
@@ -29,21 +29,31 @@ pub fn burst<B: Buf>(
     for ((packet, parsed), verdict) in packets.iter_mut().zip(parsed).zip(verdicts) {
         match parsed.kind {
             PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
-                let target = network.target(usize::from(parsed.chosen.0), parsed.chosen.1);
-                let at = usize::from(parsed.at);
+                let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
                 let frame = packet.bytes_mut();
+                if parsed.is_v6 {
+                    *verdict = towards_worker_v6(network, neighbours, frame, parsed);
+                    continue;
+                }
+                let target = network.target(pool, member);
+                let at = usize::from(parsed.at);
                 towards_worker(neighbours, frame, at, target, parsed.idle, verdict);
             }
             PacketKind::Reply => {
                 let at = usize::from(parsed.at);
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
+                if parsed.is_v6 {
+                    *verdict = towards_client_v6(network, neighbours, now_ms, frame, at);
+                    continue;
+                }
                 let pool = network.pool_index(parsed.pool);
                 *verdict = towards_client(network, neighbours, now_ms, frame, (at, pool));
             }
             PacketKind::Overflowing => give_back(stages, packet.bytes_mut(), parsed, verdict),
             PacketKind::Registration | PacketKind::KeepAlive => {}
             PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
-            PacketKind::Arp | PacketKind::Waiting | PacketKind::Refused(_) => {}
+            PacketKind::Arp | PacketKind::NeighbourDiscovery => {}
+            PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
     }
 }
@@ -247,6 +257,55 @@ fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
     let worker = ipv4::src(&frame[ether::LEN..]);
     udp::update_checksum(&mut frame[at..], ChecksumDelta::default().double_word(worker, own));
     ipv4::forward_from(&mut frame[ether::LEN..], own);
+}
+
+/// As [`towards_worker`], of a task over IPv6, which [`super::parse`] has seen to be one.
+pub(super) fn towards_worker_v6(
+    network: &Network,
+    neighbours: &Neighbours,
+    frame: &mut [u8],
+    parsed: &Packet,
+) -> Verdict {
+    let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
+    let Some(ip) = network.v6().and_then(|v6| v6.member(pool, member)) else {
+        return Verdict::Drop(DropReason::AddressFamily);
+    };
+    let target = network.target(pool, member);
+    let was = ipv6::dst(&frame[ether::LEN..]);
+    let segment = &mut frame[usize::from(parsed.at)..];
+    let delta = task::choose(&mut segment[udp::LEN..], target.choice, parsed.idle);
+    udp::update_checksum(segment, delta.address(was, ip));
+    ipv6::forward_to(&mut frame[ether::LEN..], ip);
+    let mut verdict = Verdict::Consumed;
+    let verdicts = slice::from_mut(&mut verdict);
+    out(neighbours, &target.next_hop, target.worker, frame, verdicts, 0);
+    verdict
+}
+
+/// As [`towards_client`], of a reply over IPv6, whose UDP header is at `at`.
+fn towards_client_v6(
+    network: &Network,
+    neighbours: &Neighbours,
+    now_ms: u32,
+    frame: &mut [u8],
+    at: usize,
+) -> Verdict {
+    let client = ipv6::dst(&frame[ether::LEN..]);
+    let route = network.v6().and_then(|v6| v6.client_route(client));
+    let Some((port, address)) = route else { return Verdict::Drop(DropReason::NoRoute) };
+    let own = network.port(port);
+    let Some(ip) = own.v6.map(|own| own.ip) else { return Verdict::Drop(DropReason::NoRoute) };
+    let found = neighbours.find_v6(port, address);
+    let slot = found.unwrap_or_else(|| neighbours.insert_v6(port, address, now_ms));
+    neighbours.note_use(slot, now_ms);
+    let worker = ipv6::src(&frame[ether::LEN..]);
+    udp::update_checksum(&mut frame[at..], ChecksumDelta::default().address(worker, ip));
+    ipv6::forward_from(&mut frame[ether::LEN..], ip);
+    let next_hop = NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot };
+    let mut verdict = Verdict::Consumed;
+    let worker = task::src(&frame[at + udp::LEN..]);
+    out(neighbours, &next_hop, worker, frame, slice::from_mut(&mut verdict), 0);
+    verdict
 }
 
 /// Writes the addresses of the next hop, and the verdict about a packet that is some `worker`'s task or reply.

@@ -11,7 +11,7 @@ use crate::policy::{Overflow, Pick, Task};
 use crate::reason::DropReason;
 use crate::state::Counter;
 use crate::wire::task::{Extension, Header};
-use crate::wire::{ether, ipv4, udp};
+use crate::wire::{ether, ipv4, ipv6, udp};
 
 /// Tasks of one pool that stand behind each other in a burst.
 struct Run {
@@ -210,6 +210,11 @@ pub fn offered(
         Err(DropReason::NoMember) if stages.may_wait_on(pool) => None,
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
+            if packet.is_v6 {
+                assign(pool, pick, &mut packet);
+                let (network, neighbours) = (&stages.network, &stages.neighbours);
+                return Some(rewrite::towards_worker_v6(network, neighbours, frame, &packet));
+            }
             let target = stages.network.target(pool, pick.member);
             let at = usize::from(packet.at);
             let (neighbours, mut verdict) = (&stages.neighbours, Verdict::Consumed);
@@ -268,7 +273,10 @@ fn follow(
     let key = Key {
         pool: header.pool,
         src_port: udp::src_port(&frame[usize::from(parsed.at)..]),
-        src: ipv4::src(&frame[ether::LEN..]),
+        src: match parsed.is_v6 {
+            false => ipv4::src(&frame[ether::LEN..]),
+            true => stages.neighbours.digest(ipv6::src(&frame[ether::LEN..])),
+        },
         app: extension.app,
         seq: extension.seq32,
     };

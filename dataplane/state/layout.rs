@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | header | u64 x [`HEADER_WORDS`] | creator |
 //! | pools | per pool: id, or all ones for none; places for members; policy name in four words | control thread |
-//! | servers | u64 per server: address | control thread |
+//! | servers | two u64 per server: its IPv6 address, or its IPv4 address as one (RFC 4291, 2.5.5.2) | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
 //! | tokens | per pool, bits, see [`super::tokens`]; none where there is one core | any core |
@@ -149,7 +149,7 @@ impl Layout {
         let mut cursor = Cursor(Self::POOL_ENTRIES);
         let members = shape.pools.iter().sum::<usize>();
         let pool_entries = cursor.take(8 * POOL_WORDS * shape.pools.len());
-        let servers = cursor.take(8 * shape.servers);
+        let servers = cursor.take(16 * shape.servers);
         let workers = cursor.take(8 * members);
         let neighbours = cursor.take(8 * Neighbours::words(shape.ports, shape.pinned));
         let shared = shape.cores > 1;
@@ -260,7 +260,7 @@ mod tests {
         let mut sections = vec![
             (0, 8 * HEADER_WORDS),
             (layout.pool_entries, 8 * POOL_WORDS * 3),
-            (layout.servers, 40),
+            (layout.servers, 80),
             (layout.workers, 8 * 703),
             (layout.neighbours, 8 * Neighbours::words(1, 9)),
         ];

@@ -1,5 +1,5 @@
-//! The neighbour table: MAC addresses of hosts on the node's own networks, learnt by ARP (RFC 826) and shared by all
-//! cores.
+//! The neighbour table: MAC addresses of hosts on the node's own networks, learnt by ARP (RFC 826) or neighbour discovery
+//! (RFC 4861) and shared by all cores.
 //!
 //! Two areas, so that no packet can push out what the configuration names. *Pinned* entries, the next hops to servers
 //! and the gateways, are made at the start, stay, and are found by open addressing at half load at most. All other
@@ -7,13 +7,17 @@
 //! keyed hash. A look-up reads one set, and a full set loses its unresolved entry that was used longest ago, or else the
 //! resolved one that was.
 //!
-//! An entry is three words: its key, its MAC address with flags, and two times in milliseconds of the node's clock, which
-//! wrap after 49 days: when it was last confirmed, and when a packet last used it. A MAC address is written only by a
+//! An IPv6 host's key holds 32 bits of a keyed hash of its address, and two words besides hold the address itself, which are
+//! compared when the key is found. A port's network is of one family, so its cache is.
+//!
+//! An entry is three words (of an IPv6 host five): its key, its MAC address with flags, and two times in milliseconds of the
+//! node's clock, which wrap after 49 days: when it was last confirmed, and when a packet last used it. A MAC address is written only by a
 //! host that the node has asked for; a claim that contradicts a live entry makes it suspect, and the node asks the host
 //! that it knows, by unicast, before it asks everybody.
 
-use std::sync::atomic::AtomicU64;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
 
 use super::region::{Region, Slice};
 use crate::wire::ether::Mac;
@@ -22,13 +26,18 @@ use crate::wire::ether::Mac;
 pub const PORT_SLOTS: usize = 4096;
 /// Entries of a set.
 const WAYS: usize = 8;
-/// u64 words of a set: the keys, then the MAC addresses, then the times, a cache line each.
-const SET_WORDS: usize = 3 * WAYS;
+/// u64 words of a set: the keys, then the MAC addresses, then the times, then the upper and the lower halves of IPv6 addresses, a
+/// cache line each.
+const SET_WORDS: usize = 5 * WAYS;
 /// Sets of each port's cache.
 pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 
 /// Set in a key word that is taken: address 0.0.0.0 is a key like any other then.
 const TAKEN: u64 = 1 << 63;
+/// Set in the key word of an IPv6 host, whose lower half is a hash of the address.
+const V6: u64 = 1 << 62;
+/// A key word whose place another core is giving to an IPv6 host.
+const BUSY: u64 = 2;
 /// A key word of the pinned area that was taken: a search goes on behind it.
 const LEFT: u64 = 1;
 /// Set in a MAC word that holds an address.
@@ -201,6 +210,115 @@ impl Neighbours {
         places.filter(|&at| self.key_at(at) & TAKEN != 0).map(|at| Slot(at as u32))
     }
 
+    /// Where an IPv6 host is kept, if it is.
+    #[must_use]
+    pub fn find_v6(&self, port: usize, address: u128) -> Option<Slot> {
+        let key = self.key_v6(port, address);
+        let set = self.set(port, key);
+        let cached = (set..set + WAYS).find(|&at| self.is_v6_at(at, key, address));
+        cached.or_else(|| self.find_pinned_v6(key, address)).map(|at| Slot(at as u32))
+    }
+
+    fn find_pinned_v6(&self, key: u64, address: u128) -> Option<usize> {
+        let taken = self.pinned(key).take_while(|&at| self.key_at(at) != 0);
+        { taken }.find(|&at| self.is_v6_at(at, key, address))
+    }
+
+    /// The entry whose key word is there is this host's.
+    fn is_v6_at(&self, at: usize, key: u64, address: u128) -> bool {
+        self.key_at(at) == key && self.v6(Slot(at as u32)) == Some(address)
+    }
+
+    /// As [`Neighbours::pin`], of an IPv6 host.
+    pub fn pin_v6(&self, port: usize, address: u128) -> Option<Slot> {
+        let key = self.key_v6(port, address);
+        if let Some(at) = self.find_pinned_v6(key, address) {
+            return Some(Slot(at as u32));
+        }
+        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | LEFT))?;
+        let slot = Slot(at as u32);
+        self.mac_word(slot).store(0, Relaxed);
+        self.times(slot).store(0, Relaxed);
+        self.put_v6(slot, address);
+        self.words[at].store(key, Release);
+        Some(slot)
+    }
+
+    /// As [`Neighbours::insert`], of an IPv6 host.
+    #[must_use]
+    pub fn insert_v6(&self, port: usize, address: u128, now_ms: u32) -> Slot {
+        let key = self.key_v6(port, address);
+        let set = self.set(port, key);
+        let find = || (set..set + WAYS).find(|&at| self.is_v6_at(at, key, address));
+        loop {
+            if let Some(at) = find() {
+                return Slot(at as u32);
+            }
+            let rank = |way: &usize| {
+                let slot = Slot((set + way) as u32);
+                let unused_ms = now_ms.wrapping_sub(self.times(slot).load(Relaxed) as u32);
+                let before = self.key_at(set + way);
+                (before == BUSY, before != 0, self.mac(slot).is_some(), u32::MAX - unused_ms)
+            };
+            let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
+            let slot = Slot((set + way) as u32);
+            let before = self.key_at(set + way);
+            // An address is two words: until both are there the place is nobody's.
+            if before == BUSY
+                || self.words[set + way].compare_exchange(before, BUSY, AcqRel, Acquire).is_err()
+            {
+                continue;
+            }
+            self.mac_word(slot).store(0, Relaxed);
+            self.times(slot).store(u64::from(now_ms), Relaxed);
+            self.put_v6(slot, address);
+            self.words[set + way].store(key, Release);
+            // Another core may have chosen another way for the same host at the same time: the first one stays.
+            let first = find().unwrap_or(set + way);
+            if first != set + way {
+                let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
+            }
+            return Slot(first as u32);
+        }
+    }
+
+    fn put_v6(&self, slot: Slot, address: u128) {
+        let [upper, lower] = self.v6_words(slot);
+        fence(Release);
+        upper.store((address >> 64) as u64, Relaxed);
+        lower.store(address as u64, Relaxed);
+    }
+
+    fn v6_words(&self, slot: Slot) -> [&AtomicU64; 2] {
+        [3, 4].map(|line| &self.words[slot.0 as usize + line * WAYS])
+    }
+
+    /// The address of the IPv6 host there; none of another's place, or of one that is just being given to another host.
+    #[must_use]
+    pub fn v6(&self, slot: Slot) -> Option<u128> {
+        let before = self.key_at(slot.0 as usize);
+        let [upper, lower] = self.v6_words(slot).map(|word| word.load(Relaxed));
+        fence(Acquire);
+        let after = self.words[slot.0 as usize].load(Relaxed);
+        let whole = before == after && before & (TAKEN | V6) == TAKEN | V6;
+        whole.then_some(u128::from(upper) << 64 | u128::from(lower))
+    }
+
+    /// 32 bits of a keyed hash of an IPv6 address: what stands for it where four bytes have room.
+    #[must_use]
+    pub fn digest(&self, address: u128) -> u32 {
+        let mix = |value: u64| {
+            let mixed = (value ^ self.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+        };
+        let upper = mix((address >> 64) as u64);
+        (mix(upper ^ upper >> 32 ^ address as u64) >> 32) as u32
+    }
+
+    fn key_v6(&self, port: usize, address: u128) -> u64 {
+        V6 | key(port, self.digest(address))
+    }
+
     /// Where `address` is kept in the cache, in place of another host if need be.
     #[must_use]
     pub fn insert(&self, port: usize, address: u32, now_ms: u32) -> Slot {
@@ -234,7 +352,7 @@ impl Neighbours {
         }
     }
 
-    /// The address that is kept there.
+    /// The IPv4 address that is kept there; of an IPv6 host the [`Neighbours::digest`] of its address.
     #[must_use]
     pub fn address(&self, slot: Slot) -> u32 {
         self.words[slot.0 as usize].load(Relaxed) as u32
@@ -392,12 +510,17 @@ impl Neighbours {
     }
 
     /// All hosts known: port, address, MAC when resolved.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, u32, Option<Mac>)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (usize, IpAddr, Option<Mac>)> + '_ {
         let slots = WAYS * (self.pinned_sets + self.ports * PORT_SETS);
         (0..slots).map(key_word).filter_map(|at| {
             let word = self.key_at(at);
             let port = (word >> 32) as usize & 0x7FFF;
-            (word & TAKEN != 0).then(|| (port, word as u32, self.mac(Slot(at as u32))))
+            let slot = Slot(at as u32);
+            let address = match word & V6 {
+                0 => IpAddr::V4(Ipv4Addr::from_bits(word as u32)),
+                _ => IpAddr::V6(Ipv6Addr::from_bits(self.v6(slot)?)),
+            };
+            (word & TAKEN != 0).then(|| (port, address, self.mac(slot)))
         })
     }
 }
@@ -545,5 +668,40 @@ mod tests {
             assert!(found == Some(one) || found == Some(other));
             assert_eq!(table.iter().filter(|entry| entry.1 == round).count(), 1);
         }
+    }
+
+    #[test]
+    fn ipv6_hosts_have_places_beside_others() {
+        const NEAR: u128 = 0xFD00_0000_0000_0000_0000_0000_0000_0001;
+        let table = Neighbours::heap(2, 4);
+        let pinned = table.pin_v6(1, NEAR).unwrap();
+        assert_eq!((table.pin_v6(1, NEAR), table.find_v6(1, NEAR)), (Some(pinned), Some(pinned)));
+        assert_eq!((table.find_v6(0, NEAR), table.find(1, table.address(pinned))), (None, None));
+        let slot = table.insert_v6(1, NEAR + 1, 0);
+        assert_eq!((table.insert_v6(1, NEAR + 1, 5), table.v6(slot)), (slot, Some(NEAR + 1)));
+        assert_eq!(table.learn(slot, HOST, 0), LearnOutcome::Learnt);
+        let known: Vec<_> = table.iter().collect();
+        assert!(known.contains(&(1, IpAddr::V6(Ipv6Addr::from_bits(NEAR + 1)), Some(HOST))));
+        assert!(known.contains(&(1, IpAddr::V6(Ipv6Addr::from_bits(NEAR)), None)));
+        table.set_link(1, false);
+        assert_eq!(table.mac(slot), None);
+        table.unpin(pinned);
+        assert_eq!((table.find_v6(1, NEAR), table.v6(pinned)), (None, None));
+        assert_eq!(table.v6(table.insert(0, 9, 0)), None);
+    }
+
+    #[test]
+    fn invented_ipv6_hosts_push_out_none_that_is_known_but_the_oldest() {
+        let table = Neighbours::heap(1, 0);
+        let known = table.insert_v6(0, 1 << 100, 0);
+        table.learn(known, HOST, 0);
+        for host in 0..100_000_u128 {
+            let slot = table.insert_v6(0, 7 << 96 | host << 20, 1);
+            assert_eq!(table.v6(slot), Some(7 << 96 | host << 20));
+        }
+        assert_eq!((table.find_v6(0, 1 << 100), table.mac(known)), (Some(known), Some(HOST)));
+        // They are spread over all sets.
+        let taken = table.iter().count();
+        assert!(taken > PORT_SLOTS * 99 / 100, "{taken} of {PORT_SLOTS}");
     }
 }

@@ -1,7 +1,7 @@
 //! The whole state of a node: created by the node, which may publish it in a file for anybody to read.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -154,7 +154,7 @@ pub struct Entries {
     /// Number of this membership.
     pub epoch: u64,
     /// Servers' addresses.
-    pub servers: Vec<Option<u32>>,
+    pub servers: Vec<Option<IpAddr>>,
     /// Pools.
     pub pools: Vec<Option<PoolSpec>>,
 }
@@ -207,7 +207,7 @@ pub struct Spec {
     /// Ports with neighbours.
     pub ports: usize,
     /// Servers' addresses.
-    pub servers: Vec<u32>,
+    pub servers: Vec<IpAddr>,
     /// Spines that a leaf has.
     pub spines: usize,
     /// Nodes of an agent's rack without a leaf, itself among them.
@@ -312,13 +312,17 @@ impl Table {
 
     fn write(&self, entries: &Entries) {
         let Self { region, layout, header, .. } = self;
-        let servers = region.slice::<AtomicU64>(layout.servers, self.limits().servers);
-        assert!(
-            entries.servers.len() <= servers.len() && entries.pools.len() <= layout.pools.len()
-        );
-        for (at, word) in servers.iter().enumerate() {
-            let address = entries.servers.get(at).copied().flatten().unwrap_or_default();
-            word.store(u64::from(address), Relaxed);
+        let places = self.limits().servers;
+        let servers = region.slice::<AtomicU64>(layout.servers, 2 * places);
+        assert!(entries.servers.len() <= places && entries.pools.len() <= layout.pools.len());
+        for (at, words) in servers.chunks_exact(2).enumerate() {
+            let address = entries.servers.get(at).copied().flatten();
+            let bits = match address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits(),
+            };
+            words[0].store((bits >> 64) as u64, Relaxed);
+            words[1].store(bits as u64, Relaxed);
         }
         for at in 0..layout.pools.len() {
             self.write_pool(at, entries.pools.get(at).and_then(Option::as_ref));
@@ -589,7 +593,7 @@ pub struct MemberSnapshot {
     /// Worker id.
     pub worker: u16,
     /// Its server.
-    pub server: Ipv4Addr,
+    pub server: IpAddr,
     /// Whether it registered, and is silent.
     pub presence: Presence,
     /// Tasks in its last report.
@@ -622,7 +626,7 @@ pub struct NeighbourSnapshot {
     /// Index of the port behind which it is.
     pub port: usize,
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its MAC address, once known.
     pub mac: Option<String>,
 }
@@ -677,7 +681,7 @@ impl Snapshot {
                 .iter()
                 .map(|(port, address, mac)| NeighbourSnapshot {
                     port,
-                    address: Ipv4Addr::from_bits(address),
+                    address,
                     mac: mac.map(|mac| mac.to_string()),
                 })
                 .collect(),
@@ -809,8 +813,9 @@ fn read_member(
         return None;
     }
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);
-    let server = servers.get(usize::from(worker.server));
-    let server = server.map_or(0, |word| word.load(Relaxed) as u32);
+    let half = |at| servers.get(at).map_or(0, |word: &AtomicU64| u128::from(word.load(Relaxed)));
+    let server = 2 * usize::from(worker.server);
+    let server = Ipv6Addr::from_bits(half(server) << 64 | half(server + 1));
     let reported = |core: usize| {
         region.slice::<AtomicU64>(layout.cores[core].reported + 8 * at, 1)[0].load(Relaxed)
     };
@@ -829,7 +834,7 @@ fn read_member(
     Some(MemberSnapshot {
         member: member as u16,
         worker: worker.id,
-        server: Ipv4Addr::from_bits(server),
+        server: server.to_canonical(),
         presence: Presence::from_word(presence),
         load: Load(reported(best) as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),
@@ -868,7 +873,7 @@ mod tests {
             node: 3,
             cores: 2,
             ports: 1,
-            servers: vec![0x0A00_020B, 0x0A00_020C],
+            servers: [11, 12].map(|last| std::net::Ipv4Addr::new(10, 0, 2, last).into()).to_vec(),
             pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
             ticks_hz: 1_000_000_000,
             seed: 42,
@@ -904,7 +909,7 @@ mod tests {
         assert_eq!((&pool.idle[..], &pool.queued[..]), (&[vec![], vec![13]][..], &[0, 6][..]));
         assert_eq!(pool.idle_for_all, [11]);
         let member = &pool.members[2];
-        assert_eq!((member.worker, member.server), (12, Ipv4Addr::new(10, 0, 2, 12)));
+        assert_eq!((member.worker, member.server), (12, IpAddr::from([10, 0, 2, 12])));
         assert_eq!(member.presence, Presence::Registered);
         assert_eq!(pool.members[1].presence, Presence::Configured);
         assert_eq!((member.load, &member.drift[..], member.outstanding), (5.0, &[0.0, 1.0][..], 2));

@@ -138,6 +138,15 @@ impl ChecksumDelta {
         Self(self.0 + (!old).to_be() as u64 + new.to_be() as u64)
     }
 
+    /// An IPv6 address, at an even offset, changes.
+    #[inline]
+    #[must_use]
+    pub fn address(self, old: u128, new: u128) -> Self {
+        // Four words of 32 bits each, of which a sum has room for as many as there are.
+        let words = [0, 32, 64, 96].map(|at| ((old >> at) as u32, (new >> at) as u32));
+        words.into_iter().fold(self, |delta, (old, new)| delta.double_word(old, new))
+    }
+
     /// A 16-bit field at an odd offset changes: its bytes lie in two words, each on the other side.
     #[inline]
     #[must_use]

@@ -7,6 +7,8 @@ use std::str::FromStr;
 pub const LEN: usize = 14;
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const IPV6: u16 = 0x86DD;
 /// EtherType of ARP.
 pub const ARP: u16 = 0x0806;
 

@@ -9,6 +9,8 @@ pub mod auth;
 pub mod checksum;
 pub mod ether;
 pub mod ipv4;
+pub mod ipv6;
+pub mod ndp;
 pub mod peer;
 pub mod task;
 pub mod udp;

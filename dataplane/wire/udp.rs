@@ -1,22 +1,24 @@
-//! UDP over IPv4 over Ethernet: the one frame that tasks travel in.
+//! UDP over IPv4 or IPv6 over Ethernet: the two frames that tasks travel in.
 
 use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
 use super::ether::{self, Mac};
-use super::{ipv4, put_u16, u16_at, u32_at};
+use super::{ipv4, ipv6, put_u16, u16_at, u32_at};
 use crate::reason::DropReason;
 
 /// Bytes of the UDP header.
 pub const LEN: usize = 8;
 /// Bytes before the payload when the IPv4 header has no options.
 pub const PAYLOAD: usize = ether::LEN + ipv4::LEN + LEN;
+/// Bytes before the payload over IPv6.
+pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 
-/// A checked datagram's addresses and place in its frame.
+/// A checked datagram's addresses (IPv4's unless named) and place in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct Datagram<A = u32> {
     /// Source address.
-    pub src: u32,
+    pub src: A,
     /// Destination address.
-    pub dst: u32,
+    pub dst: A,
     /// Source port.
     pub src_port: u16,
     /// Destination port.
@@ -27,7 +29,7 @@ pub struct Datagram {
     pub end: u16,
 }
 
-impl Datagram {
+impl<A> Datagram<A> {
     /// Offset of the payload in the frame.
     #[inline]
     #[must_use]
@@ -134,11 +136,56 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     })
 }
 
+/// As [`parse`], of an IPv6 frame whose header says that UDP follows. A checksum must be there (RFC 8200, 8.1).
+///
+/// # Errors
+/// The reason for which the frame must be dropped.
+#[inline]
+pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReason> {
+    const AT: usize = ether::LEN + ipv6::LEN;
+    let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
+    let ip = ipv6::parse(packet)?;
+    if ip.next != ipv6::UDP {
+        return Err(DropReason::NotUdp);
+    }
+    let segment = &packet[ipv6::LEN..ipv6::LEN + ip.payload_len];
+    if segment.len() < LEN {
+        return Err(DropReason::UdpLength);
+    }
+    let udp_len = usize::from(u16_at(segment, 4));
+    if udp_len < LEN || udp_len > segment.len() {
+        return Err(DropReason::UdpLength);
+    }
+    if u16_at(segment, 6) == 0 {
+        return Err(DropReason::UdpNoChecksum);
+    }
+    if !verified {
+        let sum = ipv6::pseudo_header(packet, ipv6::UDP, udp_len as u16);
+        if !sum.bytes(&segment[..udp_len]).is_valid() {
+            return Err(DropReason::UdpChecksum);
+        }
+    }
+    Ok(Datagram {
+        src: ip.src,
+        dst: ip.dst,
+        src_port: u16_at(segment, 0),
+        dst_port: u16_at(segment, 2),
+        at: AT as u16,
+        end: (AT + udp_len) as u16,
+    })
+}
+
 /// Finishes the checksum of a frame's datagram if it holds the sum of the pseudo header and nothing else, as the kernel leaves it where a
 /// device is to do the rest. True when it did: IPv4 and UDP checksum are right now. Whatever else it is stays as it is.
 #[must_use]
 pub fn finish_checksum(frame: &mut [u8]) -> bool {
-    if frame.len() < PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
+    if frame.len() < PAYLOAD {
+        return false;
+    }
+    if ether::ether_type(frame) == ether::IPV6 {
+        return finish_checksum_v6(frame);
+    }
+    if ether::ether_type(frame) != ether::IPV4 {
         return false;
     }
     let Ok(Datagram { at, end, .. }) = parse(frame, true) else { return false };
@@ -155,10 +202,32 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     true
 }
 
+#[cold]
+fn finish_checksum_v6(frame: &mut [u8]) -> bool {
+    let Ok(Datagram { at, end, .. }) = parse_v6(frame, true) else { return false };
+    let (at, end) = (usize::from(at), usize::from(end));
+    let pseudo = ipv6::pseudo_header(&frame[ether::LEN..], ipv6::UDP, (end - at) as u16);
+    if u16_at(frame, at + 6) != !pseudo.checksum() {
+        return false;
+    }
+    put_u16(frame, at + 6, 0);
+    put_checksum(&mut frame[at..end], pseudo);
+    true
+}
+
+/// Writes the checksum of a whole segment, where 0 stands so far.
+fn put_checksum(segment: &mut [u8], pseudo: Sum) {
+    let checksum = pseudo.bytes(segment).checksum();
+    put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
+}
+
 /// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram, whose UDP header is at `at`, as a new packet.
 pub fn swap_endpoints(frame: &mut [u8], at: usize) {
     ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
-    ipv4::swap_addresses(&mut frame[ether::LEN..]);
+    match ether::ether_type(frame) {
+        ether::IPV6 => ipv6::swap_addresses(&mut frame[ether::LEN..]),
+        _ => ipv4::swap_addresses(&mut frame[ether::LEN..]),
+    }
     // Exchanging words does not change a sum.
     let (src, dst) = (u16_at(frame, at), u16_at(frame, at + 2));
     put_u16(frame, at, dst);
@@ -186,17 +255,17 @@ pub fn update_checksum_folded(segment: &mut [u8], delta: FoldedDelta) {
     segment[6..8].copy_from_slice(&checksum.to_ne_bytes());
 }
 
-/// Where a frame comes from and goes to.
+/// Where a frame comes from and goes to; by IPv4 addresses unless named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct Flow<A = u32> {
     /// Source MAC address.
     pub src_mac: Mac,
     /// Destination MAC address.
     pub dst_mac: Mac,
     /// Source address.
-    pub src: u32,
+    pub src: A,
     /// Destination address.
-    pub dst: u32,
+    pub dst: A,
     /// Source port.
     pub src_port: u16,
     /// Destination port.
@@ -217,8 +286,24 @@ impl Flow {
         put_u16(segment, 2, self.dst_port);
         put_u16(segment, 4, udp_len as u16);
         put_u16(segment, 6, 0);
-        let checksum = pseudo.bytes(segment).checksum();
-        put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
+        put_checksum(segment, pseudo);
+    }
+}
+
+impl Flow<u128> {
+    /// As [`Flow::emit`], over IPv6: the payload is at [`PAYLOAD_V6`].
+    pub fn emit_v6(&self, frame: &mut [u8], payload_len: usize) {
+        let udp_len = LEN + payload_len;
+        ether::emit(frame, self.dst_mac, self.src_mac, ether::IPV6);
+        let packet = &mut frame[ether::LEN..];
+        ipv6::emit(packet, (self.src, self.dst), ipv6::UDP, udp_len);
+        let pseudo = ipv6::pseudo_header(packet, ipv6::UDP, udp_len as u16);
+        let segment = &mut packet[ipv6::LEN..ipv6::LEN + udp_len];
+        put_u16(segment, 0, self.src_port);
+        put_u16(segment, 2, self.dst_port);
+        put_u16(segment, 4, udp_len as u16);
+        put_u16(segment, 6, 0);
+        put_checksum(segment, pseudo);
     }
 }
 
@@ -341,6 +426,77 @@ mod tests {
             if frame.len() >= PAYLOAD {
                 prop_assert_eq!(parse(&frame, verified), parse_any(&frame, verified));
             }
+        }
+    }
+
+    fn frame_v6(payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; PAYLOAD_V6 + payload.len()];
+        frame[PAYLOAD_V6..].copy_from_slice(payload);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src: 0xFD00_0000_0000_0000_0000_0000_0000_0102,
+            dst: 0xFD00_0000_0000_0000_0000_0000_0000_0101,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit_v6(&mut frame, payload.len());
+        frame
+    }
+
+    #[test]
+    fn over_ipv6_there_must_be_a_checksum_and_lengths_must_fit() {
+        const AT: usize = ether::LEN + ipv6::LEN;
+        let whole = frame_v6(&[1, 2, 3]);
+        let datagram = parse_v6(&whole, false).unwrap();
+        assert_eq!((datagram.src_port, datagram.dst_port, datagram.payload()), (40_000, 1234, 62));
+        assert_eq!(usize::from(datagram.end), whole.len());
+        let with = |at: usize, bytes: [u8; 2]| {
+            let mut frame = whole.clone();
+            frame[at..at + 2].copy_from_slice(&bytes);
+            parse_v6(&frame, true)
+        };
+        assert_eq!(with(AT + 6, [0, 0]), Err(DropReason::UdpNoChecksum));
+        assert_eq!(with(AT + 4, [0, 12]), Err(DropReason::UdpLength));
+        assert_eq!(with(AT + 4, [0, 7]), Err(DropReason::UdpLength));
+        assert_eq!(with(ether::LEN + 4, [0, 7]), Err(DropReason::UdpLength));
+        assert_eq!(with(ether::LEN + 6, [58, 64]), Err(DropReason::NotUdp));
+        assert_eq!(parse_v6(&whole[..10], true), Err(DropReason::Runt));
+    }
+
+    #[test]
+    fn over_ipv6_a_partial_checksum_is_finished_and_endpoints_are_swapped() {
+        const AT: usize = ether::LEN + ipv6::LEN;
+        let whole = frame_v6(&[1, 2, 3]);
+        let mut partial = whole.clone();
+        let sum = !ipv6::pseudo_header(&whole[ether::LEN..], ipv6::UDP, 11).checksum();
+        put_u16(&mut partial, AT + 6, sum);
+        assert!(finish_checksum(&mut partial));
+        assert_eq!(partial, whole);
+        assert!(!finish_checksum(&mut partial));
+        swap_endpoints(&mut partial, AT);
+        let swapped = parse_v6(&partial, false).unwrap();
+        assert_eq!((swapped.src_port, swapped.dst_port), (1234, 40_000));
+        assert_eq!((swapped.src & 0xFFFF, swapped.dst & 0xFFFF), (0x101, 0x102));
+    }
+
+    proptest! {
+        #[test]
+        fn over_ipv6_one_flipped_bit_is_noticed(
+            payload in proptest::collection::vec(any::<u8>(), 1..64), bit in 0..8_u8, at in any::<prop::sample::Index>(),
+        ) {
+            let mut frame = frame_v6(&payload);
+            prop_assert!(parse_v6(&frame, false).is_ok());
+            // Nothing covers traffic class, flow label and hop limit.
+            let covered = (ether::LEN + 4..ether::LEN + 7).chain(ether::LEN + 8..frame.len());
+            let places: Vec<_> = covered.collect();
+            frame[places[at.index(places.len())]] ^= 1 << bit;
+            prop_assert!(parse_v6(&frame, false).is_err());
+        }
+
+        #[test]
+        fn over_ipv6_random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), verified: bool) {
+            let _ = parse_v6(&bytes, verified);
         }
     }
 

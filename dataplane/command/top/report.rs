@@ -379,7 +379,7 @@ pub mod tests {
             node: 3,
             cores: 2,
             ports: 1,
-            servers: vec![0x0A00_020B, 0x0A00_020C],
+            servers: [11, 12].map(|last| std::net::Ipv4Addr::new(10, 0, 2, last).into()).to_vec(),
             pools: vec![PoolSpec { id: 7, policy: "horus".into(), workers }],
             ticks_hz: 1000,
             ..Spec::default()

@@ -29,6 +29,7 @@ mod proof;
 mod reports;
 mod shared;
 mod spine;
+mod v6;
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;

@@ -132,6 +132,7 @@ impl Template {
     pub fn new(network: &Network, index: usize, pool: usize) -> Self {
         let (address, to) = (network.port(index), network.task_address(index, pool));
         let authenticated = network.authenticator(index, pool).is_some();
+        let is_v4 = address.v6.is_none() && network.takes_v4(pool);
         let pool = network.pool_id(pool).unwrap_or_default().to_be_bytes();
         let on = |side: bool, pattern: Pattern| match side {
             true => pattern.of_pool(pool),
@@ -141,8 +142,11 @@ impl Template {
         let reply = Pattern::reply(address, network.udp_port);
         let reply = if authenticated { reply.authenticated() } else { reply };
         Self([
-            on(address.side.has_clients(), Pattern::task(address, to, network.udp_port, near)),
-            on(address.side.has_workers() && !network.is_spine(), reply),
+            on(
+                is_v4 && address.side.has_clients(),
+                Pattern::task(address, to, network.udp_port, near),
+            ),
+            on(is_v4 && address.side.has_workers() && !network.is_spine(), reply),
         ])
     }
 

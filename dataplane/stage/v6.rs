@@ -1,0 +1,293 @@
+//! What the stages know of the IPv6 networks around the node, beside the tables of [`super::network`].
+//!
+//! A port and a server have one address, of either family; a pool's servers are of one. The tables that IPv4's fast path reads stay
+//! as small as they are: an IPv6 port or server has a number there, of 240.0.0.0/4, which is no host's address and no packet's
+//! that passes. What the number stands for is here.
+
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+
+use super::network::{NetworkError, NetworkPool, PortAddress, Side};
+use crate::limits::PORTS_MAX;
+use crate::state::neighbour::Slot;
+use crate::state::{Member, Neighbours};
+use crate::wire::ipv6;
+
+/// Numbers of servers.
+const SERVERS: u32 = 0xF000_0000;
+/// Numbers of ports.
+const PORTS: u32 = 0xF400_0000;
+/// Numbers of addresses that servers had until a short time ago.
+const OLD: u32 = 0xF800_0000;
+
+/// The number of no address.
+pub(super) const NOBODY: u32 = 0;
+
+/// A port's IPv6 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortV6 {
+    /// The node's address there.
+    pub ip: u128,
+    /// Bits of the network's prefix, 0 to 128.
+    pub prefix: u8,
+    /// The router to all other networks, if there is one.
+    pub gateway: Option<u128>,
+}
+
+impl PortV6 {
+    /// `address` is on this port's network.
+    #[must_use]
+    pub fn reaches(&self, address: u128) -> bool {
+        let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+        (address ^ self.ip) & mask == 0
+    }
+}
+
+/// Gives IPv6 ports the numbers that stand for their addresses.
+pub(super) fn number_ports(ports: &mut [PortAddress]) {
+    for (number, port) in (PORTS..).zip(ports) {
+        if port.v6.is_some() {
+            (port.ip, port.prefix, port.gateway) = (number, 32, None);
+        }
+    }
+}
+
+/// The number of the server at this index.
+pub(super) fn number_of_server(index: usize) -> u32 {
+    SERVERS | index as u32
+}
+
+/// The number of the address that the server at this index had.
+pub(super) fn number_of_old(index: usize) -> u32 {
+    OLD | index as u32
+}
+
+/// The port of a side that leads to `address`, and the next hop there.
+pub(super) fn route(
+    ports: &[PortAddress],
+    fits: fn(Side) -> bool,
+    address: u128,
+) -> Option<(usize, u128)> {
+    let ports = || {
+        let of_side = ports.iter().enumerate().filter(|(_, port)| fits(port.side));
+        of_side.filter_map(|(index, port)| Some((index, port.v6?)))
+    };
+    let near = ports().find(|(_, port)| port.reaches(address)).map(|(index, _)| (index, address));
+    near.or_else(|| ports().find_map(|(index, port)| Some((index, port.gateway?))))
+}
+
+/// `address` is one of the node's own.
+pub(super) fn is_own(ports: &[PortAddress], address: u128) -> bool {
+    ports.iter().any(|port| port.v6.is_some_and(|port| port.ip == address))
+}
+
+/// IPv6 ports, servers and pools.
+#[derive(Debug, Default)]
+pub struct Network6 {
+    ports: ArrayVec<PortAddress, PORTS_MAX>,
+    /// The router to clients on other networks: its port, its place among the neighbours, its digest.
+    gateway: Option<(usize, Slot, u32)>,
+    /// By index of the server; none of those with IPv4 addresses.
+    servers: Vec<Option<u128>>,
+    /// The numbers of servers by their addresses, in order.
+    numbers: Vec<(u128, u32)>,
+    /// The addresses of each pool's members; empty where the pool's servers have IPv4 addresses, none without servers.
+    pools: Vec<Option<Vec<u128>>>,
+}
+
+impl Network6 {
+    /// The server at this index has this address, and had another.
+    pub(super) fn add_host(&mut self, index: usize, ip: IpAddr, was: Option<IpAddr>) {
+        let bits = |ip| match ip {
+            IpAddr::V6(ip) => Some(ip.to_bits()),
+            IpAddr::V4(_) => None,
+        };
+        self.servers.resize(index, None);
+        self.servers.push(bits(ip));
+        self.numbers.extend(bits(ip).map(|ip| (ip, number_of_server(index))));
+        self.numbers.extend(was.and_then(bits).map(|ip| (ip, number_of_old(index))));
+    }
+
+    /// The next pool, all of whose servers were added before.
+    pub(super) fn add_pool(&mut self, pool: &NetworkPool) -> Result<(), NetworkError> {
+        let address = |server: u16| self.servers.get(usize::from(server)).copied().flatten();
+        let mut there = pool.members.iter().flatten();
+        let has_v6 = there.clone().any(|&(_, server)| address(server).is_some());
+        let has_v4 = there.any(|&(_, server)| address(server).is_none());
+        let id = pool.id.unwrap_or_default();
+        if has_v4 && has_v6 {
+            return Err(NetworkError::MixedFamilies(id));
+        }
+        if has_v6 && pool.authenticator.is_some() {
+            return Err(NetworkError::KeyOverIpv6(id));
+        }
+        let of_member = |place: &Option<(u16, u16)>| {
+            place.and_then(|(_, server)| address(server)).unwrap_or_default()
+        };
+        self.pools.push(match (has_v4, has_v6) {
+            (_, true) => Some(pool.members.iter().map(of_member).collect()),
+            (true, false) => Some(Vec::new()),
+            (false, false) => None,
+        });
+        Ok(())
+    }
+
+    /// All servers and pools are there.
+    pub(super) fn settle(
+        &mut self,
+        ports: &[PortAddress],
+        neighbours: &Neighbours,
+    ) -> Result<(), NetworkError> {
+        self.ports = ports.iter().copied().collect();
+        // Two servers with one address are told apart by their workers' ids, as long as their number is one.
+        self.numbers.sort_unstable();
+        let gateway = ports.iter().enumerate().filter(|(_, port)| port.side.has_clients());
+        let gateway = gateway.filter_map(|(index, port)| Some((index, port.v6?.gateway?))).next();
+        if let Some((port, address)) = gateway {
+            let slot = neighbours.pin_v6(port, address).ok_or(NetworkError::TooManyNeighbours)?;
+            self.gateway = Some((port, slot, neighbours.address(slot)));
+        }
+        Ok(())
+    }
+
+    /// The router to clients on other networks, if there is one: its port, its place among the neighbours, its digest.
+    #[must_use]
+    pub fn gateway(&self) -> Option<(usize, Slot, u32)> {
+        self.gateway
+    }
+
+    /// The servers of the pool at this index have IPv6 addresses.
+    #[inline]
+    pub(super) fn has_pool(&self, pool: usize) -> bool {
+        self.pools.get(pool).and_then(Option::as_ref).is_some_and(|members| !members.is_empty())
+    }
+
+    /// Packets of IPv6 may be about the pool at this index: it has no servers of the other family.
+    pub(super) fn takes(&self, pool: usize) -> bool {
+        self.pools.get(pool).and_then(Option::as_ref).is_none_or(|members| !members.is_empty())
+    }
+
+    /// The address of the server of a pool's member; none of one that is not there.
+    #[inline]
+    pub(crate) fn member(&self, pool: usize, member: Member) -> Option<u128> {
+        let members = self.pools.get(pool)?.as_ref()?;
+        members.get(member.index()).copied().filter(|&address| address != 0)
+    }
+
+    /// The number under which a server with this address is known; that of `worker_at`, if it has the address.
+    pub(super) fn number(&self, address: u128, worker_at: Option<u16>) -> u32 {
+        if let Some(server) = worker_at {
+            let index = usize::from(server);
+            if self.servers.get(index).copied().flatten() == Some(address) {
+                return number_of_server(index);
+            }
+            let old = (address, number_of_old(index));
+            if self.numbers.binary_search(&old).is_ok() {
+                return old.1;
+            }
+        }
+        let at = self.numbers.partition_point(|&(other, _)| other < address);
+        self.numbers.get(at).filter(|(other, _)| *other == address).map_or(NOBODY, |one| one.1)
+    }
+
+    /// `address` is one of the node's own.
+    pub(super) fn is_own(&self, address: u128) -> bool {
+        is_own(&self.ports, address)
+    }
+
+    /// The port that leads to a client's address, and the next hop there.
+    pub(super) fn client_route(&self, address: u128) -> Option<(usize, u128)> {
+        route(&self.ports, Side::has_clients, address)
+    }
+
+    /// As [`super::Network::is_client`].
+    pub(super) fn is_client(&self, address: u128) -> bool {
+        let answered_without_us = |port: &PortAddress| {
+            !port.side.has_clients() && port.v6.is_some_and(|port| port.reaches(address))
+        };
+        ipv6::is_unicast(address)
+            && !self.is_own(address)
+            && self.number(address, None) == NOBODY
+            && !self.ports.iter().any(answered_without_us)
+            && self.client_route(address).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Network;
+    use crate::stage::network::{Base, Host};
+    use crate::wire::ether::Mac;
+    use std::net::Ipv6Addr;
+
+    fn address(text: &str) -> u128 {
+        text.parse::<Ipv6Addr>().unwrap().to_bits()
+    }
+
+    fn port(ip: &str, side: Side, gateway: Option<&str>) -> PortAddress {
+        let v6 = PortV6 { ip: address(ip), prefix: 64, gateway: gateway.map(address) };
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        PortAddress { mac, ip: 0, prefix: 0, side, gateway: None, v6: Some(v6) }
+    }
+
+    fn network(servers: &[&str]) -> Result<Network, NetworkError> {
+        let ports = vec![
+            port("fd00:1::1", Side::Clients, Some("fe80::fe")),
+            port("fd00:2::1", Side::Workers, None),
+            PortAddress {
+                ip: 0x0A00_0201,
+                prefix: 24,
+                v6: None,
+                ..port("::", Side::Workers, None)
+            },
+        ];
+        let host = |ip: &&str| {
+            Some(Host { ip: ip.parse().unwrap(), mac: None, registers: false, was: None })
+        };
+        let hosts: Vec<_> = servers.iter().map(host).collect();
+        let members = (0..servers.len() as u16).map(|at| Some((at, at))).collect();
+        let pool = NetworkPool { id: Some(7), members, ..NetworkPool::default() };
+        let base =
+            Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false, is_told: false };
+        Network::with_places(base, &hosts, &[], &[pool], &Neighbours::heap(3, 8))
+    }
+
+    #[test]
+    fn clients_are_told_from_others() {
+        let network = network(&["fd00:2::b"]).unwrap();
+        let v6 = network.v6().unwrap();
+        for (text, is_client) in [
+            ("fd00:1::5", true),
+            ("2001:db8::5", true),
+            ("fd00:1::1", false),
+            ("fd00:2::b", false),
+            ("fd00:2::c", false),
+            ("fe80::5", false),
+            ("ff02::1", false),
+            ("::1", false),
+            ("::", false),
+            ("::ffff:10.0.0.1", false),
+        ] {
+            assert_eq!(v6.is_client(address(text)), is_client, "{text}");
+        }
+        assert_eq!(v6.client_route(address("fd00:1::5")), Some((0, address("fd00:1::5"))));
+        assert_eq!(v6.client_route(address("2001:db8::5")), Some((0, address("fe80::fe"))));
+        assert_eq!((v6.member(0, Member(0)), v6.has_pool(0)), (Some(address("fd00:2::b")), true));
+        assert!(v6.takes(0) && !network.takes_v4(0));
+        let worker = network.worker(0).unwrap();
+        assert_eq!(v6.number(address("fd00:2::b"), Some(worker.server)), worker.ip);
+        assert_eq!(v6.number(address("fd00:2::c"), Some(worker.server)), NOBODY);
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let error = network(&["fd00:2::b", "10.0.2.11"]).unwrap_err();
+        assert_eq!(error, NetworkError::MixedFamilies(7));
+        let error = network(&["fd00:3::b"]).unwrap_err();
+        assert!(error.to_string().contains("fd00:3::b"), "{error}");
+        let network = network(&["10.0.2.11"]).unwrap();
+        assert!(network.takes_v4(0) && !network.v6().unwrap().takes(0));
+    }
+}

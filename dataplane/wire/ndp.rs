@@ -1,0 +1,303 @@
+//! Neighbour discovery for IPv6 over Ethernet (RFC 4861): who has an address, as ARP is for IPv4.
+
+use super::ether::{self, Mac};
+use super::{ipv6, put_u16, u16_at};
+use crate::reason::DropReason;
+
+/// Bytes of a question or answer as they are written here, Ethernet header included: with one option.
+pub const FRAME_LEN: usize = ether::LEN + ipv6::LEN + MESSAGE_LEN + OPTION_LEN;
+
+/// Bytes of a message without options.
+const MESSAGE_LEN: usize = 24;
+/// Bytes of an option that holds a MAC address.
+const OPTION_LEN: usize = 8;
+/// Options come in units of so many bytes.
+const OPTION_UNIT: usize = 8;
+/// Hop limit of what no router has passed on.
+const FROM_THE_LINK: u8 = 255;
+
+/// Types of messages.
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// Types of options.
+const SOURCE_MAC: u8 = 1;
+const TARGET_MAC: u8 = 2;
+/// Flags of an answer: the speaker is a router, was asked, and replaces what was known.
+const ROUTER: u8 = 0x80;
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+
+/// Solicitation or advertisement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Who has `target`?
+    Solicitation,
+    /// `target` is at `mac`.
+    Advertisement,
+}
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Solicitation or advertisement.
+    pub operation: Operation,
+    /// The speaker's address; 0 of one that is still to learn whether it may have its address.
+    pub src: u128,
+    /// Where it is sent: an address or a group.
+    pub dst: u128,
+    /// The address that is asked for or told.
+    pub target: u128,
+    /// The MAC address that it names: the speaker's own in a question, the target's in an answer.
+    pub mac: Option<Mac>,
+}
+
+/// The ICMPv6 message behind a header is one of neighbour discovery's.
+#[inline]
+#[must_use]
+pub fn is_one(message: &[u8]) -> bool {
+    matches!(message.first(), Some(&(SOLICITATION | ADVERTISEMENT)))
+}
+
+impl Packet {
+    /// Reads the message in a frame whose EtherType says IPv6.
+    ///
+    /// # Errors
+    /// [`DropReason::NdMalformed`] for what RFC 4861 (7.1) says is to be discarded: what comes from beyond the link, is damaged,
+    /// has a wrong length or option, or contradicts itself.
+    pub fn parse(frame: &[u8]) -> Result<Self, DropReason> {
+        let packet = frame.get(ether::LEN..).ok_or(DropReason::NdMalformed)?;
+        let header = ipv6::parse(packet)?;
+        let message = &packet[ipv6::LEN..ipv6::LEN + header.payload_len];
+        let sum = ipv6::pseudo_header(packet, ipv6::ICMP, message.len() as u16).bytes(message);
+        if header.next != ipv6::ICMP
+            || ipv6::hop_limit(packet) != FROM_THE_LINK
+            || message.len() < MESSAGE_LEN
+            || !sum.is_valid()
+            || message[1] != 0
+        {
+            return Err(DropReason::NdMalformed);
+        }
+        let (operation, option) = match message[0] {
+            SOLICITATION => (Operation::Solicitation, SOURCE_MAC),
+            ADVERTISEMENT => (Operation::Advertisement, TARGET_MAC),
+            _ => return Err(DropReason::NdMalformed),
+        };
+        let mut target = [0; 16];
+        target.copy_from_slice(&message[8..MESSAGE_LEN]);
+        let mac = mac_option(&message[MESSAGE_LEN..], option)?;
+        let (src, dst) = (header.src, header.dst);
+        let packet = Self { operation, src, dst, target: u128::from_be_bytes(target), mac };
+        match packet.is_plausible(message[4] & SOLICITED != 0) {
+            true => Ok(packet),
+            false => Err(DropReason::NdMalformed),
+        }
+    }
+
+    fn is_plausible(&self, is_solicited: bool) -> bool {
+        let says = match self.operation {
+            // Whoever has no address yet asks a group, and has nothing to be answered at.
+            Operation::Solicitation if self.src == 0 => {
+                self.dst == ipv6::solicited_node(self.target) && self.mac.is_none()
+            }
+            Operation::Solicitation => true,
+            Operation::Advertisement => !(is_solicited && ipv6::is_multicast(self.dst)),
+        };
+        says && !ipv6::is_multicast(self.src)
+            && !ipv6::is_multicast(self.target)
+            && !self.mac.is_some_and(Mac::is_group)
+    }
+
+    /// The answer to this question by the node at `mac`, and the MAC address to send it to, where the question came from `asker`.
+    #[must_use]
+    pub fn answer(&self, mac: Mac, asker: Mac) -> (Self, Mac) {
+        let (dst, to) = match self.src {
+            0 => (ipv6::ALL_NODES, ipv6::group_mac(ipv6::ALL_NODES)),
+            src => (src, self.mac.unwrap_or(asker)),
+        };
+        let (operation, src, mac) = (Operation::Advertisement, self.target, Some(mac));
+        (Self { operation, src, dst, target: self.target, mac }, to)
+    }
+
+    /// The question "who has `target`?" of the node with this address, for everybody or for a host that is thought to be there,
+    /// and the MAC address to send it to.
+    #[must_use]
+    pub fn question(mac: Mac, src: u128, target: u128, to: Option<Mac>) -> (Self, Mac) {
+        let group = ipv6::solicited_node(target);
+        let (dst, to) = to.map_or((group, ipv6::group_mac(group)), |to| (target, to));
+        (Self { operation: Operation::Solicitation, src, dst, target, mac: Some(mac) }, to)
+    }
+
+    /// Writes the whole frame, [`FRAME_LEN`] bytes, from its MAC address (zero when it names none) to `to`. A `router` passes on
+    /// what is not for itself.
+    pub fn emit(&self, frame: &mut [u8], to: Mac, router: bool) {
+        let mac = self.mac.unwrap_or_default();
+        ether::emit(frame, to, mac, ether::IPV6);
+        let packet = &mut frame[ether::LEN..FRAME_LEN];
+        let len = MESSAGE_LEN + OPTION_LEN;
+        ipv6::emit(packet, (self.src, self.dst), ipv6::ICMP, len);
+        ipv6::set_hop_limit(packet, FROM_THE_LINK);
+        let message = &mut packet[ipv6::LEN..];
+        message.fill(0);
+        let option = match self.operation {
+            Operation::Solicitation => {
+                message[0] = SOLICITATION;
+                SOURCE_MAC
+            }
+            Operation::Advertisement => {
+                let solicited = if ipv6::is_multicast(self.dst) { 0 } else { SOLICITED };
+                message[0] = ADVERTISEMENT;
+                message[4] = solicited | OVERRIDE | if router { ROUTER } else { 0 };
+                TARGET_MAC
+            }
+        };
+        message[8..MESSAGE_LEN].copy_from_slice(&self.target.to_be_bytes());
+        message[MESSAGE_LEN..MESSAGE_LEN + 2].copy_from_slice(&[option, 1]);
+        message[MESSAGE_LEN + 2..].copy_from_slice(&mac.0);
+        let sum = ipv6::pseudo_header(packet, ipv6::ICMP, len as u16).bytes(&packet[ipv6::LEN..]);
+        put_u16(packet, ipv6::LEN + 2, sum.checksum());
+        debug_assert_ne!(u16_at(packet, 4), 0);
+    }
+}
+
+/// The MAC address in the option of this type, if there is one.
+fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, DropReason> {
+    let mut found = None;
+    while let [kind, units, ..] = *options {
+        let len = usize::from(units) * OPTION_UNIT;
+        // A length of 0 would never end.
+        let option = options.get(..len).filter(|_| len > 0).ok_or(DropReason::NdMalformed)?;
+        if kind == wanted && found.is_none() {
+            let mac = option[2..].first_chunk::<6>().ok_or(DropReason::NdMalformed)?;
+            found = Some(Mac(*mac));
+        }
+        options = &options[len..];
+    }
+    if options.is_empty() { Ok(found) } else { Err(DropReason::NdMalformed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ASKER: u128 = 0xFD00_0000_0000_0000_0000_0000_0000_0009;
+    const OWN: u128 = 0xFD00_0000_0000_0000_0000_0000_0000_0001;
+    const ASKER_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    fn question() -> Vec<u8> {
+        let mut frame = vec![0; FRAME_LEN];
+        let (question, to) = Packet::question(ASKER_MAC, ASKER, OWN, None);
+        question.emit(&mut frame, to, false);
+        frame
+    }
+
+    /// With the checksum that the message then has.
+    fn summed(mut frame: Vec<u8>) -> Vec<u8> {
+        let packet = &mut frame[ether::LEN..];
+        put_u16(packet, ipv6::LEN + 2, 0);
+        let len = packet.len() - ipv6::LEN;
+        put_u16(packet, 4, len as u16);
+        let sum = ipv6::pseudo_header(packet, ipv6::ICMP, len as u16).bytes(&packet[ipv6::LEN..]);
+        put_u16(packet, ipv6::LEN + 2, sum.checksum());
+        frame
+    }
+
+    #[test]
+    fn a_question_is_answered_to_whoever_asked() {
+        let frame = question();
+        assert_eq!(ether::dst(&frame).to_string(), "33:33:ff:00:00:01");
+        let read = Packet::parse(&frame).unwrap();
+        assert_eq!((read.src, read.target, read.mac), (ASKER, OWN, Some(ASKER_MAC)));
+        assert_eq!(read.dst, ipv6::solicited_node(OWN));
+        let (answer, to) = read.answer(OWN_MAC, ether::src(&frame));
+        assert_eq!(to, ASKER_MAC);
+        let mut frame = vec![0xEE; FRAME_LEN];
+        answer.emit(&mut frame, to, true);
+        let read = Packet::parse(&frame).unwrap();
+        assert_eq!(read, answer);
+        assert_eq!((read.operation, read.dst), (Operation::Advertisement, ASKER));
+        assert_eq!((read.target, read.mac), (OWN, Some(OWN_MAC)));
+    }
+
+    #[test]
+    fn golden_question() {
+        // The checksum is of an independent implementation (RFC 4443, 2.3).
+        let frame = question();
+        assert_eq!(&frame[12..22], &[0x86, 0xDD, 0x60, 0, 0, 0, 0, 32, 58, 255]);
+        assert_eq!(&frame[54..62], &[135, 0, 0x7D, 0x89, 0, 0, 0, 0]);
+        assert_eq!(&frame[78..], &[1, 1, 2, 0, 0, 0, 0, 9]);
+    }
+
+    #[test]
+    fn a_known_host_is_asked_itself() {
+        let (question, to) = Packet::question(OWN_MAC, OWN, ASKER, Some(ASKER_MAC));
+        assert_eq!((question.dst, to), (ASKER, ASKER_MAC));
+    }
+
+    #[test]
+    fn a_host_without_an_address_is_told_by_way_of_all() {
+        let mut frame = question();
+        frame[22..38].fill(0);
+        frame.truncate(FRAME_LEN - OPTION_LEN);
+        let read = Packet::parse(&summed(frame.clone())).unwrap();
+        let (answer, to) = read.answer(OWN_MAC, ASKER_MAC);
+        assert_eq!((answer.dst, to.to_string().as_str()), (ipv6::ALL_NODES, "33:33:00:00:00:01"));
+        // With an option, or to the address itself, it is nonsense.
+        let mut named = question();
+        named[22..38].fill(0);
+        assert_eq!(Packet::parse(&summed(named)), Err(DropReason::NdMalformed));
+        frame[38..54].copy_from_slice(&OWN.to_be_bytes());
+        assert_eq!(Packet::parse(&summed(frame)), Err(DropReason::NdMalformed));
+    }
+
+    #[test]
+    fn what_must_be_discarded_is() {
+        let edited = |at: usize, byte: u8| {
+            let mut frame = question();
+            frame[at] = byte;
+            summed(frame)
+        };
+        for (at, byte, what) in [
+            (21, 254, "from beyond the link"),
+            (54, 134, "another message"),
+            (55, 1, "a code"),
+            (62, 0xFF, "a group as the target"),
+            (22, 0xFF, "a group as the source"),
+            (79, 0, "an option of length 0"),
+            (79, 2, "an option beyond the message"),
+            (80, 1, "a group's MAC address"),
+        ] {
+            assert_eq!(Packet::parse(&edited(at, byte)), Err(DropReason::NdMalformed), "{what}");
+        }
+        let mut damaged = question();
+        damaged[70] ^= 1;
+        assert_eq!(Packet::parse(&damaged), Err(DropReason::NdMalformed));
+        let mut short = question();
+        short.truncate(FRAME_LEN - 9);
+        assert_eq!(Packet::parse(&summed(short)), Err(DropReason::NdMalformed));
+        let mut odd = question();
+        odd.push(1);
+        assert_eq!(Packet::parse(&summed(odd)), Err(DropReason::NdMalformed));
+    }
+
+    #[test]
+    fn options_that_nobody_knows_are_passed_over() {
+        let mut frame = question();
+        let tail = frame.split_off(FRAME_LEN - OPTION_LEN);
+        frame.extend([14, 1, 0, 0, 0, 0, 0, 0]); // a nonce (RFC 3971)
+        frame.extend(tail);
+        assert_eq!(Packet::parse(&summed(frame)).unwrap().mac, Some(ASKER_MAC));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = Packet::parse(&bytes);
+            let mut frame = question();
+            let len = bytes.len().min(FRAME_LEN - 54);
+            frame[54..54 + len].copy_from_slice(&bytes[..len]);
+            let _ = Packet::parse(&summed(frame));
+        }
+    }
+}
