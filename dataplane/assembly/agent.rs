@@ -7,7 +7,7 @@ use rand::SeedableRng as _;
 
 use super::{make, seed};
 use crate::config::{
-    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, UNSPECIFIED, v4_bits,
+    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED, v4_bits,
 };
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};

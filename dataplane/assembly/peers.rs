@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use rand::{Rng as _, SeedableRng as _};
 
-use crate::config::{AgentConfig, AgentPool};
+use crate::config::{AgentConfig, AgentPool, v4_bits};
 use crate::peers::Settings;
 use crate::policy::{Rng, stream_seed};
 use crate::role::agent::PeerGroup;
@@ -42,7 +42,7 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
 #[must_use]
 pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Option<PeerGroup> {
     let (peers, pool) = (config.peers.as_ref()?, config.host.pools.first()?);
-    let addresses: Vec<_> = peers.nodes.iter().map(|node| node.to_bits()).collect();
+    let addresses: Vec<_> = peers.nodes.iter().filter_map(|node| v4_bits(*node)).collect();
     Some(PeerGroup::new(settings, pool.id, &addresses, tasks_of_each(pool)).shown_in(table.peers()))
 }
 
