@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::io::{Buf, Burst, Pool, Port};
-use wedjat::wire::arp;
 
 use crate::arrival::BurstsTooLong;
 use crate::exchange::{Exchange, Passed};
@@ -18,9 +17,9 @@ use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
 
-/// An unanswered ARP question is asked again after this.
+/// An unanswered question for the next hop is asked again after this.
 const ASK_AGAIN_S: f64 = 0.1;
-/// The next hop has so long to answer ARP.
+/// The next hop has so long to answer it.
 const RESOLVE_S: f64 = 10.0;
 /// After the last due time the backlog may still go out for so long; the rest is unsent.
 const GRACE_S: f64 = 0.001;
@@ -228,8 +227,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         } else if now >= self.ask_at {
             self.ask_at = now + self.times.ask_again;
             let Some(mut question) = self.pool.take() else { return };
-            if question.resize(arp::FRAME_LEN) {
-                self.host.ask(question.bytes_mut());
+            if self.host.ask(&mut question) {
                 self.control.push(question);
                 self.send_control();
             }
@@ -368,9 +366,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             self.take_answer(&answer, buf.bytes(), now);
             return self.recycle(buf);
         }
-        match self.host.hear(buf.bytes_mut(), verified) {
+        match self.host.hear(&mut buf, verified) {
             Heard::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
-            Heard::ArpAnswer => self.control.push(buf),
+            Heard::NeighbourAnswer => self.control.push(buf),
             Heard::NextHop(_) => {}
             Heard::Nothing(_) => self.tally.strays.foreign += 1,
         }
@@ -418,7 +416,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// ARP that the device does not take is dropped: it will be asked again.
+    /// What the device does not take of questions and answers about neighbours is dropped: it will be asked again.
     fn send_control(&mut self) {
         if !self.control.is_empty() {
             self.port.tx_burst(&mut self.control);
@@ -515,7 +513,7 @@ mod tests {
                 if task {
                     self.bytes.push(frame.bytes().to_vec());
                 }
-                if !reflect(frame.bytes_mut(), PEER) {
+                if !reflect(&mut frame, PEER) {
                     continue;
                 }
                 let delays = if task { (self.answers)(self.tasks) } else { &[0] };
@@ -782,7 +780,7 @@ mod tests {
             while !generator.poll(now).is_over() {
                 while let Some(mut frame) = theirs.receive() {
                     let work = Work::parse(&frame.bytes()[body..]).unwrap();
-                    assert!(reflect(frame.bytes_mut(), PEER));
+                    assert!(reflect(&mut frame, PEER));
                     let seed = if answered.is_multiple_of(4) { 1 } else { work.seed };
                     let outcome = oracle.outcome(work.operation, seed).unwrap();
                     outcome.emit(&mut frame.bytes_mut()[body..]);
@@ -825,7 +823,7 @@ mod tests {
                 generator.stop(now);
             }
             while let Some(mut frame) = theirs.receive() {
-                assert!(reflect(frame.bytes_mut(), PEER) && theirs.send(frame.bytes()));
+                assert!(reflect(&mut frame, PEER) && theirs.send(frame.bytes()));
             }
         }
         let ledger = generator.tally().measured;
@@ -859,7 +857,7 @@ mod tests {
             });
             for i in 0..2 {
                 while let Some(mut frame) = peers[i].receive() {
-                    assert!(reflect(frame.bytes_mut(), PEER) && peers[1 - i].send(frame.bytes()));
+                    assert!(reflect(&mut frame, PEER) && peers[1 - i].send(frame.bytes()));
                 }
             }
             now += STEP;

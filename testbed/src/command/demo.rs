@@ -133,6 +133,7 @@ mod show {
 
     use indicatif::{ProgressBar, ProgressStyle};
     use wedjat::policy::PolicySpec;
+    use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
     use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
@@ -193,8 +194,7 @@ mod show {
             let options = Options { seed: arguments.seed, ..Options::default() };
             let folder = devices::scratch("demo")?;
             let ends = Ends {
-                src: [10, 0, 1, 100].into(),
-                dst: [10, 0, 1, 1].into(),
+                addresses: Addresses::new([10, 0, 1, 1].into(), None, None)?,
                 udp_port: options.udp_port,
                 pool: 1,
                 layout,
