@@ -470,6 +470,8 @@ fn outstanding_bits(load: &Load) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Addresses;
+    use crate::neighbour::Message;
     use crate::payload::Work;
     use crate::reflector::reflect;
     use crate::replay::{self, Replay};
@@ -497,7 +499,7 @@ mod tests {
     /// What the other end does with the `n`th task: answers it after each of these times.
     type Answers = fn(u64) -> &'static [u64];
 
-    /// The other end of the wire: answers ARP, and tasks as it is told.
+    /// The other end of the wire: answers for its address, and tasks as it is told.
     struct Peer {
         port: RingPort,
         answers: Answers,
@@ -509,7 +511,7 @@ mod tests {
     impl Peer {
         fn poll(&mut self, now: u64, pool: &FramePool) {
             while let Some(mut frame) = self.port.receive() {
-                let task = ether_type(&frame) == wedjat::wire::ether::IPV4;
+                let task = !Message::is_one(frame.bytes());
                 if task {
                     self.bytes.push(frame.bytes().to_vec());
                 }
@@ -529,10 +531,6 @@ mod tests {
                 assert!(self.port.send(frame.bytes()));
             }
         }
-    }
-
-    fn ether_type(frame: &Frame) -> u16 {
-        wedjat::wire::ether::ether_type(frame.bytes())
     }
 
     struct Run {
@@ -595,6 +593,36 @@ mod tests {
         let classes: Vec<_> = run.tally.classes.iter().map(|c| c.response.tasks()).collect();
         assert_eq!(classes.iter().sum::<u64>(), answered);
         assert!(classes.iter().all(|tasks| *tasks > answered / 3), "{classes:?}");
+    }
+
+    /// The same load over IPv6, by way of a router: the same but for the frames.
+    #[test]
+    fn over_ipv6_a_run_is_the_same() {
+        let gateway = "fe80::1".parse().ok();
+        let addresses = Addresses::new("fd00:1::1".parse().unwrap(), None, gateway).unwrap();
+        for extended in [true, false] {
+            let over_v4 = Target { extended, ..target() };
+            let over_v6 = Target { addresses, checksums: false, ..over_v4.clone() };
+            let [over_v4, over_v6] =
+                [over_v4, over_v6].map(|to| run(&load(1e6), &to, 1024, |_| &[7_000], |_| true));
+            assert_eq!(over_v6.phase, Phase::Done);
+            assert_eq!(over_v6.tally.measured, over_v4.tally.measured);
+            assert_eq!(over_v6.tally.strays, over_v4.tally.strays);
+            let [p99, other] =
+                [&over_v6, &over_v4].map(|run| run.tally.response().quantile_ns(0.99));
+            assert_eq!(p99, other);
+            assert_eq!(over_v6.frames.len(), over_v4.frames.len());
+            for (frame, other) in over_v6.frames.iter().zip(&over_v4.frames) {
+                let datagram = wedjat::wire::udp::parse_v6(frame, false).unwrap();
+                let Addresses::V6(ends) = addresses else { panic!("{addresses:?}") };
+                assert_eq!((datagram.src, datagram.dst), (ends.own, ends.dst));
+                assert_eq!(wedjat::wire::ether::dst(frame), PEER);
+                assert_eq!(
+                    frame[wedjat::wire::udp::PAYLOAD_V6..],
+                    other[wedjat::wire::udp::PAYLOAD..]
+                );
+            }
+        }
     }
 
     /// A task of class 1 each 10 us, and of class 2, large, each 100 us; the last is due at 9.99 ms.

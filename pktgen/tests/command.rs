@@ -196,6 +196,38 @@ mod dpdk {
     }
 
     #[test]
+    fn tasks_over_ipv6_have_the_tag_of_their_vlan() {
+        use pcap_file::pcap::{PcapReader, PcapWriter};
+        use wedjat::wire::{udp, vlan};
+
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [came, sent] = ["came.pcap", "sent.pcap"].map(|name| folder.path().join(name));
+        // Nothing ever comes.
+        PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
+        let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", came.display(), sent.display());
+        let load =
+            ["run", "--rate", "1k", "--duration", "200ms", "--warmup", "0s", "--drain", "1ms"];
+        let to = ["--dst", "fd00:1::1", "--dst-mac", "02:00:00:00:00:09", "--vlan", "12"];
+        let output = pktgen(&[&load[..], &to, &["--no-floor", "--device", &device]].concat());
+        let mut reader = PcapReader::new(std::fs::File::open(&sent).unwrap())
+            .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+        let mut frames = 0;
+        while let Some(packet) = reader.next_packet() {
+            let mut frame = packet.unwrap().data.into_owned();
+            assert_eq!(vlan::id(&frame), Some(12));
+            vlan::cover(&mut frame);
+            let datagram = udp::parse_v6(&frame[vlan::LEN..], false).unwrap();
+            assert_eq!(
+                (datagram.dst, datagram.src),
+                (0xFD00_0001 << 96 | 1, 0xFD00_0001 << 96 | 0x100)
+            );
+            assert_eq!(datagram.dst_port, 1234);
+            frames += 1;
+        }
+        assert!(frames > 0, "{}", stdout(&output));
+    }
+
+    #[test]
     fn a_trace_is_replayed_over_memif() {
         // 300 tasks in 300 ms, a third of them of class 2; twice, and twice as fast.
         let time = |i: u32| if i == 0 { 0 } else { i * 1000 + 500 };

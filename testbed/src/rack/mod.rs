@@ -1,9 +1,9 @@
 //! An emulated rack: servers full of single-core workers behind one port, first come, first served.
 //!
 //! Every worker keeps its own emulated time (see [`queues`]), so an answer that leaves late is a fault of this program and not of
-//! the worker: it is measured, and [`Report`] calls the run invalid when it matters. The rack answers ARP or neighbour discovery for all its servers; a
-//! reply goes to the MAC address that its task came from, which is the leaf's. It asks for nothing itself, unless its workers are
-//! to register with leaves and to tell them of their queues ([`Rack::with_leaves`]).
+//! the worker: it is measured, and [`Report`] calls the run invalid when it matters. The rack answers for all its servers, ARP or
+//! neighbour discovery; a reply goes to the MAC address that its task came from, which is the leaf's. It asks for nothing itself,
+//! unless its workers are to register with leaves and to tell them of their queues ([`Rack::with_leaves`]).
 
 pub mod address;
 pub mod layout;
