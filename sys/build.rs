@@ -16,7 +16,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_(adjust_nb_rx_tx_desc|close|configure|get_name_by_port|get_port_by_name|info_get)",
     "rte_eth_dev_(get_mtu|is_valid_port|rss_hash_conf_get|socket_id|start|stop)",
     "rte_eth_dev_rx_intr_(ctl_q_get_fd|disable|enable)",
-    "rte_eth_(macaddr_get|promiscuous_enable|stats_get|xstats_get|xstats_get_names)",
+    "rte_eth_(allmulticast_enable|macaddr_get|promiscuous_enable|stats_get|xstats_get|xstats_get_names)",
     "rte_eth_(rx_burst|rx_queue_setup|tx_burst|tx_queue_setup)",
     "rte_pktmbuf_(alloc|chain|free|init|pool_create|pool_init)",
     "rte_mempool_(avail_count|create_empty|free|obj_iter|op_calc_mem_size_default|populate_iova|set_ops_byname)",

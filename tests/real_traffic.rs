@@ -12,7 +12,9 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["server", address] => peer::serve(address),
-        ["client", kind, tasks] => peer::ask(kind == "connected", tasks.parse().unwrap()),
+        ["client", leaf, kind, tasks] => {
+            peer::ask(leaf, kind == "connected", tasks.parse().unwrap())
+        }
         ["--list", ..] => println!("real_traffic: test"),
         _ => run(),
     }
@@ -33,13 +35,11 @@ fn run() {
     traffic::run();
 }
 
-const LEAF: &str = "10.66.1.1:1234";
-
 /// Both kinds of peers, as anybody might write them.
 mod peer {
     use std::collections::BTreeMap;
     use std::io::{ErrorKind, Read};
-    use std::net::{SocketAddr, UdpSocket};
+    use std::net::{IpAddr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
     use super::patience::PATIENCE;
@@ -81,9 +81,10 @@ mod peer {
 
     /// Sends tasks, a window of them at a time, expects each answered once, from the leaf's address, with its
     /// payload, and prints how many each worker answered.
-    pub fn ask(connected: bool, tasks: u16) {
-        let leaf: SocketAddr = super::LEAF.parse().unwrap();
-        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    pub fn ask(leaf: &str, connected: bool, tasks: u16) {
+        let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
+        let anywhere = if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(anywhere).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         if connected {
             socket.connect(leaf).unwrap();
@@ -151,7 +152,31 @@ mod traffic {
 
     use super::patience::{LIFETIME, wait_until};
 
-    const SERVERS: [&str; 2] = ["10.66.2.11", "10.66.2.12"];
+    /// What addresses begin with, and how they end.
+    struct Family {
+        name: &'static str,
+        leaf: [&'static str; 2],
+        client: &'static str,
+        servers: [&'static str; 2],
+        prefix: u8,
+    }
+
+    const V4: Family = Family {
+        name: "IPv4",
+        leaf: ["10.66.1.1", "10.66.2.1"],
+        client: "10.66.1.2",
+        servers: ["10.66.2.11", "10.66.2.12"],
+        prefix: 24,
+    };
+
+    const V6: Family = Family {
+        name: "IPv6",
+        leaf: ["fd66:1::1", "fd66:2::1"],
+        client: "fd66:1::2",
+        servers: ["fd66:2::b", "fd66:2::c"],
+        prefix: 64,
+    };
+
     const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
     const LEAF_MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
     const WORKERS_MAC: &str = "02:00:00:00:02:0b";
@@ -162,24 +187,35 @@ mod traffic {
     struct Net(String);
 
     impl Net {
-        fn new(number: usize) -> Self {
+        fn new(number: usize, family: &Family) -> Self {
             let net = Self(format!("wj{}n{number}", std::process::id()));
             for place in ["c", "l", "w"] {
                 call(&["ip", "netns", "add", &net.name(place)]);
-                // Neither noise of IPv6 nor a kernel that forwards beside the leaf.
-                let quiet = "for all in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 > $all; done; \
-                             echo 0 > /proc/sys/net/ipv4/ip_forward";
+                // Neither noise of IPv6 nor a kernel that forwards beside the leaf, nor one that answers in its place. Where IPv6
+                // is wanted no router is asked for, and no address waits for somebody to object.
+                let quiet = match family.prefix {
+                    24 => {
+                        "echo 0 > /proc/sys/net/ipv4/ip_forward; cd /proc/sys/net/ipv6/conf; \
+                           for all in */disable_ipv6; do echo 1 > $all; done"
+                    }
+                    _ => {
+                        "cd /proc/sys/net/ipv6/conf; for one in all default; do echo 0 > $one/forwarding; \
+                          echo 0 > $one/accept_ra; echo 0 > $one/router_solicitations; done"
+                    }
+                };
                 net.within(place, &["sh", "-c", quiet]);
+                if place == "l" {
+                    let none =
+                        "for all in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 > $all; done";
+                    net.within(place, &["sh", "-c", none]);
+                }
                 net.within(place, &["ip", "link", "set", "lo", "up"]);
             }
-            net.join("c", LEAF_MACS[0], "02:00:00:00:01:02", &["10.66.1.2/24"], "10.66.1.1");
-            net.join(
-                "w",
-                LEAF_MACS[1],
-                WORKERS_MAC,
-                &["10.66.2.11/24", "10.66.2.12/24"],
-                "10.66.2.1",
-            );
+            let Family { leaf, client, servers, prefix, .. } = family;
+            let with_prefix = |address: &str| format!("{address}/{prefix}");
+            net.join("c", LEAF_MACS[0], "02:00:00:00:01:02", &[with_prefix(client)], leaf[0]);
+            let servers = servers.map(with_prefix);
+            net.join("w", LEAF_MACS[1], WORKERS_MAC, &servers, leaf[1]);
             net
         }
 
@@ -188,7 +224,7 @@ mod traffic {
         }
 
         /// A veth pair from the leaf's `lc` to the clients' `c0`, or from its `lw` to the workers' `w0`.
-        fn join(&self, place: &str, leaf: &str, mac: &str, addresses: &[&str], gateway: &str) {
+        fn join(&self, place: &str, leaf: &str, mac: &str, addresses: &[String], gateway: &str) {
             let (near, far) = (format!("l{place}"), format!("{place}0"));
             let (leaves, others) = (self.name("l"), self.name(place));
             let pair = ["type", "veth", "peer", "name", &far, "netns", &others];
@@ -196,7 +232,9 @@ mod traffic {
             self.within("l", &["ip", "link", "set", &near, "address", leaf, "up"]);
             self.within(place, &["ip", "link", "set", &far, "address", mac, "up"]);
             for address in addresses {
-                self.within(place, &["ip", "address", "add", address, "dev", &far]);
+                let mut words = vec!["ip", "address", "add", address, "dev", &far];
+                words.extend(gateway.contains(':').then_some("nodad"));
+                self.within(place, &words);
             }
             self.within(place, &["ip", "route", "add", "default", "via", gateway]);
         }
@@ -291,13 +329,15 @@ mod traffic {
         policy: &'static str,
         macs_known: bool,
         poll: &'static str,
+        family: &'static Family,
     }
 
     fn carry(number: usize, scenario: &Scenario) {
-        let Scenario { driver, policy, macs_known, poll } = scenario;
+        let Scenario { driver, policy, macs_known, poll, family } = scenario;
         println!(
-            "{driver}, {policy}, {poll}, MAC addresses {}",
-            if *macs_known { "given" } else { "by ARP" }
+            "{}, {driver}, {policy}, {poll}, MAC addresses {}",
+            family.name,
+            if *macs_known { "given" } else { "asked for" }
         );
         let folder = tempfile::tempdir().unwrap();
         let (config, state, stats) = (
@@ -306,8 +346,8 @@ mod traffic {
             folder.path().join("stats"),
         );
         std::fs::write(&config, config_text(scenario, &state)).unwrap();
-        let net = Net::new(number);
-        let _servers = SERVERS.map(|address| net.server(address));
+        let net = Net::new(number, family);
+        let _servers = family.servers.map(|address| net.server(address));
         let (config, stats_file) = (config.to_str().unwrap(), stats.to_str().unwrap());
         let leaf =
             [WEDJAT, "leaf", "--config", config, "--duration", LIFETIME, "--stats", stats_file];
@@ -319,12 +359,12 @@ mod traffic {
             }
             let known = |host: &Value| !host["mac"].is_null();
             let hosts = snapshot(&state)?["neighbours"].as_array()?.clone();
-            (hosts.iter().filter(|host| known(host)).count() >= SERVERS.len()).then_some(())
+            (hosts.iter().filter(|host| known(host)).count() >= family.servers.len()).then_some(())
         });
         let began = Instant::now();
         let mut clients = Vec::new();
         for kind in ["connected", "unconnected"] {
-            let words = ["client", kind, &TASKS.to_string()];
+            let words = ["client", family.leaf[0], kind, &TASKS.to_string()];
             clients.push(net.ourselves("c", &words).spawn().unwrap());
         }
         let mut workers: BTreeMap<u16, u64> = BTreeMap::new();
@@ -342,11 +382,11 @@ mod traffic {
         assert_eq!(workers.len(), WORKERS, "all workers were used: {workers:?}");
 
         for (place, gateway, mac) in
-            [("c", "10.66.1.1", LEAF_MACS[0]), ("w", "10.66.2.1", LEAF_MACS[1])]
+            [("c", family.leaf[0], LEAF_MACS[0]), ("w", family.leaf[1], LEAF_MACS[1])]
         {
             let neighbours = net.within(place, &["ip", "neigh", "show"]);
             let told = |line: &str| line.starts_with(gateway) && line.contains(mac);
-            assert!(neighbours.lines().any(told), "the leaf answered ARP: {neighbours}");
+            assert!(neighbours.lines().any(told), "the leaf answered: {neighbours}");
             for (error, count) in net.receive_errors(place) {
                 assert_eq!(count, 0, "{error} in the namespace {place}");
             }
@@ -396,6 +436,10 @@ mod traffic {
         let mut drops = account["drops"].as_object().unwrap().clone();
         // Questions between the kernels' own addresses are nobody's fault.
         drops.remove("arp_other");
+        // With IPv6 they tell each other, too, which groups they listen to, and look for routers.
+        for others in ["nd_other", "ipv6_extension", "not_udp"] {
+            drops.remove(others);
+        }
         assert!(drops.is_empty(), "{account}");
         for port in account["ports"].as_array().unwrap() {
             for count in ["rx_missed", "rx_no_mbuf", "rx_errors", "tx_errors"] {
@@ -416,24 +460,30 @@ mod traffic {
     }
 
     fn config_text(scenario: &Scenario, state: &Path) -> String {
-        let Scenario { driver, policy, macs_known, poll } = scenario;
+        let Scenario { driver, policy, macs_known, poll, family } = scenario;
+        let Family { leaf, prefix, .. } = family;
         let mac = if *macs_known { format!("mac = '{WORKERS_MAC}'") } else { String::new() };
-        let [first, second] = SERVERS;
+        let [first, second] = family.servers;
         format!(
             "[leaf]\nid = 1\ncores = [0]\nseed = 7\npoll = '{poll}'\nstate = '{}'\n\
-             [[port]]\ndevice = '{driver}0,iface=lc'\nside = 'clients'\nip = '10.66.1.1/24'\n\
-             [[port]]\ndevice = '{driver}1,iface=lw'\nside = 'workers'\nip = '10.66.2.1/24'\n\
+             [[port]]\ndevice = '{driver}0,iface=lc'\nside = 'clients'\nip = '{}/{prefix}'\n\
+             [[port]]\ndevice = '{driver}1,iface=lw'\nside = 'workers'\nip = '{}/{prefix}'\n\
              [[pool]]\nid = 5\npolicy = '{policy}'\n\
              [[server]]\nip = '{first}'\nworkers = '0-3'\npool = 5\n{mac}\n\
              [[server]]\nip = '{second}'\nworkers = '4-7'\npool = 5\n{mac}\n",
-            state.display()
+            state.display(),
+            leaf[0],
+            leaf[1],
         )
     }
 
     pub fn run() {
-        let scenario =
-            |driver, policy, macs_known, poll| Scenario { driver, policy, macs_known, poll };
+        let scenario = |driver, policy, macs_known, poll| {
+            let family = &V4;
+            Scenario { driver, policy, macs_known, poll, family }
+        };
         let mut scenarios = vec![
+            Scenario { family: &V6, ..scenario("net_af_packet", "horus", false, "busy") },
             scenario("net_af_packet", "horus", false, "adaptive"),
             scenario("net_af_packet", "random", true, "busy"),
         ];

@@ -227,7 +227,7 @@ fn uses(name: &str, code: &str, modules: &BTreeMap<String, String>) -> BTreeSet<
 }
 
 /// Uses that close a circle between files of a room, and why they are left.
-const CIRCLES: [(&str, &str, &str); 3] = [
+const CIRCLES: [(&str, &str, &str); 4] = [
     (
         "ring/region",
         "ring/attach",
@@ -242,6 +242,11 @@ const CIRCLES: [(&str, &str, &str); 3] = [
         "stage/network",
         "stage/auth",
         "a pool has the authenticator that knows its key; whose workers are the network's",
+    ),
+    (
+        "stage/network",
+        "stage/v6",
+        "a network has what there is of IPv6 in it, which is of its ports, servers and pools",
     ),
 ];
 

@@ -81,7 +81,7 @@ mod tests {
     fn table(workers: &[u16]) -> Table {
         let workers = workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
-        let servers = vec![0x0A00_020B];
+        let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
         Table::heap(&Spec { cores: 2, ports: 1, servers, pools, ..Spec::default() })
     }
 

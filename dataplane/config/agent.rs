@@ -575,6 +575,7 @@ fn pools_together(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::v4_bits;
 
     const GOOD: &str = r#"
 [agent]
@@ -610,7 +611,7 @@ overflow = "refuse"
         assert_eq!((config.udp_port, config.host.payload), (1234, PAYLOAD_MAX));
         let leaf = config.leaves[0];
         assert_eq!(config.sends, Sends::Try);
-        assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::new(10, 0, 2, 1), 0, None));
+        assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::from([10, 0, 2, 1]), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
         assert_eq!(
             (config.host.pools[1].queue, config.host.pools[1].overflow),
@@ -711,8 +712,11 @@ overflow = "refuse"
         let several = text.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES;
         assert!(is_agents(&several), "its leaves do not make it a leaf's");
         let config = parse(&several).unwrap();
-        let leaves: Vec<_> =
-            config.leaves.iter().map(|leaf| (leaf.ip.octets()[3], leaf.port)).collect();
+        let leaves: Vec<_> = config
+            .leaves
+            .iter()
+            .map(|leaf| (v4_bits(leaf.ip).unwrap() & 0xFF, leaf.port))
+            .collect();
         assert_eq!(leaves, [(1, 0), (2, 0)]);
         assert_eq!(config.leaves[1].mac, Some(Mac([2, 0, 0, 0, 0, 2])));
         let policies = config.host.pools.iter().map(|pool| pool.leaf_policy.is_some());

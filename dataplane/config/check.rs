@@ -232,8 +232,10 @@ fn port(faults: &mut Faults<'_>, config: &raw::Config, raw: &raw::Port) -> PortC
     let port = keys(raw, speaks_v6(config)).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
-        let allowed = "a router's address, of the same of IPv4 and IPv6 as `port.ip`";
-        let of_family = |address: IpAddr| is_routers(address) && address.is_ipv4() == ip.is_ipv4();
+        let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
+        let of_family = |address: IpAddr| {
+            is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
+        };
         let address = faults.host(gateway, "port.gateway", of_family, allowed);
         let near = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
         let fits = near || !is_unicast(address);
@@ -315,7 +317,7 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> S
             &raw.ip,
             "server.ip",
             is_unicast,
-            "a host's address such as 10.0.2.11 or fd00:2::b",
+            "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b",
         ),
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
         pool: *raw.pool.get_ref(),

@@ -1,6 +1,6 @@
 //! The reference configuration, and every kind of fault.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use super::*;
 use crate::policy::signals::Protocol;
@@ -47,7 +47,7 @@ fn the_reference_is_read() {
     let config = parse(GOOD).unwrap();
     assert_eq!((config.leaf.id, config.leaf.udp_port, &config.leaf.cores[..]), (1, 1234, &[1][..]));
     assert_eq!(config.leaf.seed, Some(7));
-    assert_eq!((config.ports[0].ip, config.ports[0].prefix), (Ipv4Addr::new(10, 0, 1, 1), 24));
+    assert_eq!((config.ports[0].ip, config.ports[0].prefix), (IpAddr::from([10, 0, 1, 1]), 24));
     assert_eq!(config.ports[1].side, Side::Workers);
     assert_eq!(config.pools[0].policy.to_string(), "horus");
     assert_eq!((config.pools[0].queue, config.pools[0].overflow), (4096, Overflow::Drop));
@@ -123,6 +123,78 @@ fn a_port_that_clients_and_workers_share_is_warned_of() {
     }
     let far = both(&unsure).replace("10.0.2.1/24\"", "10.0.3.1/24\"\ngateway = \"10.0.3.2\"");
     assert_eq!(parse(&far).unwrap().warnings().len(), 1, "behind a gateway as well");
+}
+
+#[test]
+fn the_example_with_ipv6_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/ipv6.toml");
+    let config = parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert!(config.ports.iter().all(|port| port.ip.is_ipv6()));
+    assert_eq!(config.warnings(), [""; 0]);
+}
+
+/// A leaf's file with IPv6 on both sides.
+const V6: &str = r#"
+[leaf]
+id = 1
+cores = [0]
+[[port]]
+device = "net_memif0"
+side = "clients"
+ip = "fd00:1::1/64"
+gateway = "fe80::1"
+[[port]]
+device = "net_memif1"
+side = "workers"
+ip = "fd00:2::1/64"
+[[pool]]
+id = 1
+policy = "horus"
+[[server]]
+ip = "fd00:2::b"
+workers = "0-3"
+pool = 1
+"#;
+
+#[test]
+fn ipv6_is_read_and_families_must_fit_together() {
+    let config = parse(V6).unwrap();
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!((config.ports[0].ip, config.ports[0].prefix), (address("fd00:1::1"), 64));
+    assert_eq!(config.ports[0].gateway, Some(address("fe80::1")));
+    assert_eq!(config.servers[0].ip, address("fd00:2::b"));
+    let port = config.ports[1].address(Mac([2, 0, 0, 0, 0, 7]));
+    assert_eq!(port.v6.map(|v6| v6.prefix), Some(64));
+    assert_eq!(config.warnings(), [""; 0]);
+    let second = "[[server]]\nip = \"10.0.2.11\"\nworkers = \"4\"\npool = 1\n";
+    for (old, new, parts) in [
+        ("fd00:1::1/64", "fe80::1/64", &["leaf.toml:8: `port.ip`", "fd00:1::1/64"][..]),
+        ("fd00:1::1/64", "fd00:1::/64", &["`port.ip`"]),
+        ("fd00:1::1/64", "fd00:1::1/129", &["`port.ip`"]),
+        ("fd00:1::1/64", "::ffff:10.0.0.1/96", &["`port.ip`"]),
+        ("fd00:2::1/64", "fd00:1::1/64", &["an address of its own"]),
+        ("fe80::1", "10.0.1.254", &["`port.gateway`", "as `port.ip` is"]),
+        ("fe80::1", "fd00:9::1", &["`port.gateway`", "in fd00:1::1/64"]),
+        ("fd00:2::b", "ff02::1", &["`server.ip`", "IPv4 or IPv6"]),
+        ("fd00:2::b", "fd00:2::", &["`server.ip`", "not the network's first"]),
+        ("fd00:2::b", "fd00:3::b", &["`server.ip`", "network of a port on the workers' side"]),
+        ("fd00:2::b", "fd00:2::1", &["not the leaf's own"]),
+        ("[[pool]]", &format!("{second}[[pool]]"), &["`server.ip`", "10.0.2.11"]),
+        ("\"horus\"", "\"horus\"\nservice = \"10.0.9.9\"", &["`pool.service`"]),
+        ("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", &["`pool.reports`", "replies"]),
+        ("\"fd00:1::1/64\"\ngateway = \"fe80::1\"", "\"10.0.1.1/24\"", &["`pool.id`", "no client"]),
+        (
+            "[[pool]]",
+            "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]",
+            &["not spoken yet", "`spine.ip`"],
+        ),
+    ] {
+        assert!(V6.contains(old), "{old}");
+        let error = parse(&V6.replacen(old, new, 1)).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
+        }
+    }
 }
 
 /// Replaces one line and expects the error to name place, key, found and allowed.
@@ -539,7 +611,7 @@ workers = 16
 fn a_spines_file_has_leaves_for_workers() {
     let config = Config::parse(Path::new("spine.toml"), SPINE).unwrap();
     assert_eq!((config.role, config.leaf.id, config.leaf.worker_timeout_ms), (Role::Spine, 90, 30));
-    assert_eq!(config.pools[0].service, Some(Ipv4Addr::new(10, 0, 1, 100)));
+    assert_eq!(config.pools[0].service, Some(IpAddr::from([10, 0, 1, 100])));
     let leaves: Vec<_> = config.servers.iter().map(|one| (&one.workers[..], one.speed)).collect();
     assert_eq!(leaves, [(&[7][..], 32.0), (&[8][..], 16.0)]);
     assert_eq!((config.leaf.limits.servers, config.leaf.limits.workers), (64, 64));

@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(
             change,
             Ok(Change::AddWorkers {
-                server: Some(IpAddr::new(10, 0, 2, 13)),
+                server: Some(IpAddr::from([10, 0, 2, 13])),
                 pool: 7,
                 workers: vec![8, 9, 12],
                 speed: 2.5,
@@ -544,7 +544,7 @@ mod tests {
         );
         let change = "add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true".parse();
         let mac = Some(Mac([2, 0, 0, 0, 2, 13]));
-        let ip = IpAddr::new(10, 0, 2, 13);
+        let ip = IpAddr::from([10, 0, 2, 13]);
         assert_eq!(change, Ok(Change::AddServer { ip, mac, registers: true }));
     }
 

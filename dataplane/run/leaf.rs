@@ -235,6 +235,7 @@ fn open_devices(
             tx_slots: port.queue_slots,
             // A device that has another MAC address than we use must pass ours.
             promiscuous: port.mac.is_some(),
+            multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
             vlan: port.vlan,
             interrupts: config.leaf.poll == Polling::Adaptive,

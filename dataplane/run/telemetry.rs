@@ -175,7 +175,7 @@ mod tests {
     fn node() -> Snapshot {
         let workers = (0..1000).map(|id| WorkerSpec { id: 10 + id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
-        let servers = vec![0x0A00_020B];
+        let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
         let table =
             Table::heap(&Spec { node: 3, cores: 2, ports: 1, servers, pools, ..Spec::default() });
         table.counters(0).add(Counter::Scheduled, 5);

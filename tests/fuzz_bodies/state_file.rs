@@ -29,7 +29,12 @@ fn whole() -> &'static [u8] {
         };
         let pool = |id, ids| PoolSpec { id, policy: "horus".into(), workers: workers(ids) };
         let pools = vec![pool(7, 0..3), pool(9, 3..8)];
-        let spec = Spec { cores: 2, servers: vec![1, 2, 3, 4], pools, ..Spec::default() };
+        let spec = Spec {
+            cores: 2,
+            servers: [1, 2, 3, 4].map(|last| [10, 0, 0, last].into()).to_vec(),
+            pools,
+            ..Spec::default()
+        };
         drop(Table::create(&path, &spec).expect("a folder for scratch files"));
         let whole = std::fs::read(&path).expect("it was just written");
         std::fs::remove_file(&path).expect("it is ours");

@@ -75,6 +75,8 @@ pub struct DeviceOptions {
     pub mtu: Option<u16>,
     /// Receive packets for every MAC address. Devices that cannot are left as they are.
     pub promiscuous: bool,
+    /// Receive packets for every group, as neighbour discovery needs. A device that cannot receives packets for everybody instead.
+    pub multicast: bool,
     /// Let the device check IPv4 and UDP checksums where it can.
     pub checksums: bool,
     /// Take the checksums of all packets for right.
@@ -100,6 +102,7 @@ impl Default for DeviceOptions {
             tx_slots: 1024,
             mtu: None,
             promiscuous: false,
+            multicast: false,
             checksums: true,
             trust_checksums: false,
             vlan: None,
@@ -742,7 +745,9 @@ impl Setup<'_> {
         if opened.driver == "net_af_xdp" {
             opened.kernel_rings = KernelRings::xdp_since(&before);
         }
-        if self.options.promiscuous {
+        // SAFETY: the port is configured.
+        let all_groups = || unsafe { sys::rte_eth_allmulticast_enable(self.id) } == 0;
+        if self.options.promiscuous || (self.options.multicast && !all_groups()) {
             // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
