@@ -68,7 +68,9 @@ impl Network {
         let (queues, inlets) = (cores as u16, args.more_rx);
         let patience = Duration::from_secs_f64(args.patience);
         let (vlan, usual) = (args.vlan, DeviceOptions::patient(Some(patience)));
-        let options = DeviceOptions { queues, inlets, vlan, ..usual };
+        // Whoever asks for an IPv6 host asks a group.
+        let multicast = args.dst.is_ipv6();
+        let options = DeviceOptions { queues, inlets, vlan, multicast, ..usual };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
         let floor_port = match args.no_floor {
             true => None,
@@ -276,7 +278,8 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let name = device_name(args.device.as_deref(), &args.eal)?;
     let eal = Eal::init_beside(&args.eal, &[&name], args.core.as_slice())?;
     let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
-    let options = DeviceOptions { queues: args.queues, ..DeviceOptions::default() };
+    let options =
+        DeviceOptions { queues: args.queues, multicast: true, ..DeviceOptions::default() };
     let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
     let stop = stop_on_signals()?;
     let mac = Mac(device.mac());
